@@ -1,0 +1,21 @@
+"""Conversation memory that rides inside an agent server: every session an actor, every acknowledgement durable.
+
+async with remora.Runtime("memory/") as runtime:
+    chat = runtime.session("alice", "chat-42")
+    await chat.append({"role": "user", "content": "I moved to Lisbon."})
+    context = await chat.load(query="where do I live?")
+"""
+
+from __future__ import annotations
+
+from remora import errors
+from remora.actors.planner import Context, Source
+from remora.actors.recall import Memory
+from remora.config import Config
+from remora.messages import Message, Receipt
+from remora.runtime.handles import Session, User
+from remora.runtime.system import Runtime
+
+__all__ = ["Config", "Context", "Memory", "Message", "Receipt", "Runtime", "Session", "Source", "User", "errors"]
+
+__version__ = "0.1.0"

@@ -1,0 +1,127 @@
+"""Where a conversation may be cut, and what of it a chat API may see (G8).
+
+A *unit* is the smallest piece that is kept or cut whole: a message by itself, or an assistant message that calls tools together
+with everything up to the last of its results. Results are paired with the calls of the assistant message that they
+follow, never by a map over the session: providers reuse call ids within one conversation, for other calls.
+
+People interrupt. A user's message between a call and its result stays in the call's unit; it ends the wait no more than the
+result does. An assistant message does: nobody speaks with calls open, so those calls were orphaned by a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from remora.messages import Entry
+
+__all__ = ["Unit", "closed_length", "cut_to_keep", "presentable", "units"]
+
+
+class Unit(msgspec.Struct):
+    """Entries `start`…`end` (indices, end excluded) of a buffer.
+
+    Attributes:
+        start: first index.
+        end: one past the last.
+        tokens: their sum.
+        awaiting: ids of the calls that have no result yet.
+    """
+
+    start: int
+    end: int
+    tokens: int
+    awaiting: list[str]
+
+
+def units(entries: Sequence[Entry]) -> list[Unit]:
+    """Partition a buffer, in order. Only the last unit can still be waiting for results that may come."""
+    found: list[Unit] = []
+    current: Unit | None = None  # a unit with calls that are open
+    for index, entry in enumerate(entries):
+        if current is not None:
+            if entry.role != "assistant":
+                current.end = index + 1
+                current.tokens += entry.tokens
+                if entry.answers in current.awaiting:
+                    current.awaiting.remove(entry.answers)
+                    if not current.awaiting:
+                        current = None
+                continue
+            current = None
+        found.append(Unit(index, index + 1, entry.tokens, list(entry.calls)))
+        if entry.calls:
+            current = found[-1]
+    return found
+
+
+def closed_length(entries: Sequence[Entry]) -> int:
+    """How many entries, from the front, no longer wait for a tool's result."""
+    for index in range(len(entries) - 1, -1, -1):
+        if entries[index].role == "assistant":
+            last = units(entries[index:])[0]
+            return index if last.awaiting and index + last.end == len(entries) else len(entries)
+    return len(entries)
+
+
+def cut_to_keep(entries: Sequence[Entry], keep_tokens: int) -> int:
+    """How many entries, from the front, to fold so that at most `keep_tokens` stay, or the last unit alone (S1.09).
+
+    A unit that still waits for results is never cut, unless others speak on meanwhile until it outgrows `keep_tokens`: then
+    the agent that made the calls is taken for dead, and its unit is cut like single messages, so that one orphan can
+    never block folding.
+    """
+    parts = units(entries)
+    last = parts[-1]
+    if last.awaiting and last.tokens > keep_tokens and _is_abandoned(entries[last.start : last.end]):
+        parts[-1:] = [Unit(i, i + 1, entries[i].tokens, []) for i in range(last.start, last.end)]
+    kept = 0
+    for part in reversed(parts):
+        kept += part.tokens
+        if kept > keep_tokens and part is not parts[-1]:
+            return part.end
+    return 0
+
+
+def _is_abandoned(unit: Sequence[Entry]) -> bool:
+    return any(entry.answers is None for entry in unit[1:])
+
+
+def presentable(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], list[str], int]:
+    """What a chat API takes of a buffer: each unit's calls followed at once by their results, orphans left out.
+
+    Returns:
+        The units, oldest first, each as the entries to send; the ids of calls that still wait for a result (their unit is
+        withheld until it is whole); and how many orphans (calls never answered, results never called for) were left out.
+    """
+    shown: list[Sequence[Entry]] = []
+    awaiting: list[str] = []
+    orphans = 0
+    for unit in units(entries):
+        members = entries[unit.start : unit.end]
+        head = members[0]
+        if not head.calls:
+            if head.answers is None:
+                shown.append(members)
+            else:
+                orphans += 1
+            continue
+        wanted = list(head.calls)
+        results, others = [], []
+        for entry in members[1:]:
+            if entry.answers is None:
+                others.append(entry)
+            elif entry.answers in wanted:
+                wanted.remove(entry.answers)
+                results.append(entry)
+            else:
+                orphans += 1
+        if not wanted:
+            shown.append([head, *results])
+        elif unit.end == len(entries):
+            awaiting.extend(wanted)
+        else:
+            orphans += 1 + len(results)  # the call goes, and takes what results it had along
+        shown.extend([entry] for entry in others)
+    return shown, awaiting, orphans

@@ -1,0 +1,58 @@
+"""Summaries by a chat model: the prompt, the running form, and the length that is enforced (S1.10, S1.27)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from remora.errors import ModelAnswerInvalid
+from remora.messages import ChatDict
+from remora.models.ports import ChatModel, Line
+from remora.tokens import TokenCounter
+
+__all__ = ["DEFAULT_PROMPT", "ChatSummarizer", "shortened"]
+
+DEFAULT_PROMPT = "Summarize the following conversation concisely:\n\n"
+
+
+class ChatSummarizer:
+    """Implements `remora.models.ports.Summarizer` over any chat model.
+
+    Args:
+        model: what answers.
+        prompt: what stands before the conversation's lines.
+    """
+
+    def __init__(self, model: ChatModel, *, prompt: str = DEFAULT_PROMPT) -> None:
+        self.name = str(getattr(model, "name", type(model).__name__))
+        self._model = model
+        self._prompt = prompt
+
+    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+        """One model call; the previous summary goes first, as a system message (S1.10)."""
+        messages: list[ChatDict] = []
+        if previous:
+            messages.append({"role": "system", "content": f"Previous summary: {previous}"})
+        said = "\n".join(f"{line.role}: {line.text}" for line in lines)
+        messages.append({"role": "user", "content": f"{self._prompt}{said}\n\nUse at most {max_tokens} tokens."})
+        text = await self._model.complete(messages)
+        if not isinstance(text, str) or not text.strip():
+            raise ModelAnswerInvalid(f"{self.name} returned no summary")
+        return text.strip()
+
+
+def shortened(text: str, max_tokens: int, counter: TokenCounter) -> str:
+    """`text`, cut at a line or a word so that it and an ellipsis fit into `max_tokens`.
+
+    A model that was asked for 800 tokens may answer with 100 000.
+    """
+    if counter.count(text) <= max_tokens:
+        return text
+    low, high = 0, len(text)
+    while low < high:  # the longest prefix that fits; counts of prefixes grow, give or take a token
+        middle = (low + high + 1) // 2
+        if counter.count(text[:middle] + " …") <= max_tokens:
+            low = middle
+        else:
+            high = middle - 1
+    cut = max(text.rfind("\n", 0, low), text.rfind(" ", 0, low))
+    return (text[: cut if cut > low // 2 else low]).rstrip() + " …"

@@ -1,0 +1,216 @@
+"""Every exception that remora raises, sorted by what the caller can do about it.
+
+=====================  ==========================================================================
+what to do             exceptions
+=====================  ==========================================================================
+fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `ConfigError`, `ReentrantAsk`
+retry, nothing ran     `MailboxFull`, `CommitFailed`, `SessionQuarantined`
+retry, *same key*      `OutcomeUnknown`
+look at the directory  `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`, `JournalDamaged`, `EmbedderChanged`
+wait for a service     `ModelUnavailable`, `ModelTimeout`, `ModelAnswerInvalid`, `LongTermError`
+open another runtime   `RuntimeClosed`
+=====================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = [
+    "CommitFailed",
+    "ConfigError",
+    "DirectoryLocked",
+    "DirectoryUnusable",
+    "EmbedderChanged",
+    "InvalidId",
+    "InvalidInput",
+    "InvalidMessage",
+    "JournalDamaged",
+    "JournalTooNew",
+    "LongTermError",
+    "MailboxFull",
+    "ModelAnswerInvalid",
+    "ModelError",
+    "ModelTimeout",
+    "ModelUnavailable",
+    "OutcomeUnknown",
+    "ReentrantAsk",
+    "RemoraError",
+    "RuntimeClosed",
+    "SessionQuarantined",
+    "StorageError",
+]
+
+
+class RemoraError(Exception):
+    """The root of every exception that remora raises on purpose."""
+
+
+# -- fix the call -------------------------------------------------------------------------------------------------
+
+
+class InvalidInput(RemoraError, ValueError):
+    """An argument is out of range; nothing was written."""
+
+
+class InvalidId(InvalidInput):
+    """A user or session id, or an idempotency key, that cannot name anything; nothing was written."""
+
+
+class InvalidMessage(RemoraError, TypeError):
+    """A message that is no chat message; nothing of its batch was written (S4.28).
+
+    Attributes:
+        index: position of the offending message in its batch, from 0.
+    """
+
+    def __init__(self, text: str, *, index: int = 0) -> None:
+        super().__init__(text)
+        self.index = index
+
+
+class ConfigError(InvalidInput):
+    """A configuration key or value that means nothing.
+
+    Attributes:
+        key: dotted path of the offending key, or the empty string.
+    """
+
+    def __init__(self, text: str, *, key: str = "") -> None:
+        super().__init__(text)
+        self.key = key
+
+
+class ReentrantAsk(RemoraError, RuntimeError):
+    """A background job waits for its own session to settle, which would wait for that job: a deadlock, refused."""
+
+
+# -- retry: provably nothing ran ------------------------------------------------------------------------------------
+
+
+class MailboxFull(RemoraError):
+    """The request was refused before it ran: retry later, it had no effect (G10).
+
+    Attributes:
+        limit: which bound refused it: ``"messages"``, ``"bytes"`` or ``"age"``.
+    """
+
+    def __init__(self, text: str, *, limit: str) -> None:
+        super().__init__(text)
+        self.limit = limit
+
+
+class CommitFailed(RemoraError, RuntimeError):
+    """The journal refused the write and rolled it back: provably nothing of it is stored; retry when the disk is well."""
+
+
+class SessionQuarantined(RemoraError):
+    """The session failed too often in a short time and rests; the request did not run.
+
+    Attributes:
+        retry_after_s: seconds until the session is tried again.
+    """
+
+    def __init__(self, text: str, *, retry_after_s: float) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+
+
+# -- retry with the same key ----------------------------------------------------------------------------------------
+
+
+class OutcomeUnknown(RemoraError):
+    """The deadline passed, or the commit's fate is uncertain: it may have taken effect. Retry with the same `key`."""
+
+
+# -- the runtime ------------------------------------------------------------------------------------------------------
+
+
+class RuntimeClosed(RemoraError, RuntimeError):
+    """The runtime is closing, closed, or was not entered with ``async with``."""
+
+
+# -- storage ----------------------------------------------------------------------------------------------------------
+
+
+class StorageError(RemoraError, RuntimeError):
+    """A store cannot do what was asked (S4.30)."""
+
+
+class DirectoryUnusable(StorageError):
+    """The memory directory cannot be created, read or written.
+
+    Attributes:
+        path: the directory.
+    """
+
+    def __init__(self, text: str, *, path: Path) -> None:
+        super().__init__(text)
+        self.path = path
+
+
+class DirectoryLocked(DirectoryUnusable):
+    """Another process owns the directory (G12).
+
+    Attributes:
+        pid: the owner's process id, if it left one.
+        since: when the owner opened it (ISO 8601), if it left that.
+    """
+
+    def __init__(self, text: str, *, path: Path, pid: int | None, since: str | None) -> None:
+        super().__init__(text, path=path)
+        self.pid = pid
+        self.since = since
+
+
+class JournalTooNew(StorageError):
+    """The journal was written by a newer remora; nothing was touched.
+
+    Attributes:
+        found: format number in the file.
+        supported: newest format number that this remora reads.
+    """
+
+    def __init__(self, text: str, *, found: int, supported: int) -> None:
+        super().__init__(text)
+        self.found = found
+        self.supported = supported
+
+
+class JournalDamaged(StorageError):
+    """The journal file is no journal, or does not hold together."""
+
+
+class EmbedderChanged(StorageError):
+    """The long-term rows were embedded by another model than the one configured."""
+
+
+class LongTermError(StorageError):
+    """Long-term memory (LanceDB) failed.
+
+    Attributes:
+        retryable: whether the same call may succeed later.
+    """
+
+    def __init__(self, text: str, *, retryable: bool) -> None:
+        super().__init__(text)
+        self.retryable = retryable
+
+
+# -- models -----------------------------------------------------------------------------------------------------------
+
+
+class ModelError(RemoraError, RuntimeError):
+    """A chat model or embedder did not do its work."""
+
+
+class ModelUnavailable(ModelError):
+    """The endpoint refused the connection, or answered with an error status."""
+
+
+class ModelTimeout(ModelError):
+    """The endpoint did not answer in time."""
+
+
+class ModelAnswerInvalid(ModelError):
+    """The endpoint answered, but not with what was asked for."""

@@ -1,0 +1,72 @@
+"""Names: who a user and a session are, and the digests that stand for them on disk."""
+
+from __future__ import annotations
+
+import unicodedata
+from hashlib import blake2b
+from typing import NamedTuple
+
+from remora.errors import InvalidId
+
+__all__ = ["MAX_ID_BYTES", "SessionKey", "key_digest", "message_id", "row_id", "user_key", "validated_id"]
+
+MAX_ID_BYTES = 512
+"""Longest user id, session id or idempotency key, in bytes of UTF-8."""
+
+
+class SessionKey(NamedTuple):
+    """What an actor is called: a user, and one of that user's sessions."""
+
+    user: str
+    session: str
+
+
+def validated_id(value: object, what: str) -> str:
+    """Return `value` if it can name a user, a session or a request.
+
+    Any printable text may: quotes, slashes, colons, spaces, emoji. Control characters (NUL and line breaks among
+    them) may not, since they break logs and terminals and are never meant; nor may lone surrogates, which no file
+    can hold.
+
+    Raises:
+        InvalidId: not a string, empty, over `MAX_ID_BYTES`, or with a character that cannot be kept.
+    """
+    if not isinstance(value, str):
+        raise InvalidId(f"{what} must be a string, not {type(value).__name__}")
+    if not value:
+        raise InvalidId(f"{what} must not be empty")
+    if value.isascii() and value.isprintable():
+        size = len(value)
+    else:
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:
+            raise InvalidId(f"{what} {value!r} holds a lone surrogate, which no file can keep") from None
+        for character in value:
+            if unicodedata.category(character) == "Cc":
+                raise InvalidId(f"{what} {value!r} holds the control character {character!r}; use printable text")
+    if size > MAX_ID_BYTES:
+        raise InvalidId(f"{what} is {size} bytes long; at most {MAX_ID_BYTES} are allowed")
+    return value
+
+
+def user_key(user: str) -> str:
+    """A fixed-width hex digest (32 characters) of a user id, so that no user text becomes part of a filter."""
+    return blake2b(user.encode(), digest_size=16, person=b"remora.user").hexdigest()
+
+
+def row_id(key: SessionKey, seq: int) -> str:
+    """The deterministic id (32 hex characters) of a message's row in long-term memory (G7)."""
+    user = key.user.encode()
+    text = b"%d:%b%d:%b" % (len(user), user, seq, key.session.encode())
+    return blake2b(text, digest_size=16, person=b"remora.row").hexdigest()
+
+
+def key_digest(key: str) -> bytes:
+    """16 bytes that stand for an idempotency key in the journal and in memory."""
+    return blake2b(key.encode(), digest_size=16, person=b"remora.key").digest()
+
+
+def message_id(instance: str, sid: int, seq: int) -> str:
+    """The id of a message whose sender gave none: stable after reload, so it is never stored (S4.09)."""
+    return f"msg_{instance}{sid:x}_{seq:x}"

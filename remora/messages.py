@@ -1,0 +1,341 @@
+"""The one wire type: chat messages, checked at the door and encoded once.
+
+A caller hands over plain dicts in the OpenAI chat format, or `Message` objects. `encode_message` checks one and turns it into an
+`Entry`: the chat dict as msgpack bytes, exactly as it came (keys that we do not know included), with beside it the few
+facts that the session needs without decoding. From then on nothing encodes or counts that message again: the journal
+stores the bytes, and `load` decodes them into a fresh dict, so that no caller can reach the session's state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from remora.errors import InvalidMessage
+
+__all__ = [
+    "ChatDict",
+    "Entry",
+    "Message",
+    "MessageLike",
+    "Receipt",
+    "Role",
+    "ToolCall",
+    "ToolFunction",
+    "decode_chat",
+    "encode_message",
+    "media_parts",
+    "plain_text",
+    "restore_message",
+    "speaker_of",
+]
+
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+ChatDict: TypeAlias = dict[str, Any]
+"""One message as a chat API takes it."""
+
+
+class ToolFunction(msgspec.Struct, frozen=True):
+    """The function that a model asks to run; `arguments` is JSON text, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool call of an assistant message. Ids may repeat within a conversation, with different calls."""
+
+    id: str
+    function: ToolFunction
+    type: str = "function"
+
+
+class _Text(msgspec.Struct, tag_field="type", tag="text"):
+    text: str
+
+
+class _Refusal(msgspec.Struct, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+class _Url(msgspec.Struct):
+    url: str
+
+
+class _Image(msgspec.Struct, tag_field="type", tag="image_url"):
+    image_url: _Url
+
+
+class _AudioData(msgspec.Struct):
+    data: str
+    format: str
+
+
+class _Audio(msgspec.Struct, tag_field="type", tag="input_audio"):
+    input_audio: _AudioData
+
+
+class _File(msgspec.Struct, tag_field="type", tag="file"):
+    file: dict[str, Any]
+
+
+class _Chat(msgspec.Struct):
+    """The shape that a chat message must have; unknown keys pass through untouched."""
+
+    role: Role
+    content: str | list[_Text | _Refusal | _Image | _Audio | _File] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A chat message with its envelope (S0.02).
+
+    Attributes:
+        role: ``system``, ``developer``, ``user``, ``assistant`` or ``tool``.
+        content: text, or a list of OpenAI content parts; None only for an assistant that calls tools.
+        name: the speaker's name, where several share a role.
+        tool_calls: what an assistant asks to run.
+        tool_call_id: which call a tool message answers.
+        id: the sender's own id; without one, the session gives ``msg_…``.
+        created_at: aware UTC time; without one, the time at which `append` was called.
+        metadata: any JSON-like dict of the sender's.
+        seq: the message's number in its session, from 1; set by the session, ignored on append.
+        extra: keys of the chat dict that this type does not name, kept as they came.
+    """
+
+    role: Role
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    id: str | None = None
+    created_at: datetime | None = None
+    metadata: dict[str, Any] | None = None
+    seq: int | None = None
+    extra: dict[str, Any] | None = None
+
+    @classmethod
+    def system(cls, content: str) -> Message:
+        """A system message."""
+        return cls(role="system", content=content)
+
+    @classmethod
+    def user(cls, content: str) -> Message:
+        """A user message."""
+        return cls(role="user", content=content)
+
+    @classmethod
+    def assistant(cls, content: str) -> Message:
+        """An assistant message."""
+        return cls(role="assistant", content=content)
+
+    @classmethod
+    def tool(cls, content: str, *, tool_call_id: str) -> Message:
+        """The result of a tool call."""
+        return cls(role="tool", content=content, tool_call_id=tool_call_id)
+
+    def to_chat(self) -> ChatDict:
+        """The plain dict that a chat API takes: no envelope."""
+        chat: ChatDict = {"role": self.role, "content": self.content}
+        if self.name is not None:
+            chat["name"] = self.name
+        if self.tool_calls is not None:
+            chat["tool_calls"] = msgspec.to_builtins(self.tool_calls)
+        if self.tool_call_id is not None:
+            chat["tool_call_id"] = self.tool_call_id
+        if self.extra:
+            chat.update(self.extra)
+        return chat
+
+
+MessageLike: TypeAlias = Message | Mapping[str, Any]
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A message as the runtime holds it: encoded once, counted once.
+
+    Attributes:
+        seq: number in its session, from 1 (0 until the session has taken it).
+        at_us: created_at, in microseconds since the epoch.
+        tokens: size by the runtime's counter, envelope of the chat format included.
+        role: the chat role.
+        chat: the chat dict, msgpack.
+        meta: the metadata dict, msgpack, or None.
+        id: the sender's id, or None where the session's own is derived from `seq`.
+        calls: ids of the tool calls that this message opens, in order.
+        answers: the tool call that this message answers.
+    """
+
+    seq: int
+    at_us: int
+    tokens: int
+    role: str
+    chat: bytes
+    meta: bytes | None = None
+    id: str | None = None
+    calls: tuple[str, ...] = ()
+    answers: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of content held (msgpack)."""
+        return len(self.chat) + (len(self.meta) if self.meta else 0)
+
+    def numbered(self, seq: int) -> Entry:
+        """The same entry at its place in the session."""
+        return Entry(seq, self.at_us, self.tokens, self.role, self.chat, self.meta, self.id, self.calls, self.answers)
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What `append` acknowledges: durable at the runtime's durability level (G3).
+
+    Attributes:
+        seqs: the sequence numbers, in the order given.
+        ids: the message ids, in the same order.
+        duplicate: this key was seen before; `seqs` and `ids` are the original ones.
+    """
+
+    seqs: tuple[int, ...]
+    ids: tuple[str, ...]
+    duplicate: bool = False
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(dict[str, Any])
+_ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
+_NAMED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
+
+
+def decode_chat(chat: bytes) -> ChatDict:
+    """A fresh chat dict; the caller may do with it as it likes."""
+    return _decoder.decode(chat)
+
+
+def encode_message(message: MessageLike, *, index: int = 0, max_bytes: int = 1 << 24) -> tuple[Entry, ChatDict]:
+    """Check one message and encode it; returns the entry (seq 0, tokens 0) and the chat dict to count.
+
+    Args:
+        message: a `Message`, or a dict in the OpenAI chat format with, if wanted, ``id``, ``created_at`` (aware
+            datetime, ISO 8601 text or seconds since the epoch) and ``metadata``.
+        index: its place in the batch, for the error text.
+        max_bytes: largest encoded size allowed.
+
+    Raises:
+        InvalidMessage: it is no chat message, or cannot be encoded, or is too large.
+    """
+    if isinstance(message, Message):
+        chat, id_, created_at, metadata = message.to_chat(), message.id, message.created_at, message.metadata
+    elif isinstance(message, Mapping):
+        chat = {k: v for k, v in message.items() if k not in _ENVELOPE}
+        id_, created_at, metadata = message.get("id"), message.get("created_at"), message.get("metadata")
+    else:
+        raise InvalidMessage(
+            f"message {index} is a {type(message).__name__}; pass a dict in the OpenAI chat format or a remora.Message",
+            index=index,
+        )
+    try:
+        checked = msgspec.convert(chat, _Chat)
+        encoded = _encoder.encode(chat)
+        meta = _encoder.encode(metadata) if metadata else None
+    except msgspec.ValidationError as e:
+        raise InvalidMessage(f"message {index} is no chat message: {e}", index=index) from e
+    except (TypeError, ValueError, OverflowError, RecursionError) as e:
+        raise InvalidMessage(f"message {index} cannot be encoded: {e}", index=index) from e
+    if metadata and not isinstance(metadata, Mapping):
+        raise InvalidMessage(f"message {index}: metadata must be a dict", index=index)
+    if id_ is not None and (not isinstance(id_, str) or not id_):
+        raise InvalidMessage(f"message {index}: id must be a non-empty string", index=index)
+    if len(encoded) > max_bytes:
+        raise InvalidMessage(f"message {index} is {len(encoded)} bytes; at most {max_bytes} are allowed", index=index)
+    if checked.role == "tool":
+        if not checked.tool_call_id:
+            raise InvalidMessage(f"message {index} has the role tool but no tool_call_id", index=index)
+    elif checked.content is None and not (checked.role == "assistant" and checked.tool_calls):
+        raise InvalidMessage(
+            f"message {index} has no content; only an assistant message with tool_calls may leave it out", index=index
+        )
+    if checked.tool_calls and checked.role != "assistant":
+        raise InvalidMessage(f"message {index}: only an assistant may have tool_calls", index=index)
+    entry = Entry(
+        0,
+        _microseconds(created_at, index),
+        0,
+        checked.role,
+        encoded,
+        meta,
+        id_,
+        tuple(call.id for call in checked.tool_calls) if checked.tool_calls else (),
+        checked.tool_call_id if checked.role == "tool" else None,
+    )
+    return entry, chat
+
+
+def _microseconds(value: object, index: int) -> int:
+    if value is None:
+        return time.time_ns() // 1000
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError as e:
+            raise InvalidMessage(f"message {index}: created_at {value!r} is not ISO 8601", index=index) from e
+    try:
+        if isinstance(value, datetime):
+            aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+            return int(aware.timestamp() * 1_000_000)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return int(datetime.fromtimestamp(value, UTC).timestamp() * 1_000_000)
+    except (ValueError, OverflowError, OSError) as e:
+        raise InvalidMessage(f"message {index}: created_at {value!r} is out of range", index=index) from e
+    raise InvalidMessage(f"message {index}: created_at must be a datetime, ISO 8601 text or seconds since the epoch", index=index)
+
+
+def restore_message(entry: Entry, id_: str) -> Message:
+    """The typed message that an entry holds, with its id and number."""
+    chat = decode_chat(entry.chat)
+    calls = chat.get("tool_calls")
+    return Message(
+        role=chat["role"],
+        content=chat.get("content"),
+        name=chat.get("name"),
+        tool_calls=msgspec.convert(calls, list[ToolCall]) if calls else None,
+        tool_call_id=chat.get("tool_call_id"),
+        id=id_,
+        created_at=datetime.fromtimestamp(entry.at_us / 1_000_000, UTC),
+        metadata=_decoder.decode(entry.meta) if entry.meta else None,
+        seq=entry.seq,
+        extra={k: v for k, v in chat.items() if k not in _NAMED} or None,
+    )
+
+
+def plain_text(chat: Mapping[str, Any]) -> str:
+    """What a message says, as text: its content, a word for each part that is no text, and its tool calls."""
+    pieces: list[str] = []
+    content = chat.get("content")
+    if isinstance(content, str):
+        pieces.append(content)
+    elif content:
+        for part in content:
+            kind = part["type"]
+            pieces.append(part[kind] if kind in {"text", "refusal"} else f"[{kind.removesuffix('_url')}]")
+    calls = chat.get("tool_calls") or ()
+    pieces.extend(f"[calls {call['function']['name']} {call['function']['arguments']}]" for call in calls)
+    return "\n".join(piece for piece in pieces if piece)
+
+
+def media_parts(chat: Mapping[str, Any]) -> Iterable[str]:
+    """The kinds of the parts that are no text (``image_url``, ``input_audio``, ``file``), one for each."""
+    content: str | Sequence[Mapping[str, Any]] | None = chat.get("content")
+    if not content or isinstance(content, str):
+        return ()
+    return [part["type"] for part in content if part["type"] not in {"text", "refusal"}]
+
+
+def speaker_of(chat: Mapping[str, Any]) -> str:
+    """Who speaks: the name if there is one, else the role."""
+    return str(chat.get("name") or str(chat["role"]).title())

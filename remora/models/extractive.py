@@ -1,0 +1,232 @@
+"""The embedded summarizer: an extract of the sentences that carry facts, no model needed.
+
+Sentences are scored by their idf mass over the root of their length, with factors for the first person, numbers and dates,
+and inner names, and against questions; maximal marginal relevance (Carbonell & Goldstein 1998) then picks from them within
+the token budget. On 272 LoCoMo sessions this kept twice the evidence of LexRank, and embedding centroids were worse
+than random: they choose the sentence that could stand in any conversation. The weights were set once, by hand, and not tuned.
+
+A running summary is kept by letting the lines of the previous one compete with the new sentences.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import anyio.to_thread
+import msgspec
+
+from remora.models.ports import Line
+
+__all__ = ["ExtractiveSummarizer"]
+
+_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
+_FIRST_PERSON = re.compile(r"\b(?:i|i'm|i've|i'd|my|mine|me|we|our|us)\b", re.IGNORECASE)
+_NUMBER_OR_TIME = re.compile(
+    r"\d|\b(?:today|yesterday|tomorrow|tonight|week|month|year|monday|tuesday|wednesday|thursday|friday|saturday|sunday|"
+    r"january|february|march|april|may|june|july|august|september|october|november|december)\b",
+    re.IGNORECASE,
+)
+_INNER_NAME = re.compile(r"(?<=[a-z,;] )[A-Z][\w-]+")
+_LINE = re.compile(r"^- (?P<head>.+?): (?P<text>.+)$")
+_LAMBDA = 0.8
+_MOST_CANDIDATES = 2_000
+_LONGEST_SENTENCE = 600  # characters; what has no sentence ends (logs, JSON) is cut here
+_STOP = frozenset(
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "been",
+        "but",
+        "by",
+        "can",
+        "could",
+        "did",
+        "do",
+        "does",
+        "for",
+        "from",
+        "get",
+        "go",
+        "had",
+        "has",
+        "have",
+        "he",
+        "her",
+        "him",
+        "his",
+        "how",
+        "i",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "its",
+        "just",
+        "let",
+        "like",
+        "me",
+        "my",
+        "no",
+        "not",
+        "of",
+        "oh",
+        "on",
+        "or",
+        "our",
+        "out",
+        "she",
+        "so",
+        "some",
+        "that",
+        "the",
+        "their",
+        "them",
+        "then",
+        "there",
+        "they",
+        "this",
+        "to",
+        "too",
+        "up",
+        "us",
+        "was",
+        "we",
+        "well",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "who",
+        "will",
+        "with",
+        "would",
+        "yes",
+        "you",
+        "your",
+    ]
+)
+
+
+class _Sentence(msgspec.Struct):
+    head: str
+    text: str
+    order: int
+    words: list[str]
+    score: float = 0.0
+    vector: dict[str, float] = msgspec.field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        return f"- {self.head}: {self.text}"
+
+
+class ExtractiveSummarizer:
+    """Implements `remora.models.ports.Summarizer` in a worker thread.
+
+    Args:
+        count: tokens in a text.
+    """
+
+    name = "extractive"
+
+    def __init__(self, count: Callable[[str], int]) -> None:
+        self._count = count
+
+    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+        """Lines "- 8 May 2023, Caroline: …", in the order in which they were said."""
+        return await anyio.to_thread.run_sync(self.extract, previous, lines, max_tokens)
+
+    def extract(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
+        """The same, blocking: a few milliseconds a hundred sentences."""
+        sentences = _previous_sentences(previous) + _sentences(lines)
+        if not sentences:
+            return ""
+        for order, sentence in enumerate(sentences):
+            sentence.order = order
+        _score(sentences)
+        candidates = sorted(sentences, key=lambda s: -s.score)[:_MOST_CANDIDATES]
+        chosen: list[_Sentence] = []
+        closeness = [0.0] * len(candidates)
+        left = max_tokens
+        top = candidates[0].score or 1.0
+        open_ = set(range(len(candidates)))
+        while open_ and left > 0:
+            best = max(open_, key=lambda i: _LAMBDA * candidates[i].score / top - (1 - _LAMBDA) * closeness[i])
+            open_.discard(best)
+            sentence = candidates[best]
+            cost = self._count(sentence.line + "\n")
+            if cost > left:
+                continue
+            left -= cost
+            chosen.append(sentence)
+            for i in open_:
+                closeness[i] = max(closeness[i], _cosine(sentence.vector, candidates[i].vector))
+        return "\n".join(s.line for s in sorted(chosen, key=lambda s: s.order))
+
+
+def _previous_sentences(previous: str | None) -> list[_Sentence]:
+    found = []
+    for line in (previous or "").splitlines():
+        match = _LINE.match(line)
+        head, text = (match["head"], match["text"]) if match else ("Earlier", line.strip())
+        if text:
+            found.append(_Sentence(head, text, 0, _words(text)))
+    return found
+
+
+def _sentences(lines: Sequence[Line]) -> list[_Sentence]:
+    segment = importlib.import_module("sentencex").segment
+    found = []
+    for line in lines:
+        at = datetime.fromtimestamp(line.at_us / 1_000_000, UTC)
+        head = f"{at.day} {at:%b %Y}, {line.speaker}"
+        for sentence in segment("en", line.text):
+            text = " ".join(sentence.split())
+            if len(text) > _LONGEST_SENTENCE:
+                text = text[: _LONGEST_SENTENCE - 1] + "…"
+            if words := _words(text):
+                found.append(_Sentence(head, text, 0, words))
+    return found
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in (match.lower() for match in _WORD.findall(text)) if word not in _STOP]
+
+
+def _score(sentences: Sequence[_Sentence]) -> None:
+    appearances = Counter(word for sentence in sentences for word in set(sentence.words))
+    idf = {word: math.log(1 + len(sentences) / count) for word, count in appearances.items()}
+    for sentence in sentences:
+        if not sentence.words:
+            continue
+        counts = Counter(sentence.words)
+        vector = {word: count * idf[word] for word, count in counts.items()}
+        length = math.sqrt(sum(value * value for value in vector.values())) or 1.0
+        sentence.vector = {word: value / length for word, value in vector.items()}
+        score = sum(idf[word] for word in counts) / math.sqrt(len(sentence.words))
+        if _FIRST_PERSON.search(sentence.text):
+            score *= 1.25
+        if _NUMBER_OR_TIME.search(sentence.text):
+            score *= 1.2
+        score *= 1.08 ** min(len(_INNER_NAME.findall(sentence.text)), 4)
+        if sentence.text.endswith("?"):
+            score *= 0.5
+        sentence.score = score
+
+
+def _cosine(a: dict[str, float], b: dict[str, float]) -> float:
+    if len(a) > len(b):
+        a, b = b, a
+    return sum(value * b[word] for word, value in a.items() if word in b)

@@ -1,0 +1,137 @@
+"""Any OpenAI-compatible endpoint as chat model and embedder. Needs the extra: ``pip install "remora[openai]"``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from remora.config import ModelConfig
+from remora.errors import ConfigError, ModelAnswerInvalid, ModelTimeout, ModelUnavailable
+from remora.messages import ChatDict
+
+try:
+    import httpx2
+except ImportError as e:
+    raise ImportError('an OpenAI-compatible endpoint needs httpx2: pip install "remora[openai]"') from e
+
+__all__ = ["OpenAIChatModel", "OpenAIEmbedder"]
+
+_DEFAULT_URL = "https://api.openai.com/v1"
+
+
+class _AnswerMessage(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _AnswerMessage
+
+
+class _ChatAnswer(msgspec.Struct):
+    choices: list[_Choice]
+
+
+class _Embedding(msgspec.Struct):
+    index: int
+    embedding: list[float]
+
+
+class _EmbeddingAnswer(msgspec.Struct):
+    data: list[_Embedding]
+
+
+class _Endpoint:
+    """One HTTP client; errors in our own tree."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        url = config.base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL
+        key = str(config.api_key) or os.environ.get("OPENAI_API_KEY", "")
+        if not key and url == _DEFAULT_URL:
+            raise ConfigError(
+                "OpenAI needs a key: set models.api_key or OPENAI_API_KEY, or models.base_url for another endpoint",
+                key="models.api_key",
+            )
+        self.url = url
+        self._client = httpx2.AsyncClient(
+            base_url=url if url.endswith("/") else url + "/",
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=config.timeout_s,
+        )
+
+    async def post(self, path: str, body: dict[str, Any], answer: type[Any]) -> Any:
+        try:
+            response = await self._client.post(
+                path, content=msgspec.json.encode(body), headers={"Content-Type": "application/json"}
+            )
+        except httpx2.TimeoutException as e:
+            raise ModelTimeout(f"{self.url}{path} did not answer in time") from e
+        except httpx2.HTTPError as e:
+            raise ModelUnavailable(f"{self.url}{path} cannot be reached: {e}") from e
+        if response.status_code >= 400:
+            raise ModelUnavailable(f"{self.url}{path} answered {response.status_code}: {response.text[:200]}")
+        try:
+            return msgspec.json.decode(response.content, type=answer)
+        except msgspec.DecodeError as e:
+            raise ModelAnswerInvalid(f"{self.url}{path} answered nonsense: {e}") from e
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+class OpenAIChatModel:
+    """``POST chat/completions``."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.name = config.chat_model
+        self._endpoint = _Endpoint(config)
+
+    async def complete(self, messages: Sequence[ChatDict]) -> str:
+        """The first choice's text."""
+        answer: _ChatAnswer = await self._endpoint.post(
+            "chat/completions", {"model": self.name, "messages": list(messages)}, _ChatAnswer
+        )
+        text = answer.choices[0].message.content if answer.choices else None
+        if not text or not text.strip():
+            raise ModelAnswerInvalid(f"{self.name} answered with an empty text")
+        return text
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._endpoint.aclose()
+
+
+class OpenAIEmbedder:
+    """``POST embeddings``, in batches of at most 256 texts."""
+
+    _BATCH = 256
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.name = config.embedding_model
+        self.dimension = config.embedding_dimension
+        self._endpoint = _Endpoint(config)
+
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """One vector per text, shape (n, dimension)."""
+        rows: list[list[float]] = []
+        for start in range(0, len(texts), self._BATCH):
+            # an endpoint refuses the empty string
+            batch = [text or " " for text in texts[start : start + self._BATCH]]
+            answer: _EmbeddingAnswer = await self._endpoint.post(
+                "embeddings", {"model": self.name, "input": batch}, _EmbeddingAnswer
+            )
+            if len(answer.data) != len(batch):
+                raise ModelAnswerInvalid(f"{self.name} returned {len(answer.data)} vectors for {len(batch)} texts")
+            rows.extend(item.embedding for item in sorted(answer.data, key=lambda item: item.index))
+        try:
+            return np.asarray(rows, dtype=np.float32).reshape(len(texts), self.dimension)
+        except ValueError as e:
+            raise ModelAnswerInvalid(f"{self.name} did not return vectors of {self.dimension} numbers: {e}") from e
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._endpoint.aclose()

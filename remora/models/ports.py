@@ -1,0 +1,159 @@
+"""Ports to models, and the adapters that let a plain callable be one (S0.12, S4.20)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+import anyio.to_thread
+import msgspec
+
+from remora.errors import ConfigError, ModelAnswerInvalid
+from remora.messages import ChatDict
+
+if TYPE_CHECKING:  # loaded by those who compute with it, at first use
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = [
+    "ChatModel",
+    "ChatModelLike",
+    "Embedder",
+    "EmbedderLike",
+    "Line",
+    "Summarizer",
+    "as_chat_model",
+    "as_embedder",
+    "unit_vectors",
+]
+
+
+@runtime_checkable
+class ChatModel(Protocol):
+    """Anything that answers a chat."""
+
+    async def complete(self, messages: Sequence[ChatDict]) -> str:
+        """The assistant's text.
+
+        Raises:
+            ModelError: no usable answer.
+        """
+        ...
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Anything that turns texts into vectors."""
+
+    name: str
+    """Model id, kept with the rows so that a change of model is noticed."""
+    dimension: int
+
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """One vector per text, shape (n, dimension).
+
+        Raises:
+            ModelError: no usable answer.
+        """
+        ...
+
+
+class Line(msgspec.Struct, frozen=True):
+    """What one message contributes to a summary."""
+
+    role: str
+    speaker: str
+    text: str
+    at_us: int
+
+
+class Summarizer(Protocol):
+    """Writes the running summary."""
+
+    name: str
+
+    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+        """A text of at most `max_tokens` that carries on `previous` with what `lines` say.
+
+        Raises:
+            ModelError: no usable summary.
+        """
+        ...
+
+
+ChatModelLike: TypeAlias = ChatModel | Callable[[str], str | Awaitable[str]]
+EmbedderLike: TypeAlias = Embedder | Callable[[list[str]], Any]
+
+
+class _CallableChatModel:
+    def __init__(self, function: Callable[[str], str | Awaitable[str]]) -> None:
+        self._function = function
+
+    async def complete(self, messages: Sequence[ChatDict]) -> str:
+        prompt = "\n\n".join(str(message["content"]) for message in messages)
+        return str(await _call(self._function, prompt))
+
+
+class _CallableEmbedder:
+    def __init__(self, function: Callable[[list[str]], Any], dimension: int) -> None:
+        self.name = f"callable:{getattr(function, '__qualname__', type(function).__qualname__)}"
+        self.dimension = dimension
+        self._function = function
+
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        import numpy as np  # noqa: PLC0415
+
+        return np.asarray(await _call(self._function, list(texts)), dtype=np.float32)
+
+
+async def _call(function: Callable[[Any], Any], argument: Any) -> Any:
+    """Await an async callable; run a sync one in a thread, since it may take as long as it likes."""
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+        return await function(argument)
+    result = await anyio.to_thread.run_sync(function, argument)
+    return await result if inspect.isawaitable(result) else result
+
+
+def as_chat_model(model: ChatModelLike) -> ChatModel:
+    """An object with ``complete``, or a callable ``prompt -> str``, as a chat model.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(model, ChatModel):
+        return model
+    if callable(model):
+        return _CallableChatModel(model)
+    raise ConfigError(f"chat_model must have an async complete(messages) or be callable, not {type(model).__name__}")
+
+
+def as_embedder(embedder: EmbedderLike, *, dimension: int | None = None) -> Embedder:
+    """An object with ``embed``, ``name`` and ``dimension``, or a callable, as an embedder.
+
+    Raises:
+        ConfigError: it is neither, or a callable whose dimension is not told.
+    """
+    if isinstance(embedder, Embedder):
+        return embedder
+    if not callable(embedder):
+        raise ConfigError(f"embedder must have an async embed(texts), name and dimension, not {type(embedder).__name__}")
+    if dimension is None:
+        raise ConfigError("an embedder that is a callable needs models.embedding_dimension in the configuration")
+    return _CallableEmbedder(embedder, dimension)
+
+
+def unit_vectors(vectors: npt.NDArray[np.float32], *, texts: int, dimension: int) -> npt.NDArray[np.float32]:
+    """Vectors scaled to length one, shape (texts, dimension); a vector of zeros stays one.
+
+    Raises:
+        ModelAnswerInvalid: another shape, or values that are no numbers.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    if vectors.shape != (texts, dimension):
+        raise ModelAnswerInvalid(f"the embedder returned shape {vectors.shape}, not {(texts, dimension)}")
+    if not np.isfinite(vectors).all():
+        raise ModelAnswerInvalid("the embedder returned values that are not finite")
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32, copy=False)

@@ -1,0 +1,1 @@
+"""The actor runtime. Its core knows nothing of memory; `system` puts everything together."""

@@ -1,0 +1,243 @@
+"""One live actor: its state, its mailbox and its output gate.
+
+Invariants
+----------
+1. State is touched in `run` only, which never awaits: one message at a time (G1), in mailbox order (G2).
+2. A turn's records are applied and handed to the log in the same breath, so the log receives them in the order of the turns.
+3. *The output gate.* State moves at once; a reply, a read's too, leaves only when every write that its turn could have seen
+   is durable. `written` counts the writes handed over, `durable` those that came back; a reply waits while they differ.
+   So a reader can never see, and act on, what a power cut then takes back.
+4. When a write fails, everything behind it is void: later writes are fenced before the log may commit them, waiting replies
+   fail, and the state is restored from the log. Nobody has seen what is thrown away, by 3.
+5. A caller who goes away takes nothing along: its promise is left unread, the turn stands.
+
+The gate is Cloudflare's (workerd's ``io-gate.h`` and ``actor-sqlite.h`` describe it): early state change, late reply. The
+alternative, a turn that waits for its commit, caps one actor at a few hundred messages a second. An idle cell is one
+slotted object; deques are made at first need (an anyio task with a stream is 9 KB, this is a few hundred bytes).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Hashable, Sequence
+from typing import Any, Protocol
+
+from remora.errors import CommitFailed, OutcomeUnknown, RemoraError
+from remora.logs import get_logger
+from remora.runtime.actor import Behavior, Missing, Turn
+from remora.runtime.log import Log, Write
+from remora.runtime.mailbox import Envelope, Mailbox
+from remora.runtime.promise import Promise
+
+__all__ = ["Cell", "CellHost", "CellStatus"]
+
+_logger = get_logger("remora.cell")
+
+
+class CellStatus(enum.Enum):
+    """Where a cell is in its life (Orleans' names where they fit)."""
+
+    ACTIVATING = "activating"
+    """Its image is being read; messages queue."""
+    VALID = "valid"
+    """It runs turns."""
+    FETCHING = "fetching"
+    """A turn missed a cold record; messages queue behind it."""
+    QUARANTINED = "quarantined"
+    """It failed too often and rests; messages are refused."""
+    INVALID = "invalid"
+    """It left memory; the directory knows it no longer."""
+
+
+class CellHost(Protocol):
+    """What a cell needs of its directory."""
+
+    log: Log
+    behavior: Behavior[Any]
+
+    def ready(self, cell: Cell) -> None:
+        """The cell may run what is in its mailbox."""
+        ...
+
+    def broken(self, cell: Cell, error: Exception) -> None:
+        """The cell lost its state and must be restored."""
+        ...
+
+    def missing(self, cell: Cell, envelope: Envelope, query: Any) -> None:
+        """The cell needs a cold record before it can run `envelope`."""
+        ...
+
+    def decided(self, turn: Turn) -> None:
+        """A turn's records are durable: carry out what it asked of the supervisor."""
+        ...
+
+
+class Cell:
+    """One live actor."""
+
+    __slots__ = (
+        "_held",
+        "_host",
+        "_outstanding",
+        "bucket",
+        "bytes",
+        "durable",
+        "faults",
+        "key",
+        "last_used",
+        "mailbox",
+        "parked",
+        "queued",
+        "rests_until",
+        "state",
+        "status",
+        "written",
+    )
+
+    def __init__(self, key: Hashable, host: CellHost) -> None:
+        self.key = key
+        self.state: Any = None
+        self.status = CellStatus.ACTIVATING
+        self.mailbox: Mailbox | None = None
+        self.parked: deque[tuple[float, Promise]] | None = None
+        self.written = 0
+        self.durable = 0
+        self.queued = False
+        self.last_used = 0.0
+        self.bucket = -1
+        self.bytes = 0
+        self.faults: deque[float] | None = None
+        self.rests_until = 0.0
+        self._host = host
+        self._held: deque[tuple[int, float, Promise, Any]] | None = None
+        self._outstanding: deque[tuple[Write, Turn]] | None = None
+
+    # -- state ------------------------------------------------------------------------------------------------------
+
+    @property
+    def clean(self) -> bool:
+        """Everything that its state holds is durable."""
+        return self.written == self.durable
+
+    @property
+    def waiting(self) -> int:
+        """Replies behind the gate."""
+        return len(self._held) if self._held else 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, waits or is on its way to the log."""
+        return (
+            self.status is CellStatus.VALID
+            and not self.mailbox
+            and not self.parked
+            and not self._held
+            and not self.queued
+            and self.written == self.durable
+        )
+
+    def restored(self, image: Any) -> None:
+        """Take the state that the log holds."""
+        self.state = self._host.behavior.restore(self.key, image)
+        self.written = self.durable = 0
+        self.status = CellStatus.VALID
+
+    # -- turns ------------------------------------------------------------------------------------------------------
+
+    def run(self, message: Any) -> Turn | Missing:
+        """Run one turn; an exception of `handle` leaves the state as it was (G11)."""
+        behavior, state = self._host.behavior, self.state
+        turn = behavior.handle(state, message)
+        if type(turn) is Missing:
+            return turn
+        assert isinstance(turn, Turn)
+        try:
+            for note in turn.notes:
+                behavior.apply(state, note)
+            for record in turn.records:
+                behavior.apply(state, record)
+        except Exception as e:
+            # The state is half changed. Nothing of this turn went to the log, so what is there is whole.
+            _logger.exception("turn_broke_state", key=self.key)
+            self.fail(e)
+            raise
+        if turn.records:
+            write = Write(turn.records, self._settled, size=turn.size)
+            if self._outstanding is None:
+                self._outstanding = deque()
+            self._outstanding.append((write, turn))
+            self.written += 1
+            self._host.log.write(write)
+        elif turn.jobs or turn.cancel or turn.expedite:
+            self._host.decided(turn)
+        return turn
+
+    def deliver(self, envelope: Envelope) -> None:
+        """Run a queued message and see to its reply."""
+        try:
+            outcome = self.run(envelope.message)
+        except Exception as e:
+            if not isinstance(e, RemoraError):
+                _logger.exception("turn_failed", key=self.key, message=type(envelope.message).__name__)
+            envelope.promise.reject(e)
+            return
+        if isinstance(outcome, Missing):
+            self._host.missing(self, envelope, outcome.query)
+        else:
+            self.reply(envelope.promise, outcome.reply, envelope.deadline)
+
+    def reply(self, promise: Promise, value: Any, deadline: float) -> None:
+        """Answer now if all is durable, else when it is."""
+        if self.written == self.durable:
+            promise.resolve(value)
+            return
+        if self._held is None:
+            self._held = deque()
+        self._held.append((self.written, deadline, promise, value))
+
+    # -- the gate ---------------------------------------------------------------------------------------------------
+
+    def _settled(self, write: Write, error: Exception | None) -> None:
+        if write.fenced:
+            return
+        assert self._outstanding
+        if error is not None:
+            self.fail(error)
+            return
+        _, turn = self._outstanding.popleft()
+        self.durable += 1
+        held, durable = self._held, self.durable
+        while held and held[0][0] <= durable:
+            _, _, promise, value = held.popleft()
+            promise.resolve(value)
+        if turn.jobs or turn.cancel or turn.expedite:
+            self._host.decided(turn)
+        if self.mailbox:
+            self._host.ready(self)
+
+    def fail(self, error: Exception) -> None:
+        """Break the gate: fence what is on its way, fail who waits, ask to be restored."""
+        answer = error if isinstance(error, (CommitFailed, OutcomeUnknown)) else OutcomeUnknown(str(error))
+        if answer is not error:
+            answer.__cause__ = error
+        for write, _ in self._outstanding or ():
+            write.fenced = True
+        self._outstanding = None
+        held, self._held = self._held, None
+        self.state = None
+        self.status = CellStatus.ACTIVATING
+        for _, _, promise, _ in held or ():
+            promise.reject(answer)
+        self._host.broken(self, error)
+
+    # -- who waits too long -----------------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> tuple[Sequence[Envelope], int]:
+        """Fail replies past their deadline; returns the envelopes that never ran, and how many replies were failed."""
+        late = 0
+        for _, deadline, promise, _ in self._held or ():
+            if deadline <= now:
+                late += 1
+                promise.reject(OutcomeUnknown("the deadline passed before the commit; retry with the same key"))
+        return self.mailbox.take_expired(now) if self.mailbox else (), late

@@ -1,0 +1,109 @@
+"""The kernel's port to whatever makes records durable, and the records of its own that it writes there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+__all__ = ["Job", "JobBuried", "JobDone", "JobRetried", "Log", "LogStatistics", "Write"]
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Work for the supervisor, journalled with the records that caused it.
+
+    Attributes:
+        id: deterministic, so that a job written twice is one job.
+        lane: which lane's handler runs it.
+        key: the actor that it works for.
+        payload: the handler's own; plain data that the log can store.
+        attempts: failures so far.
+        not_before: wall time before which it must not run again, in seconds since the epoch.
+        resumed: it was found in the log at start, so an earlier run may have had effects.
+        dead: it failed for good and rests among the dead letters.
+        error: what the last failure said.
+    """
+
+    id: str
+    lane: str
+    key: Hashable
+    payload: Any
+    attempts: int = 0
+    not_before: float = 0.0
+    resumed: bool = False
+    dead: bool = False
+    error: str = ""
+
+
+class JobRetried(msgspec.Struct, frozen=True):
+    """A job failed and will run again."""
+
+    id: str
+    attempts: int
+    not_before: float
+    error: str
+
+
+class JobBuried(msgspec.Struct, frozen=True):
+    """A job failed for good: a dead letter."""
+
+    id: str
+    attempts: int
+    error: str
+
+
+class JobDone(msgspec.Struct, frozen=True):
+    """A job's effects are in; its row may go."""
+
+    id: str
+
+
+class Write:
+    """Records that become durable together, or not at all (G4).
+
+    The log calls `settle` once, on the event loop, in the order in which the writes of one owner were handed over.
+    A write that its owner has `fenced` meanwhile must not be committed any more.
+    """
+
+    __slots__ = ("fenced", "on_settled", "records", "size")
+
+    def __init__(self, records: Sequence[Any], on_settled: Callable[[Write, Exception | None], None], *, size: int = 0) -> None:
+        self.records = records
+        self.on_settled = on_settled
+        self.size = size
+        self.fenced = False
+
+    def settle(self, error: Exception | None) -> None:
+        """Say what became of it: None for durable, CommitFailed for provably absent, anything else for uncertain."""
+        self.on_settled(self, error)
+
+
+class LogStatistics(msgspec.Struct, frozen=True):
+    """Counters of a log since it was opened."""
+
+    commits: int
+    failed_commits: int
+    writes: int
+    records: int
+    backlog: int
+
+
+class Log(Protocol):
+    """What makes records durable. All calls come from the event loop that opened it."""
+
+    def write(self, write: Write) -> None:
+        """Queue a write for the next group commit; never blocks, never raises."""
+        ...
+
+    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[Any]:
+        """For each actor its image, or the exception that reading it raised; committed records only."""
+        ...
+
+    async def fetch(self, key: Hashable, query: Any) -> Any:
+        """Answer an actor's question about its own cold records."""
+        ...
+
+    def statistics(self) -> LogStatistics:
+        """Counters since opening."""
+        ...

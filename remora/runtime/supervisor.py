@@ -1,0 +1,358 @@
+"""Background jobs: lanes with bounded concurrency, retry with back-off and jitter, dead letters.
+
+A job is a row in the log, written with the records that caused it, so it outlives the process: at start the runtime hands the
+rows it finds back to `resume`. A lane's handler returns what the job came to, either a message for the job's actor (which then
+journals the result and the job's end together) or records to write; only when that is durable is the job gone. A
+handler may therefore run more than once, never less, and must be idempotent.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import anyio.abc
+import msgspec
+
+from remora.errors import ReentrantAsk
+from remora.logs import get_logger
+from remora.runtime.clock import Clock
+from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, Log, Write
+from remora.runtime.promise import Promise, new_promise
+
+__all__ = [
+    "Attempt",
+    "Handler",
+    "Lane",
+    "LaneStatistics",
+    "RetryPolicy",
+    "Supervisor",
+    "SupervisorStatistics",
+    "Verdict",
+]
+
+_logger = get_logger("remora.supervisor")
+_working_for: ContextVar[Hashable | None] = ContextVar("remora_working_for", default=None)
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """When a failed job runs again: `backoff_s`, doubled at each failure, plus up to `jitter` of it, at random."""
+
+    max_attempts: int = 6
+    backoff_s: float = 0.5
+    max_backoff_s: float = 60.0
+    jitter: float = 0.5
+
+    def delay_s(self, attempts: int, rng: random.Random) -> float:
+        """Seconds to wait after the given number of failures."""
+        base: float = min(self.backoff_s * 2.0 ** (attempts - 1), self.max_backoff_s)
+        return base * (1 + self.jitter * rng.random())
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """What a handler is given.
+
+    Attributes:
+        job: the job.
+        last: no further attempt will follow.
+        expedited: whoever waits for it can wait no longer: take the quick way.
+    """
+
+    job: Job
+    last: bool
+    expedited: bool
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a job came to: a message for its actor, or records for the log (the job's end is added to them)."""
+
+    message: Any = None
+    records: Sequence[Any] = ()
+
+
+Handler = Callable[[Attempt], Awaitable[Verdict]]
+
+
+class LaneStatistics(msgspec.Struct, frozen=True):
+    """Counters of one lane since start, and what waits there."""
+
+    waiting: int
+    delayed: int
+    running: int
+    done: int
+    retried: int
+    buried: int
+
+
+class SupervisorStatistics(msgspec.Struct, frozen=True):
+    """All lanes, by name."""
+
+    lanes: dict[str, LaneStatistics]
+
+
+class Lane:
+    """A kind of job, and the tasks that work on it."""
+
+    def __init__(self, name: str, handler: Handler, *, concurrency: int, retry: RetryPolicy) -> None:
+        self.name = name
+        self.handler = handler
+        self.concurrency = concurrency
+        self.retry = retry
+        self.queue: deque[Job] = deque()
+        self.delayed: list[tuple[float, int, Job]] = []
+        self.event = anyio.Event()
+        self.running = self.done = self.retried = self.buried = 0
+
+    def statistics(self) -> LaneStatistics:
+        """Counters."""
+        return LaneStatistics(len(self.queue), len(self.delayed), self.running, self.done, self.retried, self.buried)
+
+
+class Supervisor:
+    """Runs jobs until their effects are durable.
+
+    Args:
+        log: where a job's failures and end are written.
+        tell: delivers a control message to an actor and returns when its records are durable.
+        clock: for back-off.
+        rng: for jitter.
+    """
+
+    def __init__(self, log: Log, tell: Callable[[Hashable, Any], Awaitable[Any]], clock: Clock, rng: random.Random) -> None:
+        self._log = log
+        self._tell = tell
+        self._clock = clock
+        self._rng = rng
+        self._lanes: dict[str, Lane] = {}
+        self._known: dict[str, Job] = {}  # every job that is queued, delayed or running
+        self._cancelled: set[str] = set()
+        self._expedited: set[str] = set()
+        self._scopes: dict[str, anyio.CancelScope] = {}
+        self._outstanding: dict[Hashable, int] = {}
+        self._settling: dict[Hashable, list[Promise]] = {}
+        self._timer_event = anyio.Event()
+        self._ticket = 0
+
+    def add_lane(self, lane: Lane) -> None:
+        """Register a lane; before `start`."""
+        self._lanes[lane.name] = lane
+
+    # -- intake -----------------------------------------------------------------------------------------------------
+
+    def submit(self, jobs: Iterable[Job]) -> None:
+        """Take jobs whose rows are durable. A job that is known already is not taken twice."""
+        for job in jobs:
+            if job.id in self._known:
+                continue
+            self._known[job.id] = job
+            self._outstanding[job.key] = self._outstanding.get(job.key, 0) + 1
+            lane = self._lanes[job.lane]
+            wait_s = job.not_before - self._clock.time() if job.not_before else 0.0
+            if wait_s > 0:
+                self._delay(lane, job, wait_s)
+            else:
+                lane.queue.append(job)
+                lane.event.set()
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        """Forget jobs that their actor has made pointless (and whose rows it has removed)."""
+        for id_ in ids:
+            job = self._known.get(id_)
+            if job is None:
+                continue
+            self._cancelled.add(id_)
+            if scope := self._scopes.get(id_):
+                scope.cancel()
+            elif self._pull_delayed(job):
+                self._finish(job)
+
+    def expedite(self, ids: Iterable[str]) -> None:
+        """Run these at once, the quick way: the present attempt is given up, a back-off cut short."""
+        for id_ in ids:
+            job = self._known.get(id_)
+            if job is None or id_ in self._expedited:
+                continue
+            self._expedited.add(id_)
+            if scope := self._scopes.get(id_):
+                scope.cancel()
+            elif self._pull_delayed(job):
+                lane = self._lanes[job.lane]
+                lane.queue.appendleft(job)
+                lane.event.set()
+
+    def _pull_delayed(self, job: Job) -> bool:
+        """Take a job out of its back-off; False if it is not in one."""
+        lane = self._lanes[job.lane]
+        kept = [entry for entry in lane.delayed if entry[2].id != job.id]
+        found = len(kept) < len(lane.delayed)
+        if found:
+            heapq.heapify(kept)
+            lane.delayed = kept
+        return found
+
+    async def settle(self, key: Hashable) -> None:
+        """Return when no job of `key` is queued, delayed or running (dead letters do not count).
+
+        Raises:
+            ReentrantAsk: called from within one of these jobs.
+        """
+        if _working_for.get() == key:
+            raise ReentrantAsk(f"a background job of {key!r} waits for {key!r} to settle, which waits for that job")
+        while self._outstanding.get(key):
+            promise = new_promise()
+            self._settling.setdefault(key, []).append(promise)
+            await promise.wait()
+
+    async def settle_all(self) -> None:
+        """Return when no job of any actor is queued, delayed or running."""
+        while self._outstanding:
+            await self.settle(next(iter(self._outstanding)))
+
+    # -- work -------------------------------------------------------------------------------------------------------
+
+    def start(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Start the workers; they end when the task group is cancelled, and their jobs stay in the log."""
+        for lane in self._lanes.values():
+            for number in range(lane.concurrency):
+                tasks.start_soon(self._work, lane, name=f"remora.{lane.name}.{number}")
+        tasks.start_soon(self._timer, name="remora.supervisor.timer")
+
+    async def _work(self, lane: Lane) -> None:
+        while True:
+            if not lane.queue:
+                if lane.event.is_set():
+                    lane.event = anyio.Event()
+                await lane.event.wait()
+                continue
+            job = lane.queue.popleft()
+            lane.running += 1
+            try:
+                await self._attempt(lane, job)
+            finally:
+                lane.running -= 1
+
+    async def _attempt(self, lane: Lane, job: Job) -> None:
+        if job.id in self._cancelled:
+            self._finish(job)
+            return
+        attempt = Attempt(job, job.attempts + 1 >= lane.retry.max_attempts, job.id in self._expedited)
+        token = _working_for.set(job.key)
+        try:
+            with anyio.CancelScope() as scope:
+                self._scopes[job.id] = scope
+                verdict = await lane.handler(attempt)
+        except Exception as e:
+            self._scopes.pop(job.id, None)
+            await self._failed(lane, job, e, last=attempt.last)
+            return
+        finally:
+            _working_for.reset(token)
+            self._scopes.pop(job.id, None)
+        if scope.cancelled_caught:
+            if job.id in self._cancelled:
+                self._finish(job)
+            else:  # expedited: once more, at once
+                lane.queue.appendleft(job)
+                lane.event.set()
+            return
+        try:
+            if verdict.message is not None:
+                await self._tell(job.key, verdict.message)
+            else:
+                await self._durable((*verdict.records, JobDone(job.id)))
+        except Exception as e:
+            # The work is done but its end is not recorded: do it again, which it must bear.
+            await self._failed(lane, job, e, last=False)
+            return
+        lane.done += 1
+        self._finish(job)
+
+    async def _failed(self, lane: Lane, job: Job, error: Exception, *, last: bool) -> None:
+        attempts = job.attempts + 1
+        text = f"{type(error).__name__}: {error}"
+        if job.id in self._cancelled:
+            self._finish(job)
+            return
+        if last:
+            lane.buried += 1
+            _logger.error("job_buried", job=job.id, lane=lane.name, attempts=attempts, error=text)
+            record: Any = JobBuried(job.id, attempts, text)
+        else:
+            lane.retried += 1
+            wait_s = lane.retry.delay_s(attempts, self._rng)
+            _logger.warning("job_failed", job=job.id, lane=lane.name, attempts=attempts, retry_s=wait_s, error=text)
+            record = JobRetried(job.id, attempts, self._clock.time() + wait_s, text)
+        try:
+            await self._durable((record,))
+        except Exception:
+            _logger.exception("job_failure_not_recorded", job=job.id)
+        if last:
+            self._finish(job)
+        else:
+            again = msgspec.structs.replace(job, attempts=attempts, resumed=True, error=text)
+            self._known[job.id] = again
+            self._delay(lane, again, 0.0 if job.id in self._expedited else wait_s)
+
+    def _finish(self, job: Job) -> None:
+        self._known.pop(job.id, None)
+        self._cancelled.discard(job.id)
+        self._expedited.discard(job.id)
+        left = self._outstanding[job.key] - 1
+        if left:
+            self._outstanding[job.key] = left
+            return
+        del self._outstanding[job.key]
+        for promise in self._settling.pop(job.key, ()):
+            promise.resolve(None)
+
+    async def _durable(self, records: Sequence[Any]) -> None:
+        promise = new_promise()
+
+        def settled(_: Write, error: Exception | None) -> None:
+            if error is None:
+                promise.resolve(None)
+            else:
+                promise.reject(error)
+
+        self._log.write(Write(records, settled))
+        await promise.wait()
+
+    # -- back-off ---------------------------------------------------------------------------------------------------
+
+    def _delay(self, lane: Lane, job: Job, wait_s: float) -> None:
+        self._ticket += 1
+        heapq.heappush(lane.delayed, (self._clock.monotonic() + wait_s, self._ticket, job))
+        self._timer_event.set()
+
+    async def _timer(self) -> None:
+        while True:
+            self._timer_event = anyio.Event()
+            now = self._clock.monotonic()
+            soonest = None
+            for lane in self._lanes.values():
+                while lane.delayed and lane.delayed[0][0] <= now:
+                    lane.queue.append(heapq.heappop(lane.delayed)[2])
+                    lane.event.set()
+                if lane.delayed and (soonest is None or lane.delayed[0][0] < soonest):
+                    soonest = lane.delayed[0][0]
+            if soonest is None:
+                await self._timer_event.wait()
+            else:
+                event = self._timer_event
+                async with anyio.create_task_group() as race:
+                    race.start_soon(self._until, soonest - now, race.cancel_scope)
+                    await event.wait()
+                    race.cancel_scope.cancel()
+
+    async def _until(self, seconds: float, scope: anyio.CancelScope) -> None:
+        await self._clock.sleep(seconds)
+        scope.cancel()
+
+    def statistics(self) -> SupervisorStatistics:
+        """Every lane's counters."""
+        return SupervisorStatistics({name: lane.statistics() for name, lane in self._lanes.items()})

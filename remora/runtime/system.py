@@ -1,0 +1,473 @@
+"""The runtime: everything put together, opened with ``async with`` and closed in order."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import msgspec
+
+from remora.actors.jobs import FlushHandler, SummarizeHandler
+from remora.actors.planner import Planner
+from remora.actors.policies import SummaryBufferPolicy
+from remora.actors.recall import Recall
+from remora.actors.session import FLUSH_LANE, SUMMARIZE_LANE, Flush, Inspect, SessionBehavior, SessionView
+from remora.actors.summary import ChatSummarizer
+from remora.config import Config
+from remora.errors import ConfigError, EmbedderChanged, LongTermError, RuntimeClosed
+from remora.identity import SessionKey, validated_id
+from remora.logs import get_logger
+from remora.models.breaker import CircuitBreaker
+from remora.models.extractive import ExtractiveSummarizer
+from remora.models.ports import ChatModelLike, Embedder, EmbedderLike, Summarizer, as_chat_model, as_embedder
+from remora.runtime.actor import Turn
+from remora.runtime.clock import Clock, SystemClock
+from remora.runtime.directory import Directory, DirectoryLimits, DirectoryStatistics
+from remora.runtime.handles import Session, User
+from remora.runtime.log import Job, LogStatistics
+from remora.runtime.schedule import Schedule, TaskStatistics
+from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor, SupervisorStatistics
+from remora.storage.journal import SqliteJournal
+from remora.storage.lock import DirectoryLock
+from remora.storage.longterm import LanceStore
+from remora.storage.memory import MemoryJournal
+from remora.storage.ports import JournalCounts, LongTermStatistics, LongTermStore
+from remora.storage.records import Summary
+from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter
+
+__all__ = ["Runtime", "RuntimeStatistics"]
+
+_logger = get_logger("remora.runtime")
+_CHECKPOINT_S = 5.0
+_TAIL_CONCURRENCY = 16
+
+
+class RuntimeStatistics(msgspec.Struct, frozen=True):
+    """Every part's own counters."""
+
+    directory: DirectoryStatistics
+    log: LogStatistics
+    supervisor: SupervisorStatistics
+    schedule: dict[str, TaskStatistics]
+
+
+class _Parts(msgspec.Struct):
+    """What is there while the runtime is open."""
+
+    journal: SqliteJournal | MemoryJournal
+    directory: Directory
+    supervisor: Supervisor
+    schedule: Schedule
+    planner: Planner
+    recall: Recall | None
+    counter: TokenCounter
+    tasks: anyio.abc.TaskGroup
+
+
+class Runtime:
+    """Conversation memory for one process: ``async with Runtime("memory/") as runtime: …``.
+
+    Args:
+        directory: where everything is kept (made if need be), or a `Config` that names it.
+        config: the configuration; `Config()` otherwise, changed by ``REMORA_…`` environment variables.
+        chat_model: summarizes; an object with ``async complete(messages) -> str``, or a callable ``prompt -> str``.
+            Without one, `models.summarizer` decides; the default is an extract that needs no model.
+        embedder: an object with ``async embed(texts)``, ``name`` and ``dimension``, or a callable. Without one,
+            `models.embedder` decides; the default is embedded.
+        counter: counts tokens; `tokens.counter` decides otherwise.
+        clock: for tests.
+        rng: for jitter; for tests.
+
+    Raises:
+        ConfigError: a value that means nothing.
+        DirectoryLocked, DirectoryUnusable, JournalTooNew, JournalDamaged, EmbedderChanged: on entering.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path | Config | None = None,
+        *,
+        config: Config | None = None,
+        chat_model: ChatModelLike | None = None,
+        embedder: EmbedderLike | None = None,
+        counter: TokenCounter | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        if isinstance(directory, Config):
+            if config is not None:
+                raise ConfigError("pass the configuration once: Runtime(config) or Runtime(directory, config=config)")
+            directory, config = None, directory
+        if config is None:
+            config = Config.from_environment()
+        elif not isinstance(config, Config):
+            raise ConfigError(f"config must be a remora.Config, not {type(config).__name__}; see Config.from_dict")
+        self._config = config
+        self._directory: Path | None = Path(directory if directory is not None else config.directory)
+        self._chat_model = None if chat_model is None else as_chat_model(chat_model)
+        self._given_embedder = None if embedder is None else as_embedder(embedder, dimension=config.models.embedding_dimension)
+        self._given_counter = counter
+        self._clock: Clock = clock or SystemClock()
+        self._rng = rng or random.Random()
+        self._parts: _Parts | None = None
+        self._store: LanceStore | None = None
+        self._store_lock = anyio.Lock()
+        self._embedder: Embedder | None = None
+        self._shards = 0
+        self._closers: list[Any] = []
+        self._lifetime: Any = None
+        self._closed = False
+
+    @classmethod
+    def in_memory(cls, **options: Any) -> Self:
+        """A runtime without a directory: nothing survives it. Takes the options of `Runtime`, but for the directory."""
+        runtime = cls(**options)
+        runtime._directory = None
+        return runtime
+
+    @classmethod
+    def from_file(cls, path: str | Path, **options: Any) -> Self:
+        """A runtime configured by a ``.yaml``, ``.toml`` or ``.json`` file and the environment.
+
+        Raises:
+            ConfigError: see `Config.from_file`.
+        """
+        return cls(Config.from_file(path), **options)
+
+    # -- handles ----------------------------------------------------------------------------------------------------
+
+    def user(self, user: str) -> User:
+        """A handle on a user.
+
+        Raises:
+            InvalidId: the id cannot name a user.
+        """
+        return User(self, validated_id(user, "a user id"))
+
+    def session(self, user: str, session: str) -> Session:
+        """Short for ``runtime.user(user).session(session)``."""
+        return self.user(user).session(session)
+
+    # -- what handles need --------------------------------------------------------------------------------------------
+
+    @property
+    def _open(self) -> _Parts:
+        if self._parts is None:
+            raise RuntimeClosed(
+                "the runtime is closed" if self._closed else "open the runtime first: async with Runtime(…) as runtime"
+            )
+        return self._parts
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self._config
+
+    @property
+    def directory(self) -> Directory:
+        """The kernel's directory of live sessions."""
+        return self._open.directory
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """The kernel's background jobs."""
+        return self._open.supervisor
+
+    @property
+    def journal(self) -> SqliteJournal | MemoryJournal:
+        """The write-ahead journal."""
+        return self._open.journal
+
+    @property
+    def planner(self) -> Planner:
+        """Context assembly."""
+        return self._open.planner
+
+    @property
+    def recall(self) -> Recall | None:
+        """Search in long-term memory; None where it is switched off."""
+        return self._open.recall
+
+    @property
+    def counter(self) -> TokenCounter:
+        """The token counter."""
+        return self._open.counter
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._lifetime is not None:
+            raise RuntimeClosed("a runtime can be entered once; make another")
+        self._lifetime = self._live()
+        await self._lifetime.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # The body's exception is its caller's business: background tasks never fail, so nothing is to be joined to it.
+        await self._lifetime.__aexit__(None, None, None)
+
+    async def aclose(self) -> None:
+        """Stop intake, finish what was accepted, leave jobs for the next start. Leaving ``async with`` does the same."""
+        parts = self._parts
+        if parts is None:
+            return
+        parts.directory.stop_intake()
+        with anyio.move_on_after(self._config.supervisor.drain_s, shield=True) as scope:
+            await parts.directory.drain()
+        parts.directory.abandon(RuntimeClosed("the runtime closed before this could be committed"))
+        if scope.cancelled_caught:
+            _logger.error("drain_timed_out", seconds=self._config.supervisor.drain_s)
+        parts.tasks.cancel_scope.cancel()
+        self._parts = None
+        self._closed = True
+
+    @asynccontextmanager
+    async def _live(self) -> AsyncIterator[None]:
+        lock = DirectoryLock(self._directory) if self._directory is not None else None
+        if lock is not None:
+            await anyio.to_thread.run_sync(lock.acquire)
+        try:
+            async with self._opened_journal() as journal, anyio.create_task_group() as tasks:
+                try:
+                    await self._start(journal, tasks)
+                    yield
+                finally:
+                    await self.aclose()
+                    tasks.cancel_scope.cancel()
+        finally:
+            self._closed = True
+            with anyio.CancelScope(shield=True):
+                if lock is not None:
+                    await anyio.to_thread.run_sync(lock.release)
+
+    @asynccontextmanager
+    async def _opened_journal(self) -> AsyncIterator[SqliteJournal | MemoryJournal]:
+        config = self._config.journal
+        journal: SqliteJournal | MemoryJournal
+        if self._directory is None:
+            journal = MemoryJournal()
+        else:
+            journal = await SqliteJournal.open(
+                self._directory / "journal.db", durability=config.durability, max_batch_writes=config.max_batch_writes
+            )
+        try:
+            yield journal
+        finally:
+            with anyio.CancelScope(shield=True):
+                for closer in self._closers:
+                    await closer()
+                if self._store is not None:
+                    try:
+                        await self._store.aclose()
+                    except LongTermError:
+                        _logger.exception("long_term_close")  # its jobs are still in the journal
+                await journal.aclose()
+
+    async def _start(self, journal: SqliteJournal | MemoryJournal, tasks: anyio.abc.TaskGroup) -> None:
+        config = self._config
+        counter = self._given_counter
+        if counter is None:
+            counter = await anyio.to_thread.run_sync(self._make_counter)
+        summarizer, fallback = self._make_summarizers(counter)
+        long_term = config.long_term.enabled
+        if long_term:
+            self._embedder = self._make_embedder()
+            await self._check_settings(journal)
+        policy = SummaryBufferPolicy(
+            fold_above_tokens=config.buffer.fold_above_tokens,
+            keep_tokens=config.buffer.keep_tokens,
+            overdraft_tokens=int(config.buffer.token_limit * config.buffer.overdraft_ratio),
+        )
+        behavior = SessionBehavior(policy, instance=journal.instance, flushes=long_term)
+        directory = Directory(behavior, journal, self._clock, self._limits(), self._decided)
+        supervisor = Supervisor(journal, directory.tell, self._clock, self._rng)
+        breaker = CircuitBreaker(
+            self._clock, failures=config.supervisor.breaker_failures, rest_s=config.supervisor.breaker_rest_s
+        )
+        retry = RetryPolicy(
+            max_attempts=config.supervisor.max_attempts,
+            backoff_s=config.supervisor.backoff_s,
+            max_backoff_s=config.supervisor.max_backoff_s,
+            jitter=config.supervisor.jitter,
+        )
+
+        async def summary_of(key: SessionKey) -> Summary | None:
+            view: SessionView = await directory.tell(key, Inspect())
+            return view.summary
+
+        summarize = SummarizeHandler(
+            journal, summary_of, summarizer, fallback, breaker, counter,
+            max_tokens=config.buffer.summary_tokens, prefix=config.buffer.summary_prefix,
+        )  # fmt: skip
+        concurrency = config.supervisor
+        supervisor.add_lane(Lane(SUMMARIZE_LANE, summarize, concurrency=concurrency.summarize_concurrency, retry=retry))
+        schedule = Schedule(self._clock)
+        schedule.every(_CHECKPOINT_S, "checkpoint", journal.checkpoint)
+        recall = None
+        if long_term:
+            flush = FlushHandler(journal, self.long_term, self._embedder, counter, window_chars=config.long_term.window_chars)
+            supervisor.add_lane(Lane(FLUSH_LANE, flush, concurrency=concurrency.flush_concurrency, retry=retry))
+            recall = Recall(self.long_term, self._embedder, config.recall)
+            schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
+        planner = Planner(recall, counter, config.recall, summary_prefix=config.buffer.summary_prefix)
+        left = [job for job in await journal.jobs() if long_term or job.lane != FLUSH_LANE]
+        self._parts = _Parts(journal, directory, supervisor, schedule, planner, recall, counter, tasks)
+        tasks.start_soon(journal.run, name="remora.journal.writer")
+        directory.start(tasks)
+        supervisor.submit(left)
+        supervisor.start(tasks)
+        schedule.start(tasks)
+        if long_term:
+            tasks.start_soon(self._warm, name="remora.warm")
+            tasks.start_soon(self._flush_tails, name="remora.tails")
+
+    def _make_counter(self) -> TokenCounter:
+        tokens = self._config.tokens
+        return HeuristicCounter(tokens.unit) if tokens.counter == "heuristic" else TiktokenCounter(tokens.encoding)
+
+    def _make_summarizers(self, counter: TokenCounter) -> tuple[Summarizer, Summarizer]:
+        fallback = ExtractiveSummarizer(counter.count)
+        if self._chat_model is not None:
+            return ChatSummarizer(self._chat_model), fallback
+        if self._config.models.summarizer == "openai":
+            chat = importlib.import_module("remora.models.openai").OpenAIChatModel(self._config.models)
+            self._closers.append(chat.aclose)
+            return ChatSummarizer(chat), fallback
+        return fallback, fallback
+
+    def _make_embedder(self) -> Embedder | None:
+        if self._given_embedder is not None:
+            return self._given_embedder
+        match self._config.models.embedder:
+            case "none":
+                return None
+            case "openai":
+                embedder: Any = importlib.import_module("remora.models.openai").OpenAIEmbedder(self._config.models)
+                self._closers.append(embedder.aclose)
+            case "wordllama":
+                embedder = importlib.import_module("remora.models.static").WordLlamaEmbedder()
+        found: Embedder = embedder
+        return found
+
+    async def _check_settings(self, journal: SqliteJournal | MemoryJournal) -> None:
+        """What was fixed when the directory was made must still hold."""
+        wanted = f"{self._embedder.name}/{self._embedder.dimension}" if self._embedder else "none/0"
+        found = await journal.setting("embedder", wanted)
+        if found != wanted:
+            raise EmbedderChanged(
+                f"long-term memory in {self._directory} was embedded by {found}, not by {wanted}: vectors of two models cannot "
+                f"be compared. Configure {found} again, or set long_term.enabled to false, or use another directory"
+            )
+        self._shards = int(await journal.setting("shards", str(self._config.long_term.shards)) or 0)
+
+    def _limits(self) -> DirectoryLimits:
+        mailbox, activation = self._config.mailbox, self._config.activation
+        return DirectoryLimits(
+            mailbox_messages=mailbox.max_messages,
+            mailbox_bytes=mailbox.max_bytes,
+            wait_when_full=mailbox.when_full == "wait",
+            timeout_s=mailbox.timeout_s,
+            idle_s=activation.idle_s,
+            max_live=activation.max_live,
+            max_bytes=activation.max_bytes,
+        )
+
+    def _decided(self, turn: Turn) -> None:
+        supervisor = self._open.supervisor
+        supervisor.cancel(turn.cancel)
+        supervisor.submit(turn.jobs)
+        supervisor.expedite(turn.expedite)
+
+    # -- long-term memory -------------------------------------------------------------------------------------------
+
+    async def long_term(self) -> LongTermStore:
+        """The long-term store, opened at first use.
+
+        Raises:
+            LongTermError: it cannot be opened; the next call tries again.
+        """
+        if self._store is None:
+            async with self._store_lock:
+                if self._store is None:
+                    tasks = self._open.tasks
+                    store = await LanceStore.open(
+                        None if self._directory is None else self._directory / "longterm",
+                        dimension=self._embedder.dimension if self._embedder else None,
+                        config=msgspec.structs.replace(self._config.long_term, shards=self._shards),
+                    )
+                    self._store = store
+                    tasks.start_soon(store.run, name="remora.longterm.writer")
+        return self._store
+
+    async def _warm(self) -> None:
+        """Load LanceDB and the embedder before the first question needs them."""
+        try:
+            await self.long_term()
+            if self._embedder is not None and self._given_embedder is None and self._config.models.embedder == "wordllama":
+                await self._embedder.embed(["warm"])
+        except Exception:
+            _logger.exception("warming_failed")  # whoever needs it tries again, and says why it fails
+
+    async def _compact(self) -> None:
+        if self._store is not None:
+            await self._store.compact()
+
+    async def _flush_tails(self) -> None:
+        """Flush what sessions of an earlier run had not handed over, unless somebody talks to them first."""
+        await self._clock.sleep(self._config.activation.idle_s)
+        parts = self._open
+        limiter = anyio.CapacityLimiter(_TAIL_CONCURRENCY)
+
+        async def flush(key: SessionKey) -> None:
+            async with limiter:
+                try:
+                    await parts.directory.tell(key, Flush())
+                except Exception:
+                    _logger.exception("tail_flush_failed", session=key)
+
+        async with anyio.create_task_group() as group:
+            for key in await parts.journal.unflushed(100_000):
+                if not parts.directory.is_live(key):
+                    group.start_soon(flush, key)
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """Wait until all background work that exists now is done: for tests, scripts and shutdown."""
+        await self._open.supervisor.settle_all()
+
+    async def counts(self) -> JournalCounts:
+        """How much the journal holds."""
+        return await self._open.journal.counts()
+
+    async def long_term_statistics(self) -> LongTermStatistics:
+        """How much long-term memory holds.
+
+        Raises:
+            LongTermError: it cannot be opened or read.
+        """
+        return await (await self.long_term()).statistics()
+
+    async def dead_letters(self) -> list[Job]:
+        """Jobs that failed for good, oldest first."""
+        return list(await self._open.journal.jobs(dead=True))
+
+    def statistics(self) -> RuntimeStatistics:
+        """Counters of the parts, without I/O."""
+        parts = self._open
+        return RuntimeStatistics(
+            parts.directory.statistics(),
+            parts.journal.statistics(),
+            parts.supervisor.statistics(),
+            parts.schedule.statistics(),
+        )

@@ -1,0 +1,64 @@
+"""One process owns a directory (G12)."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import filelock
+
+from remora.errors import DirectoryLocked, DirectoryUnusable
+
+__all__ = ["DirectoryLock"]
+
+
+class DirectoryLock:
+    """An advisory lock that the operating system drops when its holder dies, so it can never be stale."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = filelock.FileLock(directory / "remora.lock", timeout=0, is_singleton=False)
+        self._owner = directory / "owner.json"
+
+    def acquire(self) -> None:
+        """Make the directory if need be, and own it. Blocks on the file system, never on another process.
+
+        Raises:
+            DirectoryLocked: another process, or another runtime of this one, owns it.
+            DirectoryUnusable: it cannot be made or written.
+        """
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            if not os.access(self._directory, os.W_OK | os.X_OK):
+                raise PermissionError(13, "no permission to write")
+            self._lock.acquire()
+            self._owner.write_text(json.dumps({"pid": os.getpid(), "since": datetime.now(UTC).isoformat(timespec="seconds")}))
+        except filelock.Timeout:
+            pid, since = self._read_owner()
+            raise DirectoryLocked(
+                f"{self._directory} is in use by process {pid or '?'} since {since or '?'}; one process owns a memory "
+                "directory: stop that one, or choose another directory",
+                path=self._directory,
+                pid=pid,
+                since=since,
+            ) from None
+        except OSError as e:
+            self._lock.release()
+            raise DirectoryUnusable(
+                f"{self._directory} cannot be used as a memory directory: {e.strerror or e}", path=self._directory
+            ) from e
+
+    def release(self) -> None:
+        """Give it up."""
+        if self._lock.is_locked:
+            self._owner.unlink(missing_ok=True)
+            self._lock.release()
+
+    def _read_owner(self) -> tuple[int | None, str | None]:
+        try:
+            owner = json.loads(self._owner.read_text())
+            return int(owner["pid"]), str(owner["since"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None, None

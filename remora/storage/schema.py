@@ -1,0 +1,77 @@
+"""The journal's schema, as numbered migrations; `PRAGMA user_version` holds the number of the last one applied."""
+
+from __future__ import annotations
+
+__all__ = ["APPLICATION_ID", "FORMAT", "MIGRATIONS", "SEQ_BITS"]
+
+APPLICATION_ID = 0x52454D4F
+"""``REMO``: tells a remora journal from any other SQLite file."""
+
+SEQ_BITS = 32
+"""A message's primary key is ``sid << 32 | seq``: one B-tree, a session's messages side by side, no second index."""
+
+_V1 = """
+CREATE TABLE settings (
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE sessions (
+    sid INTEGER PRIMARY KEY,
+    user TEXT NOT NULL,
+    session TEXT NOT NULL,
+    created_us INTEGER NOT NULL,
+    generation INTEGER NOT NULL DEFAULT 0,
+    summarized INTEGER NOT NULL DEFAULT 0,
+    folding INTEGER NOT NULL DEFAULT 0,
+    flushing INTEGER NOT NULL DEFAULT 0,
+    flushed INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (user, session)
+);
+
+CREATE TABLE messages (
+    pos INTEGER PRIMARY KEY,      -- sid << 32 | seq
+    at_us INTEGER NOT NULL,
+    tokens INTEGER NOT NULL,
+    role INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,       -- which ownership of the directory wrote it
+    chat BLOB NOT NULL,           -- the chat dict, msgpack
+    meta BLOB,                    -- the metadata dict, msgpack
+    id TEXT                       -- the sender's own id, if it gave one
+);
+
+CREATE TABLE keys (
+    sid INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    first INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    PRIMARY KEY (sid, digest)
+) WITHOUT ROWID;
+
+CREATE TABLE summaries (
+    sid INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    through INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    tokens INTEGER NOT NULL,
+    degraded INTEGER NOT NULL,
+    model TEXT NOT NULL,
+    PRIMARY KEY (sid, generation, through)
+) WITHOUT ROWID;
+
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    lane TEXT NOT NULL,
+    sid INTEGER NOT NULL,
+    payload BLOB NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    not_before REAL NOT NULL DEFAULT 0,
+    dead INTEGER NOT NULL DEFAULT 0,
+    error TEXT NOT NULL DEFAULT ''
+);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_V1,)
+FORMAT = len(MIGRATIONS)
+"""The newest format that this remora reads and writes."""

@@ -1,0 +1,131 @@
+"""The kernel and the session actor on any event loop: no SQLite, no LanceDB, no tokenizer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from remora.actors.jobs import SummarizeHandler
+from remora.actors.policies import SummaryBufferPolicy
+from remora.actors.session import SUMMARIZE_LANE, Append, Inspect, SessionBehavior
+from remora.identity import SessionKey, key_digest
+from remora.messages import Entry, MessageLike, decode_chat, encode_message
+from remora.models.breaker import CircuitBreaker
+from remora.models.ports import Line
+from remora.runtime.actor import Turn
+from remora.runtime.clock import Clock
+from remora.runtime.directory import Directory, DirectoryLimits
+from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor
+from remora.storage.memory import MemoryJournal
+from remora.storage.records import Summary
+from remora.tokens import HeuristicCounter, count_message
+
+COUNTER = HeuristicCounter()
+
+
+class LoopClock:
+    """The event loop's own time: virtual where the loop's is."""
+
+    def time(self) -> float:
+        return 1_700_000_000 + anyio.current_time()
+
+    def monotonic(self) -> float:
+        return anyio.current_time()
+
+    async def sleep(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+
+
+class UnionSummarizer:
+    """A perfect summary: it names every message that it covers."""
+
+    name = "union"
+
+    def __init__(self, rng: random.Random | None = None) -> None:
+        self._rng = rng
+
+    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+        if self._rng:
+            await anyio.sleep(self._rng.choice([0.0, 0.05, 1.0]))
+        return " ".join([*([previous] if previous else []), *(line.text.split()[0] for line in lines)])
+
+
+def entry(message: MessageLike, seq: int = 0) -> Entry:
+    encoded, chat = encode_message(message)
+    return Entry(
+        seq, encoded.at_us, count_message(COUNTER, chat), encoded.role, encoded.chat, encoded.meta, encoded.id,
+        encoded.calls, encoded.answers,
+    )  # fmt: skip
+
+
+def append(*messages: MessageLike, key: str | None = None) -> Append:
+    entries = tuple(entry(message) for message in messages)
+    return Append(entries, key_digest(key) if key else None, sum(e.size for e in entries))
+
+
+def said(entries: Sequence[Entry]) -> list[str]:
+    return [str(decode_chat(e.chat)["content"]) for e in entries]
+
+
+class Kernel:
+    """A directory of session actors over a journal, with the summarize lane."""
+
+    def __init__(self, journal: MemoryJournal, directory: Directory, supervisor: Supervisor) -> None:
+        self.journal = journal
+        self.directory = directory
+        self.supervisor = supervisor
+
+    async def ask(self, key: SessionKey, message: Any, **options: Any) -> Any:
+        return await self.directory.ask(key, message, **options)
+
+
+@asynccontextmanager
+async def kernel(
+    journal: MemoryJournal,
+    *,
+    clock: Clock | None = None,
+    limits: DirectoryLimits | None = None,
+    fold_above: int = 60,
+    summarizer: Any = None,
+    fallback: Any = None,
+    retry: RetryPolicy | None = None,
+    behavior: Any = None,
+) -> AsyncIterator[Kernel]:
+    clock = clock or LoopClock()
+    policy = SummaryBufferPolicy(
+        fold_above_tokens=fold_above, keep_tokens=fold_above // 2, overdraft_tokens=fold_above * 4
+    )
+    behavior = behavior or SessionBehavior(policy, instance="0", flushes=False)
+    holder: list[Supervisor] = []
+
+    def decided(turn: Turn) -> None:
+        holder[0].cancel(turn.cancel)
+        holder[0].submit(turn.jobs)
+        holder[0].expedite(turn.expedite)
+
+    directory = Directory(behavior, journal, clock, limits or DirectoryLimits(), decided)
+    supervisor = Supervisor(journal, directory.tell, clock, random.Random(0))
+    holder.append(supervisor)
+    summarizer = summarizer or UnionSummarizer()
+
+    async def summary_of(key: SessionKey) -> Summary | None:
+        summary: Summary | None = (await directory.tell(key, Inspect())).summary
+        return summary
+
+    handler = SummarizeHandler(
+        journal, summary_of, summarizer, fallback or summarizer, CircuitBreaker(clock, failures=5, rest_s=30.0), COUNTER,
+        max_tokens=100_000, prefix="",
+    )  # fmt: skip
+    supervisor.add_lane(Lane(SUMMARIZE_LANE, handler, concurrency=2, retry=retry or RetryPolicy(backoff_s=0.01)))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(journal.run)
+        directory.start(tasks)
+        supervisor.start(tasks)
+        try:
+            yield Kernel(journal, directory, supervisor)
+        finally:
+            tasks.cancel_scope.cancel()
