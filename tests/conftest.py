@@ -12,7 +12,12 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "ci", max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )
-settings.register_profile("soak", max_examples=int(os.environ.get("REMORA_EXAMPLES", "20000")), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "soak",
+    max_examples=int(os.environ.get("REMORA_EXAMPLES", "20000")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile(os.environ.get("REMORA_HYPOTHESIS", "ci"))
 
 

@@ -96,9 +96,7 @@ async def kernel(
     behavior: Any = None,
 ) -> AsyncIterator[Kernel]:
     clock = clock or LoopClock()
-    policy = SummaryBufferPolicy(
-        fold_above_tokens=fold_above, keep_tokens=fold_above // 2, overdraft_tokens=fold_above * 4
-    )
+    policy = SummaryBufferPolicy(fold_above_tokens=fold_above, keep_tokens=fold_above // 2, overdraft_tokens=fold_above * 4)
     behavior = behavior or SessionBehavior(policy, instance="0", flushes=False)
     holder: list[Supervisor] = []
 

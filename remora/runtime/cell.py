@@ -100,7 +100,8 @@ class Cell:
         self.state: Any = None
         self.status = CellStatus.ACTIVATING
         self.mailbox: Mailbox | None = None
-        self.parked: deque[tuple[float, Promise]] | None = None
+        self.parked: deque[Envelope] | None = None
+        """Messages whose senders wait for room in the mailbox."""
         self.written = 0
         self.durable = 0
         self.queued = False
@@ -240,4 +241,8 @@ class Cell:
             if deadline <= now:
                 late += 1
                 promise.reject(OutcomeUnknown("the deadline passed before the commit; retry with the same key"))
-        return self.mailbox.take_expired(now) if self.mailbox else (), late
+        unrun = self.mailbox.take_expired(now) if self.mailbox else []
+        if self.parked:
+            unrun.extend(envelope for envelope in self.parked if envelope.deadline <= now)
+            self.parked = deque(envelope for envelope in self.parked if envelope.deadline > now)
+        return unrun, late

@@ -145,44 +145,39 @@ class Directory:
             self.missing(cell, envelope, outcome.query)
             return await envelope.promise.wait()
         envelope = Envelope(message, new_promise(), size=size, deadline=deadline, control=False)
-        await self._enqueue(cell, envelope)
+        self._enqueue(cell, envelope)
         return await envelope.promise.wait()
 
     async def tell(self, key: Hashable, message: Any) -> Any:
         """Run a control message: never refused by a full mailbox, and no deadline. Returns the durable reply."""
         cell = self._cells.get(key) or self._create(key)
         envelope = Envelope(message, new_promise(), size=0, deadline=float("inf"), control=True)
-        await self._enqueue(cell, envelope)
+        self._enqueue(cell, envelope)
         return await envelope.promise.wait()
 
-    async def _enqueue(self, cell: Cell, envelope: Envelope) -> None:
-        while True:
-            if cell.status is CellStatus.QUARANTINED:
-                raise SessionQuarantined(
-                    f"{cell.key!r} failed {self._limits.restart_intensity} times within "
-                    f"{self._limits.restart_period_s:g} s and rests; nothing ran, retry later",
-                    retry_after_s=max(cell.rests_until - self._clock.monotonic(), 0.0),
-                )
-            if cell.status is CellStatus.INVALID:  # it passivated while this sender waited for room
-                cell = self._cells.get(cell.key) or self._create(cell.key)
-            if cell.mailbox is None:
-                cell.mailbox = Mailbox(self._limits.mailbox_messages, self._limits.mailbox_bytes)
-            try:
-                cell.mailbox.put(envelope)
-            except MailboxFull:
-                if not self._limits.wait_when_full:
-                    self._refused += 1
-                    raise
-                room = new_promise()
-                if cell.parked is None:
-                    cell.parked = deque()
-                cell.parked.append((envelope.deadline, room))
-                self._attended.add(cell)
-                await room.wait()
-                continue
-            self._attended.add(cell)
-            self.ready(cell)
-            return
+    def _enqueue(self, cell: Cell, envelope: Envelope) -> None:
+        if cell.status is CellStatus.QUARANTINED:
+            raise SessionQuarantined(
+                f"{cell.key!r} failed {self._limits.restart_intensity} times within "
+                f"{self._limits.restart_period_s:g} s and rests; nothing ran, retry later",
+                retry_after_s=max(cell.rests_until - self._clock.monotonic(), 0.0),
+            )
+        if cell.mailbox is None:
+            cell.mailbox = Mailbox(self._limits.mailbox_messages, self._limits.mailbox_bytes)
+        try:
+            # who comes after those that wait for room waits behind them
+            if cell.parked and not envelope.control:
+                raise MailboxFull("others wait for room already", limit="messages")
+            cell.mailbox.put(envelope)
+        except MailboxFull:
+            if not self._limits.wait_when_full:
+                self._refused += 1
+                raise
+            if cell.parked is None:
+                cell.parked = deque()
+            cell.parked.append(envelope)
+        self._attended.add(cell)
+        self.ready(cell)
 
     # -- what cells call --------------------------------------------------------------------------------------------
 
@@ -328,9 +323,9 @@ class Directory:
         if cell.status is CellStatus.VALID:
             cell.last_used = self._clock.monotonic()
             self._weigh(cell)
-        for _ in range(min(_QUANTUM, len(cell.parked or ()))):
-            assert cell.parked
-            cell.parked.popleft()[1].resolve(None)
+        if mailbox is not None:
+            while cell.parked and (cell.parked[0].promise.abandoned or mailbox.offer(cell.parked[0])):
+                cell.parked.popleft()
         # A full gate re-queues its cell itself when a commit lands.
         if mailbox and cell.status is CellStatus.VALID and cell.waiting < self._limits.held_replies:
             self.ready(cell)
@@ -359,10 +354,6 @@ class Directory:
                 envelope.promise.reject(
                     MailboxFull("the deadline passed before the message's turn came; nothing ran", limit="age")
                 )
-            if cell.parked:
-                for _, room in [late for late in cell.parked if late[0] <= now]:
-                    room.reject(MailboxFull("the mailbox stayed full until the deadline; nothing ran", limit="age"))
-                cell.parked = deque(one for one in cell.parked if one[0] > now and not one[1].abandoned)
             if not cell.mailbox and not cell.waiting and not cell.parked and cell.status is not CellStatus.FETCHING:
                 self._attended.discard(cell)
 
@@ -451,8 +442,8 @@ class Directory:
         for cell in self._cells.values():
             for envelope in cell.mailbox.take_all() if cell.mailbox else ():
                 envelope.promise.reject(error)
-            for _, room in cell.parked or ():
-                room.reject(error)
+            for envelope in cell.parked or ():
+                envelope.promise.reject(error)
             cell.expire(float("inf"))
 
     def is_live(self, key: Hashable) -> bool:

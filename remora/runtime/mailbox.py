@@ -75,6 +75,14 @@ class Mailbox:
             self._bytes += envelope.size
         self._queue.append(envelope)
 
+    def offer(self, envelope: Envelope) -> bool:
+        """Queue it if there is room."""
+        try:
+            self.put(envelope)
+        except MailboxFull:
+            return False
+        return True
+
     def get(self) -> Envelope:
         """The oldest."""
         envelope = self._queue.popleft()

@@ -25,6 +25,7 @@ from remora.config import Config
 from remora.errors import ConfigError, EmbedderChanged, LongTermError, RuntimeClosed
 from remora.identity import SessionKey, validated_id
 from remora.logs import get_logger
+from remora.messages import MessageLike, encode_message
 from remora.models.breaker import CircuitBreaker
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import ChatModelLike, Embedder, EmbedderLike, Summarizer, as_chat_model, as_embedder
@@ -41,7 +42,7 @@ from remora.storage.longterm import LanceStore
 from remora.storage.memory import MemoryJournal
 from remora.storage.ports import JournalCounts, LongTermStatistics, LongTermStore
 from remora.storage.records import Summary
-from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter
+from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter, count_message
 
 __all__ = ["Runtime", "RuntimeStatistics"]
 
@@ -445,6 +446,14 @@ class Runtime:
     async def settle(self) -> None:
         """Wait until all background work that exists now is done: for tests, scripts and shutdown."""
         await self._open.supervisor.settle_all()
+
+    def message_tokens(self, message: MessageLike) -> int:
+        """What a chat message costs by the runtime's counter.
+
+        Raises:
+            InvalidMessage: it is no chat message.
+        """
+        return count_message(self._open.counter, encode_message(message)[1])
 
     async def counts(self) -> JournalCounts:
         """How much the journal holds."""

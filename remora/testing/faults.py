@@ -26,9 +26,7 @@ class FaultyJournal(MemoryJournal):
         latency_s: asked before each commit how long it takes.
     """
 
-    def __init__(
-        self, fault: Callable[[], CommitFault | None], *, latency_s: Callable[[], float] = lambda: 0.0
-    ) -> None:
+    def __init__(self, fault: Callable[[], CommitFault | None], *, latency_s: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__()
         self._fault = fault
         self._latency_s = latency_s

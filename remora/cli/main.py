@@ -1,0 +1,231 @@
+"""``remora``: replay conversations, look at a session, ask what a user said before."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import logging
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+import anyio
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from remora.cli.reader import Conversations, read_conversations
+from remora.cli.render import print_bad_lines, print_memories, print_report, print_session
+from remora.cli.replay import ReplayReport, replay
+from remora.config import Config
+from remora.errors import ConfigError, InvalidInput, RemoraError
+from remora.runtime.system import Runtime
+
+__all__ = ["main", "run"]
+
+EXIT_BAD_LINES = 3
+_DEMO_TOKENS = 1_600
+_DEMO_QUESTIONS = (
+    ("jonas", "which varnish did I choose for the boat?"),
+    ("amara", "how does the boiler trick work?"),
+    ("rafael", "where does the keeper hide the razor?"),
+)
+
+_DESCRIPTION = "Conversation memory that rides inside an agent server: every session an actor, every acknowledgement durable."
+_EPILOG = """\
+examples:
+  remora demo                                       see the whole thing on conversations that ship with it
+  remora replay chats.jsonl --dir memory            replay a file of conversations (docs/replay-format.md)
+  remora show alice chat-42 --dir memory            a session's summary, recent messages, and what is pending
+  remora recall alice "where do I live?" --dir memory
+
+exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but lines of the file were left out
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="remora", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--dir", type=Path, metavar="DIR", help="the memory directory (default: the configuration's, remora-memory)"
+    )
+    common.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file")
+    common.add_argument(
+        "--token-limit", type=int, metavar="N", help="buffer.token_limit: the context's size; a smaller one folds sooner (30000)"
+    )
+    common.add_argument("-v", "--verbose", action="store_true", help="log what happens to standard error")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    command = commands.add_parser(
+        "replay",
+        parents=[common],
+        help="replay a JSONL file of conversations, all users at once",
+        description="Append every message of a JSONL file, loading a context before each answer as an agent would. Run again on "
+        "the same file it adds nothing: each message has an idempotency key made from its place and content.",
+    )
+    command.add_argument("file", type=Path, metavar="FILE.jsonl", help="conversations, see docs/replay-format.md")
+    command.add_argument("--concurrency", type=int, default=64, metavar="N", help="users at once (64)")
+    command.add_argument("--query", metavar="TEXT", help="afterwards, recall this for every user")
+
+    command = commands.add_parser("show", parents=[common], help="print a session: summary, recent messages, what is pending")
+    command.add_argument("user", metavar="USER")
+    command.add_argument("session", metavar="SESSION")
+    command.add_argument("-n", type=int, default=20, metavar="N", help="messages to print (20)")
+
+    command = commands.add_parser("recall", parents=[common], help="print what a user said before that bears on a question")
+    command.add_argument("user", metavar="USER")
+    command.add_argument("question", metavar="QUESTION")
+    command.add_argument("-k", type=int, default=5, metavar="K", help="memories to print (5)")
+
+    commands.add_parser(
+        "demo",
+        parents=[common],
+        help="replay, show and recall on conversations that ship with remora",
+        description="Replays sixteen conversations of four users that ship with remora, shows a session, and recalls facts from "
+        "months before. Uses a temporary directory unless --dir names one.",
+    )
+    return parser
+
+
+def _configured(arguments: argparse.Namespace) -> Config:
+    config = Config.from_file(arguments.config) if arguments.config else Config.from_environment()
+    if arguments.token_limit is not None:
+        if arguments.token_limit < 1:
+            raise ConfigError(f"--token-limit must be positive, not {arguments.token_limit}", key="buffer.token_limit")
+        limit = arguments.token_limit
+        summary = min(config.buffer.summary_tokens, max(limit // 4, 1))
+        buffer = msgspec.structs.replace(config.buffer, token_limit=limit, summary_tokens=summary)
+        config = msgspec.structs.replace(config, buffer=buffer)
+    return config
+
+
+def _runtime(arguments: argparse.Namespace, *, existing: bool) -> Runtime:
+    config = _configured(arguments)
+    directory = Path(arguments.dir or config.directory)
+    if existing and not (directory / "journal.db").is_file():
+        raise InvalidInput(f"there is no memory in {directory}: name its directory with --dir, or fill one with remora replay")
+    return Runtime(directory, config=config)
+
+
+async def _replay(console: Console, runtime: Runtime, conversations: Conversations, concurrency: int) -> ReplayReport:
+    if concurrency < 1:
+        raise InvalidInput(f"--concurrency must be positive, not {concurrency}")
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("replaying", total=conversations.messages)
+
+        def advance(count: int) -> None:
+            progress.advance(bar, count)
+            if progress.tasks[0].finished:
+                progress.update(bar, description="folding and flushing")
+
+        report = await replay(runtime, conversations, concurrency=concurrency, progress=advance)
+    print_report(console, report)
+    return report
+
+
+async def _command_replay(console: Console, arguments: argparse.Namespace) -> int:
+    conversations = await anyio.to_thread.run_sync(read_conversations, arguments.file)
+    if not conversations.sessions:
+        print_bad_lines(console, conversations)
+        raise InvalidInput(f"{arguments.file} holds no conversation; docs/replay-format.md describes the format")
+    async with _runtime(arguments, existing=False) as runtime:
+        await _replay(console, runtime, conversations, arguments.concurrency)
+        if arguments.query:
+            for user in conversations.users:
+                console.rule(f"recall for {user}", align="left")
+                print_memories(console, await runtime.user(user).recall(arguments.query))
+    if conversations.passed_over:
+        console.print(
+            f"{conversations.passed_over} lines hold no conversation (questions, prompts) and were passed over", style="dim"
+        )
+    print_bad_lines(console, conversations)
+    return EXIT_BAD_LINES if conversations.bad else 0
+
+
+async def _print_session(console: Console, runtime: Runtime, user: str, session: str, most: int) -> None:
+    handle = runtime.session(user, session)
+    view = await handle.inspect()
+    if view.last_seq == 0:
+        known = [listing.key.session for listing in await runtime.user(user).sessions()]
+        near = difflib.get_close_matches(session, known, n=3, cutoff=0.3) or known[-3:]
+        hint = f"; {user} has: {', '.join(near)}" if near else f"; there is no user {user} either"
+        raise InvalidInput(f"{user} has no session {session}{hint}")
+    jobs = [job for dead in (False, True) for job in await runtime.journal.jobs(dead=dead) if job.key == handle.key]
+    print_session(console, f"{user} / {session}", view, await handle.history(), jobs, most=most)
+
+
+async def _command_show(console: Console, arguments: argparse.Namespace) -> int:
+    async with _runtime(arguments, existing=True) as runtime:
+        await _print_session(console, runtime, arguments.user, arguments.session, arguments.n)
+    return 0
+
+
+async def _command_recall(console: Console, arguments: argparse.Namespace) -> int:
+    async with _runtime(arguments, existing=True) as runtime:
+        user = runtime.user(arguments.user)
+        if not await user.sessions():
+            raise InvalidInput(f"there is no user {arguments.user} in this memory")
+        print_memories(console, await user.recall(arguments.question, k=arguments.k))
+    return 0
+
+
+async def _command_demo(console: Console, arguments: argparse.Namespace) -> int:
+    if arguments.token_limit is None and arguments.config is None:
+        arguments.token_limit = _DEMO_TOKENS  # short conversations: let them fold
+    with tempfile.TemporaryDirectory(prefix="remora-demo-", ignore_cleanup_errors=True) as temporary:
+        kept = arguments.dir is not None
+        arguments.dir = arguments.dir or Path(temporary)
+        with resources.as_file(resources.files("remora.cli").joinpath("demo.jsonl")) as path:
+            conversations = await anyio.to_thread.run_sync(read_conversations, path)
+        async with _runtime(arguments, existing=False) as runtime:
+            console.rule("1. sixteen conversations of four users, replayed at once", align="left")
+            await _replay(console, runtime, conversations, 64)
+            longest = max(conversations.sessions, key=lambda key: len(conversations.sessions[key]))
+            console.rule(f"2. remora show {longest.user} {longest.session}", align="left")
+            await _print_session(console, runtime, longest.user, longest.session, 6)
+            for number, (user, question) in enumerate(_DEMO_QUESTIONS, start=3):
+                console.rule(f'{number}. remora recall {user} "{question}"', align="left")
+                print_memories(console, await runtime.user(user).recall(question, k=3))
+        console.rule(align="left")
+        if kept:
+            console.print(f'Ask more: remora recall USER "question" --dir {arguments.dir}')
+        else:
+            console.print('Keep it and ask more: remora demo --dir demo && remora recall mei "…" --dir demo')
+    return 0
+
+
+_COMMANDS = {
+    "replay": _command_replay,
+    "show": _command_show,
+    "recall": _command_recall,
+    "demo": _command_demo,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(
+        level=logging.INFO if arguments.verbose else logging.CRITICAL,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    console = Console()
+    try:
+        return anyio.run(_COMMANDS[arguments.command], console, arguments)
+    except RemoraError as e:
+        Console(stderr=True).print(f"remora: {e}", style="red", markup=False, highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted: what was acknowledged is kept; run the same command again to go on")
+        return 130
+
+
+def run() -> None:
+    """The console script."""
+    raise SystemExit(main())

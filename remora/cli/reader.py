@@ -1,0 +1,178 @@
+"""Reading conversations from JSONL: one JSON object a line, in one of four shapes (docs/replay-format.md).
+
+``conversation``
+    ``{"user", "session", "timestamp"?, "messages": [chat dicts]}``
+``message``
+    ``{"user", "session", "timestamp"?, "key"?, and the chat dict's own keys (role, content, …)}``
+``turn`` (of a data set)
+    ``{"type": "turn", "conv", "session", "time"?, "id", "speaker", "text", "image"?}``, after an optional
+    ``{"type": "conversation", "conv", "speakers": [first, second]}``
+``trace`` (of a data set)
+    ``{"type": "trace", "source", "id", "messages": [chat dicts]}``
+
+Lines of another ``type`` (questions, prompts) are passed over, and counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remora.errors import InvalidInput, InvalidMessage, RemoraError
+from remora.identity import SessionKey, validated_id
+from remora.messages import ChatDict, encode_message
+
+__all__ = ["BadLine", "Conversations", "Planned", "read_conversations"]
+
+_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+class Planned(msgspec.Struct):
+    """One message to be replayed, and the idempotency key that its place and content give it."""
+
+    message: ChatDict
+    key: str
+
+
+class BadLine(msgspec.Struct, frozen=True):
+    """A line that could not be used: its number, from 1, and why."""
+
+    number: int
+    reason: str
+
+
+class Conversations(msgspec.Struct):
+    """What a file holds.
+
+    Attributes:
+        sessions: messages by session, in the file's order; dicts keep that order.
+        bad: lines that were left out.
+        passed_over: lines of types that are no conversation.
+    """
+
+    sessions: dict[SessionKey, list[Planned]]
+    bad: list[BadLine]
+    passed_over: int
+
+    @property
+    def users(self) -> dict[str, list[SessionKey]]:
+        """Each user's sessions, in the file's order."""
+        users: dict[str, list[SessionKey]] = {}
+        for key in self.sessions:
+            users.setdefault(key.user, []).append(key)
+        return users
+
+    @property
+    def messages(self) -> int:
+        """How many messages there are to replay."""
+        return sum(map(len, self.sessions.values()))
+
+
+def read_conversations(path: Path) -> Conversations:
+    """Read a whole file; a bad line is noted and the rest goes on.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    found = Conversations({}, [], 0)
+    speakers: dict[str, list[str]] = {}
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    _take(line, found, speakers)
+                except (RemoraError, KeyError, ValueError, TypeError) as e:
+                    reason = f"the key {e} is missing" if isinstance(e, KeyError) else str(e)
+                    found.bad.append(BadLine(number, reason))
+    except OSError as e:
+        raise InvalidInput(f"cannot read {path}: {e.strerror}") from e
+    return found
+
+
+def _take(line: bytes, found: Conversations, speakers: dict[str, list[str]]) -> None:
+    try:
+        row = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise InvalidInput(f"not JSON: {e}") from e
+    if not isinstance(row, dict):
+        raise InvalidInput(f"a line must hold a JSON object, not {type(row).__name__}")
+    kind = row.get("type")
+    if kind == "turn":
+        _turn(row, found, speakers)
+    elif kind == "trace":
+        source, id_ = str(row["source"]), str(row["id"])
+        _plan(found, f"{source}/{id_}", id_, None, row["messages"])
+    elif kind == "conversation" and "messages" not in row:
+        speakers[str(row["conv"])] = [str(speaker) for speaker in row["speakers"]]
+        found.passed_over += 1
+    elif kind is not None and "messages" not in row and "role" not in row:
+        found.passed_over += 1
+    elif "messages" in row:
+        _plan(found, row["user"], row["session"], row.get("timestamp"), row["messages"])
+    else:
+        chat = {k: v for k, v in row.items() if k not in {"user", "session", "timestamp", "key", "type"}}
+        _plan(found, row["user"], row["session"], row.get("timestamp"), [chat], key=row.get("key"))
+
+
+def _turn(row: Mapping[str, Any], found: Conversations, speakers: dict[str, list[str]]) -> None:
+    conv, speaker, text = str(row["conv"]), str(row["speaker"]), str(row["text"])
+    if image := row.get("image"):
+        text = f"{text} [shares {image}]"
+    chat: ChatDict = {"role": speaker, "content": text}
+    if speaker not in {"user", "assistant"}:
+        # two people: the first of them is taken for the user
+        pair = speakers.setdefault(conv, [])
+        if speaker not in pair:
+            pair.append(speaker)
+        chat = {
+            "role": "user" if pair[0] == speaker else "assistant",
+            "name": _NAME.sub("_", speaker)[:64],
+            "content": text,
+        }
+    _plan(found, conv, f"session-{row['session']}", row.get("time"), [chat], key=str(row["id"]))
+
+
+def _plan(found: Conversations, user: Any, session: Any, timestamp: Any, messages: Any, *, key: str | None = None) -> None:
+    """Check a line's messages, all of them, and then take them."""
+    session_key = SessionKey(validated_id(user, "user"), validated_id(session, "session"))
+    if not isinstance(messages, list):
+        raise InvalidMessage("messages must be a list of chat dicts")
+    begun = _time(timestamp)
+    place = len(found.sessions.get(session_key, ()))
+    planned = []
+    for offset, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise InvalidMessage(f"message {offset} is a {type(message).__name__}, not a chat dict", index=offset)
+        chat = dict(message)
+        own = _time(chat.pop("timestamp", None))
+        if own is not None:
+            chat["created_at"] = own
+        elif begun is not None and "created_at" not in chat:
+            chat["created_at"] = begun + timedelta(seconds=offset)
+        encode_message(chat, index=offset)
+        if key is None:
+            said = blake2b(msgspec.json.encode(message, order="deterministic"), digest_size=12).hexdigest()
+            planned.append(Planned(chat, f"replay:{place + offset}:{said}"))
+        else:
+            planned.append(Planned(chat, f"replay:{validated_id(key, 'key')}"))
+    found.sessions.setdefault(session_key, []).extend(planned)
+
+
+def _time(value: Any) -> datetime | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidInput(f"timestamp must be ISO 8601 text, not {value!r}")
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError as e:
+        raise InvalidInput(f"timestamp {value!r} is not ISO 8601") from e
+    return at if at.tzinfo else at.replace(tzinfo=UTC)

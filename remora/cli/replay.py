@@ -1,0 +1,146 @@
+"""Replaying conversations as an agent server would hold them: all users at once, each user's sessions one after another.
+
+Before every assistant message the session is loaded, as the agent would to call its model; what it would have had to send
+without a memory, everything that its user ever said, is counted beside what it gets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import anyio
+import msgspec
+
+from remora.actors.planner import Context
+from remora.cli.reader import Conversations
+from remora.errors import LongTermError, MailboxFull
+from remora.identity import SessionKey
+from remora.runtime.system import Runtime
+
+__all__ = ["ReplayReport", "replay", "split_tool_calls"]
+
+
+class ReplayReport(msgspec.Struct):
+    """What a replay did; latencies in seconds, one for each call."""
+
+    users: int = 0
+    sessions: int = 0
+    messages: int = 0
+    added: int = 0
+    duplicates: int = 0
+    loads: int = 0
+    split: int = 0
+    over_budget: int = 0
+    full_tokens: int = 0
+    context_tokens: int = 0
+    append_s: list[float] = msgspec.field(default_factory=list)
+    load_s: list[float] = msgspec.field(default_factory=list)
+    appending_s: float = 0.0
+    settling_s: float = 0.0
+    folds: int = 0
+    flushes: int = 0
+    rows: int | None = None
+    rows_doubled: int = 0
+    journal_messages: int = 0
+    journal_tokens: int = 0
+    dead: int = 0
+
+
+def split_tool_calls(messages: Sequence[dict[str, object]]) -> int:
+    """How many calls in a context lack their result, or results their call, in the place where a chat API wants them."""
+    split = 0
+    awaited: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            if message["tool_call_id"] in awaited:
+                awaited.remove(str(message["tool_call_id"]))
+            else:
+                split += 1
+            continue
+        split += len(awaited)
+        calls = message.get("tool_calls") or ()
+        assert isinstance(calls, (list, tuple))
+        awaited = [call["id"] for call in calls]
+    return split + len(awaited)
+
+
+async def replay(
+    runtime: Runtime, conversations: Conversations, *, concurrency: int, progress: Callable[[int], None]
+) -> ReplayReport:
+    """Append everything, load as an agent would, hand each finished session over to long-term memory, and settle.
+
+    Args:
+        runtime: where to.
+        conversations: what.
+        concurrency: users at once.
+        progress: told how many messages were appended since it was last told.
+    """
+    report = ReplayReport(users=len(conversations.users), sessions=len(conversations.sessions), messages=conversations.messages)
+    before = runtime.statistics().supervisor.lanes
+    limiter = anyio.CapacityLimiter(concurrency)
+    begun = time.perf_counter()
+    async with anyio.create_task_group() as tasks:
+        for user, sessions in conversations.users.items():
+            tasks.start_soon(_replay_user, runtime, conversations, user, sessions, limiter, report, progress)
+    report.appending_s = time.perf_counter() - begun
+    begun = time.perf_counter()
+    await runtime.settle()
+    report.settling_s = time.perf_counter() - begun
+    after = runtime.statistics().supervisor.lanes
+    report.folds = after["summarize"].done - before["summarize"].done
+    if "flush" in after:
+        report.flushes = after["flush"].done - before["flush"].done
+        try:
+            ids = await (await runtime.long_term()).row_ids()
+            report.rows, report.rows_doubled = len(ids), len(ids) - len(set(ids))
+        except LongTermError:
+            report.rows = None
+    counts = await runtime.counts()
+    report.journal_messages, report.journal_tokens, report.dead = counts.messages, counts.tokens, counts.dead_jobs
+    return report
+
+
+async def _replay_user(
+    runtime: Runtime,
+    conversations: Conversations,
+    user: str,
+    sessions: Sequence[SessionKey],
+    limiter: anyio.CapacityLimiter,
+    report: ReplayReport,
+    progress: Callable[[int], None],
+) -> None:
+    async with limiter:
+        said = 0  # tokens that this user's conversations came to so far
+        for key in sessions:
+            session = runtime.user(user).session(key.session)
+            for planned in conversations.sessions[key]:
+                if planned.message["role"] == "assistant":
+                    begun = time.perf_counter()
+                    context = await session.load()
+                    report.load_s.append(time.perf_counter() - begun)
+                    _judge(report, context, runtime.config.buffer.token_limit, said)
+                while True:
+                    begun = time.perf_counter()
+                    try:
+                        receipt = await session.append(planned.message, key=planned.key)
+                    except MailboxFull:
+                        await anyio.sleep(0.01)  # nothing ran: simply again
+                        continue
+                    break
+                report.append_s.append(time.perf_counter() - begun)
+                report.added += not receipt.duplicate
+                report.duplicates += receipt.duplicate
+                said += runtime.message_tokens(planned.message)
+                progress(1)
+            context = await session.load()
+            _judge(report, context, runtime.config.buffer.token_limit, said)
+            await session.flush()  # hands over what it has not, so a replay that was cut short is completed
+
+
+def _judge(report: ReplayReport, context: Context, budget: int, said: int) -> None:
+    report.loads += 1
+    report.split += split_tool_calls(context.messages)
+    report.over_budget += context.tokens > budget
+    report.full_tokens += said
+    report.context_tokens += context.tokens

@@ -1,0 +1,115 @@
+"""Cuts and contexts: no tool call is ever separated from its result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.actors.buffer import closed_length, cut_to_keep, presentable, units
+from remora.cli.replay import split_tool_calls
+from remora.messages import Entry, decode_chat
+from tests.harness import entry
+
+
+def user(text: str = "hello there") -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str = "well, hello") -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def call(*ids: str) -> dict[str, Any]:
+    calls = [{"id": id_, "type": "function", "function": {"name": "look", "arguments": "{}"}} for id_ in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(id_: str, text: str = "found") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id_, "content": text}
+
+
+def entries(*messages: dict[str, Any]) -> list[Entry]:
+    return [entry(message, seq) for seq, message in enumerate(messages, start=1)]
+
+
+def shown(found: list[Entry]) -> list[int]:
+    return [e.seq for unit in presentable(found)[0] for e in unit]
+
+
+def test_units_keep_calls_with_results() -> None:
+    """G8: a unit holds an assistant's calls and all their results, in any order."""
+    found = entries(user(), call("a", "b"), result("b"), result("a"), assistant())
+    assert [(u.start, u.end) for u in units(found)] == [(0, 1), (1, 4), (4, 5)]
+
+
+def test_repeated_call_ids_pair_with_the_call_they_follow() -> None:
+    """G8: providers reuse ids within one conversation; an id says nothing beyond its own unit."""
+    found = entries(call("x"), result("x"), call("x"), result("x"), user())
+    assert [(u.start, u.end) for u in units(found)] == [(0, 2), (2, 4), (4, 5)]
+    twins = entries(call("x", "x"), result("x"), result("x"), user())
+    assert [(u.start, u.end) for u in units(twins)] == [(0, 3), (3, 4)]
+    assert shown(twins) == [1, 2, 3, 4]
+
+
+def test_interruption_stays_out_of_the_pair() -> None:
+    """G2, G8: a user who speaks between call and result is kept, and shown after the pair."""
+    found = entries(user(), call("a"), user("wait"), result("a"), assistant())
+    assert shown(found) == [1, 2, 4, 3, 5]
+
+
+def test_open_call_is_withheld_and_named() -> None:
+    """G8: a call whose result has not come is not shown to a chat API; `awaiting` names it."""
+    found = entries(user(), call("a", "b"), result("a"))
+    units_shown, awaiting, orphans = presentable(found)
+    assert [e.seq for unit in units_shown for e in unit] == [1]
+    assert (awaiting, orphans) == (["b"], 0)
+    assert closed_length(found) == 1
+
+
+def test_orphans_never_reach_a_chat_api() -> None:
+    """G8: neither a call that a crash left unanswered, nor a result without a call."""
+    found = entries(result("z"), user(), call("a"), user("are you there?"), assistant(), result("a"))
+    units_shown, awaiting, orphans = presentable(found)
+    assert [e.seq for unit in units_shown for e in unit] == [2, 4, 5]
+    assert (awaiting, orphans) == ([], 3)
+
+
+def test_orphan_never_blocks_folding() -> None:
+    """G8: a dead agent's open call holds the cut only until others have said more than is kept."""
+    found = entries(user(), user(), call("a"), *(user("x" * 40) for _ in range(10)))
+    assert cut_to_keep(found, 25) > 3
+    patient = entries(user(), user(), call("a", "b"), result("a", "y" * 400))
+    assert cut_to_keep(patient, 25) == 2, "a call that still waits for its second result is kept whole"
+
+
+def test_cut_keeps_at_most_half_or_the_last_unit() -> None:
+    """S1.09: the kept tail fits, or is exactly the newest unit."""
+    found = entries(user("a" * 40), user("b" * 40), user("c" * 40), user("d" * 400))
+    assert cut_to_keep(found, 25) == 3
+    assert cut_to_keep(found[:3], 25) == 1
+    assert cut_to_keep(found[3:], 25) == 0
+
+
+message = st.one_of(
+    st.builds(user, st.text(max_size=60)),
+    st.builds(assistant, st.text(max_size=60)),
+    st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(lambda ids: call(*ids)),
+    st.builds(result, st.sampled_from("abc"), st.text(max_size=60)),
+)
+
+
+@given(st.lists(message, max_size=25), st.integers(0, 60))
+def test_no_cut_and_no_context_splits_a_pair(messages: list[dict[str, Any]], keep: int) -> None:
+    """G8: whatever was appended, in whatever order, what is shown pairs up, and a cut leaves pairs whole."""
+    found = entries(*messages)
+    assert split_tool_calls([decode_chat(e.chat) for unit in presentable(found)[0] for e in unit]) == 0
+    if found:
+        cut = cut_to_keep(found, keep)
+        kept = sum(e.tokens for e in found[cut:])
+        assert kept <= keep or cut == 0 or len(units(found[cut:])) == 1
+        everything = shown(found)
+        assert not cut or [s for s in everything if s > cut] == shown(found[cut:]) or any(u.awaiting for u in units(found)), (
+            "what is kept looks as it looked before the cut"
+        )
