@@ -76,7 +76,7 @@ class BufferConfig(_Section, frozen=True, kw_only=True):
     summary_tokens: int = 800
     """Longest summary."""
     summary_prefix: str = "Summary of earlier conversation: "
-    """What the summary's system message begins with (S1.13)."""
+    """What the summary's system message begins with (S1.13); kept with each summary, so a change is for later ones."""
     max_message_bytes: int = 16_777_216
     """Largest single message, encoded."""
 

@@ -115,8 +115,8 @@ async def kernel(
         return summary
 
     handler = SummarizeHandler(
-        journal, summary_of, summarizer, fallback or summarizer, CircuitBreaker(clock, failures=5, rest_s=30.0), COUNTER,
-        max_tokens=100_000, prefix="",
+        journal, summary_of, summarizer, fallback or summarizer,
+        breaker=CircuitBreaker(clock, failures=5, rest_s=30.0), counter=COUNTER, max_tokens=100_000, prefix="",
     )  # fmt: skip
     supervisor.add_lane(Lane(SUMMARIZE_LANE, handler, concurrency=2, retry=retry or RetryPolicy(backoff_s=0.01)))
     async with anyio.create_task_group() as tasks:

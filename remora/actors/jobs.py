@@ -20,7 +20,7 @@ from remora.models.ports import Embedder, Line, Summarizer, unit_vectors
 from remora.runtime.supervisor import Attempt, Verdict
 from remora.storage.ports import Journal, LongTermStore, MemoryRow
 from remora.storage.records import Flushed, FlushSpec, SummarizeSpec, Summary
-from remora.tokens import TokenCounter
+from remora.tokens import TokenCounter, count_message
 
 __all__ = ["FlushHandler", "SummarizeHandler", "memory_rows"]
 
@@ -51,9 +51,9 @@ class SummarizeHandler:
         summary_of: Callable[[SessionKey], Awaitable[Summary | None]],
         summarizer: Summarizer,
         fallback: Summarizer,
+        *,
         breaker: CircuitBreaker,
         counter: TokenCounter,
-        *,
         max_tokens: int,
         prefix: str,
     ) -> None:
@@ -63,8 +63,8 @@ class SummarizeHandler:
         self._fallback = fallback
         self._breaker = breaker
         self._counter = counter
-        self._overhead = counter.message_overhead + counter.count(prefix)
-        self._max_tokens = max(max_tokens - self._overhead, 1)
+        self._prefix = prefix
+        self._max_tokens = max(max_tokens - counter.message_overhead - counter.count(prefix), 1)
 
     async def __call__(self, attempt: Attempt) -> Verdict:
         """One attempt."""
@@ -88,8 +88,8 @@ class SummarizeHandler:
                 _logger.warning("summary_degraded", session=key, attempts=attempt.job.attempts + 1)
         # An extract of nothing but tool noise may be empty; a summary must say something, or its messages would vanish.
         text = shortened(text.strip() or f"{len(entries)} messages without text.", self._max_tokens, self._counter)
-        tokens = self._overhead + self._counter.count(text)
-        return Verdict(message=SummaryReady(spec, attempt.job.id, text, tokens, degraded, summarizer.name))
+        tokens = count_message(self._counter, {"role": "system", "content": self._prefix + text})
+        return Verdict(message=SummaryReady(spec, attempt.job.id, self._prefix, text, tokens, degraded, summarizer.name))
 
     async def _try_model(self, previous: str | None, lines: Sequence[Line], *, last: bool) -> str:
         """The model's summary; the empty text when it failed for the last time."""

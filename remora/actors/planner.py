@@ -77,14 +77,12 @@ class Planner:
         recall: search in long-term memory, or None where there is none.
         counter: the configured counter.
         config: shares and deadlines.
-        summary_prefix: what the summary's system message begins with (S1.13).
     """
 
-    def __init__(self, recall: Recall | None, counter: TokenCounter, config: RecallConfig, *, summary_prefix: str) -> None:
+    def __init__(self, recall: Recall | None, counter: TokenCounter, config: RecallConfig) -> None:
         self._recall = recall
         self._counter = counter
         self._config = config
-        self._summary_prefix = summary_prefix
 
     def conversation_tokens(self, max_tokens: int, *, query: bool) -> int:
         """What the conversation may take of the budget, so that a share is left for recall."""
@@ -99,7 +97,7 @@ class Planner:
         summary = None
         if snapshot.summary is not None:
             summary = snapshot.summary.text
-            messages.append({"role": "system", "content": self._summary_prefix + summary})
+            messages.append({"role": "system", "content": snapshot.summary.prefix + summary})
             sources["summary"] = Source("degraded" if snapshot.summary.degraded else "ok", 1)
         messages.extend(decode_chat(entry.chat) for entry in snapshot.entries)
         sources["recent"] = Source("ok", len(snapshot.entries))

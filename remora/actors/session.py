@@ -96,6 +96,7 @@ class SummaryReady(msgspec.Struct, frozen=True):
 
     spec: SummarizeSpec
     job: str
+    prefix: str
     text: str
     tokens: int
     degraded: bool
@@ -363,7 +364,7 @@ class SessionBehavior:
         if not state.pending or result.job != state.fold_job:
             return Turn(False, [JobDone(result.job)])  # stale: cleared, or folded anew, since it was asked for
         marks = msgspec.structs.replace(state.marks, summarized=state.marks.folding)
-        summary = Summary(marks.summarized, result.text, result.tokens, result.degraded, result.model)
+        summary = Summary(marks.summarized, result.prefix, result.text, result.tokens, result.degraded, result.model)
         records: list[Any] = [Summarized(state.sid, marks, summary, result.job)]
         jobs: tuple[Job, ...] = ()
         live = state.entries[state.pending :]

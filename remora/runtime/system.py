@@ -70,7 +70,6 @@ class _Parts(msgspec.Struct):
     planner: Planner
     recall: Recall | None
     counter: TokenCounter
-    tasks: anyio.abc.TaskGroup
 
 
 class Runtime:
@@ -119,6 +118,7 @@ class Runtime:
         self._clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._parts: _Parts | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
         self._store: LanceStore | None = None
         self._store_lock = anyio.Lock()
         self._embedder: Embedder | None = None
@@ -228,7 +228,8 @@ class Runtime:
         parts.directory.abandon(RuntimeClosed("the runtime closed before this could be committed"))
         if scope.cancelled_caught:
             _logger.error("drain_timed_out", seconds=self._config.supervisor.drain_s)
-        parts.tasks.cancel_scope.cancel()
+        assert self._tasks is not None
+        self._tasks.cancel_scope.cancel()
         self._parts = None
         self._closed = True
 
@@ -238,13 +239,17 @@ class Runtime:
         if lock is not None:
             await anyio.to_thread.run_sync(lock.acquire)
         try:
-            async with self._opened_journal() as journal, anyio.create_task_group() as tasks:
-                try:
-                    await self._start(journal, tasks)
-                    yield
-                finally:
-                    await self.aclose()
-                    tasks.cancel_scope.cancel()
+            async with self._opened_journal() as journal:
+                # What can fail comes before the task group, which would wrap its exception.
+                parts = await self._build(journal)
+                left = [job for job in await journal.jobs() if parts.recall is not None or job.lane != FLUSH_LANE]
+                async with anyio.create_task_group() as tasks:
+                    try:
+                        self._start(parts, left, tasks)
+                        yield
+                    finally:
+                        await self.aclose()
+                        tasks.cancel_scope.cancel()
         finally:
             self._closed = True
             with anyio.CancelScope(shield=True):
@@ -274,7 +279,7 @@ class Runtime:
                         _logger.exception("long_term_close")  # its jobs are still in the journal
                 await journal.aclose()
 
-    async def _start(self, journal: SqliteJournal | MemoryJournal, tasks: anyio.abc.TaskGroup) -> None:
+    async def _build(self, journal: SqliteJournal | MemoryJournal) -> _Parts:
         config = self._config
         counter = self._given_counter
         if counter is None:
@@ -307,7 +312,7 @@ class Runtime:
             return view.summary
 
         summarize = SummarizeHandler(
-            journal, summary_of, summarizer, fallback, breaker, counter,
+            journal, summary_of, summarizer, fallback, breaker=breaker, counter=counter,
             max_tokens=config.buffer.summary_tokens, prefix=config.buffer.summary_prefix,
         )  # fmt: skip
         concurrency = config.supervisor
@@ -320,15 +325,17 @@ class Runtime:
             supervisor.add_lane(Lane(FLUSH_LANE, flush, concurrency=concurrency.flush_concurrency, retry=retry))
             recall = Recall(self.long_term, self._embedder, config.recall)
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
-        planner = Planner(recall, counter, config.recall, summary_prefix=config.buffer.summary_prefix)
-        left = [job for job in await journal.jobs() if long_term or job.lane != FLUSH_LANE]
-        self._parts = _Parts(journal, directory, supervisor, schedule, planner, recall, counter, tasks)
-        tasks.start_soon(journal.run, name="remora.journal.writer")
-        directory.start(tasks)
-        supervisor.submit(left)
-        supervisor.start(tasks)
-        schedule.start(tasks)
-        if long_term:
+        planner = Planner(recall, counter, config.recall)
+        return _Parts(journal, directory, supervisor, schedule, planner, recall, counter)
+
+    def _start(self, parts: _Parts, left: list[Job], tasks: anyio.abc.TaskGroup) -> None:
+        self._parts, self._tasks = parts, tasks
+        tasks.start_soon(parts.journal.run, name="remora.journal.writer")
+        parts.directory.start(tasks)
+        parts.supervisor.submit(left)
+        parts.supervisor.start(tasks)
+        parts.schedule.start(tasks)
+        if parts.recall is not None:
             tasks.start_soon(self._warm, name="remora.warm")
             tasks.start_soon(self._flush_tails, name="remora.tails")
 
@@ -400,7 +407,8 @@ class Runtime:
         if self._store is None:
             async with self._store_lock:
                 if self._store is None:
-                    tasks = self._open.tasks
+                    assert self._tasks is not None
+                    tasks = self._tasks
                     store = await LanceStore.open(
                         None if self._directory is None else self._directory / "longterm",
                         dimension=self._embedder.dimension if self._embedder else None,

@@ -70,7 +70,9 @@ _INSERT_SESSION = "INSERT INTO sessions (sid, user, session, created_us) VALUES 
 _INSERT_MESSAGE = "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, meta, id) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_KEY = "INSERT INTO keys (sid, digest, first, count) VALUES (?, ?, ?, ?)"
 _UPDATE_MARKS = "UPDATE sessions SET generation = ?, summarized = ?, folding = ?, flushing = ? WHERE sid = ?"
-_INSERT_SUMMARY = "INSERT INTO summaries (sid, generation, through, text, tokens, degraded, model) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_INSERT_SUMMARY = (
+    "INSERT INTO summaries (sid, generation, through, prefix, text, tokens, degraded, model) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _UPDATE_FLUSHED = "UPDATE sessions SET flushed = max(flushed, ?) WHERE sid = ?"
 _INSERT_JOB = "INSERT INTO jobs (id, lane, sid, payload) VALUES (?, ?, ?, ?)"
 _RETRY_JOB = "UPDATE jobs SET attempts = ?, not_before = ?, error = ? WHERE id = ?"
@@ -119,7 +121,7 @@ class _Rows:
                 rows[_INSERT_JOB].extend((job.id, job.lane, sid, _encode(job.payload)) for job in jobs)
             case Summarized(sid=sid, marks=marks, summary=s, job=job):
                 self._mark(sid, marks)
-                rows[_INSERT_SUMMARY].append((sid, marks.generation, s.through, s.text, s.tokens, s.degraded, s.model))
+                rows[_INSERT_SUMMARY].append((sid, marks.generation, s.through, s.prefix, s.text, s.tokens, s.degraded, s.model))
                 rows[_DELETE_JOB].append((job,))
             case Cleared(sid=sid, marks=marks, cancelled=cancelled):
                 self._mark(sid, marks)
@@ -296,12 +298,12 @@ class SqliteJournal:
         ):
             entries[row[0] >> SEQ_BITS].append(_entry(row))
         summaries: dict[tuple[int, int], Summary] = {}
-        for sid, generation, through, text, tokens, degraded, model in await self._read(
-            "SELECT p.sid, p.generation, p.through, p.text, p.tokens, p.degraded, p.model FROM json_each(?) AS w "
+        for sid, generation, through, prefix, text, tokens, degraded, model in await self._read(
+            "SELECT p.sid, p.generation, p.through, p.prefix, p.text, p.tokens, p.degraded, p.model FROM json_each(?) AS w "
             "JOIN summaries AS p ON p.sid = w.value ->> 0 ORDER BY p.sid, p.generation, p.through",
             (live,),
         ):
-            summaries[sid, generation] = Summary(through, text, tokens, bool(degraded), model)
+            summaries[sid, generation] = Summary(through, prefix, text, tokens, bool(degraded), model)
         digests: dict[int, list[bytes]] = {}
         for sid, digest in await self._read(
             "SELECT sid, digest FROM (SELECT k.sid, k.digest, row_number() OVER (PARTITION BY k.sid ORDER BY k.first DESC) "

@@ -21,7 +21,7 @@ import importlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -279,15 +279,17 @@ class LanceStore:
             for id_, value in zip(ids, values, strict=True):
                 scores.setdefault(id_, {})[name] = 1.0 - value if name == "vector" else value
             new = [position for position, id_ in enumerate(ids) if id_ not in rows]
-            for record in found.select(list(_COLUMNS)).take(new).to_pylist():
+            # As microseconds: a zoned timestamp would need the machine's time zone files, read on the event loop.
+            at = _COLUMNS.index("created_at")
+            table = found.select(list(_COLUMNS)).take(self._pa.array(new, self._pa.int64()))
+            for record in table.set_column(at, "created_at", table.column(at).cast(self._pa.int64())).to_pylist():
                 if record["user_id"] != user:
                     _logger.error("foreign_row_refused", row=record["id"])
                     continue
-                created: datetime = record["created_at"]
                 rows[record["id"]] = MemoryRow(
                     record["id"], record["user_id"], record["session_id"], record["seq"], record["role"],
                     record["speaker"], record["content"], record["turn"], record["window"], record["memory_type"],
-                    record["importance"], int(created.astimezone(UTC).timestamp() * 1_000_000), record["tokens"],
+                    record["importance"], record["created_at"], record["tokens"],
                 )  # fmt: skip
         return [Candidate(row, scores[id_]) for id_, row in rows.items()]
 

@@ -53,6 +53,7 @@ class Summary(msgspec.Struct, frozen=True):
 
     Attributes:
         through: the last message that it covers.
+        prefix: what its system message begins with (S1.13).
         text: what it says.
         tokens: size of the system message that carries it.
         degraded: the configured model failed, and an extract stands in for its summary (G6).
@@ -60,6 +61,7 @@ class Summary(msgspec.Struct, frozen=True):
     """
 
     through: int
+    prefix: str
     text: str
     tokens: int
     degraded: bool

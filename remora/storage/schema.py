@@ -52,6 +52,7 @@ CREATE TABLE summaries (
     sid INTEGER NOT NULL,
     generation INTEGER NOT NULL,
     through INTEGER NOT NULL,
+    prefix TEXT NOT NULL,
     text TEXT NOT NULL,
     tokens INTEGER NOT NULL,
     degraded INTEGER NOT NULL,

@@ -339,7 +339,7 @@ async def test_clear_drops_a_late_summary() -> None:
         for number in range(8, 16):
             await core.ask(KEY, append(user(f"m{number} {'x' * 20}")))
         spec = SummarizeSpec(view.sid, 0, 1, view.marks.folding)
-        late = SummaryReady(spec, f"summarize-{view.sid}-0-{view.marks.folding}", "late", 1, False, "m")
+        late = SummaryReady(spec, f"summarize-{view.sid}-0-{view.marks.folding}", "", "late", 1, False, "m")
         assert await core.directory.tell(KEY, late) is False
         snapshot = await core.ask(KEY, Load(1000))
         assert snapshot.summary is None

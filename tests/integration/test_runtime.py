@@ -1,0 +1,418 @@
+"""The whole runtime on real SQLite, real LanceDB, the real tokenizer and embedder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+import remora
+from remora import Config, Message, Runtime
+from remora.cli.replay import split_tool_calls
+from remora.errors import EmbedderChanged, InvalidId, InvalidInput, InvalidMessage, ReentrantAsk, RuntimeClosed
+from remora.identity import SessionKey, row_id
+from remora.testing import HashEmbedder, ScriptedChatModel
+from remora.tokens import count_message
+
+pytestmark = pytest.mark.anyio
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+async def test_the_screen_of_the_design(tmp_path: Path) -> None:
+    """S5.01: append, load, clear, as design.md writes them."""
+    async with remora.Runtime(tmp_path / "memory") as runtime:
+        alice = runtime.user("alice")
+        chat = alice.session("chat-42")
+        receipt = await chat.append(user("I moved to Lisbon."), key="req-1")
+        assert (receipt.seqs, receipt.duplicate) == ((1,), False)
+        assert receipt.ids[0].startswith("msg_")
+        context = await chat.load()
+        assert context.messages == [user("I moved to Lisbon.")]
+        assert context.tokens == count_message(runtime.counter, context.messages[0])
+        context.messages.clear()
+        assert len((await chat.load()).messages) == 1
+        assert await chat.clear() == 1
+        assert (await chat.load()).messages == []
+        again = await chat.append(user("I moved to Lisbon."), key="req-1")
+        assert (again.seqs, again.ids, again.duplicate) == (receipt.seqs, receipt.ids, True)
+        assert [m.content for m in await chat.history()] == ["I moved to Lisbon."]
+
+
+async def test_fold_flush_recall(tmp_path: Path, small: Config) -> None:
+    """S5.02, G6, G7, S1.01, S1.12, S1.13, S4.01: overflow is summarized and flushed; another session recalls it."""
+    async with Runtime(tmp_path, config=small) as runtime:
+        alice = runtime.user("alice")
+        chat = alice.session("one")
+        await chat.append(user("My sister Ottilie keeps bees near Coimbra and sells lavender honey."))
+        for number in range(30):
+            await chat.append([user(f"Tell me something about topic {number}."), Message.assistant(f"Topic {number} is fine.")])
+            assert (await chat.load()).tokens <= 300
+        await chat.settle()
+        context = await chat.load()
+        assert context.pending == 0
+        assert context.messages[0]["role"] == "system"
+        assert context.messages[0]["content"] == f"Summary of earlier conversation: {context.summary}"
+        assert "Ottilie" in (context.summary or "")
+        (hit,) = await alice.recall("who keeps bees?", k=1)
+        assert (hit.text.split()[2], hit.session, hit.seq) == ("Ottilie", "one", 1)
+        other = alice.session("two")
+        await other.append(user("Where does my sister keep her bees?"))
+        context = await other.load(query="Where does my sister keep her bees?")
+        assert any("Coimbra" in memory.text for memory in context.memories)
+        assert context.messages[-1] == user("Where does my sister keep her bees?")
+        assert "Coimbra" in context.messages[-2]["content"]
+        assert context.sources["long_term"].status == "ok"
+        assert await runtime.user("bob").recall("who keeps bees?") == []
+        await chat.flush()
+        await chat.settle()
+        ids = await (await runtime.long_term()).row_ids()
+        assert sorted(ids) == sorted(row_id(chat.key, message.seq or 0) for message in await chat.history())
+
+
+async def test_restart_gives_the_same(tmp_path: Path, small: Config) -> None:
+    """G12, S0.21, S4.05: after a restart, the same context, byte for byte; jobs left over are done."""
+    async with Runtime(tmp_path, config=small) as runtime:
+        chat = runtime.session("alice", "one")
+        for number in range(25):
+            await chat.append({**user(f"Sentence number {number} is about gardens."), "metadata": {"n": number}})
+        await chat.settle()
+        before = await chat.load()
+        history = await chat.history()
+    async with Runtime(tmp_path, config=small) as runtime:
+        chat = runtime.session("alice", "one")
+        after = await chat.load()
+        assert msgspec.json.encode(after.messages) == msgspec.json.encode(before.messages)
+        assert (after.tokens, after.summary) == (before.tokens, before.summary)
+        assert await chat.history() == history
+        assert [m.metadata for m in history] == [{"n": n} for n in range(25)]
+        assert [m.seq for m in history] == list(range(1, 26))
+
+
+async def test_append_never_waits_for_the_model(tmp_path: Path, small: Config) -> None:
+    """G5, G6, S1.21: while a summarizer hangs, appends and loads go on, and nothing is missing from what is loaded."""
+    asked, release = anyio.Event(), anyio.Event()
+
+    class Slow:
+        async def complete(self, messages: Any) -> str:
+            asked.set()
+            await release.wait()
+            return "They talked about gardens."
+
+    async with Runtime(tmp_path, config=small, chat_model=Slow()) as runtime:
+        chat = runtime.session("alice", "one")
+        for number in range(24):
+            await chat.append(user(f"Sentence number {number} is about gardens and about trees."))
+        with anyio.fail_after(10):
+            await asked.wait()
+        await chat.append(user("And one more."))
+        context = await chat.load(max_tokens=10_000)
+        assert len(context.messages) == 25
+        assert context.pending > 0
+        release.set()
+        await chat.settle()
+        context = await chat.load()
+        assert context.summary == "They talked about gardens."
+        assert context.messages[-1] == user("And one more.")
+        assert context.prefix_changed
+        assert not (await chat.load()).prefix_changed
+
+
+async def test_golden_summary_buffer() -> None:
+    """S1.25, S1.08, S1.10: the document's example, to the token: 52 > 50 on the fourth append, half is 25, the last stays."""
+    texts = [
+        "What is Rust?",
+        "Rust is a systems programming language focused on safety, speed, and concurrency.",
+        "How does ownership work?",
+        "Ownership is a set of rules the compiler checks at compile time. Each value has a single owner.",
+    ]
+    model = ScriptedChatModel(["The user asked about Rust and ownership."])
+    config = Config.from_dict(
+        {
+            "buffer": {"token_limit": 50, "fold_ratio": 1.0, "summary_tokens": 40},
+            "tokens": {"counter": "heuristic"},
+            "long_term": {"enabled": False},
+        }
+    )
+    async with Runtime.in_memory(config=config, chat_model=model) as runtime:
+        chat = runtime.session("test", "test")
+        roles = ["user", "assistant", "user", "assistant"]
+        for role, text in zip(roles, texts, strict=True):
+            await chat.append({"role": role, "content": text})
+        await chat.settle()
+        context = await chat.load()
+        assert context.messages == [
+            {"role": "system", "content": "Summary of earlier conversation: The user asked about Rust and ownership."},
+            {"role": "assistant", "content": texts[3]},
+        ]
+        assert len(model.requests) == 1
+        asked = model.requests[0][0]["content"]
+        assert all(text in asked for text in texts[:3])
+        assert texts[3] not in asked
+
+
+async def test_tool_calls_stay_whole(tmp_path: Path, small: Config) -> None:
+    """G8, G9: through folds, flushes and tight budgets, no context splits a call from its result."""
+    async with Runtime(tmp_path, config=small) as runtime:
+        chat = runtime.session("alice", "tools")
+        for number in range(12):
+            calls = [
+                {"id": f"call_{n}", "type": "function", "function": {"name": "look_up", "arguments": '{"what": "the weather"}'}}
+                for n in range(number % 3 + 1)
+            ]
+            await chat.append(user(f"Question {number}: what about the weather there?"))
+            await chat.append({"role": "assistant", "content": None, "tool_calls": calls})
+            for call in calls:
+                for budget in (0, 20, 60, 150, None):
+                    context = await chat.load(max_tokens=budget)
+                    assert split_tool_calls(context.messages) == 0
+                    assert context.tokens <= (300 if budget is None else budget)
+                    assert context.tokens == sum(count_message(runtime.counter, m) for m in context.messages)
+                await chat.append({"role": "tool", "tool_call_id": call["id"], "content": "sunny, 21 degrees " * 5})
+            await chat.append(Message.assistant(f"Answer {number}: sunny."))
+        await chat.settle()
+
+
+async def test_cleared_and_concurrent(tmp_path: Path, small: Config) -> None:
+    """G2, S1.14, S0.18: 32 callers on one session lose nothing; clearing one session leaves another alone."""
+    async with Runtime(tmp_path, config=small) as runtime:
+        one, two = runtime.session("alice", "one"), runtime.session("alice", "two")
+        await two.append(user("untouched"))
+
+        async def caller(number: int) -> None:
+            for n in range(20):
+                await one.append(user(f"{number}/{n}"))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(32):
+                tasks.start_soon(caller, number)
+        said = [str(m.content) for m in await one.history()]
+        assert sorted(said) == sorted(f"{number}/{n}" for number in range(32) for n in range(20))
+        for number in range(32):
+            mine = [text for text in said if text.startswith(f"{number}/")]
+            assert mine == [f"{number}/{n}" for n in range(20)]
+        await one.settle()
+        await one.clear()
+        context = await one.load()
+        assert (context.messages, context.summary) == ([], None)
+        assert (await two.load()).messages == [user("untouched")]
+
+
+@pytest.mark.parametrize("name", ["a:b", "O'Brien", 'say "hi"', "a' OR '1'='1", "zz\\' OR 1=1) --", "org/../x", "漢字 🚀", "%_*"])
+async def test_hostile_ids_are_only_names(tmp_path: Path, small: Config, name: str) -> None:
+    """S2.31: quotes, slashes and the like name users and sessions as any text does; no search crosses users."""
+    async with Runtime(tmp_path / "me mory #1", config=small) as runtime:
+        for who in (name, "victim", name + "x"):
+            chat = runtime.session(who, name)
+            await chat.append(user(f"The secret of {who} is a purple walrus."))
+            await chat.flush()
+        await runtime.settle()
+        for who in (name, "victim", name + "x"):
+            hits = await runtime.user(who).recall("purple walrus secret", k=10)
+            assert [hit.text for hit in hits] == [f"The secret of {who} is a purple walrus."]
+        assert await runtime.user(name).recall("' OR 1=1 --", k=3) is not None
+
+
+async def test_bad_input_writes_nothing(tmp_path: Path) -> None:
+    """S4.28, S3.04: a bad message refuses its whole batch; bad ids, keys, budgets are refused by name."""
+    async with Runtime(tmp_path) as runtime:
+        chat = runtime.session("alice", "one")
+        bad: Any
+        for bad in ("hello", None, 7, [], [user("fine"), {"role": "robot", "content": "x"}], [user("fine"), "x"]):
+            with pytest.raises(InvalidMessage):
+                await chat.append(bad)
+        for bad in ("", "a\nb", "x" * 513):
+            with pytest.raises(InvalidId):
+                await chat.append(user("fine"), key=bad)
+            with pytest.raises(InvalidId):
+                runtime.user(bad)
+            with pytest.raises(InvalidId):
+                runtime.session("alice", bad)
+        with pytest.raises(InvalidInput):
+            await chat.load(max_tokens=-1)
+        with pytest.raises(InvalidInput):
+            await runtime.user("alice").recall("x", k=0)
+        assert await chat.history() == []
+        assert (await runtime.counts()).sessions == 0
+
+
+async def test_key_in_flight_twice(tmp_path: Path) -> None:
+    """G4: the same key from many callers at once has one effect, and all learn the same numbers."""
+    async with Runtime(tmp_path) as runtime:
+        chat = runtime.session("alice", "one")
+        receipts = []
+
+        async def send() -> None:
+            receipts.append(await chat.append([user("a"), user("b")], key="same"))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(16):
+                tasks.start_soon(send)
+        assert {receipt.seqs for receipt in receipts} == {(1, 2)}
+        assert sum(not receipt.duplicate for receipt in receipts) == 1
+        assert len(await chat.history()) == 2
+
+
+async def test_more_keys_than_memory_holds(tmp_path: Path) -> None:
+    """G4: keys older than those held in memory are found in the journal."""
+    async with Runtime(tmp_path) as runtime:
+        chat = runtime.session("alice", "one")
+        async with anyio.create_task_group() as tasks:
+            for number in range(900):
+                tasks.start_soon(lambda n=number: chat.append(user(f"{n}"), key=f"k{n}"))
+        for number in range(900, 1_200):
+            await chat.append(user(f"{number}"), key=f"k{number}")
+    async with Runtime(tmp_path) as runtime:
+        chat = runtime.session("alice", "one")
+        for number in (0, 5, 700, 1_199):
+            assert (await chat.append(user("again"), key=f"k{number}")).duplicate
+        assert not (await chat.append(user("new"), key="k1200")).duplicate
+        assert len(await chat.history()) == 1_201
+
+
+async def test_life_cycle(tmp_path: Path) -> None:
+    """G12: closed means closed, entering twice is refused, and the handle says what to do."""
+    runtime = Runtime(tmp_path)
+    chat = runtime.session("alice", "one")
+    with pytest.raises(RuntimeClosed, match="async with"):
+        await chat.append(user("too early"))
+    async with runtime:
+        await chat.append(user("in time"))
+        await runtime.aclose()
+        with pytest.raises(RuntimeClosed):
+            await chat.append(user("too late"))
+        await runtime.aclose()
+    with pytest.raises(RuntimeClosed, match="closed"):
+        await chat.load()
+    with pytest.raises(RuntimeClosed, match="once"):
+        async with runtime:
+            pass
+
+
+async def test_closing_keeps_what_was_accepted(tmp_path: Path) -> None:
+    """G12: an append that was under way when the runtime closed is acknowledged and kept, or refused and absent."""
+    acknowledged, refused = [], []
+
+    async def send(runtime: Runtime, number: int) -> None:
+        try:
+            await runtime.session("alice", f"{number % 7}").append(user(f"{number}"))
+        except RuntimeClosed:
+            refused.append(number)
+        else:
+            acknowledged.append(number)
+
+    async with anyio.create_task_group() as tasks:
+        async with Runtime(tmp_path) as runtime:
+            for number in range(200):
+                tasks.start_soon(send, runtime, number)
+            for _ in range(3):
+                await anyio.lowlevel.checkpoint()
+    assert len(acknowledged) + len(refused) == 200
+    async with Runtime(tmp_path) as runtime:
+        kept = [int(str(m.content)) for s in range(7) for m in await runtime.session("alice", f"{s}").history()]
+    assert sorted(kept) == sorted(acknowledged)
+
+
+async def test_body_exception_passes_through(tmp_path: Path) -> None:
+    """G12: an exception in the body is the caller's, unwrapped, and what was acknowledged is kept."""
+    with pytest.raises(ZeroDivisionError):
+        async with Runtime(tmp_path) as runtime:
+            await runtime.session("alice", "one").append(user("kept"))
+            raise ZeroDivisionError
+    async with Runtime(tmp_path) as runtime:
+        assert len(await runtime.session("alice", "one").history()) == 1
+
+
+async def test_job_that_waits_for_its_own_session(tmp_path: Path, small: Config) -> None:
+    """G11: a summarizer that settles its own session would wait for itself: refused at once, and the fold degrades."""
+    caught: list[BaseException] = []
+    holder: list[Runtime] = []
+
+    class Reentrant:
+        async def complete(self, messages: Any) -> str:
+            try:
+                await holder[0].session("alice", "one").settle()
+            except ReentrantAsk as e:
+                caught.append(e)
+                raise
+            return "unreachable"
+
+    config = msgspec.structs.replace(small, supervisor=msgspec.structs.replace(small.supervisor, max_attempts=1))
+    async with Runtime(tmp_path, config=config, chat_model=Reentrant()) as runtime:
+        holder.append(runtime)
+        chat = runtime.session("alice", "one")
+        for number in range(20):
+            await chat.append(user(f"Sentence number {number} is about gardens and about trees."))
+        with anyio.fail_after(20):
+            await chat.settle()
+        assert caught
+        assert (await chat.load()).sources["summary"].status == "degraded"
+
+
+async def test_embedder_must_stay_the_same(tmp_path: Path, small: Config) -> None:
+    """The rows' model is kept with them: another one is refused with the way out, and nothing is touched."""
+    async with Runtime(tmp_path, config=small, embedder=HashEmbedder(32)) as runtime:
+        await runtime.session("alice", "one").append(user("hello"))
+    with pytest.raises(EmbedderChanged, match="hash-32/32"):
+        async with Runtime(tmp_path, config=small, embedder=HashEmbedder(64)):
+            pass
+    async with Runtime(tmp_path, config=small, embedder=HashEmbedder(32)) as runtime:
+        assert len(await runtime.session("alice", "one").history()) == 1
+
+
+async def test_idle_session_is_flushed_and_leaves(tmp_path: Path, small: Config) -> None:
+    """G12, S4.01: what an idle session said is recallable from other sessions."""
+    config = msgspec.structs.replace(small, activation=msgspec.structs.replace(small.activation, idle_s=0.05))
+    async with Runtime(tmp_path, config=config) as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append(user("The spare key is under the third flowerpot."))
+        with anyio.fail_after(30):
+            while runtime.statistics().directory.live or not (await runtime.long_term_statistics()).rows:
+                await anyio.sleep(0.01)
+        (hit,) = await runtime.user("alice").recall("where is the spare key?")
+        assert "flowerpot" in hit.text
+
+
+async def test_tail_of_an_earlier_run_is_flushed(tmp_path: Path, small: Config) -> None:
+    """G12, S4.01: so is what a session said before a restart, if nobody returns to it."""
+    async with Runtime(tmp_path, config=small) as runtime:
+        await runtime.session("alice", "one").append(user("The spare key is under the third flowerpot."))
+    config = msgspec.structs.replace(small, activation=msgspec.structs.replace(small.activation, idle_s=0.05))
+    async with Runtime(tmp_path, config=config) as runtime:
+        with anyio.fail_after(30):
+            while not (await runtime.long_term_statistics()).rows:
+                await anyio.sleep(0.01)
+
+
+async def test_in_memory() -> None:
+    """S1.04: the same without a directory, long-term memory included."""
+    async with Runtime.in_memory(embedder=HashEmbedder()) as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append(user("The spare key is under the third flowerpot."))
+        await chat.flush()
+        await chat.settle()
+        assert len(await runtime.user("alice").recall("spare key")) == 1
+        assert SessionKey("alice", "one") == chat.key
+
+
+async def test_compaction_keeps_rows(tmp_path: Path, small: Config) -> None:
+    """G7: many small commits are compacted; every row is still found, once."""
+    long_term = msgspec.structs.replace(small.long_term, shards=1, compact_fragments=10, index_user_rows=20)
+    async with Runtime(tmp_path, config=msgspec.structs.replace(small, long_term=long_term)) as runtime:
+        chat = runtime.session("alice", "one")
+        for number in range(25):
+            await chat.append(user(f"Fact {number}: the colour is blue{number}."))
+            await chat.flush()
+            await chat.settle()
+        store = await runtime.long_term()
+        assert await store.compact() == 1
+        assert (await store.statistics()).fragments == 0
+        ids = await store.row_ids()
+        assert len(ids) == len(set(ids)) == 25
+        (hit,) = await runtime.user("alice").recall("blue17", k=1)
+        assert hit.seq == 18
