@@ -103,12 +103,14 @@ def _configured(arguments: argparse.Namespace) -> Config:
     return config
 
 
-def _runtime(arguments: argparse.Namespace, *, existing: bool) -> Runtime:
-    config = _configured(arguments)
-    directory = Path(arguments.dir or config.directory)
-    if existing and not (directory / "journal.db").is_file():
+def _runtime(arguments: argparse.Namespace) -> Runtime:
+    return Runtime(arguments.dir or arguments.configured.directory, config=arguments.configured)
+
+
+def _require_memory(arguments: argparse.Namespace) -> None:
+    directory = Path(arguments.dir or arguments.configured.directory)
+    if not (directory / "journal.db").is_file():
         raise InvalidInput(f"there is no memory in {directory}: name its directory with --dir, or fill one with remora replay")
-    return Runtime(directory, config=config)
 
 
 async def _replay(console: Console, runtime: Runtime, conversations: Conversations, concurrency: int) -> ReplayReport:
@@ -133,7 +135,7 @@ async def _command_replay(console: Console, arguments: argparse.Namespace) -> in
     if not conversations.sessions:
         print_bad_lines(console, conversations)
         raise InvalidInput(f"{arguments.file} holds no conversation; docs/replay-format.md describes the format")
-    async with _runtime(arguments, existing=False) as runtime:
+    async with _runtime(arguments) as runtime:
         await _replay(console, runtime, conversations, arguments.concurrency)
         if arguments.query:
             for user in conversations.users:
@@ -160,13 +162,13 @@ async def _print_session(console: Console, runtime: Runtime, user: str, session:
 
 
 async def _command_show(console: Console, arguments: argparse.Namespace) -> int:
-    async with _runtime(arguments, existing=True) as runtime:
+    async with _runtime(arguments) as runtime:
         await _print_session(console, runtime, arguments.user, arguments.session, arguments.n)
     return 0
 
 
 async def _command_recall(console: Console, arguments: argparse.Namespace) -> int:
-    async with _runtime(arguments, existing=True) as runtime:
+    async with _runtime(arguments) as runtime:
         user = runtime.user(arguments.user)
         if not await user.sessions():
             raise InvalidInput(f"there is no user {arguments.user} in this memory")
@@ -175,14 +177,12 @@ async def _command_recall(console: Console, arguments: argparse.Namespace) -> in
 
 
 async def _command_demo(console: Console, arguments: argparse.Namespace) -> int:
-    if arguments.token_limit is None and arguments.config is None:
-        arguments.token_limit = _DEMO_TOKENS  # short conversations: let them fold
     with tempfile.TemporaryDirectory(prefix="remora-demo-", ignore_cleanup_errors=True) as temporary:
         kept = arguments.dir is not None
         arguments.dir = arguments.dir or Path(temporary)
         with resources.as_file(resources.files("remora.cli").joinpath("demo.jsonl")) as path:
             conversations = await anyio.to_thread.run_sync(read_conversations, path)
-        async with _runtime(arguments, existing=False) as runtime:
+        async with _runtime(arguments) as runtime:
             console.rule("1. sixteen conversations of four users, replayed at once", align="left")
             await _replay(console, runtime, conversations, 64)
             longest = max(conversations.sessions, key=lambda key: len(conversations.sessions[key]))
@@ -217,6 +217,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     console = Console()
     try:
+        if arguments.command == "demo" and arguments.token_limit is None and arguments.config is None:
+            arguments.token_limit = _DEMO_TOKENS  # short conversations: let them fold
+        arguments.configured = _configured(arguments)
+        if arguments.command in {"show", "recall"}:
+            _require_memory(arguments)
         return anyio.run(_COMMANDS[arguments.command], console, arguments)
     except RemoraError as e:
         Console(stderr=True).print(f"remora: {e}", style="red", markup=False, highlight=False)

@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -57,17 +59,29 @@ class _Endpoint:
                 key="models.api_key",
             )
         self.url = url
-        self._client = httpx2.AsyncClient(
-            base_url=url if url.endswith("/") else url + "/",
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=config.timeout_s,
+        self._key = key
+        self._timeout_s = config.timeout_s
+        self._client: httpx2.AsyncClient | None = None
+        self._connecting = anyio.Lock()
+
+    async def _connected(self) -> httpx2.AsyncClient:
+        # Making a client reads the machine's certificates: not on the event loop.
+        async with self._connecting:
+            if self._client is None:
+                self._client = await anyio.to_thread.run_sync(self._make_client)
+        return self._client
+
+    def _make_client(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(
+            base_url=self.url if self.url.endswith("/") else self.url + "/",
+            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+            timeout=self._timeout_s,
         )
 
     async def post(self, path: str, body: dict[str, Any], answer: type[Any]) -> Any:
+        client = self._client or await self._connected()
         try:
-            response = await self._client.post(
-                path, content=msgspec.json.encode(body), headers={"Content-Type": "application/json"}
-            )
+            response = await client.post(path, content=msgspec.json.encode(body), headers={"Content-Type": "application/json"})
         except httpx2.TimeoutException as e:
             raise ModelTimeout(f"{self.url}{path} did not answer in time") from e
         except httpx2.HTTPError as e:
@@ -80,7 +94,8 @@ class _Endpoint:
             raise ModelAnswerInvalid(f"{self.url}{path} answered nonsense: {e}") from e
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        if self._client is not None:
+            await self._client.aclose()
 
 
 class OpenAIChatModel:

@@ -284,10 +284,11 @@ class Runtime:
         counter = self._given_counter
         if counter is None:
             counter = await anyio.to_thread.run_sync(self._make_counter)
-        summarizer, fallback = self._make_summarizers(counter)
+        # in a thread: a model's module may bring half a framework along
+        summarizer, fallback = await anyio.to_thread.run_sync(self._make_summarizers, counter)
         long_term = config.long_term.enabled
         if long_term:
-            self._embedder = self._make_embedder()
+            self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
             await self._check_settings(journal)
         policy = SummaryBufferPolicy(
             fold_above_tokens=config.buffer.fold_above_tokens,
@@ -295,7 +296,13 @@ class Runtime:
             overdraft_tokens=int(config.buffer.token_limit * config.buffer.overdraft_ratio),
         )
         behavior = SessionBehavior(policy, instance=journal.instance, flushes=long_term)
-        directory = Directory(behavior, journal, self._clock, self._limits(), self._decided)
+
+        def decided(turn: Turn) -> None:
+            supervisor.cancel(turn.cancel)
+            supervisor.submit(turn.jobs)
+            supervisor.expedite(turn.expedite)
+
+        directory = Directory(behavior, journal, self._clock, self._limits(), decided)
         supervisor = Supervisor(journal, directory.tell, self._clock, self._rng)
         breaker = CircuitBreaker(
             self._clock, failures=config.supervisor.breaker_failures, rest_s=config.supervisor.breaker_rest_s
@@ -389,12 +396,6 @@ class Runtime:
             max_live=activation.max_live,
             max_bytes=activation.max_bytes,
         )
-
-    def _decided(self, turn: Turn) -> None:
-        supervisor = self._open.supervisor
-        supervisor.cancel(turn.cancel)
-        supervisor.submit(turn.jobs)
-        supervisor.expedite(turn.expedite)
 
     # -- long-term memory -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,5 @@
+"""``python -m remora``."""
+
+from remora.cli.main import run
+
+run()

@@ -1,0 +1,149 @@
+"""Directories and files that are not what they should be: a clear error, and nothing touched."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from remora import Config, Runtime
+from remora.errors import DirectoryLocked, DirectoryUnusable, JournalDamaged, JournalTooNew
+from remora.storage.schema import FORMAT
+
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves write files
+
+LEAN = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}})
+
+
+async def say(directory: Path, text: str) -> None:
+    async with Runtime(directory, config=LEAN) as runtime:
+        await runtime.session("alice", "one").append({"role": "user", "content": text})
+
+
+async def test_second_runtime_is_refused(tmp_path: Path) -> None:
+    """G12: in one process and in another; the owner is named; afterwards the directory is free."""
+    async with Runtime(tmp_path, config=LEAN):
+        with pytest.raises(DirectoryLocked) as caught:
+            await say(tmp_path, "no")
+        assert caught.value.pid == os.getpid()
+        assert caught.value.since
+        program = f"""
+import asyncio, remora
+from remora.errors import DirectoryLocked
+async def main():
+    try:
+        async with remora.Runtime({str(tmp_path)!r}): pass
+    except DirectoryLocked as e:
+        assert e.pid == {os.getpid()} and "in use by process" in str(e)
+        print("refused")
+asyncio.run(main())
+"""
+        done = await anyio.run_process([sys.executable, "-c", program])
+        assert done.stdout == b"refused\n"
+    await say(tmp_path, "free again")
+
+
+async def test_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    """A file in the way, and a parent that is none."""
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(DirectoryUnusable) as caught:
+            await say(path, "no")
+        assert caught.value.path == path
+
+
+@pytest.mark.skipif(not Path("/usr/bin/setpriv").exists() and os.geteuid() == 0, reason="root may write anywhere")
+async def test_read_only_directory(tmp_path: Path) -> None:
+    """A directory without write permission: refused before anything is written."""
+    directory = tmp_path / "memory"
+    await say(directory, "before")
+    program = f"""
+import asyncio, remora
+from remora.errors import DirectoryUnusable
+async def main():
+    try:
+        async with remora.Runtime({str(directory)!r}): pass
+    except DirectoryUnusable as e: print("refused:", e)
+asyncio.run(main())
+"""
+    os.chmod(tmp_path, 0o755)
+    parent = tmp_path
+    while parent != parent.parent and not os.stat(parent).st_mode & 0o001:
+        os.chmod(parent, os.stat(parent).st_mode | 0o001)
+        parent = parent.parent
+    directory.chmod(0o555)
+    prefix = ["setpriv", "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    if prefix and subprocess.run([*prefix, sys.executable, "-c", ""], capture_output=True, check=False).returncode:
+        pytest.skip("another user cannot run this interpreter here")
+    repository = str(Path(__file__).parents[2])
+    done = await anyio.run_process(
+        [*prefix, sys.executable, "-c", program], check=False, cwd="/", env={**os.environ, "PYTHONPATH": repository}
+    )
+    directory.chmod(0o755)
+    assert b"refused:" in done.stdout, done.stderr
+    await say(directory, "after")
+
+
+async def test_journal_of_a_newer_format(tmp_path: Path) -> None:
+    """A newer journal is refused with both numbers, and not a byte of it changes."""
+    await say(tmp_path, "hello")
+    path = tmp_path / "journal.db"
+    with sqlite3.connect(path) as database:
+        database.execute(f"PRAGMA user_version = {FORMAT + 7}")
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(JournalTooNew, match="upgrade remora") as caught:
+        await say(tmp_path, "no")
+    assert (caught.value.found, caught.value.supported) == (FORMAT + 7, FORMAT)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"this is no database" * 300, b"SQLite format 3\x00" + b"\xff" * 5000])
+async def test_file_that_is_no_journal(tmp_path: Path, content: bytes) -> None:
+    """Garbage where the journal should be is named as such, and left alone."""
+    path = tmp_path / "journal.db"
+    path.write_bytes(content)
+    with pytest.raises(JournalDamaged):
+        await say(tmp_path, "no")
+    assert path.read_bytes() == content
+
+
+async def test_foreign_database(tmp_path: Path) -> None:
+    """Somebody else's SQLite file is not turned into a journal."""
+    path = tmp_path / "journal.db"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE theirs (x)")
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(JournalDamaged, match="no remora journal"):
+        await say(tmp_path, "no")
+    assert path.read_bytes() == before
+
+
+async def test_lost_long_term_directory_is_visible_not_fatal(tmp_path: Path) -> None:
+    """G6: long-term memory that cannot be opened fails recall and flushes, and nothing else; the journal has it all."""
+    (tmp_path / "longterm").write_text("a file where a directory should be")
+    config = Config.from_dict(
+        {
+            "tokens": {"counter": "heuristic"},
+            "models": {"embedder": "none"},
+            "supervisor": {"backoff_s": 0.01},
+            "recall": {"deadline_s": 60},
+        }
+    )
+    async with Runtime(tmp_path, config=config) as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append({"role": "user", "content": "The key is under the flowerpot."})
+        assert await chat.flush() == 1
+        context = await chat.load(query="key")
+        assert context.sources["long_term"].status == "failed"
+        assert context.messages == [{"role": "user", "content": "The key is under the flowerpot."}]
+        with anyio.fail_after(30):
+            await chat.settle()
+        (dead,) = await runtime.dead_letters()
+        assert "LongTermError" in dead.error

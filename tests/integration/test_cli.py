@@ -1,0 +1,156 @@
+"""The command line, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora.cli.main import main
+from remora.cli.reader import read_conversations
+
+
+def write(path: Path, *rows: Any) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def chat(user: str, session: str, *texts: str) -> dict[str, Any]:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
+    return {"user": user, "session": session, "timestamp": "2025-01-02T03:04:05Z", "messages": messages}
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+@pytest.mark.usefixtures("wide")
+def test_replay_show_recall(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The three commands on one file; the second replay adds nothing."""
+    file = write(
+        tmp_path / "chats.jsonl",
+        chat("alice", "one", "My cat is called Figaro.", "What a name!", "He hates thunder.", "Poor Figaro."),
+        chat("bob", "one", "I collect maps.", "Which ones?"),
+    )
+    where = ["--dir", str(tmp_path / "memory")]
+    assert main(["replay", str(file), *where]) == 0
+    shown = capsys.readouterr().out
+    assert "6 added" in shown
+    assert "each once; 6 messages in the journal" in shown
+    assert main(["replay", str(file), *where, "--query", "maps"]) == 0
+    shown = capsys.readouterr().out
+    assert " 0 added, 6 there already" in shown
+    assert "I collect maps." in shown
+    assert main(["show", "alice", "one", *where]) == 0
+    shown = capsys.readouterr().out
+    assert "My cat is called Figaro." in shown
+    assert "4 messages ever" in shown
+    assert main(["recall", "alice", "what is the cat's name?", *where, "-k", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "Figaro" in shown
+    assert "one #" in shown
+    assert "maps" not in shown
+
+
+@pytest.mark.usefixtures("wide")
+def test_bad_lines_are_named_and_the_rest_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bad line: named by number, exit code 3, everything else replayed."""
+    file = write(
+        tmp_path / "chats.jsonl",
+        chat("alice", "one", "fine"),
+        "{broken",
+        '["no", "object"]',
+        {"user": "alice", "messages": []},
+        {"user": "", "session": "x", "messages": [{"role": "user", "content": "x"}]},
+        {"user": "alice", "session": "two", "messages": [{"role": "user", "content": "half"}, {"role": "robot", "content": "x"}]},
+        {"user": "alice", "session": "two", "timestamp": "noon", "messages": []},
+        "",
+        {"type": "qa", "question": "passed over"},
+        {"user": "alice", "session": "three", "role": "user", "content": "also fine", "key": "k"},
+    )
+    assert main(["replay", str(file), "--dir", str(tmp_path / "memory")]) == 3
+    shown = capsys.readouterr().out
+    for number in (2, 3, 4, 5, 6, 7):
+        assert f"line {number}:" in shown
+    assert "line 1:" not in shown
+    assert "2 added" in shown
+    assert "1 lines hold no conversation" in shown
+
+
+def test_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No traceback: one line on standard error, exit code 1, and nothing made that was not asked for."""
+    memory = tmp_path / "memory"
+    cases = [
+        (["replay", str(tmp_path / "absent.jsonl")], "cannot read"),
+        (["replay", str(write(tmp_path / "empty.jsonl", ""))], "no conversation"),
+        (["show", "alice", "one"], "no memory in"),
+        (["recall", "alice", "x"], "no memory in"),
+        (["show", "alice", "one", "--token-limit", "0"], "--token-limit"),
+        (["show", "alice", "one", "--config", str(write(tmp_path / "c.toml", "[bufer]"))], "did you mean buffer?"),
+    ]
+    for command, text in cases:
+        assert main([*command, "--dir", str(memory)]) == 1
+        captured = capsys.readouterr()
+        assert text in captured.err.replace("\n", " ")
+        assert captured.err.startswith("remora: ")
+    assert not memory.exists()
+    file = write(tmp_path / "chats.jsonl", chat("alice", "monday", "hello"))
+    assert main(["replay", str(file), "--dir", str(memory)]) == 0
+    assert main(["show", "alice", "mondy", "--dir", str(memory)]) == 1
+    assert "alice has: monday" in capsys.readouterr().err
+    assert main(["recall", "nobody", "x", "--dir", str(memory)]) == 1
+    assert main(["replay", str(file), "--dir", str(memory), "--concurrency", "0"]) == 1
+
+
+def test_four_shapes_of_lines(tmp_path: Path) -> None:
+    """docs/replay-format.md: conversations, messages, turns and traces, each with keys of their own."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    file = write(
+        tmp_path / "mixed.jsonl",
+        chat("alice", "one", "a", "b"),
+        chat("alice", "one", "a", "b"),
+        {"user": "alice", "session": "one", "timestamp": "2025-01-02", "role": "user", "content": "c"},
+        {"type": "conversation", "conv": "c1", "speakers": ["Ann Lee", "Bo"]},
+        {"type": "turn", "conv": "c1", "session": 1, "time": "2023-05-08T13:56:00", "id": "D1:1", "speaker": "Bo", "text": "Hi"},
+        {
+            "type": "turn",
+            "conv": "c1",
+            "session": 1,
+            "id": "D1:2",
+            "speaker": "Ann Lee",
+            "text": "Look",
+            "image": "a photo of a dog",
+        },
+        {"type": "trace", "source": "s", "id": "t", "messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]},
+    )
+    found = read_conversations(file)
+    assert not found.bad
+    keys = [p.key for planned in found.sessions.values() for p in planned]
+    assert len(set(keys[:5])) == 5, "the same line twice is two messages each"
+    bo, ann = found.sessions[next(key for key in found.sessions if key.user == "c1")]
+    assert (bo.message["role"], ann.message["role"], ann.message["name"]) == ("assistant", "user", "Ann_Lee")
+    assert ann.message["content"] == "Look [shares a photo of a dog]"
+
+
+def test_demo_shows_the_point() -> None:
+    """S5.04: folds, recall across sessions, and no tool call split, in a process of its own."""
+    done = subprocess.run([sys.executable, "-m", "remora", "demo"], capture_output=True, text=True, check=True, timeout=100)
+    shown = " ".join(done.stdout.split())
+    assert "each once; 269 messages in the journal" in shown
+    assert "tool calls split 0" in shown
+    assert "green button for seven seconds" in shown
+
+
+def test_help_is_worth_reading(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command explains itself."""
+    for command in ([], ["replay"], ["show"], ["recall"], ["demo"]):
+        with pytest.raises(SystemExit) as stopped:
+            main([*command, "--help"])
+        assert stopped.value.code == 0
+        assert len(capsys.readouterr().out) > 300

@@ -1,0 +1,183 @@
+"""A real OpenAI-compatible endpoint on loopback: it works, refuses, hangs, or talks nonsense."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from remora import Config, Runtime
+from remora.config import ModelConfig, Secret
+from remora.errors import ConfigError, ModelAnswerInvalid, ModelTimeout, ModelUnavailable
+from remora.models.openai import OpenAIChatModel, OpenAIEmbedder
+
+pytestmark = pytest.mark.anyio
+Answer = tuple[int, bytes]
+
+
+class Endpoint:
+    """The server; `answer` decides, `requests` remembers."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, Any]] = []
+        self.answer: Callable[[str, Any], Answer] = self.sensible
+        self.hang = threading.Event()
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                endpoint.requests.append((self.path, self.headers.get("Authorization", ""), body))
+                status, content = endpoint.answer(self.path, body)
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def sensible(self, path: str, body: Any) -> Answer:
+        if path.endswith("/embeddings"):
+            data = [{"index": i, "embedding": [float(len(text)), 1.0, 0.5, 0.25]} for i, text in enumerate(body["input"])]
+            return 200, json.dumps({"data": data[::-1]}).encode()
+        said = body["messages"][-1]["content"]
+        return 200, json.dumps({"choices": [{"message": {"content": f"They spoke of {len(said)} characters."}}]}).encode()
+
+    def close(self) -> None:
+        self.hang.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    server = Endpoint()
+    yield server
+    server.close()
+
+
+def models(endpoint: Endpoint, **more: Any) -> ModelConfig:
+    return ModelConfig(base_url=endpoint.url, api_key=Secret("sk-test"), embedding_dimension=4, **more)
+
+
+async def test_chat_and_embeddings(endpoint: Endpoint) -> None:
+    """S0.10, S4.20: requests as the API wants them, answers in the order of the texts."""
+    chat, embedder = OpenAIChatModel(models(endpoint)), OpenAIEmbedder(models(endpoint))
+    assert await chat.complete([{"role": "user", "content": "hello"}]) == "They spoke of 5 characters."
+    vectors = await embedder.embed(["a", "", "ccc"])
+    assert vectors.dtype == np.float32
+    assert vectors[:, 0].tolist() == [1.0, 1.0, 3.0]
+    assert [path for path, _, _ in endpoint.requests] == ["/v1/chat/completions", "/v1/embeddings"]
+    assert all(authorization == "Bearer sk-test" for _, authorization, _ in endpoint.requests)
+    await chat.aclose()
+    await embedder.aclose()
+
+
+NONSENSE: list[tuple[Answer, type[Exception]]] = [
+    ((500, b"{}"), ModelUnavailable),
+    ((401, b'{"error": "bad key"}'), ModelUnavailable),
+    ((200, b"<html>proxy</html>"), ModelAnswerInvalid),
+    ((200, b"{}"), ModelAnswerInvalid),
+    ((200, b'{"choices": []}'), ModelAnswerInvalid),
+    ((200, b'{"choices": [{"message": {"content": "  "}}]}'), ModelAnswerInvalid),
+    ((200, b'{"choices": [{"message": {"content": 7}}]}'), ModelAnswerInvalid),
+]
+
+
+@pytest.mark.parametrize(("answer", "error"), NONSENSE)
+async def test_nonsense(endpoint: Endpoint, answer: Answer, error: type[Exception]) -> None:
+    """S4.30: whatever the endpoint says, the error is ours."""
+    endpoint.answer = lambda *_: answer
+    chat = OpenAIChatModel(models(endpoint))
+    with pytest.raises(error):
+        await chat.complete([{"role": "user", "content": "hello"}])
+    await chat.aclose()
+
+
+async def test_refused_and_timed_out(endpoint: Endpoint) -> None:
+    """S4.30: a dead port and a silent one."""
+    hang = endpoint.hang
+
+    def silent(*_: Any) -> Answer:
+        hang.wait(30)
+        return 500, b"{}"
+
+    endpoint.answer = silent
+    slow = OpenAIChatModel(models(endpoint, timeout_s=0.2))
+    with pytest.raises(ModelTimeout):
+        await slow.complete([{"role": "user", "content": "hello"}])
+    await slow.aclose()
+    dead = OpenAIChatModel(ModelConfig(base_url="http://127.0.0.1:9", timeout_s=5))
+    with pytest.raises(ModelUnavailable, match="cannot be reached"):
+        await dead.complete([{"role": "user", "content": "hello"}])
+    await dead.aclose()
+
+
+async def test_wrong_vectors(endpoint: Endpoint) -> None:
+    """S2.10: too few, or of another dimension."""
+    embedder = OpenAIEmbedder(models(endpoint))
+    for vectors in ([], [[1.0, 2.0]], [[1.0, 2.0, 3.0, 4.0], [1.0]]):
+        data = [{"index": i, "embedding": v} for i, v in enumerate(vectors)]
+        endpoint.answer = lambda *_, d=data: (200, json.dumps({"data": d}).encode())
+        with pytest.raises(ModelAnswerInvalid):
+            await embedder.embed(["a"] * max(len(vectors), 1))
+    await embedder.aclose()
+
+
+async def test_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S2.34: the missing key is named, and where it may be put; the environment gives base URL and key."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
+        OpenAIChatModel(ModelConfig())
+
+
+async def test_runtime_over_http(endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S0.10, S4.03, G6: a whole runtime on the endpoint; when it breaks down, summaries degrade visibly and nothing is lost."""
+    monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
+    config = Config.from_dict(
+        {
+            "buffer": {"token_limit": 300, "summary_tokens": 80},
+            "models": {"summarizer": "openai", "embedder": "openai", "embedding_dimension": 4, "timeout_s": 5},
+            "supervisor": {"max_attempts": 2, "backoff_s": 0.01},
+            "long_term": {"batch_ms": 5},
+        }
+    )
+    async with Runtime(tmp_path, config=config) as runtime:
+        chat = runtime.session("alice", "one")
+        for number in range(24):
+            await chat.append({"role": "user", "content": f"Sentence number {number} is about gardens and trees."})
+        await chat.settle()
+        context = await chat.load()
+        assert (context.summary or "").startswith("They spoke of")
+        assert context.sources["summary"].status == "ok"
+        assert {authorization for _, authorization, _ in endpoint.requests} == {"Bearer sk-env"}
+        assert len(await runtime.user("alice").recall("gardens", k=3)) == 3
+        endpoint.answer = lambda *_: (503, b"overloaded")
+        for number in range(24, 44):
+            await chat.append({"role": "user", "content": f"Sentence number {number} is about gardens and trees."})
+        with anyio.fail_after(60):
+            await chat.settle()
+        context = await chat.load(query="gardens")
+        assert context.sources["summary"].status == "degraded"
+        assert context.sources["long_term"].status == "failed"
+        assert len(await chat.history()) == 44
+        dead = await runtime.dead_letters()
+        assert dead
+        assert all(job.lane == "flush" for job in dead)
