@@ -201,15 +201,25 @@ class LongTermError(StorageError):
 
 
 class ModelError(RemoraError, RuntimeError):
-    """A chat model or embedder did not do its work."""
+    """A chat model or embedder did not do its work.
+
+    Attributes:
+        retryable: whether the same call may succeed later.
+    """
+
+    retryable = False
 
 
 class ModelUnavailable(ModelError):
     """The endpoint refused the connection, or answered with an error status."""
 
+    retryable = True
+
 
 class ModelTimeout(ModelError):
     """The endpoint did not answer in time."""
+
+    retryable = True
 
 
 class ModelAnswerInvalid(ModelError):

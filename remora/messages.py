@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from remora.errors import InvalidMessage
+from remora.errors import InvalidId, InvalidMessage
+from remora.identity import validated_id
 
 __all__ = [
     "ChatDict",
@@ -208,6 +209,8 @@ class Receipt(msgspec.Struct, frozen=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(dict[str, Any])
+_PLAIN = frozenset({str, type(None)})
+_MAX_DEPTH = 64
 _ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
 _NAMED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 
@@ -242,17 +245,24 @@ def encode_message(message: MessageLike, *, index: int = 0, max_bytes: int = 1 <
     try:
         checked = msgspec.convert(chat, _Chat)
         encoded = _encoder.encode(chat)
-        meta = _encoder.encode(metadata) if metadata else None
+        meta = _encoder.encode(msgspec.convert(metadata, dict[str, Any])) if metadata else None
+        if any(type(value) not in _PLAIN for value in chat.values()):
+            chat = _decoder.decode(encoded)  # what will come back is what is counted, whatever types were handed over
+            _check_depth(chat.values(), metadata, index)
+        elif metadata:
+            _check_depth((), metadata, index)
     except msgspec.ValidationError as e:
         raise InvalidMessage(f"message {index} is no chat message: {e}", index=index) from e
     except (TypeError, ValueError, OverflowError, RecursionError) as e:
         raise InvalidMessage(f"message {index} cannot be encoded: {e}", index=index) from e
-    if metadata and not isinstance(metadata, Mapping):
-        raise InvalidMessage(f"message {index}: metadata must be a dict", index=index)
-    if id_ is not None and (not isinstance(id_, str) or not id_):
-        raise InvalidMessage(f"message {index}: id must be a non-empty string", index=index)
-    if len(encoded) > max_bytes:
-        raise InvalidMessage(f"message {index} is {len(encoded)} bytes; at most {max_bytes} are allowed", index=index)
+    if id_ is not None:
+        try:
+            validated_id(id_, "id")
+        except InvalidId as e:
+            raise InvalidMessage(f"message {index}: {e}", index=index) from e
+    size = len(encoded) + (len(meta) if meta else 0)
+    if size > max_bytes:
+        raise InvalidMessage(f"message {index} is {size} bytes; at most {max_bytes} are allowed", index=index)
     if checked.role == "tool":
         if not checked.tool_call_id:
             raise InvalidMessage(f"message {index} has the role tool but no tool_call_id", index=index)
@@ -276,6 +286,21 @@ def encode_message(message: MessageLike, *, index: int = 0, max_bytes: int = 1 <
     return entry, chat
 
 
+def _check_depth(values: Iterable[Any], metadata: Any, index: int) -> None:
+    """What nests deeper than this may be read back here and not where the stack is deeper already."""
+    level = [*values, metadata]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, (dict, list, tuple))
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise InvalidMessage(f"message {index} nests deeper than {_MAX_DEPTH} levels", index=index)
+
+
 def _microseconds(value: object, index: int) -> int:
     if value is None:
         return time.time_ns() // 1000
@@ -286,10 +311,11 @@ def _microseconds(value: object, index: int) -> int:
             raise InvalidMessage(f"message {index}: created_at {value!r} is not ISO 8601", index=index) from e
     try:
         if isinstance(value, datetime):
-            aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-            return int(aware.timestamp() * 1_000_000)
+            value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return int(datetime.fromtimestamp(value, UTC).timestamp() * 1_000_000)
+            microseconds = int(value * 1_000_000)
+            datetime.fromtimestamp(microseconds / 1_000_000, UTC)  # what cannot be read back is not taken
+            return microseconds
     except (ValueError, OverflowError, OSError) as e:
         raise InvalidMessage(f"message {index}: created_at {value!r} is out of range", index=index) from e
     raise InvalidMessage(f"message {index}: created_at must be a datetime, ISO 8601 text or seconds since the epoch", index=index)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sized
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from remora.errors import ConfigError
 from remora.messages import media_parts
 
@@ -29,6 +31,8 @@ MEDIA_TOKENS = 256
 class TokenCounter(Protocol):
     """Anything that counts: `count` must be pure, and safe to call from a worker thread."""
 
+    name: str
+    """Kept with the journal, so that a change of counter is noticed and everything is counted anew."""
     message_overhead: int
     """Tokens that the chat format adds to each message."""
 
@@ -38,7 +42,7 @@ class TokenCounter(Protocol):
 
 
 def count_message(counter: TokenCounter, chat: Mapping[str, Any]) -> int:
-    """Tokens that a chat message costs: text, name, tool calls, tool call id and media parts included (G9, S3.24)."""
+    """Tokens that a chat message costs: text, name, tool calls, tool call id, media parts and unknown keys included (G9)."""
     total = counter.message_overhead
     content = chat.get("content")
     if isinstance(content, str):
@@ -55,7 +59,13 @@ def count_message(counter: TokenCounter, chat: Mapping[str, Any]) -> int:
         total += counter.count(call["id"])
     if answered := chat.get("tool_call_id"):
         total += counter.count(answered)
+    for key, value in chat.items():
+        if value is not None and key not in _COUNTED:
+            total += counter.count(value if isinstance(value, str) else msgspec.json.encode(value).decode())
     return total
+
+
+_COUNTED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 
 
 class HeuristicCounter:
@@ -71,6 +81,7 @@ class HeuristicCounter:
         if unit not in {"bytes", "characters"}:
             raise ConfigError(f"tokens.unit must be 'bytes' or 'characters', not {unit!r}", key="tokens.unit")
         self._unit = unit
+        self.name = f"heuristic:{unit}"
 
     def count(self, text: str) -> int:
         """`max(length // 4, 1)`."""
@@ -85,6 +96,7 @@ class CallableCounter:
 
     def __init__(self, function: Callable[[str], int | Sized]) -> None:
         self._function = function
+        self.name = f"callable:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
     def count(self, text: str) -> int:
         """What the function says."""
@@ -105,6 +117,7 @@ class TiktokenCounter:
     _PIECE = 16_384
 
     def __init__(self, encoding: str = "o200k_base") -> None:
+        self.name = f"tiktoken:{encoding}"
         self._encode = load_encoding(encoding).encode_ordinary
 
     def count(self, text: str) -> int:

@@ -85,7 +85,13 @@ def cut_to_keep(entries: Sequence[Entry], keep_tokens: int) -> int:
 
 
 def _is_abandoned(unit: Sequence[Entry]) -> bool:
-    return any(entry.answers is None for entry in unit[1:])
+    """Whether anything but awaited results came after the calls."""
+    wanted = list(unit[0].calls)
+    for entry in unit[1:]:
+        if entry.answers not in wanted:
+            return True
+        wanted.remove(entry.answers)
+    return False
 
 
 def presentable(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], list[str], int]:

@@ -16,8 +16,8 @@ from remora.identity import SessionKey, row_id
 from remora.logs import get_logger
 from remora.messages import Entry, decode_chat, plain_text, speaker_of
 from remora.models.breaker import CircuitBreaker
-from remora.models.ports import Embedder, Line, Summarizer, unit_vectors
-from remora.runtime.supervisor import Attempt, Verdict
+from remora.models.ports import Embedder, Line, Summarizer, embed_texts
+from remora.runtime.supervisor import Attempt, Verdict, contained
 from remora.storage.ports import Journal, LongTermStore, MemoryRow
 from remora.storage.records import Flushed, FlushSpec, SummarizeSpec, Summary
 from remora.tokens import TokenCounter, count_message
@@ -78,25 +78,34 @@ class SummarizeHandler:
         degraded = False
         summarizer = self._summarizer
         if summarizer is self._fallback:
-            text = await summarizer.summarize(previous, lines, max_tokens=self._max_tokens)
+            text = await self._extract(previous, lines)
         else:
             hopeless = attempt.expedited or (self._breaker.open and attempt.job.attempts > 0)
             text = "" if hopeless else await self._try_model(previous, lines, last=attempt.last)
             if not text:
                 degraded, summarizer = True, self._fallback
-                text = await summarizer.summarize(previous, lines, max_tokens=self._max_tokens)
+                text = await self._extract(previous, lines)
                 _logger.warning("summary_degraded", session=key, attempts=attempt.job.attempts + 1)
         # An extract of nothing but tool noise may be empty; a summary must say something, or its messages would vanish.
+        text = text.encode("utf-8", "replace").decode()  # a model may cut an emoji in half
         text = shortened(text.strip() or f"{len(entries)} messages without text.", self._max_tokens, self._counter)
         tokens = count_message(self._counter, {"role": "system", "content": self._prefix + text})
         return Verdict(message=SummaryReady(spec, attempt.job.id, self._prefix, text, tokens, degraded, summarizer.name))
+
+    async def _extract(self, previous: str | None, lines: Sequence[Line]) -> str:
+        """The extract. It is the last resort, so it must come to something: a fold without an end blocks all later ones."""
+        try:
+            return await self._fallback.summarize(previous, lines, max_tokens=self._max_tokens)
+        except Exception:
+            _logger.exception("extract_failed")
+            return previous or ""
 
     async def _try_model(self, previous: str | None, lines: Sequence[Line], *, last: bool) -> str:
         """The model's summary; the empty text when it failed for the last time."""
         try:
             with self._breaker.guard():
                 try:
-                    return await self._summarizer.summarize(previous, lines, max_tokens=self._max_tokens)
+                    return await contained(self._summarizer.summarize, previous, lines, max_tokens=self._max_tokens)
                 except ModelError:
                     raise
                 except Exception as e:  # a plugged-in model may raise anything
@@ -143,8 +152,7 @@ class FlushHandler:
         vectors = None
         if self._embedder is not None and rows:
             texts = [f"{row.speaker or row.role.title()}: {row.content}" for row in rows]
-            found = await self._embedder.embed(texts)
-            vectors = unit_vectors(found, texts=len(rows), dimension=self._embedder.dimension)
+            vectors = await embed_texts(self._embedder, texts)
         store = await self._store()
         await store.add(rows, vectors, doubtful=attempt.job.resumed or attempt.job.attempts > 0)
         return Verdict(records=(Flushed(spec.sid, spec.through),))

@@ -19,11 +19,13 @@ from remora.actors.session import Snapshot
 from remora.config import RecallConfig
 from remora.errors import LongTermError, ModelError
 from remora.identity import SessionKey
+from remora.logs import get_logger
 from remora.messages import ChatDict, decode_chat
 from remora.tokens import TokenCounter, count_message
 
 __all__ = ["Context", "Planner", "Source"]
 
+_logger = get_logger("remora.planner")
 _RECALL_HEAD = "Possibly relevant, from earlier conversations with this user:"
 
 
@@ -135,7 +137,9 @@ class Planner:
                 return await self._recall(key.user, query, k=self._config.k, without=shown), Source("ok")
         except TimeoutError:
             return [], Source("late", detail=f"no answer within {self._config.deadline_s:g} s")
-        except (LongTermError, ModelError) as e:
+        except Exception as e:  # whatever became of it, the conversation itself can be shown
+            if not isinstance(e, (LongTermError, ModelError)):
+                _logger.exception("recall_failed", session=key)
             return [], Source("failed", detail=str(e))
 
     def _fitted(self, memories: Sequence[Memory], room: int) -> tuple[ChatDict | None, list[Memory], int]:

@@ -9,7 +9,7 @@ import msgspec
 
 from remora.actors.fusion import fuse
 from remora.config import RecallConfig
-from remora.models.ports import Embedder, unit_vectors
+from remora.models.ports import Embedder, embed_texts
 from remora.storage.ports import LongTermStore
 
 __all__ = ["Memory", "Recall"]
@@ -70,8 +70,7 @@ class Recall:
         store = await self._store()
         vector = None
         if self._embedder is not None and query.strip():
-            found = await self._embedder.embed([query])
-            vector = unit_vectors(found, texts=1, dimension=self._embedder.dimension)[0]
+            vector = (await embed_texts(self._embedder, [query]))[0]
             if not vector.any():  # no word that the embedder knows: it would be equally near to everything
                 vector = None
         candidates = await store.search(user, query, vector, depth=self._config.depth)

@@ -14,7 +14,7 @@ overdraft, and then the fold is hastened: an extract stands in, and says so.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ import msgspec
 from remora.actors.buffer import closed_length, presentable
 from remora.actors.policies import SummaryBufferPolicy
 from remora.identity import SessionKey, message_id
-from remora.messages import Entry, Receipt
+from remora.messages import ChatDict, Entry, Receipt, decode_chat
 from remora.runtime.actor import Missing, Turn
 from remora.runtime.log import Job, JobDone
 from remora.storage.records import (
@@ -205,6 +205,15 @@ def summarize_job_id(sid: int, marks: Marks) -> str:
     return f"{SUMMARIZE_LANE}-{sid}-{marks.generation}-{marks.folding}"
 
 
+def _recounted(image: SessionImage, count: Callable[[ChatDict], int]) -> SessionImage:
+    entries = tuple(msgspec.structs.replace(entry, tokens=count(decode_chat(entry.chat))) for entry in image.entries)
+    summary = image.summary
+    if summary is not None:
+        tokens = count({"role": "system", "content": summary.prefix + summary.text})
+        summary = msgspec.structs.replace(summary, tokens=tokens)
+    return msgspec.structs.replace(image, entries=entries, summary=summary)
+
+
 class SessionBehavior:
     """Implements `remora.runtime.actor.Behavior` for conversations.
 
@@ -212,17 +221,32 @@ class SessionBehavior:
         policy: when to fold, and how much.
         instance: what tells this journal's message ids from another's.
         flushes: whether there is a long-term memory to flush to (S3.11).
+        recount: counts a chat dict's tokens anew, where the journal was begun with another counter than today's.
     """
 
-    def __init__(self, policy: SummaryBufferPolicy, *, instance: str, flushes: bool) -> None:
+    def __init__(
+        self,
+        policy: SummaryBufferPolicy,
+        *,
+        instance: str,
+        flushes: bool,
+        recount: Callable[[ChatDict], int] | None = None,
+    ) -> None:
         self._policy = policy
         self._instance = instance
         self._flushes = flushes
+        self._recount = recount
 
     def restore(self, key: Hashable, image: SessionImage) -> SessionState:
         """The state that the journal's rows add up to."""
         assert isinstance(key, SessionKey)
+        if self._recount is not None:
+            image = _recounted(image, self._recount)
         return SessionState(key, image)
+
+    def jobs(self, image: SessionImage) -> Sequence[Job]:
+        """The session's jobs that stand in the journal."""
+        return image.jobs
 
     def size(self, state: SessionState) -> int:
         """Bytes of the buffer, the summary and the keys."""
@@ -400,6 +424,8 @@ class SessionBehavior:
                 state.size += sum(entry.size + _ENTRY_OVERHEAD_BYTES for entry in entries)
                 if key is not None:
                     state.keys.add(key)
+                    if state.answered is not None and state.answered[0] == key:
+                        state.answered = None  # it was found absent, and now it is there
             case _PrefixShown(prefix=prefix):
                 state.shown = prefix
             case Opened():

@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+import anyio
 import anyio.to_thread
 import msgspec
 
-from remora.errors import ConfigError, ModelAnswerInvalid
+from remora.errors import ConfigError, ModelAnswerInvalid, ModelError
 from remora.messages import ChatDict
 
 if TYPE_CHECKING:  # loaded by those who compute with it, at first use
@@ -25,7 +26,7 @@ __all__ = [
     "Summarizer",
     "as_chat_model",
     "as_embedder",
-    "unit_vectors",
+    "embed_texts",
 ]
 
 
@@ -89,10 +90,12 @@ EmbedderLike: TypeAlias = Embedder | Callable[[list[str]], Any]
 class _CallableChatModel:
     def __init__(self, function: Callable[[str], str | Awaitable[str]]) -> None:
         self._function = function
+        self._threads = anyio.CapacityLimiter(_THREADS)
 
     async def complete(self, messages: Sequence[ChatDict]) -> str:
         prompt = "\n\n".join(str(message["content"]) for message in messages)
-        return str(await _call(self._function, prompt))
+        answer: str = await _call(self._function, prompt, self._threads)  # whoever asked checks that it is text
+        return answer
 
 
 class _CallableEmbedder:
@@ -100,18 +103,21 @@ class _CallableEmbedder:
         self.name = f"callable:{getattr(function, '__qualname__', type(function).__qualname__)}"
         self.dimension = dimension
         self._function = function
+        self._threads = anyio.CapacityLimiter(_THREADS)
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        import numpy as np  # noqa: PLC0415
+        vectors: npt.NDArray[np.float32] = await _call(self._function, list(texts), self._threads)
+        return vectors
 
-        return np.asarray(await _call(self._function, list(texts)), dtype=np.float32)
+
+_THREADS = 8  # of a model's own, so that slow ones do not take the threads that count tokens
 
 
-async def _call(function: Callable[[Any], Any], argument: Any) -> Any:
-    """Await an async callable; run a sync one in a thread, since it may take as long as it likes."""
+async def _call(function: Callable[[Any], Any], argument: Any, threads: anyio.CapacityLimiter) -> Any:
+    """Await an async callable; run a sync one in a thread, which is left to itself when nobody waits for it any longer."""
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
         return await function(argument)
-    result = await anyio.to_thread.run_sync(function, argument)
+    result = await anyio.to_thread.run_sync(function, argument, abandon_on_cancel=True, limiter=threads)
     return await result if inspect.isawaitable(result) else result
 
 
@@ -128,32 +134,40 @@ def as_chat_model(model: ChatModelLike) -> ChatModel:
     raise ConfigError(f"chat_model must have an async complete(messages) or be callable, not {type(model).__name__}")
 
 
-def as_embedder(embedder: EmbedderLike, *, dimension: int | None = None) -> Embedder:
-    """An object with ``embed``, ``name`` and ``dimension``, or a callable, as an embedder.
+def as_embedder(embedder: EmbedderLike, *, dimension: int) -> Embedder:
+    """An object with ``embed``, ``name`` and ``dimension``, or a callable whose vectors have `dimension` numbers.
 
     Raises:
-        ConfigError: it is neither, or a callable whose dimension is not told.
+        ConfigError: it is neither.
     """
     if isinstance(embedder, Embedder):
         return embedder
     if not callable(embedder):
         raise ConfigError(f"embedder must have an async embed(texts), name and dimension, not {type(embedder).__name__}")
-    if dimension is None:
-        raise ConfigError("an embedder that is a callable needs models.embedding_dimension in the configuration")
     return _CallableEmbedder(embedder, dimension)
 
 
-def unit_vectors(vectors: npt.NDArray[np.float32], *, texts: int, dimension: int) -> npt.NDArray[np.float32]:
-    """Vectors scaled to length one, shape (texts, dimension); a vector of zeros stays one.
+async def embed_texts(embedder: Embedder, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Unit vectors of any texts by any embedder, shape (len(texts), dimension); a vector of zeros stays one.
 
     Raises:
-        ModelAnswerInvalid: another shape, or values that are no numbers.
+        ModelError: the embedder's own, or for whatever else it raised or returned.
     """
     import numpy as np  # noqa: PLC0415
 
-    if vectors.shape != (texts, dimension):
-        raise ModelAnswerInvalid(f"the embedder returned shape {vectors.shape}, not {(texts, dimension)}")
+    # a lone surrogate is text to Python and to nothing else
+    clean = [text.encode("utf-8", "replace").decode() for text in texts]
+    try:
+        vectors = np.asarray(await embedder.embed(clean), dtype=np.float32)
+    except ModelError:
+        raise
+    except Exception as e:
+        raise ModelAnswerInvalid(f"the embedder {embedder.name} failed: {type(e).__name__}: {e}") from e
+    if vectors.shape != (len(texts), embedder.dimension):
+        raise ModelAnswerInvalid(
+            f"the embedder {embedder.name} returned shape {vectors.shape}, not {(len(texts), embedder.dimension)}"
+        )
     if not np.isfinite(vectors).all():
-        raise ModelAnswerInvalid("the embedder returned values that are not finite")
+        raise ModelAnswerInvalid(f"the embedder {embedder.name} returned values that are not finite")
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32, copy=False)

@@ -31,7 +31,7 @@ class WordLlamaEmbedder:
             async with self._loading:
                 if self._model is None:
                     self._model = await anyio.to_thread.run_sync(_load)
-        vectors: npt.NDArray[np.float32] = await anyio.to_thread.run_sync(self._embed, list(texts))
+        vectors: npt.NDArray[np.float32] = await anyio.to_thread.run_sync(self._embed, list(texts), abandon_on_cancel=True)
         return vectors
 
     def _embed(self, texts: list[str]) -> npt.NDArray[np.float32]:

@@ -68,6 +68,10 @@ class Behavior(Protocol[State]):
         """The state that the committed records add up to."""
         ...
 
+    def jobs(self, image: Any) -> Sequence[Job]:
+        """The jobs of this actor that the log holds; submitting one that is known already does nothing."""
+        ...
+
     def handle(self, state: State, message: Any) -> Turn | Missing:
         """Decide; the state must not change here. An exception fails this one message (G11)."""
         ...

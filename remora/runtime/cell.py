@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from remora.errors import CommitFailed, OutcomeUnknown, RemoraError
 from remora.logs import get_logger
 from remora.runtime.actor import Behavior, Missing, Turn
-from remora.runtime.log import Log, Write
+from remora.runtime.log import Job, Log, Write
 from remora.runtime.mailbox import Envelope, Mailbox
 from remora.runtime.promise import Promise
 
@@ -68,6 +68,10 @@ class CellHost(Protocol):
         """The cell needs a cold record before it can run `envelope`."""
         ...
 
+    def fetch(self, cell: Cell) -> None:
+        """The cell is FETCHING, and all it has written is durable."""
+        ...
+
     def decided(self, turn: Turn) -> None:
         """A turn's records are durable: carry out what it asked of the supervisor."""
         ...
@@ -88,6 +92,7 @@ class Cell:
         "last_used",
         "mailbox",
         "parked",
+        "query",
         "queued",
         "rests_until",
         "state",
@@ -100,6 +105,8 @@ class Cell:
         self.state: Any = None
         self.status = CellStatus.ACTIVATING
         self.mailbox: Mailbox | None = None
+        self.query: Any = None
+        """What a turn missed; set while FETCHING."""
         self.parked: deque[Envelope] | None = None
         """Messages whose senders wait for room in the mailbox."""
         self.written = 0
@@ -138,11 +145,12 @@ class Cell:
             and self.written == self.durable
         )
 
-    def restored(self, image: Any) -> None:
-        """Take the state that the log holds."""
+    def restored(self, image: Any) -> Sequence[Job]:
+        """Take the state that the log holds; returns the jobs that stand in it."""
         self.state = self._host.behavior.restore(self.key, image)
         self.written = self.durable = 0
         self.status = CellStatus.VALID
+        return self._host.behavior.jobs(image)
 
     # -- turns ------------------------------------------------------------------------------------------------------
 
@@ -159,7 +167,7 @@ class Cell:
             for record in turn.records:
                 behavior.apply(state, record)
         except Exception as e:
-            # The state is half changed. Nothing of this turn went to the log, so what is there is whole.
+            # The state is half changed, and nothing of this turn went to the log.
             _logger.exception("turn_broke_state", key=self.key)
             self.fail(e)
             raise
@@ -214,7 +222,10 @@ class Cell:
             promise.resolve(value)
         if turn.jobs or turn.cancel or turn.expedite:
             self._host.decided(turn)
-        if self.mailbox:
+        if self.status is CellStatus.FETCHING:
+            if self.written == self.durable:
+                self._host.fetch(self)
+        elif self.mailbox:
             self._host.ready(self)
 
     def fail(self, error: Exception) -> None:
@@ -237,10 +248,14 @@ class Cell:
     def expire(self, now: float) -> tuple[Sequence[Envelope], int]:
         """Fail replies past their deadline; returns the envelopes that never ran, and how many replies were failed."""
         late = 0
-        for _, deadline, promise, _ in self._held or ():
-            if deadline <= now:
-                late += 1
-                promise.reject(OutcomeUnknown("the deadline passed before the commit; retry with the same key"))
+        if self._held:
+            held, self._held = self._held, deque()
+            for reply in held:
+                if reply[1] <= now:
+                    late += 1
+                    reply[2].reject(OutcomeUnknown("the deadline passed before the commit; retry with the same key"))
+                else:
+                    self._held.append(reply)
         unrun = self.mailbox.take_expired(now) if self.mailbox else []
         if self.parked:
             unrun.extend(envelope for envelope in self.parked if envelope.deadline <= now)

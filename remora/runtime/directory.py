@@ -22,7 +22,7 @@ import anyio.abc
 import anyio.lowlevel
 import msgspec
 
-from remora.errors import CommitFailed, MailboxFull, OutcomeUnknown, RemoraError, RuntimeClosed, SessionQuarantined
+from remora.errors import CommitFailed, MailboxFull, OutcomeUnknown, RuntimeClosed, SessionQuarantined
 from remora.logs import get_logger
 from remora.runtime.actor import Behavior, Missing, Turn
 from remora.runtime.cell import Cell, CellStatus
@@ -97,7 +97,7 @@ class Directory:
         self._ready_event = anyio.Event()
         self._activating: deque[Cell] = deque()
         self._activating_event = anyio.Event()
-        self._fetches: deque[tuple[Cell, Envelope, Any]] = deque()
+        self._fetches: deque[Cell] = deque()
         self._fetch_event = anyio.Event()
         self._attended: set[Cell] = set()  # cells that somebody waits for: what the deadline sweep looks at
         self._buckets: dict[int, list[Cell]] = {}
@@ -121,10 +121,6 @@ class Directory:
         """
         if self._closed:
             raise RuntimeClosed("the runtime is closing; no new requests are taken")
-        self._inline += 1
-        if self._inline >= _INLINE:
-            self._inline = 0
-            await anyio.lowlevel.checkpoint()
         cell = self._cells.get(key) or self._create(key)
         now = self._clock.monotonic()
         deadline = now + (self._limits.timeout_s if timeout_s is None else timeout_s)
@@ -136,6 +132,10 @@ class Directory:
                 if outcome.records:
                     self._weigh(cell)
                 if cell.written == cell.durable:
+                    self._inline += 1
+                    if self._inline >= _INLINE:  # after the turn: whoever asks first has its place first
+                        self._inline = 0
+                        await anyio.lowlevel.checkpoint()
                     return outcome.reply
                 promise = new_promise()
                 cell.reply(promise, outcome.reply, deadline)
@@ -192,6 +192,8 @@ class Directory:
         """Restore it from the log, or let it rest if it fails too often (OTP's intensity and period)."""
         now = self._clock.monotonic()
         self._restarts += 1
+        self._bytes -= cell.bytes
+        cell.bytes = 0
         faults = cell.faults = cell.faults if cell.faults is not None else deque()
         faults.append(now)
         while faults[0] <= now - self._limits.restart_period_s:
@@ -205,17 +207,32 @@ class Directory:
             cell.rests_until = now + self._limits.rest_s
             self._attended.add(cell)
             rest = SessionQuarantined(f"{cell.key!r} failed repeatedly and rests", retry_after_s=self._limits.rest_s)
-            for envelope in cell.mailbox.take_all() if cell.mailbox else ():
-                envelope.promise.reject(rest)
+            self._reject_all(cell, rest)
             _logger.error("cell_quarantined", key=cell.key, rest_s=self._limits.rest_s)
             return
         self._activate(cell)
 
+    def _reject_all(self, cell: Cell, error: Exception) -> None:
+        waiting = cell.mailbox.take_all() if cell.mailbox else []
+        waiting.extend(cell.parked or ())
+        cell.parked = None
+        for envelope in waiting:
+            envelope.promise.reject(error)
+
     def missing(self, cell: Cell, envelope: Envelope, query: Any) -> None:
-        """Suspend the cell until the log has answered."""
+        """Suspend the cell, its message first in line, until the log has answered."""
         cell.status = CellStatus.FETCHING
+        cell.query = query
+        if cell.mailbox is None:
+            cell.mailbox = Mailbox(self._limits.mailbox_messages, self._limits.mailbox_bytes)
+        cell.mailbox.put_back(envelope)
         self._attended.add(cell)
-        self._fetches.append((cell, envelope, query))
+        if cell.clean:
+            self.fetch(cell)
+
+    def fetch(self, cell: Cell) -> None:
+        """Only what is committed can be fetched, so this comes when all that the cell wrote has landed."""
+        self._fetches.append(cell)
         self._fetch_event.set()
 
     # -- activation -------------------------------------------------------------------------------------------------
@@ -236,12 +253,18 @@ class Directory:
             await self._activating_event.wait()
             self._activating_event = anyio.Event()
             while self._activating:
+                # Cells that lost their state have their place already: they must not wait for room that they take up.
+                restoring = [cell for cell in self._activating if cell.bucket >= 0][:_HYDRATE]
+                if restoring:
+                    self._activating = deque(cell for cell in self._activating if cell not in set(restoring))
+                    await self._hydrate(restoring)
+                    continue
                 if not self._has_room():
                     self._shed()
-                while not self._has_room():
-                    await self._clock.sleep(0.01)  # all are busy; one will be idle as soon as its commit lands
-                    self._shed()
-                count = min(len(self._activating), _HYDRATE, self._limits.max_live - self._live)
+                    if not self._has_room():
+                        await self._clock.sleep(0.01)  # all are busy; one will be idle as soon as its commit lands
+                        continue
+                count = min(len(self._activating), _HYDRATE, max(self._limits.max_live - self._live, 1))
                 await self._hydrate([self._activating.popleft() for _ in range(count)])
 
     async def _hydrate(self, cells: list[Cell]) -> None:
@@ -255,15 +278,17 @@ class Directory:
             try:
                 if isinstance(image, Exception):
                     raise image
-                cell.restored(image)
+                jobs = cell.restored(image)
             except Exception as e:
                 # Nothing is known of this session, so nothing may be answered; its next message tries anew.
                 self._forget(cell)
-                for envelope in cell.mailbox.take_all() if cell.mailbox else ():
-                    envelope.promise.reject(e)
+                self._reject_all(cell, e)
                 continue
             cell.last_used = now
             self._weigh(cell)
+            if jobs:
+                # A commit whose fate was unknown may have been kept: its jobs are in the log, and nobody has submitted them.
+                self.decided(Turn(jobs=jobs))
             if cell.bucket < 0:  # else it was restored in place after a failure
                 self._activations += 1
                 self._live += 1
@@ -276,25 +301,18 @@ class Directory:
             await self._fetch_event.wait()
             self._fetch_event = anyio.Event()
             while self._fetches:
-                cell, envelope, query = self._fetches.popleft()
-                # Only what is committed can be fetched, so what this cell has on its way must land first.
-                if cell.status is CellStatus.FETCHING and not cell.clean:
-                    self._fetches.append((cell, envelope, query))
-                    await self._clock.sleep(0.0005)
-                    continue
+                cell = self._fetches.popleft()
                 try:
-                    answer = await self.log.fetch(cell.key, query)
+                    answer = await self.log.fetch(cell.key, cell.query)
                 except Exception as e:
                     if cell.status is CellStatus.FETCHING:
                         cell.status = CellStatus.VALID
-                    envelope.promise.reject(e)
+                        if cell.mailbox:
+                            cell.mailbox.get().promise.reject(e)
                 else:
                     if cell.status is CellStatus.FETCHING:  # else the gate broke meanwhile, and it is being restored
                         cell.status = CellStatus.VALID
-                        self.behavior.supply(cell.state, query, answer)
-                    if cell.mailbox is None:
-                        cell.mailbox = Mailbox(self._limits.mailbox_messages, self._limits.mailbox_bytes)
-                    cell.mailbox.put_back(envelope)
+                        self.behavior.supply(cell.state, cell.query, answer)
                 if cell.mailbox:
                     self.ready(cell)
 
@@ -394,7 +412,7 @@ class Directory:
         if farewell is not None:
             try:
                 cell.run(farewell)
-            except RemoraError:
+            except Exception:
                 _logger.exception("farewell_failed", key=cell.key)
             self._buckets.setdefault(bucket, []).append(cell)  # it may leave at the next sweep, when this is durable
             return
@@ -419,7 +437,7 @@ class Directory:
         cell.bytes = size
 
     def _has_room(self) -> bool:
-        return self._live < self._limits.max_live and self._bytes < self._limits.max_bytes
+        return self._live == 0 or (self._live < self._limits.max_live and self._bytes < self._limits.max_bytes)
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -440,10 +458,7 @@ class Directory:
     def abandon(self, error: Exception) -> None:
         """Fail whoever still waits; for the end of a drain that took too long."""
         for cell in self._cells.values():
-            for envelope in cell.mailbox.take_all() if cell.mailbox else ():
-                envelope.promise.reject(error)
-            for envelope in cell.parked or ():
-                envelope.promise.reject(error)
+            self._reject_all(cell, error)
             cell.expire(float("inf"))
 
     def is_live(self, key: Hashable) -> bool:

@@ -13,13 +13,13 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.abc
 import msgspec
 
-from remora.errors import ReentrantAsk
+from remora.errors import CommitFailed, ReentrantAsk
 from remora.logs import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, Log, Write
@@ -33,10 +33,12 @@ __all__ = [
     "RetryPolicy",
     "Supervisor",
     "SupervisorStatistics",
+    "contained",
     "Verdict",
 ]
 
 _logger = get_logger("remora.supervisor")
+Result = TypeVar("Result")
 _working_for: ContextVar[Hashable | None] = ContextVar("remora_working_for", default=None)
 
 
@@ -245,7 +247,7 @@ class Supervisor:
         try:
             with anyio.CancelScope() as scope:
                 self._scopes[job.id] = scope
-                verdict = await lane.handler(attempt)
+                verdict = await contained(lane.handler, attempt)
         except Exception as e:
             self._scopes.pop(job.id, None)
             await self._failed(lane, job, e, last=attempt.last)
@@ -267,7 +269,7 @@ class Supervisor:
                 await self._durable((*verdict.records, JobDone(job.id)))
         except Exception as e:
             # The work is done but its end is not recorded: do it again, which it must bear.
-            await self._failed(lane, job, e, last=False)
+            await self._failed(lane, job, e, last=attempt.last and isinstance(e, CommitFailed))
             return
         lane.done += 1
         self._finish(job)
@@ -278,6 +280,8 @@ class Supervisor:
         if job.id in self._cancelled:
             self._finish(job)
             return
+        # What is merely away comes back; what is broken does not.
+        last = last and not getattr(error, "retryable", False)
         if last:
             lane.buried += 1
             _logger.error("job_buried", job=job.id, lane=lane.name, attempts=attempts, error=text)
@@ -291,12 +295,12 @@ class Supervisor:
             await self._durable((record,))
         except Exception:
             _logger.exception("job_failure_not_recorded", job=job.id)
-        if last:
+        if last or job.id in self._cancelled:
             self._finish(job)
         else:
             again = msgspec.structs.replace(job, attempts=attempts, resumed=True, error=text)
             self._known[job.id] = again
-            self._delay(lane, again, 0.0 if job.id in self._expedited else wait_s)
+            self._delay(lane, again, wait_s)
 
     def _finish(self, job: Job) -> None:
         self._known.pop(job.id, None)
@@ -321,6 +325,13 @@ class Supervisor:
 
         self._log.write(Write(records, settled))
         await promise.wait()
+
+    def abandon(self, error: Exception) -> None:
+        """Fail whoever waits for jobs to settle; they stay in the log."""
+        for promises in self._settling.values():
+            for promise in promises:
+                promise.reject(error)
+        self._settling.clear()
 
     # -- back-off ---------------------------------------------------------------------------------------------------
 
@@ -356,3 +367,21 @@ class Supervisor:
     def statistics(self) -> SupervisorStatistics:
         """Every lane's counters."""
         return SupervisorStatistics({name: lane.statistics() for name, lane in self._lanes.items()})
+
+
+async def contained(function: Callable[..., Awaitable[Result]], *arguments: Any, **options: Any) -> Result:
+    """Call what others plugged in: whatever it raises, short of the process's own end, comes out as an Exception.
+
+    An HTTP client may leak a cancellation that nobody asked for, an extension module a panic that is no Exception; neither
+    may end a worker. A real cancellation passes.
+    """
+    try:
+        return await function(*arguments, **options)
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except anyio.get_cancelled_exc_class() as e:
+        if anyio.current_effective_deadline() == float("-inf"):
+            raise
+        raise RuntimeError("cancelled from within") from e
+    except BaseException as e:
+        raise RuntimeError(f"{type(e).__name__}: {e}") from e

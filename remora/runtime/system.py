@@ -6,6 +6,7 @@ import importlib
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +23,7 @@ from remora.actors.recall import Recall
 from remora.actors.session import FLUSH_LANE, SUMMARIZE_LANE, Flush, Inspect, SessionBehavior, SessionView
 from remora.actors.summary import ChatSummarizer
 from remora.config import Config
-from remora.errors import ConfigError, EmbedderChanged, LongTermError, RuntimeClosed
+from remora.errors import ConfigError, EmbedderChanged, RuntimeClosed, StorageError
 from remora.identity import SessionKey, validated_id
 from remora.logs import get_logger
 from remora.messages import MessageLike, encode_message
@@ -49,6 +50,7 @@ __all__ = ["Runtime", "RuntimeStatistics"]
 _logger = get_logger("remora.runtime")
 _CHECKPOINT_S = 5.0
 _TAIL_CONCURRENCY = 16
+_MOST_TAILS = 1_000_000
 
 
 class RuntimeStatistics(msgspec.Struct, frozen=True):
@@ -119,6 +121,7 @@ class Runtime:
         self._rng = rng or random.Random()
         self._parts: _Parts | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._ended = anyio.Event()
         self._store: LanceStore | None = None
         self._store_lock = anyio.Lock()
         self._embedder: Embedder | None = None
@@ -214,7 +217,7 @@ class Runtime:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # The body's exception is its caller's business: background tasks never fail, so nothing is to be joined to it.
+        # The body's exception is its caller's business: no background task's is ever joined to it.
         await self._lifetime.__aexit__(None, None, None)
 
     async def aclose(self) -> None:
@@ -228,10 +231,13 @@ class Runtime:
         parts.directory.abandon(RuntimeClosed("the runtime closed before this could be committed"))
         if scope.cancelled_caught:
             _logger.error("drain_timed_out", seconds=self._config.supervisor.drain_s)
-        assert self._tasks is not None
-        self._tasks.cancel_scope.cancel()
+        parts.supervisor.abandon(RuntimeClosed("the runtime closed; jobs that are left go on at the next start"))
         self._parts = None
         self._closed = True
+        assert self._tasks is not None
+        self._tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._ended.wait()
 
     @asynccontextmanager
     async def _live(self) -> AsyncIterator[None]:
@@ -243,13 +249,12 @@ class Runtime:
                 # What can fail comes before the task group, which would wrap its exception.
                 parts = await self._build(journal)
                 left = [job for job in await journal.jobs() if parts.recall is not None or job.lane != FLUSH_LANE]
-                async with anyio.create_task_group() as tasks:
+                async with anyio.create_task_group() as host:
+                    await host.start(self._run, parts, left)
                     try:
-                        self._start(parts, left, tasks)
                         yield
                     finally:
                         await self.aclose()
-                        tasks.cancel_scope.cancel()
         finally:
             self._closed = True
             with anyio.CancelScope(shield=True):
@@ -270,13 +275,11 @@ class Runtime:
             yield journal
         finally:
             with anyio.CancelScope(shield=True):
-                for closer in self._closers:
-                    await closer()
-                if self._store is not None:
+                for closer in (*self._closers, *([self._store.aclose] if self._store is not None else [])):
                     try:
-                        await self._store.aclose()
-                    except LongTermError:
-                        _logger.exception("long_term_close")  # its jobs are still in the journal
+                        await closer()
+                    except Exception:
+                        _logger.exception("close_failed")  # jobs that it leaves are still in the journal
                 await journal.aclose()
 
     async def _build(self, journal: SqliteJournal | MemoryJournal) -> _Parts:
@@ -295,7 +298,12 @@ class Runtime:
             keep_tokens=config.buffer.keep_tokens,
             overdraft_tokens=int(config.buffer.token_limit * config.buffer.overdraft_ratio),
         )
-        behavior = SessionBehavior(policy, instance=journal.instance, flushes=long_term)
+        recount = None
+        named = _counter_name(counter)
+        if await journal.setting("counter", named) != named:
+            # Rows hold the first counter's figures; a budget is kept by today's (G9).
+            recount = partial(count_message, counter)
+        behavior = SessionBehavior(policy, instance=journal.instance, flushes=long_term, recount=recount)
 
         def decided(turn: Turn) -> None:
             supervisor.cancel(turn.cancel)
@@ -334,6 +342,21 @@ class Runtime:
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
         planner = Planner(recall, counter, config.recall)
         return _Parts(journal, directory, supervisor, schedule, planner, recall, counter)
+
+    async def _run(self, parts: _Parts, left: list[Job], *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """All background tasks, in a group of their own: closing cancels them and not the caller, whose group is the host's."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._start(parts, left, tasks)
+                task_status.started()
+        except Exception:
+            # A bug of ours; the host must not go down with it. Nothing that was acknowledged is lost.
+            _logger.exception("background_failed")
+            parts.directory.stop_intake()
+            parts.directory.abandon(RuntimeClosed("remora's background work failed; the log says why"))
+            parts.supervisor.abandon(RuntimeClosed("remora's background work failed; the log says why"))
+        finally:
+            self._ended.set()
 
     def _start(self, parts: _Parts, left: list[Job], tasks: anyio.abc.TaskGroup) -> None:
         self._parts, self._tasks = parts, tasks
@@ -436,19 +459,23 @@ class Runtime:
         """Flush what sessions of an earlier run had not handed over, unless somebody talks to them first."""
         await self._clock.sleep(self._config.activation.idle_s)
         parts = self._open
-        limiter = anyio.CapacityLimiter(_TAIL_CONCURRENCY)
+        try:
+            tails = iter(await parts.journal.unflushed(_MOST_TAILS))
+        except StorageError:
+            _logger.exception("tails_unread")  # they are found at the next start
+            return
 
-        async def flush(key: SessionKey) -> None:
-            async with limiter:
-                try:
-                    await parts.directory.tell(key, Flush())
-                except Exception:
-                    _logger.exception("tail_flush_failed", session=key)
+        async def work() -> None:
+            for key in tails:
+                if not parts.directory.is_live(key):
+                    try:
+                        await parts.directory.tell(key, Flush())
+                    except Exception:
+                        _logger.exception("tail_flush_failed", session=key)
 
         async with anyio.create_task_group() as group:
-            for key in await parts.journal.unflushed(100_000):
-                if not parts.directory.is_live(key):
-                    group.start_soon(flush, key)
+            for _ in range(_TAIL_CONCURRENCY):
+                group.start_soon(work)
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
@@ -489,3 +516,7 @@ class Runtime:
             parts.supervisor.statistics(),
             parts.schedule.statistics(),
         )
+
+
+def _counter_name(counter: TokenCounter) -> str:
+    return str(getattr(counter, "name", type(counter).__qualname__))

@@ -9,9 +9,9 @@ Invariants
    NORMAL does from 16 writers on (NORMAL lost acknowledged rows in 447 of 840 enumerated crash states, FULL in 0 of 1 000).
 3. Writes of one session settle in the order in which they were handed over. When one fails, its cell fences those behind it
    before this task takes the next batch, so a later record can never be stored without an earlier one.
-4. A failed statement is rolled back and provably left nothing: `CommitFailed`. A failed commit may have left frames in the
-   write-ahead log that a crash brings back: `OutcomeUnknown`.
-5. A write that cannot be stored (not the disk's fault but its own) fails alone: the batch is stored one by one.
+4. A failed statement is rolled back and provably left nothing: `CommitFailed`. A failed write or sync of the files may have left
+   frames in the write-ahead log that a crash brings back: `OutcomeUnknown`.
+5. A write that cannot be stored (not the disk's fault but its own) fails alone: the batch is halved until it stands by itself.
 
 A second connection reads: activation, history, listings. Each of its statements is a transaction of its own, so it never
 holds a checkpoint back. It sees committed rows only, which is all that a session which is not live has.
@@ -183,8 +183,7 @@ class SqliteJournal:
         """
         connections: list[aiosqlite.Connection] = []
         try:
-            # "IMMEDIATE" makes the driver begin a write transaction before the first INSERT, UPDATE or DELETE
-            writer = await aiosqlite.connect(path, isolation_level="IMMEDIATE")
+            writer = await aiosqlite.connect(path, isolation_level=None)
             connections.append(writer)
             await _check_and_migrate(writer, path)
             await writer.execute("PRAGMA journal_mode = WAL")
@@ -214,7 +213,6 @@ class SqliteJournal:
             "INSERT INTO settings VALUES ('epoch', '1') ON CONFLICT DO UPDATE SET value = CAST(value AS INTEGER) + 1"
         )
         await self._writer.execute("INSERT OR IGNORE INTO settings VALUES ('instance', ?)", (secrets.token_hex(3),))
-        await self._writer.commit()
         self._epoch = int(await self.setting("epoch") or 0)
         self.instance = await self.setting("instance") or ""
 
@@ -243,35 +241,32 @@ class SqliteJournal:
 
     async def _commit(self, batch: Sequence[Write]) -> None:
         rows = _Rows()
-        committing = False
         error: Exception
         try:
             for write in batch:
                 for record in write.records:
                     rows.add(record)
-            if rows.messages:
-                places = _encode_json(rows.messages).decode()
-                await self._writer.execute(_INSERT_MESSAGES, (places, b"".join(rows.content), self._epoch))
-            for statement, parameters in rows.rows.items():
-                if parameters:
-                    await self._writer.executemany(statement, parameters)
-            committing = True
-            await self._writer.commit()
+            await self._store(rows)
         except (sqlite3.Error, OverflowError, TypeError, ValueError) as e:
             self._failed += 1
+            # What fails before anything is synced is rolled back and gone. After a failed sync, the frames in the write-ahead
+            # log may still come back at the next crash.
+            uncertain = getattr(e, "sqlite_errorname", "").startswith("SQLITE_IOERR")
             rolled_back = await self._rolled_back()
             own_fault = not isinstance(e, sqlite3.OperationalError | sqlite3.InternalError)
-            if own_fault and rolled_back and not committing and len(batch) > 1:
-                for write in batch:
-                    if not write.fenced:  # an earlier one's failure may have fenced it by now
-                        await self._commit([write])
+            if own_fault and rolled_back and len(batch) > 1:
+                # one of them cannot be stored: halve the batch until it stands alone
+                for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
+                    standing = [write for write in half if not write.fenced]  # an earlier failure may have fenced it
+                    if standing:
+                        await self._commit(standing)
                 return
-            if committing or not rolled_back:
+            if uncertain or not rolled_back:
                 error = OutcomeUnknown(f"the journal's commit failed ({e}); retry with the same key")
             else:
                 error = CommitFailed(f"the journal cannot store this ({e}); nothing of it was kept")
             error.__cause__ = e
-            _logger.error("commit_failed", writes=len(batch), committing=committing, error=str(e))
+            _logger.error("commit_failed", writes=len(batch), uncertain=uncertain, error=str(e))
             for write in batch:
                 if not write.fenced:
                     write.settle(error)
@@ -282,9 +277,26 @@ class SqliteJournal:
         for write in batch:
             write.settle(None)
 
+    async def _store(self, rows: _Rows) -> None:
+        """One transaction. Messages alone are one statement, which commits itself: one call to the connection's thread.
+
+        Each further call waits until the event loop comes round to it, which beside a busy loop takes longer than the commit.
+        """
+        others = [(statement, parameters) for statement, parameters in rows.rows.items() if parameters]
+        if others:
+            await self._writer.execute("BEGIN IMMEDIATE")
+        if rows.messages:
+            places = _encode_json(rows.messages).decode()
+            await self._writer.execute(_INSERT_MESSAGES, (places, b"".join(rows.content), self._epoch))
+        for statement, parameters in others:
+            await self._writer.executemany(statement, parameters)
+        if others:
+            await self._writer.execute("COMMIT")
+
     async def _rolled_back(self) -> bool:
         try:
-            await self._writer.rollback()
+            if self._writer.in_transaction:
+                await self._writer.execute("ROLLBACK")
         except sqlite3.Error:
             _logger.exception("rollback_failed")
             return False
@@ -308,13 +320,18 @@ class SqliteJournal:
             sessions[SessionKey(user, session)] = (sid, Marks(generation, summarized, folding, flushing))
         live = msgspec.json.encode([(sid, marks.summarized) for sid, marks in sessions.values()]).decode()
         entries: dict[int, list[Entry]] = {sid: [] for sid, _ in sessions.values()}
+        damaged: dict[int, Exception] = {}
         for row in await self._read(
             f"SELECT {_ENTRY_COLUMNS} FROM json_each(?) AS w JOIN messages AS m "
             f"ON m.pos > ((w.value ->> 0) << {SEQ_BITS}) + (w.value ->> 1) AND m.pos < ((w.value ->> 0) + 1) << {SEQ_BITS} "
             "ORDER BY m.pos",
             (live,),
         ):
-            entries[row[0] >> SEQ_BITS].append(_entry(row))
+            sid = row[0] >> SEQ_BITS
+            try:
+                entries[sid].append(_entry(row))
+            except (msgspec.DecodeError, LookupError, TypeError) as e:
+                damaged[sid] = e
         summaries: dict[tuple[int, int], Summary] = {}
         for sid, generation, through, prefix, text, tokens, degraded, model in await self._read(
             "SELECT p.sid, p.generation, p.through, p.prefix, p.text, p.tokens, p.degraded, p.model FROM json_each(?) AS w "
@@ -329,6 +346,15 @@ class SqliteJournal:
             (live,),
         ):
             digests.setdefault(sid, []).append(digest)
+        jobs: dict[Hashable, list[Job]] = {}
+        if sessions:
+            for row in await self._read(
+                f"SELECT {_JOB_COLUMNS} FROM json_each(?) AS w JOIN jobs AS j ON j.sid = w.value ->> 0 "
+                "JOIN sessions AS s ON s.sid = j.sid WHERE NOT j.dead ORDER BY j.number",
+                (live,),
+            ):
+                job = _job(row)
+                jobs.setdefault(job.key, []).append(job)
         images: list[SessionImage | Exception] = []
         for key in keys:
             assert isinstance(key, SessionKey)
@@ -338,6 +364,9 @@ class SqliteJournal:
                 self._next_sid += 1
                 continue
             sid, marks = sessions[key]
+            if sid in damaged:
+                images.append(JournalDamaged(f"session {key!r} holds a message that cannot be read: {damaged[sid]}"))
+                continue
             found, hot = entries[sid], digests.get(sid, [])
             last = found[-1].seq if found else marks.summarized
             if found and found[0].seq != marks.summarized + 1:
@@ -353,6 +382,7 @@ class SqliteJournal:
                     summaries.get((sid, marks.generation)),
                     frozenset(hot[:_HOT_KEYS]),
                     len(hot) <= _HOT_KEYS,
+                    tuple(jobs.get(key, ())),
                 )
             )
         return images
@@ -386,24 +416,10 @@ class SqliteJournal:
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
         """Job rows, oldest first."""
         rows = await self._read(
-            "SELECT j.id, j.lane, s.user, s.session, j.payload, j.attempts, j.not_before, j.dead, j.error "
-            "FROM jobs AS j JOIN sessions AS s USING (sid) WHERE j.dead = ? ORDER BY j.number",
+            f"SELECT {_JOB_COLUMNS} FROM jobs AS j JOIN sessions AS s USING (sid) WHERE j.dead = ? ORDER BY j.number",
             (int(dead),),
         )
-        return [
-            Job(
-                id_,
-                lane,
-                SessionKey(user, session),
-                _decode_payload(payload),
-                attempts,
-                not_before,
-                True,
-                bool(d),
-                error,
-            )
-            for id_, lane, user, session, payload, attempts, not_before, d, error in rows
-        ]
+        return [_job(row) for row in rows]
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
         """A user's sessions, the one with the newest message last."""
@@ -467,6 +483,15 @@ class SqliteJournal:
 
 
 _ENTRY_COLUMNS = "m.pos, m.at_us, m.tokens, m.role, m.chat, m.meta, m.id"
+
+
+_JOB_COLUMNS = "j.id, j.lane, s.user, s.session, j.payload, j.attempts, j.not_before, j.dead, j.error"
+
+
+def _job(row: tuple[Any, ...]) -> Job:
+    id_, lane, user, session, payload, attempts, not_before, dead, error = row
+    key = SessionKey(user, session)
+    return Job(id_, lane, key, _decode_payload(payload), attempts, not_before, resumed=True, dead=bool(dead), error=error)
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:

@@ -19,7 +19,8 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._lock = filelock.FileLock(directory / "remora.lock", timeout=0, is_singleton=False)
+        # not thread-local: whichever worker thread acquires it, another may release it
+        self._lock = filelock.FileLock(directory / "remora.lock", timeout=0, is_singleton=False, thread_local=False)
         self._owner = directory / "owner.json"
 
     def acquire(self) -> None:

@@ -138,6 +138,8 @@ class LanceStore:
         """Store rows with the next commit."""
         if not rows:
             return
+        if (vectors is None) == ("vector" in self._schema.names):
+            raise LongTermError("these rows and this store disagree on whether there are vectors", retryable=False)
         promise = new_promise()
         self._queue.append(_Add(rows, vectors, doubtful, promise))
         self._event.set()
@@ -166,9 +168,10 @@ class LanceStore:
                 try:
                     with _mapped("writing"):
                         await self._commit(batch)
-                except LongTermError as e:
+                except Exception as e:  # the writer must outlive whatever the driver raises
+                    error = e if isinstance(e, LongTermError) else LongTermError(f"{type(e).__name__}: {e}", retryable=False)
                     for add in batch:
-                        add.promise.reject(e)
+                        add.promise.reject(error)
                 else:
                     for add in batch:
                         add.promise.resolve(None)

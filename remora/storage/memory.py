@@ -48,9 +48,14 @@ class _Session:
 
 
 class MemoryJournal:
-    """Implements `remora.storage.ports.Journal`; nothing survives it."""
+    """Implements `remora.storage.ports.Journal`; nothing survives it.
 
-    def __init__(self) -> None:
+    Args:
+        hot_keys: idempotency keys that an image holds at most; the others are looked up.
+    """
+
+    def __init__(self, *, hot_keys: int = 1_024) -> None:
+        self._hot_keys = hot_keys
         self.instance = secrets.token_hex(3)
         self._sessions: dict[int, _Session] = {}
         self._sids: dict[Hashable, int] = {}
@@ -146,8 +151,9 @@ class MemoryJournal:
             len(session.entries) + 1,
             tuple(session.entries[session.marks.summarized :]),
             current[-1] if current else None,
-            frozenset(session.keys),
-            True,
+            frozenset(list(session.keys)[-self._hot_keys :]),
+            len(session.keys) <= self._hot_keys,
+            tuple(job for job in self._jobs.values() if job.key == key and not job.dead),
         )
 
     async def fetch(self, key: Hashable, query: Any) -> OriginalAppend | None:

@@ -170,6 +170,7 @@ class SessionImage(msgspec.Struct, frozen=True):
         summary: the newest of this generation.
         keys: digests of idempotency keys.
         keys_complete: whether `keys` holds all of them.
+        jobs: its job rows, dead letters left out.
     """
 
     sid: int
@@ -180,3 +181,4 @@ class SessionImage(msgspec.Struct, frozen=True):
     summary: Summary | None
     keys: frozenset[bytes]
     keys_complete: bool
+    jobs: tuple[Job, ...] = ()

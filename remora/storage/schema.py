@@ -71,6 +71,7 @@ CREATE TABLE jobs (
     dead INTEGER NOT NULL DEFAULT 0,
     error TEXT NOT NULL DEFAULT ''
 );
+CREATE INDEX jobs_by_session ON jobs (sid);
 """
 
 MIGRATIONS: tuple[str, ...] = (_V1,)

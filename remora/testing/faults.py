@@ -27,7 +27,7 @@ class FaultyJournal(MemoryJournal):
     """
 
     def __init__(self, fault: Callable[[], CommitFault | None], *, latency_s: Callable[[], float] = lambda: 0.0) -> None:
-        super().__init__()
+        super().__init__(hot_keys=1)
         self._fault = fault
         self._latency_s = latency_s
 

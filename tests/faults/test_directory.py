@@ -126,13 +126,14 @@ async def test_foreign_database(tmp_path: Path) -> None:
 
 
 async def test_lost_long_term_directory_is_visible_not_fatal(tmp_path: Path) -> None:
-    """G6: long-term memory that cannot be opened fails recall and flushes, and nothing else; the journal has it all."""
-    (tmp_path / "longterm").write_text("a file where a directory should be")
+    """G6, G7: long-term memory that cannot be opened fails recall and delays flushes, and nothing else; when it is back, all arrives."""
+    in_the_way = tmp_path / "longterm"
+    in_the_way.write_text("a file where a directory should be")
     config = Config.from_dict(
         {
             "tokens": {"counter": "heuristic"},
             "models": {"embedder": "none"},
-            "supervisor": {"backoff_s": 0.01},
+            "supervisor": {"backoff_s": 0.01, "max_backoff_s": 0.05},
             "recall": {"deadline_s": 60},
         }
     )
@@ -144,6 +145,11 @@ async def test_lost_long_term_directory_is_visible_not_fatal(tmp_path: Path) -> 
         assert context.sources["long_term"].status == "failed"
         assert context.messages == [{"role": "user", "content": "The key is under the flowerpot."}]
         with anyio.fail_after(30):
+            while not (jobs := await runtime.journal.jobs()) or not jobs[0].error:
+                await anyio.sleep(0.01)
+        assert "LongTermError" in jobs[0].error
+        in_the_way.unlink()
+        with anyio.fail_after(30):
             await chat.settle()
-        (dead,) = await runtime.dead_letters()
-        assert "LongTermError" in dead.error
+        assert await runtime.dead_letters() == []
+        assert len(await runtime.user("alice").recall("key")) == 1

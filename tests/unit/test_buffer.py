@@ -113,3 +113,9 @@ def test_no_cut_and_no_context_splits_a_pair(messages: list[dict[str, Any]], kee
         assert not cut or [s for s in everything if s > cut] == shown(found[cut:]) or any(u.awaiting for u in units(found)), (
             "what is kept looks as it looked before the cut"
         )
+
+
+def test_stray_results_never_block_folding() -> None:
+    """G8: results that answer nothing open do not keep a dead agent's call alive."""
+    found = entries(user(), user(), call("a", "b"), *(result("a", "x" * 40) for _ in range(10)))
+    assert cut_to_keep(found, 25) > 3

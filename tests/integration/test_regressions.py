@@ -1,0 +1,323 @@
+"""What a review found, each kept as a test: plugged-in parts that misbehave, and the edges of the life cycle."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from datetime import UTC, datetime, timezone
+from datetime import timedelta as delta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import numpy as np
+import pytest
+
+from remora import Config, Runtime
+from remora.errors import CommitFailed, InvalidMessage, JournalDamaged, OutcomeUnknown, RuntimeClosed
+from remora.testing import HashEmbedder
+from remora.tokens import CallableCounter, HeuristicCounter, count_message
+
+pytestmark = pytest.mark.anyio
+
+LEAN: dict[str, Any] = {
+    "buffer": {"token_limit": 100, "fold_ratio": 0.7, "summary_tokens": 40},
+    "long_term": {"enabled": False},
+    "tokens": {"counter": "heuristic"},
+    "supervisor": {"max_attempts": 2, "backoff_s": 0.01, "max_backoff_s": 0.02},
+}
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def sentence(number: int) -> dict[str, Any]:
+    return user(f"Sentence number {number} is about gardens and about trees.")
+
+
+async def test_aclose_spares_its_caller(tmp_path: Path) -> None:
+    """G12: closing inside the block, or from another task, cancels nothing of the host's."""
+    async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
+        await runtime.session("alice", "one").append(user("hello"))
+        await runtime.aclose()
+        await anyio.sleep(0.01)
+    async with anyio.create_task_group() as tasks, Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
+        tasks.start_soon(runtime.aclose)
+        await anyio.sleep(0.05)
+        with pytest.raises(RuntimeClosed):
+            await runtime.session("alice", "one").load()
+
+
+class Panic(BaseException):
+    """What an extension module may raise."""
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [None, b"bytes", 7, "", "cut emoji \ud83d", "word " * 50_000, Panic("p"), KeyError("k"), "cancelled"],
+    ids=lambda o: repr(o)[:20],
+)
+async def test_models_that_misbehave(tmp_path: Path, outcome: Any) -> None:
+    """G6, G11, S4.30: whatever a plugged-in model returns or raises, the fold ends, the host lives, and nothing is lost."""
+
+    async def model(_: str) -> Any:
+        if outcome == "cancelled":
+            raise anyio.get_cancelled_exc_class()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    async with Runtime(tmp_path, config=Config.from_dict(LEAN), chat_model=model) as runtime:
+        chat = runtime.session("alice", "one")
+        for number in range(12):
+            await chat.append(sentence(number))
+        with anyio.fail_after(20):
+            await chat.settle()
+        context = await chat.load()
+        assert context.pending == 0
+        assert context.summary
+        assert context.tokens <= 100
+        usable = isinstance(outcome, str) and outcome not in {"", "cancelled"}
+        assert context.sources["summary"].status == ("ok" if usable else "degraded")
+        assert len(await chat.history()) == 12
+
+
+@pytest.mark.parametrize(
+    "returned", [None, [[1.0]], "text", np.full((1, 64), np.nan), ValueError("boom"), ConnectionError("away")]
+)
+async def test_embedders_that_misbehave(tmp_path: Path, returned: Any) -> None:
+    """G6: a load with a query goes on without them and says so."""
+
+    class Bad(HashEmbedder):
+        async def embed(self, texts: Any) -> Any:
+            if isinstance(returned, Exception):
+                raise returned
+            return returned
+
+    async with Runtime(tmp_path, embedder=Bad()) as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append(user("hello"))
+        context = await chat.load(query="hello \ud800")
+        assert context.sources["long_term"].status == "failed"
+        assert context.messages == [user("hello")]
+
+
+async def test_slow_sync_embedder_meets_the_deadline(tmp_path: Path) -> None:
+    """G5: a synchronous embedder that sleeps in a thread cannot hold a load beyond its deadline."""
+    config = Config.from_dict({"recall": {"deadline_s": 0.2}, "models": {"embedding_dimension": 4}})
+
+    def slow(texts: list[str]) -> Any:
+        time.sleep(3)
+        return np.ones((len(texts), 4))
+
+    async with Runtime(tmp_path, config=config, embedder=slow) as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append(user("hello"))
+        with anyio.fail_after(2):
+            assert (await chat.load(query="hello")).sources["long_term"].status == "late"
+
+
+async def test_commit_that_failed_and_was_kept(tmp_path: Path) -> None:
+    """G4, G7: a commit reported as failed that is there after all: its messages, keys and jobs all count."""
+    async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
+        journal: Any = runtime.journal
+        chat = runtime.session("alice", "one")
+        store, armed = journal._store, [False]
+
+        async def lying(rows: Any) -> None:
+            await store(rows)
+            if armed[0]:
+                armed[0] = False
+                error = sqlite3.OperationalError("disk I/O error")
+                error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+                raise error
+
+        journal._store = lying
+        number = 0
+        while not (await chat.inspect()).pending:  # fails the very commit that starts a fold
+            armed[0] = (await chat.inspect()).buffered_tokens > 50
+            try:
+                await chat.append(sentence(number), key=f"k{number}")
+            except OutcomeUnknown:
+                again = await chat.append(sentence(number), key=f"k{number}")
+                assert again.duplicate
+            number += 1
+            if (await chat.inspect()).summary:
+                break
+        with anyio.fail_after(20):
+            await chat.settle()
+        assert (await chat.load()).pending == 0
+        assert len(await chat.history()) == number
+        assert await journal.jobs() == []
+
+
+async def test_failed_commit_with_one_place_for_a_live_session(tmp_path: Path) -> None:
+    """G10, G11: a session that must be restored does not wait for the place that it holds itself."""
+    config = Config.from_dict({**LEAN, "activation": {"max_live": 1}})
+    async with Runtime(tmp_path, config=config) as runtime:
+        journal: Any = runtime.journal
+        chat = runtime.session("alice", "one")
+        await chat.append(user("one"))
+        store = journal._store
+
+        async def full(_: Any) -> None:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        journal._store = full
+        with pytest.raises(CommitFailed):
+            await chat.append(user("two"))
+        journal._store = store
+        with anyio.fail_after(5):
+            assert (await chat.append(user("two"))).seqs == (2,)
+            assert (await runtime.session("bob", "one").append(user("one"))).seqs == (1,)
+
+
+async def test_nobody_hangs_when_the_runtime_closes(tmp_path: Path) -> None:
+    """G12: loads, keyed retries and settles under way get an answer."""
+    outcomes: list[str] = []
+
+    async def attempt(work: Any) -> None:
+        try:
+            await work()
+            outcomes.append("done")
+        except RuntimeClosed:
+            outcomes.append("closed")
+
+    class Hanging:
+        async def complete(self, _: Any) -> str:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            async with Runtime(tmp_path, config=Config.from_dict(LEAN), chat_model=Hanging()) as runtime:
+                chat = runtime.session("alice", "one")
+                for number in range(12):
+                    await chat.append(sentence(number), key=f"k{number}")
+                tasks.start_soon(attempt, chat.settle)
+                for number in range(200):
+                    tasks.start_soon(attempt, runtime.session("bob", f"{number}").load)
+                    tasks.start_soon(attempt, lambda n=number: chat.append(sentence(n), key=f"k{n % 12}"))
+                for _ in range(2):
+                    await anyio.lowlevel.checkpoint()
+    assert len(outcomes) == 401
+
+
+BEYOND = [
+    {**user("x"), "metadata": {1: 2}},
+    {**user("x"), "created_at": datetime.max.replace(tzinfo=timezone(delta(hours=-5)))},
+    {**user("x"), "created_at": datetime.min.replace(tzinfo=timezone(delta(hours=5)))},
+    {**user("x"), "created_at": float("nan")},
+    {**user("x"), "id": "\ud800"},
+    {**user("x"), "metadata": {"blob": "y" * 17_000_000}},
+]
+
+
+@pytest.mark.parametrize("number", range(len(BEYOND)))
+async def test_what_cannot_be_read_back_is_not_taken(number: int) -> None:
+    """S4.28: refused at the door, not at the next reading."""
+    async with Runtime.in_memory(config=Config.from_dict(LEAN)) as runtime:
+        with pytest.raises(InvalidMessage):
+            await runtime.session("alice", "one").append(BEYOND[number])
+
+
+async def test_deep_nesting_and_odd_types() -> None:
+    """S4.28, S1.18: too deep is refused; a tuple or a typed call comes back as what JSON makes of it."""
+    deep: Any = "leaf"
+    for _ in range(200):
+        deep = [deep]
+    async with Runtime.in_memory(config=Config.from_dict(LEAN)) as runtime:
+        chat = runtime.session("alice", "one")
+        with pytest.raises(InvalidMessage, match="deeper"):
+            await chat.append({**user("x"), "extra": deep})
+        await chat.append({**user("x"), "annotations": ({"a": 1},), "created_at": datetime(1969, 1, 1, tzinfo=UTC)})
+        assert (await chat.load()).messages == [{**user("x"), "annotations": [{"a": 1}]}]
+        assert (await chat.history())[0].created_at == datetime(1969, 1, 1, tzinfo=UTC)
+
+
+async def test_a_damaged_session_fails_alone(tmp_path: Path) -> None:
+    """G11: one unreadable row is that session's trouble, although hundreds are read at once."""
+    async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
+        for number in range(10):
+            call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+            await runtime.session("alice", f"{number}").append({"role": "assistant", "tool_calls": [call]})
+        sid = (await runtime.session("alice", "3").inspect()).sid
+        journal: Any = runtime.journal
+        await journal._writer.execute("UPDATE messages SET chat = x'81aa746f6f6c5f63616c6c73c1' WHERE pos >> 32 = ?", (sid,))
+    async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
+        outcomes: dict[int, Any] = {}
+
+        async def look(number: int) -> None:
+            try:
+                outcomes[number] = (await runtime.session("alice", f"{number}").inspect()).last_seq
+            except JournalDamaged as e:
+                outcomes[number] = e
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(10):
+                tasks.start_soon(look, number)
+        assert isinstance(outcomes.pop(3), JournalDamaged)
+        assert set(outcomes.values()) == {1}
+
+
+async def test_another_counter_keeps_its_budget(tmp_path: Path) -> None:
+    """G9: a directory that was counted by one counter keeps the budget of the next."""
+    config = Config.from_dict({**LEAN, "buffer": {"token_limit": 10_000}})
+    async with Runtime(tmp_path, config=config, counter=HeuristicCounter()) as runtime:
+        for number in range(40):
+            await runtime.session("alice", "one").append(sentence(number))
+    counter = CallableCounter(len)
+    async with Runtime(tmp_path, config=config, counter=counter) as runtime:
+        context = await runtime.session("alice", "one").load(max_tokens=500)
+        assert 0 < context.tokens == sum(count_message(counter, m) for m in context.messages) <= 500
+
+
+async def test_appends_started_in_order_stay_in_order(tmp_path: Path) -> None:
+    """G2: one sender's appends, even if it does not wait for each, keep their order."""
+    async with Runtime(tmp_path, config=Config.from_dict({**LEAN, "buffer": {"token_limit": 100_000}})) as runtime:
+        chat = runtime.session("alice", "one")
+        async with anyio.create_task_group() as tasks:
+            for number in range(300):
+                tasks.start_soon(chat.append, user(f"{number}"))
+        assert [m.content for m in await chat.history()] == [f"{number}" for number in range(300)]
+
+
+async def test_one_bad_write_does_not_split_everyones_commit(tmp_path: Path) -> None:
+    """G11: a row that cannot be stored costs its neighbours a handful of commits, not one each."""
+    async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
+        journal: Any = runtime.journal
+        chats = [runtime.session("alice", f"{number}") for number in range(200)]
+        for chat in chats:
+            await chat.append(user("first"))
+        sid = (await chats[77].inspect()).sid
+        await journal._writer.execute("INSERT INTO messages VALUES (?, 0, 0, 0, 0, x'80', NULL, NULL)", ((sid << 32) | 2,))
+        before = journal.statistics().commits
+        failed = []
+
+        async def send(number: int) -> None:
+            try:
+                await chats[number].append(user("second"))
+            except CommitFailed:
+                failed.append(number)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(200):
+                tasks.start_soon(send, number)
+        assert failed == [77]
+        assert journal.statistics().commits - before < 40
+
+
+async def test_long_waits_for_room_end(tmp_path: Path) -> None:
+    """G10: senders that wait for room have a deadline, too."""
+    config = Config.from_dict({**LEAN, "mailbox": {"max_messages": 1, "when_full": "wait"}})
+    async with Runtime(tmp_path, config=config) as runtime:
+        chat = runtime.session("alice", "one")
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                for number in range(50):
+                    tasks.start_soon(lambda n=number: chat.append(user(f"{n}")))
+        assert len(await chat.history()) == 50
+        assert msgspec.structs.asdict(runtime.statistics().directory)["refused"] == 0
