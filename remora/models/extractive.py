@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -163,6 +164,7 @@ class ExtractiveSummarizer:
         top = candidates[0].score or 1.0
         open_ = set(range(len(candidates)))
         while open_ and left > 0:
+            _give_way()
             best = max(open_, key=lambda i: _LAMBDA * candidates[i].score / top - (1 - _LAMBDA) * closeness[i])
             open_.discard(best)
             sentence = candidates[best]
@@ -192,6 +194,7 @@ def _sentences(lines: Sequence[Line]) -> list[_Sentence]:
     for line in lines:
         at = datetime.fromtimestamp(line.at_us / 1_000_000, UTC)
         head = f"{at.day} {at:%b %Y}, {line.speaker}"
+        _give_way()
         for sentence in segment("en", line.text):
             text = " ".join(sentence.split())
             if len(text) > _LONGEST_SENTENCE:
@@ -211,6 +214,7 @@ def _score(sentences: Sequence[_Sentence]) -> None:
     for sentence in sentences:
         if not sentence.words:
             continue
+        _give_way()
         counts = Counter(sentence.words)
         vector = {word: count * idf[word] for word, count in counts.items()}
         length = math.sqrt(sum(value * value for value in vector.values())) or 1.0
@@ -224,6 +228,11 @@ def _score(sentences: Sequence[_Sentence]) -> None:
         if sentence.text.endswith("?"):
             score *= 0.5
         sentence.score = score
+
+
+def _give_way() -> None:
+    """Let the event loop's thread have the interpreter: asked for, it is given up after 5 ms only, at every wake-up of the loop."""
+    time.sleep(0)
 
 
 def _cosine(a: dict[str, float], b: dict[str, float]) -> float:

@@ -97,7 +97,7 @@ async def test_embedders_that_misbehave(tmp_path: Path, returned: Any) -> None:
                 raise returned
             return returned
 
-    async with Runtime(tmp_path, embedder=Bad()) as runtime:
+    async with Runtime(tmp_path, config=Config.from_dict({"recall": {"deadline_s": 30}}), embedder=Bad()) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append(user("hello"))
         context = await chat.load(query="hello \ud800")
