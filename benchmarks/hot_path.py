@@ -3,8 +3,8 @@
     python benchmarks/hot_path.py [--smoke] [--loop asyncio|uvloop] [--json FILE]
 
 Appends are durable (`synchronous=FULL`) and go through the whole path: check, encode, count with tiktoken, turn, group commit,
-gate. Beside each figure stands a plain `sqlite3` group commit of the same rows into the same schema, in the same run, with as
-many rows per transaction as there are callers: the physical limit of one writer on this disk. Trust the ratio; the machine is shared.
+gate. Beside each figure stands a plain `sqlite3` group commit of the same rows into the same schema, in the same run, with
+as many rows per transaction as there are callers: the limit of one writer on this disk. Trust the ratio: machines are shared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,24 @@ from remora.cli.render import percentile
 from remora.messages import encode_message
 from remora.storage.schema import MIGRATIONS
 
-WORDS = "the garden bridge river morning varnish cello harbour ledger lantern window quiet seven copper walnut island".split()
+WORDS = [
+    "the",
+    "garden",
+    "bridge",
+    "river",
+    "morning",
+    "varnish",
+    "cello",
+    "harbour",
+    "ledger",
+    "lantern",
+    "window",
+    "quiet",
+    "seven",
+    "copper",
+    "walnut",
+    "island",
+]
 INSERT = "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, meta, id) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 CONFIG = Config.from_dict({"long_term": {"enabled": False}})
 
@@ -177,7 +194,8 @@ def main() -> None:
             limit = (first + plain(root / f"p{sessions}b", sessions, seconds / 2)) / 2
             row = {
                 "sessions": sessions, "appends_per_s": rate, "plain_per_s": limit, "ratio": rate / limit,
-                "rows_per_commit": per_commit, "p50_ms": percentile(latencies, 0.5) * 1e3, "p99_ms": percentile(latencies, 0.99) * 1e3,
+                "rows_per_commit": per_commit,
+                "p50_ms": percentile(latencies, 0.5) * 1e3, "p99_ms": percentile(latencies, 0.99) * 1e3,
             }  # fmt: skip
             figures["appends"].append(row)
             print(

@@ -1,8 +1,8 @@
 """Context assembly: what a model is shown, within the budget, in an order that keeps provider caches warm.
 
 The stable part goes first: the summary, then the conversation, which only grows at its end until a fold replaces its front
-(`prefix_changed` says when). What was recalled for this one question goes last but one, before the newest user message, so that it
-disturbs nothing in front of it. Budget: the conversation takes what it needs, leaving a share for recall; recalled
+(`prefix_changed` says when). What was recalled for this one question goes last but one, before the newest user message, so
+that it disturbs nothing in front of it. Budget: the conversation takes what it needs, leaving a share for recall; recalled
 lines fill that share, best first. Every piece is counted by the configured counter before it goes in (G9).
 """
 

@@ -231,7 +231,7 @@ def _score(sentences: Sequence[_Sentence]) -> None:
 
 
 def _give_way() -> None:
-    """Let the event loop's thread have the interpreter: asked for, it is given up after 5 ms only, at every wake-up of the loop."""
+    """Let the event loop have the interpreter, which a busy thread gives up after 5 ms only, at each of the loop's wake-ups."""
     time.sleep(0)
 
 

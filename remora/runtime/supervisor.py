@@ -33,8 +33,8 @@ __all__ = [
     "RetryPolicy",
     "Supervisor",
     "SupervisorStatistics",
-    "contained",
     "Verdict",
+    "contained",
 ]
 
 _logger = get_logger("remora.supervisor")

@@ -71,11 +71,9 @@ async def main():
     except DirectoryUnusable as e: print("refused:", e)
 asyncio.run(main())
 """
-    os.chmod(tmp_path, 0o755)
-    parent = tmp_path
-    while parent != parent.parent and not os.stat(parent).st_mode & 0o001:
-        os.chmod(parent, os.stat(parent).st_mode | 0o001)
-        parent = parent.parent
+    for parent in (tmp_path, *tmp_path.parents):
+        if not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o001)
     directory.chmod(0o555)
     prefix = ["setpriv", "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
     if prefix and subprocess.run([*prefix, sys.executable, "-c", ""], capture_output=True, check=False).returncode:
@@ -126,7 +124,7 @@ async def test_foreign_database(tmp_path: Path) -> None:
 
 
 async def test_lost_long_term_directory_is_visible_not_fatal(tmp_path: Path) -> None:
-    """G6, G7: long-term memory that cannot be opened fails recall and delays flushes, and nothing else; when it is back, all arrives."""
+    """G6, G7: long-term memory that cannot be opened fails recall and delays flushes, no more; when it is back, all arrives."""
     in_the_way = tmp_path / "longterm"
     in_the_way.write_text("a file where a directory should be")
     config = Config.from_dict(

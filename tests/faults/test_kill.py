@@ -1,4 +1,4 @@
-"""``kill -9`` in the middle of a replay, again and again, on real SQLite and LanceDB: nothing acknowledged is lost, nothing is there twice."""
+"""``kill -9`` in the middle of a replay, again and again, on real SQLite and LanceDB: nothing is lost, nothing is there twice."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_kill_and_replay(tmp_path: Path) -> None:
         wanted = read_conversations(file)
         async with Runtime(directory, config=Config.from_dict({"buffer": {"token_limit": 300}})) as runtime:
             await runtime.settle()
-            rows = []
+            rows: list[str] = []
             for key, planned in wanted.sessions.items():
                 history = await runtime.session(*key).history()
                 assert [m.to_chat() for m in history] == [{"content": None, **p.message} for p in planned]

@@ -318,6 +318,6 @@ async def test_long_waits_for_room_end(tmp_path: Path) -> None:
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
                 for number in range(50):
-                    tasks.start_soon(lambda n=number: chat.append(user(f"{n}")))
+                    tasks.start_soon(chat.append, user(f"{number}"))
         assert len(await chat.history()) == 50
         assert msgspec.structs.asdict(runtime.statistics().directory)["refused"] == 0

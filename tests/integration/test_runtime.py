@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +265,7 @@ async def test_more_keys_than_memory_holds(tmp_path: Path) -> None:
         chat = runtime.session("alice", "one")
         async with anyio.create_task_group() as tasks:
             for number in range(900):
-                tasks.start_soon(lambda n=number: chat.append(user(f"{n}"), key=f"k{n}"))
+                tasks.start_soon(partial(chat.append, user(f"{number}"), key=f"k{number}"))
         for number in range(900, 1_200):
             await chat.append(user(f"{number}"), key=f"k{number}")
     async with Runtime(tmp_path) as runtime:
@@ -306,12 +307,11 @@ async def test_closing_keeps_what_was_accepted(tmp_path: Path) -> None:
         else:
             acknowledged.append(number)
 
-    async with anyio.create_task_group() as tasks:
-        async with Runtime(tmp_path) as runtime:
-            for number in range(200):
-                tasks.start_soon(send, runtime, number)
-            for _ in range(3):
-                await anyio.lowlevel.checkpoint()
+    async with anyio.create_task_group() as tasks, Runtime(tmp_path) as runtime:
+        for number in range(200):
+            tasks.start_soon(send, runtime, number)
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
     assert len(acknowledged) + len(refused) == 200
     async with Runtime(tmp_path) as runtime:
         kept = [int(str(m.content)) for s in range(7) for m in await runtime.session("alice", f"{s}").history()]

@@ -115,7 +115,7 @@ def on_trio(program: Any, plan: Any, rng: random.Random, limits: DirectoryLimits
 
 
 @given(programs, faults, st.randoms(use_true_random=False), st.random_module())
-def test_history_is_linearizable(program: Any, plan: Any, rng: random.Random, _: Any) -> None:
+def test_history_is_linearizable(program: Any, plan: Any, rng: random.Random, schedule: Any) -> None:
     """G1, G2, G3, G4, G5, G6, S1.06, S1.11: appends, loads and clears at once, commits failing, folds coming back late."""
     history, _ = on_trio(program, plan, rng)
     assert linearizable(history, Model(), step) is not None, "no order explains:\n" + "\n".join(map(repr, history))
@@ -130,7 +130,7 @@ def test_history_is_linearizable(program: Any, plan: Any, rng: random.Random, _:
 
 
 @given(programs, faults, st.randoms(use_true_random=False), st.random_module())
-def test_history_is_linearizable_through_a_crowded_mailbox(program: Any, plan: Any, rng: random.Random, _: Any) -> None:
+def test_history_is_linearizable_through_a_crowded_mailbox(program: Any, plan: Any, rng: random.Random, schedule: Any) -> None:
     """G2, G10: the same with a gate that fills at once, so that every message goes through the mailbox and waits for room."""
     limits = DirectoryLimits(held_replies=1, mailbox_messages=1, wait_when_full=True, idle_s=0.05, restart_intensity=1_000)
     history, _ = on_trio(program, plan, rng, limits)
@@ -141,15 +141,18 @@ def test_schedules_differ() -> None:
     """S5.05: at least 90 % of seeds give a schedule of their own, and each seed always the same one."""
     program = [[("append", 1, None), ("load",), ("append", 1, None)] for _ in range(6)]
 
-    def schedule(seed: int) -> tuple[int, ...]:
-        trio._core._run._r.seed(seed)  # type: ignore[attr-defined]
-        return on_trio(program, [], random.Random(seed))[1]  # type: ignore[no-any-return]
+    core: Any = trio._core._run  # what hypothesis's trio plug-in sets as well
 
-    before = trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING  # type: ignore[attr-defined]
-    trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
+    def schedule(seed: int) -> tuple[int, ...]:
+        core._r.seed(seed)
+        found: tuple[int, ...] = on_trio(program, [], random.Random(seed))[1]
+        return found
+
+    before = core._ALLOW_DETERMINISTIC_SCHEDULING
+    core._ALLOW_DETERMINISTIC_SCHEDULING = True
     try:
         seen = [schedule(seed) for seed in range(60)]
         assert len(set(seen)) >= 54
         assert [schedule(seed) for seed in range(5)] == seen[:5]
     finally:
-        trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = before  # type: ignore[attr-defined]
+        core._ALLOW_DETERMINISTIC_SCHEDULING = before

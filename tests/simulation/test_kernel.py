@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import anyio
@@ -122,7 +123,7 @@ async def test_full_mailbox_refuses_the_newest() -> None:
             await core.ask(key, Load(100))
             async with anyio.create_task_group() as tasks:
                 for text in ("held", "a", "b"):
-                    tasks.start_soon(lambda t=text: core.ask(key, append(user(t)), size=50))
+                    tasks.start_soon(partial(core.ask, key, append(user(text)), size=50))
                     await breathe()
                 with pytest.raises(MailboxFull) as caught:
                     await core.ask(key, append(user("refused")), size=50)
@@ -204,7 +205,7 @@ class Touchy(SessionBehavior):
 
 @pytest.mark.anyio
 async def test_exceptions_stay_with_their_request() -> None:
-    """G11: a turn that raises fails one request; a state that breaks is restored; repeated failure is quarantined; others go on."""
+    """G11: a turn that raises fails one request; a broken state is restored; repeated failure is quarantined; others go on."""
     clock = VirtualClock()
     policy = SummaryBufferPolicy(fold_above_tokens=100, keep_tokens=50, overdraft_tokens=400)
     touchy = Touchy(policy, instance="0", flushes=False)

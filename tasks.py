@@ -1,0 +1,132 @@
+"""The task runner: one word for each thing a developer does. Needs only Python 3.11 or newer.
+
+    python3 tasks.py demo      install into .venv if need be, and run the demo
+    python3 tasks.py test      install, and run all tests
+    python3 tasks.py check     lint, types, import contract, tests: what CI runs
+
+Also: setup, lint, types, imports, unit, prop, soak, fault, bench, format. Words after the task go to the tool, as in
+``python3 tasks.py test -k recall``. Inside an active virtual environment that one is used; otherwise ``.venv`` is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = Path(sys.prefix) if sys.prefix != sys.base_prefix else ROOT / ".venv"
+BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
+
+
+def run(*command: str | Path, **environment: str) -> None:
+    done = subprocess.run([str(word) for word in command], cwd=ROOT, env={**os.environ, **environment}, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+
+
+def setup(*, dev: bool = True) -> None:
+    """Make the environment, unless it is there and nothing that it depends on has changed."""
+    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + (ROOT / "constraints.txt").read_bytes()).hexdigest()
+    stamp = VENV / f".remora-{'dev' if dev else 'run'}"
+    complete = VENV / ".remora-dev"
+    if any(mark.exists() and mark.read_text() == f"{ROOT} {wanted}" for mark in {stamp, complete}):
+        return
+    if not PYTHON.exists():
+        print(f"making {VENV}", flush=True)
+        venv.create(VENV, with_pip=True)
+    pip = (PYTHON, "-m", "pip", "--disable-pip-version-check")
+    print("installing (lancedb is large: this may take a few minutes)", flush=True)
+    run(*pip, "install", "--quiet", "--upgrade", "pip>=25.1")  # dependency groups
+    what = ("--group", "dev") if dev else ()
+    run(*pip, "install", "--quiet", "--constraint", "constraints.txt", "--editable", ".", *what)
+    stamp.write_text(f"{ROOT} {wanted}")
+
+
+def demo(*words: str) -> None:
+    setup(dev=False)
+    run(BIN / "remora", "demo", *words)
+
+
+def test(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "pytest", *words)
+
+
+def unit(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "pytest", "tests/unit", "tests/simulation", *words)
+
+
+def prop(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "pytest", "tests/property", *words)
+
+
+def soak(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "pytest", "tests/property", "-o", "timeout=0", *words, REMORA_HYPOTHESIS="soak")
+
+
+def fault(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "pytest", "tests/faults", *words)
+
+
+def lint(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "ruff", "check", *words)
+    run(PYTHON, "-m", "ruff", "format", "--check")
+
+
+def format_(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "ruff", "check", "--fix", *words)
+    run(PYTHON, "-m", "ruff", "format")
+
+
+def types(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "mypy", *words)
+
+
+def imports() -> None:
+    setup()
+    run(BIN / "lint-imports")
+
+
+def bench(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "benchmarks.hot_path", *words)
+    run(PYTHON, "-m", "benchmarks.many_sessions")
+
+
+def check() -> None:
+    lint()
+    types()
+    imports()
+    test()
+
+
+TASKS: dict[str, Callable[..., None]] = {
+    "setup": setup, "demo": demo, "test": test, "unit": unit, "prop": prop, "soak": soak, "fault": fault, "lint": lint,
+    "format": format_, "types": types, "imports": imports, "bench": bench, "check": check,
+}  # fmt: skip
+
+
+def main() -> None:
+    if len(sys.argv) < 2 or sys.argv[1] not in TASKS:
+        print(__doc__)
+        raise SystemExit(0 if sys.argv[1:2] in (["-h"], ["--help"], []) else 2)
+    TASKS[sys.argv[1]](*sys.argv[2:])
+
+
+if __name__ == "__main__":
+    if sys.version_info < (3, 11):
+        sys.exit("remora needs Python 3.11 or newer")
+    main()

@@ -1,0 +1,97 @@
+"""The examples run, as the documents show them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_quickstart(tmp_path: Path) -> None:
+    """S4.01: what was said on Monday is recalled on Friday."""
+    command = [sys.executable, str(ROOT / "examples" / "quickstart.py"), str(tmp_path / "memory")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    assert "I moved to Lisbon, and my cat is called Figaro." in done.stdout
+
+
+@pytest.mark.anyio
+async def test_asgi_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S0.28, S5.04: an ASGI server with one runtime; a retried request says nothing twice."""
+    monkeypatch.setenv("MEMORY_DIR", str(tmp_path / "memory"))
+    module = importlib.reload(importlib.import_module("examples.asgi_server"))
+    events: list[dict[str, Any]] = []
+
+    async def send(event: dict[str, Any]) -> None:
+        events.append(event)
+
+    async def post(path: str, body: dict[str, Any]) -> Any:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": json.dumps(body).encode()}
+
+        events.clear()
+        await module.app({"type": "http", "path": path}, receive, send)
+        return events[0]["status"], json.loads(events[1]["body"])
+
+    stop, started = anyio.Event(), anyio.Event()
+
+    async def lifespan_receive() -> dict[str, Any]:
+        if started.is_set():
+            await stop.wait()
+        started.set()
+        return {"type": "lifespan"}
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(module.app, {"type": "lifespan"}, lifespan_receive, send)
+        with anyio.fail_after(30):
+            while not any(event["type"] == "lifespan.startup.complete" for event in events):
+                await anyio.sleep(0.01)
+        status, answer = await post("/alice/one", {"content": "hello", "id": "r1"})
+        assert (status, answer["reply"]) == (200, "I can see 1 messages, the last: hello")
+        await post("/alice/one", {"content": "hello", "id": "r1"})
+        assert len(await module.runtime.session("alice", "one").history()) == 2
+        assert (await post("/alice/one", {"content": 7, "id": "r2"}))[0] == 400
+        assert (await post("/al%0Aice/one", {"content": "x", "id": "r3"}))[0] == 400
+        stop.set()
+
+
+def test_readme_shows_the_example() -> None:
+    """The README's embedding example is examples/asgi_server.py's own `chat`, line for line."""
+    shown = re.search(r"<!-- examples/asgi_server.py -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown is not None
+    source = (ROOT / "examples" / "asgi_server.py").read_text()
+    body = shown[1].split("async def chat")[1].split("\n\n")[0]
+    assert "async def chat" + body.rstrip() in source
+
+
+def test_benchmarks_run() -> None:
+    """S4.31: the benchmarks' smoke sizes."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.hot_path", "--smoke"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+        cwd=ROOT,
+    )
+    assert "appends/s" in done.stdout
+    command = [sys.executable, "-m", "benchmarks.many_sessions", "--sessions", "300", "--users", "30", "--messages", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT)
+    assert "301 sessions live, 901 messages stored" in done.stdout
+
+
+def test_import_is_light() -> None:
+    """`import remora` loads neither lancedb, pyarrow, numpy, tiktoken nor the embedder."""
+    program = (
+        "import sys, remora; print(sorted({'lancedb','pyarrow','numpy','tiktoken','wordllama','requests'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
