@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -110,19 +111,16 @@ def print_memories(console: Console, memories: Sequence[Memory]) -> None:
     if not memories:
         console.print("nothing found", style="yellow")
         return
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("score", justify="right", style="green")
-    table.add_column("turn / window / vector", style="dim", no_wrap=True)
-    table.add_column("where", style="cyan", no_wrap=True)
-    table.add_column("what was said")
     for memory in memories:
-        parts = " / ".join(
-            f"{memory.parts[name]:.2f}" if name in memory.parts else "   -" for name in ("turn", "window", "vector")
+        parts = ", ".join(f"{name} {value:.2f}" for name, value in memory.parts.items())
+        where = f"{memory.session} #{memory.seq}"
+        console.print(
+            Text.assemble(
+                (f"{memory.score:.2f}", "green"), "  ", (where, "cyan"), (f"  {memory.created_at:%Y-%m-%d}  {parts}", "dim")
+            )
         )
-        where = f"{memory.session} #{memory.seq}, {memory.created_at:%Y-%m-%d}"
         said = Text.assemble((f"{memory.speaker or memory.role}: ", "bold"), _short(memory.text, 400))
-        table.add_row(f"{memory.score:.2f}", parts, where, said)
-    console.print(table)
+        console.print(Padding(said, (0, 0, 0, 6)))
 
 
 def _short(text: str, length: int) -> str:
