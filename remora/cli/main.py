@@ -28,9 +28,9 @@ __all__ = ["main", "run"]
 EXIT_BAD_LINES = 3
 _DEMO_TOKENS = 1_600
 _DEMO_QUESTIONS = (
-    ("jonas", "which varnish did I choose for the boat?"),
+    ("jonas", "which note growls on the cello?"),
     ("amara", "how does the boiler trick work?"),
-    ("rafael", "where does the keeper hide the razor?"),
+    ("mei", "what did the physio prescribe?"),
 )
 
 _DESCRIPTION = "Conversation memory that rides inside an agent server: every session an actor, every acknowledgement durable."
