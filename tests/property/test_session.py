@@ -146,10 +146,16 @@ def test_marks_and_jobs_add_up(program: list[Any]) -> None:
 
 
 async def write(journal: Any, records: list[Any]) -> None:
+    failed: list[Exception] = []
+
+    def settled(_: Write, error: Exception | None) -> None:
+        if error is not None:
+            failed.append(error)
+
     for record in records:
-        failed: list[Exception] = []
-        journal.write(Write([record], lambda _, error, failed=failed: failed.append(error) if error else None))
-        assert not failed
+        journal.write(Write([record], settled))
+    await (journal._commit_queued() if isinstance(journal, SqliteJournal) else journal._commit())
+    assert not failed
 
 
 @given(programs)
@@ -165,7 +171,6 @@ def test_replay_equals_live(program: list[Any]) -> None:
         try:
             for journal in (sqlite, MemoryJournal()):
                 await write(journal, model.records)
-                await (journal._commit_queued() if isinstance(journal, SqliteJournal) else journal._commit())
                 (image,) = await journal.hydrate([KEY])
                 assert isinstance(image, SessionImage)
                 image = SessionImage(1, *(getattr(image, name) for name in image.__struct_fields__[1:]))
