@@ -162,6 +162,9 @@ async def _print_session(console: Console, runtime: Runtime, user: str, session:
 
 
 async def _command_show(console: Console, arguments: argparse.Namespace) -> int:
+    # looking at a session needs the journal alone
+    long_term = msgspec.structs.replace(arguments.configured.long_term, enabled=False)
+    arguments.configured = msgspec.structs.replace(arguments.configured, long_term=long_term)
     async with _runtime(arguments) as runtime:
         await _print_session(console, runtime, arguments.user, arguments.session, arguments.n)
     return 0

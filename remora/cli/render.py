@@ -43,9 +43,9 @@ def print_report(console: Console, report: ReplayReport) -> None:
     row("sessions", f"{report.sessions:,}")
     row("messages", f"{report.messages:,}", f"{report.added:,} added, {report.duplicates:,} there already")
     row("turns", f"{report.loads:,}", "contexts loaded, one before each answer and one at each session's end")
-    if report.loads:
-        full, context = report.full_tokens / report.loads, report.context_tokens / report.loads
-        saved = f"{1 - context / full:.0%} less" if full else ""
+    if report.live_loads and report.full_tokens:
+        full, context = report.full_tokens / report.live_loads, report.context_tokens / report.live_loads
+        saved = f"{abs(1 - context / full):.0%} {'less' if context <= full else 'more'}"
         row("tokens, full history", f"{full:,.0f}", "per turn: all that the user ever said and was told")
         row("tokens, in context", f"{context:,.0f}", f"per turn: summary and recent messages, {saved}")
     split = "[green]0[/]" if not report.split else f"[red]{report.split}[/]"

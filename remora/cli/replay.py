@@ -30,6 +30,7 @@ class ReplayReport(msgspec.Struct):
     added: int = 0
     duplicates: int = 0
     loads: int = 0
+    live_loads: int = 0
     split: int = 0
     over_budget: int = 0
     full_tokens: int = 0
@@ -114,12 +115,13 @@ async def _replay_user(
         said = 0  # tokens that this user's conversations came to so far
         for key in sessions:
             session = runtime.user(user).session(key.session)
+            live = True  # what was replayed before shows the session's end, not the turn that it was
             for planned in conversations.sessions[key]:
                 if planned.message["role"] == "assistant":
                     begun = time.perf_counter()
                     context = await session.load()
                     report.load_s.append(time.perf_counter() - begun)
-                    _judge(report, context, runtime.config.buffer.token_limit, said)
+                    _judge(report, context, runtime.config.buffer.token_limit, said if live else None)
                 while True:
                     begun = time.perf_counter()
                     try:
@@ -129,18 +131,21 @@ async def _replay_user(
                         continue
                     break
                 report.append_s.append(time.perf_counter() - begun)
-                report.added += not receipt.duplicate
+                live = not receipt.duplicate
+                report.added += live
                 report.duplicates += receipt.duplicate
                 said += runtime.message_tokens(planned.message)
                 progress(1)
             context = await session.load()
-            _judge(report, context, runtime.config.buffer.token_limit, said)
+            _judge(report, context, runtime.config.buffer.token_limit, said if live else None)
             await session.flush()  # hands over what it has not, so a replay that was cut short is completed
 
 
-def _judge(report: ReplayReport, context: Context, budget: int, said: int) -> None:
+def _judge(report: ReplayReport, context: Context, budget: int, said: int | None) -> None:
     report.loads += 1
     report.split += split_tool_calls(context.messages)
     report.over_budget += context.tokens > budget
-    report.full_tokens += said
-    report.context_tokens += context.tokens
+    if said is not None:
+        report.live_loads += 1
+        report.full_tokens += said
+        report.context_tokens += context.tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +40,9 @@ class WordLlamaEmbedder:
         return np.nan_to_num(np.asarray(self._model.embed(texts, norm=False), dtype=np.float32))
 
 
+@functools.cache
 def _load() -> Any:
+    """One copy of the weights (16 MB) serves every runtime of the process."""
     wordllama = importlib.import_module("wordllama")
     # `load()` looks for the tokenizer in a folder that the wheel spells otherwise, and then downloads it (0.4.0);
     # told that the package itself is the cache, it finds both files.

@@ -348,6 +348,8 @@ class Runtime:
         try:
             async with anyio.create_task_group() as tasks:
                 self._start(parts, left, tasks)
+                if parts.recall is not None:
+                    await self._warm()
                 task_status.started()
         except Exception:
             # A bug of ours; the host must not go down with it. Nothing that was acknowledged is lost.
@@ -366,7 +368,6 @@ class Runtime:
         parts.supervisor.start(tasks)
         parts.schedule.start(tasks)
         if parts.recall is not None:
-            tasks.start_soon(self._warm, name="remora.warm")
             tasks.start_soon(self._flush_tails, name="remora.tails")
 
     def _make_counter(self) -> TokenCounter:
@@ -443,7 +444,7 @@ class Runtime:
         return self._store
 
     async def _warm(self) -> None:
-        """Load LanceDB and the embedder before the first question needs them."""
+        """Load LanceDB and the embedder before anybody talks: importing them holds the interpreter for half a second."""
         try:
             await self.long_term()
             if self._embedder is not None and self._given_embedder is None and self._config.models.embedder == "wordllama":

@@ -72,12 +72,12 @@ _INSERT_SESSION = "INSERT INTO sessions (sid, user, session, created_us) VALUES 
 # interpreter's lock away and takes it back at every row, and waits up to 5 ms for it each time while the event loop is
 # busy: 128 rows a commit beside a busy thread, measured, 324 rows/s by executemany and 6 795 by this (39 292 and 26 580 alone).
 _INSERT_MESSAGES = (
-    "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, meta, id) SELECT m.value ->> 0, m.value ->> 1, m.value ->> 2, "
-    "m.value ->> 3, ?3, substr(?2, m.value ->> 4, m.value ->> 5), "
-    "CASE WHEN m.value ->> 6 THEN substr(?2, (m.value ->> 4) + (m.value ->> 5), m.value ->> 6) END, m.value ->> 7 "
+    "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, meta, id, key, batch) "
+    "SELECT m.value ->> 0, m.value ->> 1, m.value ->> 2, m.value ->> 3, ?3, substr(?2, m.value ->> 4, m.value ->> 5), "
+    "CASE WHEN m.value ->> 6 THEN substr(?2, (m.value ->> 4) + (m.value ->> 5), m.value ->> 6) END, m.value ->> 7, "
+    "CASE WHEN m.value ->> 8 THEN substr(?2, (m.value ->> 4) + (m.value ->> 5) + (m.value ->> 6), 16) END, m.value ->> 8 "
     "FROM json_each(?1) AS m"
 )
-_INSERT_KEY = "INSERT INTO keys (sid, digest, first, count) VALUES (?, ?, ?, ?)"
 _UPDATE_MARKS = "UPDATE sessions SET generation = ?, summarized = ?, folding = ?, flushing = ? WHERE sid = ?"
 _INSERT_SUMMARY = (
     "INSERT INTO summaries (sid, generation, through, prefix, text, tokens, degraded, model) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -90,7 +90,6 @@ _DELETE_JOB = "DELETE FROM jobs WHERE id = ?"
 # The order of storing: a row before what refers to it, a job's start before its end. Within a kind, the order of the turns.
 _STATEMENTS = (
     _INSERT_SESSION,
-    _INSERT_KEY,
     _UPDATE_MARKS,
     _INSERT_SUMMARY,
     _UPDATE_FLUSHED,
@@ -119,16 +118,20 @@ class _Rows:
         match record:
             case Appended(sid=sid, entries=entries, key=key):
                 base = sid << SEQ_BITS
+                digest = key
                 for e in entries:
                     length, meta = len(e.chat), len(e.meta) if e.meta else 0
-                    place = (base | e.seq, e.at_us, e.tokens, _ROLE_CODES[e.role], self.offset, length, meta, e.id)
+                    keyed = len(entries) if digest is not None else None
+                    place = (base | e.seq, e.at_us, e.tokens, _ROLE_CODES[e.role], self.offset, length, meta, e.id, keyed)
                     self.messages.append(place)
                     self.content.append(e.chat)
                     if e.meta:
                         self.content.append(e.meta)
                     self.offset += length + meta
-                if key is not None:
-                    rows[_INSERT_KEY].append((sid, key, entries[0].seq, len(entries)))
+                    if digest is not None:
+                        self.content.append(digest)
+                        self.offset += len(digest)
+                        digest = None  # the key stands on the first message alone
             case Opened(sid=sid, user=user, session=session, at_us=at_us):
                 rows[_INSERT_SESSION].append((sid, user, session, at_us))
             case FoldStarted(sid=sid, marks=marks, jobs=jobs) | FlushStarted(sid=sid, marks=marks, jobs=jobs):
@@ -341,8 +344,9 @@ class SqliteJournal:
             summaries[sid, generation] = Summary(through, prefix, text, tokens, bool(degraded), model)
         digests: dict[int, list[bytes]] = {}
         for sid, digest in await self._read(
-            "SELECT sid, digest FROM (SELECT k.sid, k.digest, row_number() OVER (PARTITION BY k.sid ORDER BY k.first DESC) "
-            f"AS n FROM json_each(?) AS w JOIN keys AS k ON k.sid = w.value ->> 0) WHERE n <= {_HOT_KEYS + 1}",
+            "SELECT sid, key FROM (SELECT m.pos >> 32 AS sid, m.key, "
+            "row_number() OVER (PARTITION BY m.pos >> 32 ORDER BY m.pos DESC) AS n FROM json_each(?) AS w JOIN messages AS m ON m.pos >> 32 = w.value ->> 0 AND m.key IS NOT NULL) "
+            f"WHERE n <= {_HOT_KEYS + 1}",
             (live,),
         ):
             digests.setdefault(sid, []).append(digest)
@@ -392,9 +396,11 @@ class SqliteJournal:
         assert isinstance(key, SessionKey)
         assert isinstance(query, KeyLookup)
         rows = await self._read(
-            "SELECT m.pos, m.id FROM sessions AS s JOIN keys AS k ON k.sid = s.sid AND k.digest = ? "
-            f"JOIN messages AS m ON m.pos BETWEEN (s.sid << {SEQ_BITS}) + k.first "
-            f"AND (s.sid << {SEQ_BITS}) + k.first + k.count - 1 WHERE s.user = ? AND s.session = ? ORDER BY m.pos",
+            # CROSS JOIN keeps this order, and the third condition lets the partial index be used
+            "SELECT m.pos, m.id FROM sessions AS s "
+            "CROSS JOIN messages AS k ON k.pos >> 32 = s.sid AND k.key = ? AND k.key IS NOT NULL "
+            "CROSS JOIN messages AS m ON m.pos BETWEEN k.pos AND k.pos + k.batch - 1 "
+            "WHERE s.user = ? AND s.session = ? ORDER BY m.pos",
             (query.digest, key.user, key.session),
         )
         if not rows:

@@ -37,16 +37,11 @@ CREATE TABLE messages (
     epoch INTEGER NOT NULL,       -- which ownership of the directory wrote it
     chat BLOB NOT NULL,           -- the chat dict, msgpack
     meta BLOB,                    -- the metadata dict, msgpack
-    id TEXT                       -- the sender's own id, if it gave one
+    id TEXT,                      -- the sender's own id, if it gave one
+    key BLOB,                     -- digest of the idempotency key, on the first message that came under it
+    batch INTEGER                 -- how many messages came under it
 );
-
-CREATE TABLE keys (
-    sid INTEGER NOT NULL,
-    digest BLOB NOT NULL,
-    first INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    PRIMARY KEY (sid, digest)
-) WITHOUT ROWID;
+CREATE UNIQUE INDEX messages_by_key ON messages (pos >> 32, key) WHERE key IS NOT NULL;
 
 CREATE TABLE summaries (
     sid INTEGER NOT NULL,
