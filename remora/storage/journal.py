@@ -345,7 +345,8 @@ class SqliteJournal:
         digests: dict[int, list[bytes]] = {}
         for sid, digest in await self._read(
             "SELECT sid, key FROM (SELECT m.pos >> 32 AS sid, m.key, "
-            "row_number() OVER (PARTITION BY m.pos >> 32 ORDER BY m.pos DESC) AS n FROM json_each(?) AS w JOIN messages AS m ON m.pos >> 32 = w.value ->> 0 AND m.key IS NOT NULL) "
+            "row_number() OVER (PARTITION BY m.pos >> 32 ORDER BY m.pos DESC) AS n "
+            "FROM json_each(?) AS w JOIN messages AS m ON m.pos >> 32 = w.value ->> 0 AND m.key IS NOT NULL) "
             f"WHERE n <= {_HOT_KEYS + 1}",
             (live,),
         ):
@@ -396,9 +397,9 @@ class SqliteJournal:
         assert isinstance(key, SessionKey)
         assert isinstance(query, KeyLookup)
         rows = await self._read(
-            # CROSS JOIN keeps this order, and the third condition lets the partial index be used
+            # CROSS JOIN keeps this order; the plus (no affinity) and the third condition let the partial index be used
             "SELECT m.pos, m.id FROM sessions AS s "
-            "CROSS JOIN messages AS k ON k.pos >> 32 = s.sid AND k.key = ? AND k.key IS NOT NULL "
+            "CROSS JOIN messages AS k ON k.pos >> 32 = +s.sid AND k.key = ? AND k.key IS NOT NULL "
             "CROSS JOIN messages AS m ON m.pos BETWEEN k.pos AND k.pos + k.batch - 1 "
             "WHERE s.user = ? AND s.session = ? ORDER BY m.pos",
             (query.digest, key.user, key.session),

@@ -1,0 +1,41 @@
+"""The journal's queries find their rows by an index: none may read more than it returns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora.identity import SessionKey
+from remora.storage.journal import SqliteJournal
+from remora.storage.records import KeyLookup
+
+
+@pytest.mark.anyio
+async def test_no_query_of_the_hot_path_scans(tmp_path: Path) -> None:
+    """G10: activation, keyed retries and history search; a scan would slow with the journal's size."""
+    journal: Any = await SqliteJournal.open(tmp_path / "journal.db", durability="none")
+    try:
+        asked: list[tuple[str, Any]] = []
+        read = journal._read
+
+        async def noted(sql: str, parameters: Any = ()) -> Any:
+            asked.append((sql, parameters))
+            return await read(sql, parameters)
+
+        journal._read = noted
+        key = SessionKey("alice", "one")
+        await journal._writer.execute("INSERT INTO sessions (sid, user, session, created_us) VALUES (1, 'alice', 'one', 0)")
+        await journal.hydrate([key])
+        await journal.fetch(key, KeyLookup(b"x" * 16))
+        await journal.read(key, 1, 10)
+        plans = []
+        for sql, parameters in asked:
+            plan = [row[3] for row in await journal._reader.execute_fetchall(f"EXPLAIN QUERY PLAN {sql}", parameters)]
+            plans.append(plan)
+            scans = [step for step in plan if step.startswith("SCAN") and not step.startswith(("SCAN w ", "SCAN (subquery"))]
+            assert not scans, (sql, plan)
+        assert len(plans) == 7
+    finally:
+        await journal.aclose()
