@@ -103,6 +103,8 @@ class MailboxFull(RemoraError):
 class CommitFailed(RemoraError, RuntimeError):
     """The journal refused the write and rolled it back: provably nothing of it is stored; retry when the disk is well."""
 
+    retryable = True
+
 
 class SessionQuarantined(RemoraError):
     """The session failed too often in a short time and rests; the request did not run.
@@ -110,6 +112,8 @@ class SessionQuarantined(RemoraError):
     Attributes:
         retry_after_s: seconds until the session is tried again.
     """
+
+    retryable = True
 
     def __init__(self, text: str, *, retry_after_s: float) -> None:
         super().__init__(text)
@@ -121,6 +125,8 @@ class SessionQuarantined(RemoraError):
 
 class OutcomeUnknown(RemoraError):
     """The deadline passed, or the commit's fate is uncertain: it may have taken effect. Retry with the same `key`."""
+
+    retryable = True
 
 
 # -- the runtime ------------------------------------------------------------------------------------------------------
@@ -134,7 +140,13 @@ class RuntimeClosed(RemoraError, RuntimeError):
 
 
 class StorageError(RemoraError, RuntimeError):
-    """A store cannot do what was asked (S4.30)."""
+    """A store cannot do what was asked (S4.30).
+
+    Attributes:
+        retryable: whether the same call may succeed later.
+    """
+
+    retryable = True
 
 
 class DirectoryUnusable(StorageError):
@@ -179,6 +191,8 @@ class JournalTooNew(StorageError):
 
 class JournalDamaged(StorageError):
     """The journal file is no journal, or does not hold together."""
+
+    retryable = False
 
 
 class EmbedderChanged(StorageError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import unicodedata
 from hashlib import blake2b
 from typing import NamedTuple
@@ -35,18 +36,19 @@ def validated_id(value: object, what: str) -> str:
         raise InvalidId(f"{what} must be a string, not {type(value).__name__}")
     if not value:
         raise InvalidId(f"{what} must not be empty")
+    if len(value) > MAX_ID_BYTES:
+        raise InvalidId(f"{what} is {len(value)} characters long; at most {MAX_ID_BYTES} bytes are allowed")
     if value.isascii() and value.isprintable():
-        size = len(value)
-    else:
-        try:
-            size = len(value.encode())
-        except UnicodeEncodeError:
-            raise InvalidId(f"{what} {value!r} holds a lone surrogate, which no file can keep") from None
-        for character in value:
-            if unicodedata.category(character) == "Cc":
-                raise InvalidId(f"{what} {value!r} holds the control character {character!r}; use printable text")
+        return value
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidId(f"{what} {reprlib.repr(value)} holds a lone surrogate, which no file can keep") from None
     if size > MAX_ID_BYTES:
         raise InvalidId(f"{what} is {size} bytes long; at most {MAX_ID_BYTES} are allowed")
+    for character in value:
+        if unicodedata.category(character) == "Cc":
+            raise InvalidId(f"{what} {reprlib.repr(value)} holds the control character {character!r}; use printable text")
     return value
 
 

@@ -17,7 +17,8 @@ from remora.logs import get_logger
 from remora.messages import Entry, decode_chat, plain_text, speaker_of
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Embedder, Line, Summarizer, embed_texts
-from remora.runtime.supervisor import Attempt, Verdict, contained
+from remora.runtime.containment import contained
+from remora.runtime.supervisor import Attempt, Verdict
 from remora.storage.ports import Journal, LongTermStore, MemoryRow
 from remora.storage.records import Flushed, FlushSpec, SummarizeSpec, Summary
 from remora.tokens import TokenCounter, count_message
@@ -67,7 +68,19 @@ class SummarizeHandler:
         self._max_tokens = max(max_tokens - counter.message_overhead - counter.count(prefix), 1)
 
     async def __call__(self, attempt: Attempt) -> Verdict:
-        """One attempt."""
+        """One attempt; the last comes to something, whatever happens: a fold without an end would block all later ones."""
+        try:
+            return await self._summarize(attempt)
+        except Exception as e:
+            if not attempt.last or getattr(e, "retryable", False):
+                raise
+            _logger.exception("fold_without_summary", session=attempt.job.key)
+            spec = attempt.job.payload
+            text = f"{spec.through - spec.first + 1} messages that could not be read."
+            tokens = count_message(self._counter, {"role": "system", "content": self._prefix + text})
+            return Verdict(message=SummaryReady(spec, attempt.job.id, self._prefix, text, tokens, True, "none"))
+
+    async def _summarize(self, attempt: Attempt) -> Verdict:
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(spec, SummarizeSpec)
         assert isinstance(key, SessionKey)
@@ -93,7 +106,7 @@ class SummarizeHandler:
         return Verdict(message=SummaryReady(spec, attempt.job.id, self._prefix, text, tokens, degraded, summarizer.name))
 
     async def _extract(self, previous: str | None, lines: Sequence[Line]) -> str:
-        """The extract. It is the last resort, so it must come to something: a fold without an end blocks all later ones."""
+        """The extract; at worst, the previous summary."""
         try:
             return await self._fallback.summarize(previous, lines, max_tokens=self._max_tokens)
         except Exception:

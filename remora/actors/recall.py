@@ -67,6 +67,7 @@ class Recall:
             LongTermError: the store failed.
             ModelError: the embedder failed.
         """
+        query = query.encode("utf-8", "replace").decode()  # a lone surrogate is text to Python and to nobody else
         store = await self._store()
         vector = None
         if self._embedder is not None and query.strip():

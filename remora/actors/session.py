@@ -58,6 +58,7 @@ __all__ = [
 
 SUMMARIZE_LANE = "summarize"
 FLUSH_LANE = "flush"
+_HOT_KEYS = 1_024
 _ENTRY_OVERHEAD_BYTES = 160  # of an Entry and its place in a list, beside its content
 
 
@@ -183,7 +184,8 @@ class SessionState:
         self.entries: list[Entry] = list(image.entries)
         """Messages after `marks.summarized`; the first `pending` of them are folded."""
         self.summary = image.summary
-        self.keys: set[bytes] = set(image.keys)
+        self.keys: dict[bytes, None] = dict.fromkeys(image.keys)
+        """Digests of the newest idempotency keys, at most `_HOT_KEYS`; older ones are looked up."""
         self.keys_complete = image.keys_complete
         self.answered: tuple[bytes, OriginalAppend | None] | None = None
         """The last idempotency key that was looked up, and what was found."""
@@ -423,7 +425,10 @@ class SessionBehavior:
                 state.tools += sum(1 for entry in entries if entry.calls or entry.answers)
                 state.size += sum(entry.size + _ENTRY_OVERHEAD_BYTES for entry in entries)
                 if key is not None:
-                    state.keys.add(key)
+                    state.keys[key] = None
+                    if len(state.keys) > _HOT_KEYS:
+                        del state.keys[next(iter(state.keys))]
+                        state.keys_complete = False
                     if state.answered is not None and state.answered[0] == key:
                         state.answered = None  # it was found absent, and now it is there
             case _PrefixShown(prefix=prefix):

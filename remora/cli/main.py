@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import logging
+import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import anyio
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.render import print_bad_lines, print_memories, print_report, print_session
@@ -45,6 +47,16 @@ exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but lines of the file were 
 """
 
 
+def _at_least(low: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise argparse.ArgumentTypeError(f"must be at least {low}, not {value}")
+        return value
+
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="remora", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -68,18 +80,18 @@ def _parser() -> argparse.ArgumentParser:
         "the same file it adds nothing: each message has an idempotency key made from its place and content.",
     )
     command.add_argument("file", type=Path, metavar="FILE.jsonl", help="conversations, see docs/replay-format.md")
-    command.add_argument("--concurrency", type=int, default=64, metavar="N", help="users at once (64)")
+    command.add_argument("--concurrency", type=_at_least(1), default=64, metavar="N", help="users at once (64)")
     command.add_argument("--query", metavar="TEXT", help="afterwards, recall this for every user")
 
     command = commands.add_parser("show", parents=[common], help="print a session: summary, recent messages, what is pending")
     command.add_argument("user", metavar="USER")
     command.add_argument("session", metavar="SESSION")
-    command.add_argument("-n", type=int, default=20, metavar="N", help="messages to print (20)")
+    command.add_argument("-n", type=_at_least(0), default=20, metavar="N", help="messages to print (20)")
 
     command = commands.add_parser("recall", parents=[common], help="print what a user said before that bears on a question")
     command.add_argument("user", metavar="USER")
     command.add_argument("question", metavar="QUESTION")
-    command.add_argument("-k", type=int, default=5, metavar="K", help="memories to print (5)")
+    command.add_argument("-k", type=_at_least(1), default=5, metavar="K", help="memories to print (5)")
 
     commands.add_parser(
         "demo",
@@ -114,8 +126,6 @@ def _require_memory(arguments: argparse.Namespace) -> None:
 
 
 async def _replay(console: Console, runtime: Runtime, conversations: Conversations, concurrency: int) -> ReplayReport:
-    if concurrency < 1:
-        raise InvalidInput(f"--concurrency must be positive, not {concurrency}")
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("replaying", total=conversations.messages)
@@ -139,7 +149,7 @@ async def _command_replay(console: Console, arguments: argparse.Namespace) -> in
         await _replay(console, runtime, conversations, arguments.concurrency)
         if arguments.query:
             for user in conversations.users:
-                console.rule(f"recall for {user}", align="left")
+                console.rule(Text(f"recall for {user}"), align="left")
                 print_memories(console, await runtime.user(user).recall(arguments.query))
     if conversations.passed_over:
         console.print(
@@ -236,4 +246,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """The console script."""
-    raise SystemExit(main())
+    code = main()
+    if code == 130:  # a second Ctrl-C may have cut the closing short: leave at once, the journal needs no farewell
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)

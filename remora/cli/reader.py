@@ -15,6 +15,7 @@ Lines of another ``type`` (questions, prompts) are passed over, and counted.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -85,13 +86,15 @@ def read_conversations(path: Path) -> Conversations:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)  # noqa: PLW2901
                 if not line.strip():
                     continue
                 try:
                     _take(line, found, speakers)
-                except (RemoraError, KeyError, ValueError, TypeError) as e:
+                except (RemoraError, KeyError, ValueError, TypeError, RecursionError, OverflowError) as e:
                     reason = f"the key {e} is missing" if isinstance(e, KeyError) else str(e)
-                    found.bad.append(BadLine(number, reason))
+                    found.bad.append(BadLine(number, reason if len(reason) <= 200 else reason[:199] + "…"))
     except OSError as e:
         raise InvalidInput(f"cannot read {path}: {e.strerror}") from e
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -80,21 +81,29 @@ def print_session(
     """A session's summary, its recent messages, and what is pending."""
     summary = view.summary
     if summary is not None:
-        note = f"{summary.tokens} tokens, up to message {summary.through}, by {summary.model}"
+        note = f"{summary.tokens} tokens, up to message {summary.through}, by {escape(summary.model)}"
         style = "yellow" if summary.degraded else "cyan"
         head = "summary" + (" (degraded: an extract stands in for the model's)" if summary.degraded else "")
-        console.print(Panel(escape(summary.text), title=head, subtitle=note, border_style=style, title_align="left"))
-    table = Table(title=escape(title), title_justify="left", box=None, padding=(0, 1, 0, 0), show_header=False)
+        console.print(
+            Panel(
+                Text("\n".join(map(_printable, summary.text.splitlines()))),
+                title=head,
+                subtitle=note,
+                border_style=style,
+                title_align="left",
+            )
+        )
+    table = Table(title=escape(_printable(title)), title_justify="left", box=None, padding=(0, 1, 0, 0), show_header=False)
     table.add_column(justify="right", style="dim")
     table.add_column(style="cyan")
     table.add_column()
     recent = [message for message in messages if (message.seq or 0) > view.marks.summarized]
     if len(recent) > most:
         table.add_row("…", "", f"{len(recent) - most} more")
-    for message in recent[-most:]:
+    for message in recent[len(recent) - most if len(recent) > most else 0 :]:
         pending = "pending" if (message.seq or 0) <= view.marks.folding else ""
         text = Text(_short(plain_text(message.to_chat()), 300))
-        table.add_row(str(message.seq), message.name or message.role, text, pending)
+        table.add_row(str(message.seq), Text(_short(message.name or message.role, 64)), text, pending)
     console.print(table)
     console.print(
         f"{view.last_seq} messages ever, {view.buffered} in the buffer ({view.buffered_tokens} tokens), {view.pending} folded "
@@ -113,16 +122,21 @@ def print_memories(console: Console, memories: Sequence[Memory]) -> None:
         return
     for memory in memories:
         parts = ", ".join(f"{name} {value:.2f}" for name, value in memory.parts.items())
-        where = f"{memory.session} #{memory.seq}"
+        where = f"{_printable(memory.session)} #{memory.seq}"
         console.print(
             Text.assemble(
                 (f"{memory.score:.2f}", "green"), "  ", (where, "cyan"), (f"  {memory.created_at:%Y-%m-%d}  {parts}", "dim")
             )
         )
-        said = Text.assemble((f"{memory.speaker or memory.role}: ", "bold"), _short(memory.text, 400))
+        said = Text.assemble((f"{_short(memory.speaker or memory.role, 64)}: ", "bold"), _short(memory.text, 400))
         console.print(Padding(said, (0, 0, 0, 6)))
 
 
 def _short(text: str, length: int) -> str:
-    one_line = " ".join(text.split())
+    one_line = _printable(" ".join(text.split()))
     return one_line if len(one_line) <= length else one_line[: length - 1] + "…"
+
+
+def _printable(text: str) -> str:
+    """Text that cannot drive the terminal: what people wrote is shown, not obeyed."""
+    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) == "Cc" else c for c in text)

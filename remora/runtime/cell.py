@@ -93,6 +93,7 @@ class Cell:
         "mailbox",
         "parked",
         "query",
+        "querying",
         "queued",
         "rests_until",
         "state",
@@ -107,6 +108,8 @@ class Cell:
         self.mailbox: Mailbox | None = None
         self.query: Any = None
         """What a turn missed; set while FETCHING."""
+        self.querying: Envelope | None = None
+        """The message whose turn that was."""
         self.parked: deque[Envelope] | None = None
         """Messages whose senders wait for room in the mailbox."""
         self.written = 0
@@ -225,7 +228,7 @@ class Cell:
         if self.status is CellStatus.FETCHING:
             if self.written == self.durable:
                 self._host.fetch(self)
-        elif self.mailbox:
+        elif self.mailbox or self.parked:
             self._host.ready(self)
 
     def fail(self, error: Exception) -> None:

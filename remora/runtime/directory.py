@@ -124,7 +124,7 @@ class Directory:
         cell = self._cells.get(key) or self._create(key)
         now = self._clock.monotonic()
         deadline = now + (self._limits.timeout_s if timeout_s is None else timeout_s)
-        if cell.status is CellStatus.VALID and not cell.mailbox and cell.waiting < self._limits.held_replies:
+        if cell.status is CellStatus.VALID and not cell.mailbox and not cell.parked and cell.waiting < self._limits.held_replies:
             outcome = cell.run(message)
             if not isinstance(outcome, Missing):
                 self._inline_turns += 1
@@ -222,7 +222,7 @@ class Directory:
     def missing(self, cell: Cell, envelope: Envelope, query: Any) -> None:
         """Suspend the cell, its message first in line, until the log has answered."""
         cell.status = CellStatus.FETCHING
-        cell.query = query
+        cell.query, cell.querying = query, envelope
         if cell.mailbox is None:
             cell.mailbox = Mailbox(self._limits.mailbox_messages, self._limits.mailbox_bytes)
         cell.mailbox.put_back(envelope)
@@ -256,7 +256,8 @@ class Directory:
                 # Cells that lost their state have their place already: they must not wait for room that they take up.
                 restoring = [cell for cell in self._activating if cell.bucket >= 0][:_HYDRATE]
                 if restoring:
-                    self._activating = deque(cell for cell in self._activating if cell not in set(restoring))
+                    taken = set(restoring)
+                    self._activating = deque(cell for cell in self._activating if cell not in taken)
                     await self._hydrate(restoring)
                     continue
                 if not self._has_room():
@@ -293,7 +294,7 @@ class Directory:
                 self._activations += 1
                 self._live += 1
                 self._file(cell)
-            if cell.mailbox:
+            if cell.mailbox or cell.parked:
                 self.ready(cell)
 
     async def _fetch_loop(self) -> None:
@@ -307,7 +308,8 @@ class Directory:
                 except Exception as e:
                     if cell.status is CellStatus.FETCHING:
                         cell.status = CellStatus.VALID
-                        if cell.mailbox:
+                        asker = cell.querying
+                        if asker is not None and cell.mailbox and cell.mailbox.head is asker:  # it may have left meanwhile
                             cell.mailbox.get().promise.reject(e)
                 else:
                     if cell.status is CellStatus.FETCHING:  # else the gate broke meanwhile, and it is being restored
@@ -328,7 +330,14 @@ class Directory:
             self._drain(cell)
             await anyio.lowlevel.checkpoint()
 
+    def _admit_parked(self, cell: Cell) -> None:
+        mailbox = cell.mailbox
+        if mailbox is not None:
+            while cell.parked and (cell.parked[0].promise.abandoned or mailbox.offer(cell.parked[0])):
+                cell.parked.popleft()
+
     def _drain(self, cell: Cell) -> None:
+        self._admit_parked(cell)
         mailbox = cell.mailbox
         for _ in range(_QUANTUM):
             if not mailbox or cell.status is not CellStatus.VALID or cell.waiting >= self._limits.held_replies:
@@ -341,9 +350,7 @@ class Directory:
         if cell.status is CellStatus.VALID:
             cell.last_used = self._clock.monotonic()
             self._weigh(cell)
-        if mailbox is not None:
-            while cell.parked and (cell.parked[0].promise.abandoned or mailbox.offer(cell.parked[0])):
-                cell.parked.popleft()
+        self._admit_parked(cell)
         # A full gate re-queues its cell itself when a commit lands.
         if mailbox and cell.status is CellStatus.VALID and cell.waiting < self._limits.held_replies:
             self.ready(cell)
@@ -372,6 +379,9 @@ class Directory:
                 envelope.promise.reject(
                     MailboxFull("the deadline passed before the message's turn came; nothing ran", limit="age")
                 )
+            if cell.parked:
+                self._admit_parked(cell)
+                self.ready(cell)
             if not cell.mailbox and not cell.waiting and not cell.parked and cell.status is not CellStatus.FETCHING:
                 self._attended.discard(cell)
 

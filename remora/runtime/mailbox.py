@@ -83,6 +83,11 @@ class Mailbox:
             return False
         return True
 
+    @property
+    def head(self) -> Envelope:
+        """The oldest, left where it is."""
+        return self._queue[0]
+
     def get(self) -> Envelope:
         """The oldest."""
         envelope = self._queue.popleft()

@@ -9,6 +9,7 @@ import msgspec
 
 from remora.logs import get_logger
 from remora.runtime.clock import Clock
+from remora.runtime.containment import contained
 
 __all__ = ["Schedule", "TaskStatistics"]
 
@@ -48,7 +49,7 @@ class Schedule:
             await self._clock.sleep(seconds)
             begun = self._clock.monotonic()
             try:
-                await work()
+                await contained(work)
             except Exception:
                 statistics.failures += 1
                 _logger.exception("scheduled_task_failed", task=name)

@@ -13,15 +13,16 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import anyio.abc
 import msgspec
 
-from remora.errors import CommitFailed, ReentrantAsk
+from remora.errors import ReentrantAsk
 from remora.logs import get_logger
 from remora.runtime.clock import Clock
+from remora.runtime.containment import contained
 from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, Log, Write
 from remora.runtime.promise import Promise, new_promise
 
@@ -34,11 +35,9 @@ __all__ = [
     "Supervisor",
     "SupervisorStatistics",
     "Verdict",
-    "contained",
 ]
 
 _logger = get_logger("remora.supervisor")
-Result = TypeVar("Result")
 _working_for: ContextVar[Hashable | None] = ContextVar("remora_working_for", default=None)
 
 
@@ -139,6 +138,7 @@ class Supervisor:
         self._settling: dict[Hashable, list[Promise]] = {}
         self._timer_event = anyio.Event()
         self._ticket = 0
+        self._abandoned: Exception | None = None
 
     def add_lane(self, lane: Lane) -> None:
         """Register a lane; before `start`."""
@@ -149,7 +149,7 @@ class Supervisor:
     def submit(self, jobs: Iterable[Job]) -> None:
         """Take jobs whose rows are durable. A job that is known already is not taken twice."""
         for job in jobs:
-            if job.id in self._known:
+            if job.id in self._known or job.lane not in self._lanes:  # a lane that is switched off: its jobs keep in the log
                 continue
             self._known[job.id] = job
             self._outstanding[job.key] = self._outstanding.get(job.key, 0) + 1
@@ -197,6 +197,11 @@ class Supervisor:
             lane.delayed = kept
         return found
 
+    @staticmethod
+    def in_a_job() -> bool:
+        """Whether the caller is one of the supervisor's own jobs."""
+        return _working_for.get() is not None
+
     async def settle(self, key: Hashable) -> None:
         """Return when no job of `key` is queued, delayed or running (dead letters do not count).
 
@@ -206,6 +211,8 @@ class Supervisor:
         if _working_for.get() == key:
             raise ReentrantAsk(f"a background job of {key!r} waits for {key!r} to settle, which waits for that job")
         while self._outstanding.get(key):
+            if self._abandoned is not None:
+                raise self._abandoned
             promise = new_promise()
             self._settling.setdefault(key, []).append(promise)
             await promise.wait()
@@ -250,7 +257,7 @@ class Supervisor:
                 verdict = await contained(lane.handler, attempt)
         except Exception as e:
             self._scopes.pop(job.id, None)
-            await self._failed(lane, job, e, last=attempt.last)
+            await self._failed(lane, attempt, e, last=attempt.last)
             return
         finally:
             _working_for.reset(token)
@@ -269,12 +276,13 @@ class Supervisor:
                 await self._durable((*verdict.records, JobDone(job.id)))
         except Exception as e:
             # The work is done but its end is not recorded: do it again, which it must bear.
-            await self._failed(lane, job, e, last=attempt.last and isinstance(e, CommitFailed))
+            await self._failed(lane, attempt, e, last=False)
             return
         lane.done += 1
         self._finish(job)
 
-    async def _failed(self, lane: Lane, job: Job, error: Exception, *, last: bool) -> None:
+    async def _failed(self, lane: Lane, attempt: Attempt, error: Exception, *, last: bool) -> None:
+        job = attempt.job
         attempts = job.attempts + 1
         text = f"{type(error).__name__}: {error}"
         if job.id in self._cancelled:
@@ -300,7 +308,11 @@ class Supervisor:
         else:
             again = msgspec.structs.replace(job, attempts=attempts, resumed=True, error=text)
             self._known[job.id] = again
-            self._delay(lane, again, wait_s)
+            if job.id in self._expedited and not attempt.expedited:  # asked for while this failure was being recorded
+                lane.queue.appendleft(again)
+                lane.event.set()
+            else:
+                self._delay(lane, again, wait_s)
 
     def _finish(self, job: Job) -> None:
         self._known.pop(job.id, None)
@@ -328,6 +340,7 @@ class Supervisor:
 
     def abandon(self, error: Exception) -> None:
         """Fail whoever waits for jobs to settle; they stay in the log."""
+        self._abandoned = error
         for promises in self._settling.values():
             for promise in promises:
                 promise.reject(error)
@@ -367,21 +380,3 @@ class Supervisor:
     def statistics(self) -> SupervisorStatistics:
         """Every lane's counters."""
         return SupervisorStatistics({name: lane.statistics() for name, lane in self._lanes.items()})
-
-
-async def contained(function: Callable[..., Awaitable[Result]], *arguments: Any, **options: Any) -> Result:
-    """Call what others plugged in: whatever it raises, short of the process's own end, comes out as an Exception.
-
-    An HTTP client may leak a cancellation that nobody asked for, an extension module a panic that is no Exception; neither
-    may end a worker. A real cancellation passes.
-    """
-    try:
-        return await function(*arguments, **options)
-    except (Exception, KeyboardInterrupt, SystemExit):
-        raise
-    except anyio.get_cancelled_exc_class() as e:
-        if anyio.current_effective_deadline() == float("-inf"):
-            raise
-        raise RuntimeError("cancelled from within") from e
-    except BaseException as e:
-        raise RuntimeError(f"{type(e).__name__}: {e}") from e

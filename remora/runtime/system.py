@@ -23,7 +23,7 @@ from remora.actors.recall import Recall
 from remora.actors.session import FLUSH_LANE, SUMMARIZE_LANE, Flush, Inspect, SessionBehavior, SessionView
 from remora.actors.summary import ChatSummarizer
 from remora.config import Config
-from remora.errors import ConfigError, EmbedderChanged, RuntimeClosed, StorageError
+from remora.errors import ConfigError, EmbedderChanged, ReentrantAsk, RuntimeClosed, StorageError
 from remora.identity import SessionKey, validated_id
 from remora.logs import get_logger
 from remora.messages import MessageLike, encode_message
@@ -32,6 +32,7 @@ from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import ChatModelLike, Embedder, EmbedderLike, Summarizer, as_chat_model, as_embedder
 from remora.runtime.actor import Turn
 from remora.runtime.clock import Clock, SystemClock
+from remora.runtime.containment import contained
 from remora.runtime.directory import Directory, DirectoryLimits, DirectoryStatistics
 from remora.runtime.handles import Session, User
 from remora.runtime.log import Job, LogStatistics
@@ -225,26 +226,36 @@ class Runtime:
         parts = self._parts
         if parts is None:
             return
+        if parts.supervisor.in_a_job():
+            raise ReentrantAsk("a background job closes the runtime, which waits for that job")
         parts.directory.stop_intake()
-        with anyio.move_on_after(self._config.supervisor.drain_s, shield=True) as scope:
-            await parts.directory.drain()
-        parts.directory.abandon(RuntimeClosed("the runtime closed before this could be committed"))
-        if scope.cancelled_caught:
-            _logger.error("drain_timed_out", seconds=self._config.supervisor.drain_s)
-        parts.supervisor.abandon(RuntimeClosed("the runtime closed; jobs that are left go on at the next start"))
-        self._parts = None
-        self._closed = True
-        assert self._tasks is not None
-        self._tasks.cancel_scope.cancel()
+        try:
+            with anyio.move_on_after(self._config.supervisor.drain_s, shield=True) as scope:
+                await parts.directory.drain()
+            if scope.cancelled_caught:
+                _logger.error("drain_timed_out", seconds=self._config.supervisor.drain_s)
+        finally:  # even where the event loop's own cancellation broke the shield, nobody is left waiting
+            self._abandon(
+                parts, RuntimeClosed("the runtime closed before this could be done; what is in the journal goes on later")
+            )
+            assert self._tasks is not None
+            self._tasks.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):
             await self._ended.wait()
+
+    def _abandon(self, parts: _Parts, error: RuntimeClosed) -> None:
+        parts.directory.stop_intake()
+        parts.directory.abandon(error)
+        parts.supervisor.abandon(error)
+        self._parts = None
+        self._closed = True
 
     @asynccontextmanager
     async def _live(self) -> AsyncIterator[None]:
         lock = DirectoryLock(self._directory) if self._directory is not None else None
-        if lock is not None:
-            await anyio.to_thread.run_sync(lock.acquire)
         try:
+            if lock is not None:
+                await anyio.to_thread.run_sync(lock.acquire)
             async with self._opened_journal() as journal:
                 # What can fail comes before the task group, which would wrap its exception.
                 parts = await self._build(journal)
@@ -301,7 +312,9 @@ class Runtime:
         recount = None
         named = _counter_name(counter)
         if await journal.setting("counter", named) != named:
-            # Rows hold the first counter's figures; a budget is kept by today's (G9).
+            await journal.setting("counters", "several")
+        if await journal.setting("counters"):
+            # Rows hold the figures of the counter that they were written under; a budget is kept by today's (G9).
             recount = partial(count_message, counter)
         behavior = SessionBehavior(policy, instance=journal.instance, flushes=long_term, recount=recount)
 
@@ -351,13 +364,13 @@ class Runtime:
                 if parts.recall is not None:
                     await self._warm()
                 task_status.started()
-        except Exception:
+        except (KeyboardInterrupt, SystemExit, anyio.get_cancelled_exc_class()):
+            raise
+        except BaseException:
             # A bug of ours; the host must not go down with it. Nothing that was acknowledged is lost.
             _logger.exception("background_failed")
-            parts.directory.stop_intake()
-            parts.directory.abandon(RuntimeClosed("remora's background work failed; the log says why"))
-            parts.supervisor.abandon(RuntimeClosed("remora's background work failed; the log says why"))
         finally:
+            self._abandon(parts, RuntimeClosed("remora's background work has ended; if nobody closed it, the log says why"))
             self._ended.set()
 
     def _start(self, parts: _Parts, left: list[Job], tasks: anyio.abc.TaskGroup) -> None:
@@ -428,7 +441,9 @@ class Runtime:
 
         Raises:
             LongTermError: it cannot be opened; the next call tries again.
+            RuntimeClosed: the runtime is not open.
         """
+        _ = self._open
         if self._store is None:
             async with self._store_lock:
                 if self._store is None:
@@ -446,9 +461,9 @@ class Runtime:
     async def _warm(self) -> None:
         """Load LanceDB and the embedder before anybody talks: importing them holds the interpreter for half a second."""
         try:
-            await self.long_term()
+            await contained(self.long_term)
             if self._embedder is not None and self._given_embedder is None and self._config.models.embedder == "wordllama":
-                await self._embedder.embed(["warm"])
+                await contained(self._embedder.embed, ["warm"])
         except Exception:
             _logger.exception("warming_failed")  # whoever needs it tries again, and says why it fails
 

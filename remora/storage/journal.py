@@ -186,7 +186,7 @@ class SqliteJournal:
         """
         connections: list[aiosqlite.Connection] = []
         try:
-            writer = await aiosqlite.connect(path, isolation_level=None)
+            writer = await _daemonic(aiosqlite.connect(path, isolation_level=None))
             connections.append(writer)
             await _check_and_migrate(writer, path)
             await writer.execute("PRAGMA journal_mode = WAL")
@@ -195,7 +195,7 @@ class SqliteJournal:
             await writer.execute("PRAGMA journal_size_limit = 67108864")
             # The supervisor checkpoints from the other connection; this bound is for when it cannot keep up.
             await writer.execute("PRAGMA wal_autocheckpoint = 16384")
-            reader = await aiosqlite.connect(path, isolation_level=None)
+            reader = await _daemonic(aiosqlite.connect(path, isolation_level=None))
             connections.append(reader)
             await reader.execute("PRAGMA busy_timeout = 5000")
             await reader.execute("PRAGMA cache_size = -65536")
@@ -511,6 +511,13 @@ def _entry(row: tuple[Any, ...]) -> Entry:
     elif role == "tool":
         answers = decode_chat(chat)["tool_call_id"]
     return Entry(pos & _SEQ_MASK, at_us, tokens, role, chat, meta, id_, calls, answers)
+
+
+def _daemonic(connection: aiosqlite.Connection) -> aiosqlite.Connection:
+    """Let the process end although a connection was left open, by a second Ctrl-C, say: a journal needs no farewell."""
+    thread: Any = getattr(connection, "_thread", connection)
+    thread.daemon = True
+    return connection
 
 
 async def _check_and_migrate(connection: aiosqlite.Connection, path: Path) -> None:

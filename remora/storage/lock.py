@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +23,8 @@ class DirectoryLock:
         # not thread-local: whichever worker thread acquires it, another may release it
         self._lock = filelock.FileLock(directory / "remora.lock", timeout=0, is_singleton=False, thread_local=False)
         self._owner = directory / "owner.json"
+        self._guard = threading.Lock()
+        self._given_up = False
 
     def acquire(self) -> None:
         """Make the directory if need be, and own it. Blocks on the file system, never on another process.
@@ -34,7 +37,10 @@ class DirectoryLock:
             self._directory.mkdir(parents=True, exist_ok=True)
             if not os.access(self._directory, os.W_OK | os.X_OK):
                 raise PermissionError(13, "no permission to write")
-            self._lock.acquire()
+            with self._guard:
+                if self._given_up:  # whoever wanted it was cancelled while this thread was on its way
+                    return
+                self._lock.acquire()
             self._owner.write_text(json.dumps({"pid": os.getpid(), "since": datetime.now(UTC).isoformat(timespec="seconds")}))
         except filelock.Timeout:
             pid, since = self._read_owner()
@@ -52,10 +58,12 @@ class DirectoryLock:
             ) from e
 
     def release(self) -> None:
-        """Give it up."""
-        if self._lock.is_locked:
-            self._owner.unlink(missing_ok=True)
-            self._lock.release()
+        """Give it up, for good."""
+        with self._guard:
+            self._given_up = True
+            if self._lock.is_locked:
+                self._owner.unlink(missing_ok=True)
+                self._lock.release()
 
     def _read_owner(self) -> tuple[int | None, str | None]:
         try:

@@ -33,6 +33,7 @@ from remora.config import LongTermConfig
 from remora.errors import LongTermError
 from remora.identity import user_key
 from remora.logs import get_logger
+from remora.runtime.containment import contained
 from remora.runtime.promise import Promise, new_promise
 from remora.storage.ports import Candidate, LongTermStatistics, MemoryRow, Vector
 
@@ -167,7 +168,7 @@ class LanceStore:
                     rows += len(batch[-1].rows)
                 try:
                     with _mapped("writing"):
-                        await self._commit(batch)
+                        await contained(self._commit, batch)
                 except Exception as e:  # the writer must outlive whatever the driver raises
                     error = e if isinstance(e, LongTermError) else LongTermError(f"{type(e).__name__}: {e}", retryable=False)
                     for add in batch:

@@ -105,7 +105,43 @@ def test_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["show", "alice", "mondy", "--dir", str(memory)]) == 1
     assert "alice has: monday" in capsys.readouterr().err
     assert main(["recall", "nobody", "x", "--dir", str(memory)]) == 1
-    assert main(["replay", str(file), "--dir", str(memory), "--concurrency", "0"]) == 1
+    for wrong in (
+        ["replay", str(file), "--concurrency", "0"],
+        ["show", "alice", "monday", "-n", "-1"],
+        ["recall", "a", "b", "-k", "0"],
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main([*wrong, "--dir", str(memory)])
+        assert stopped.value.code == 2
+
+
+@pytest.mark.usefixtures("wide")
+def test_user_data_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What people wrote, ids and names among it, is shown and not obeyed: neither markup nor escape sequences."""
+    messages = [{"role": "user", "name": "[/b]", "content": "[red]markup[/] \x1b]0;title\x07\x1b[2J bell"}]
+    file = write(tmp_path / "odd.jsonl", {"user": "[/x]", "session": "[/y]", "messages": messages})
+    where = ["--dir", str(tmp_path / "memory")]
+    assert main(["replay", str(file), *where, "--query", "bell"]) == 0
+    assert main(["show", "[/x]", "[/y]", *where]) == 0
+    assert main(["show", "[/x]", "[/y]", *where, "-n", "0"]) == 0
+    assert main(["recall", "[/x]", "bell \udcff", *where]) == 0
+    shown = capsys.readouterr().out
+    assert "[red]markup[/]" in shown
+    assert "\x1b]" not in shown
+    assert "\x07" not in shown
+
+
+def test_files_of_other_making(tmp_path: Path) -> None:
+    """A byte order mark, Windows line ends, absurd nesting, dates past the calendar: read, or named by number."""
+    path = tmp_path / "odd.jsonl"
+    good = json.dumps(chat("alice", "one", "hello")).encode()
+    late = json.dumps({**chat("alice", "two", "a", "b"), "timestamp": "9999-12-31T23:59:59Z"}).encode()
+    long_id = json.dumps({**chat("x" * 200_000, "two", "a")}).encode()
+    path.write_bytes(b"\xef\xbb\xbf" + good + b"\r\n" + b"[" * 200_000 + b"\r\n" + late + b"\n\xff\xfe\n" + long_id + b"\n")
+    found = read_conversations(path)
+    assert found.messages == 1
+    assert [bad.number for bad in found.bad] == [2, 3, 4, 5]
+    assert all(len(bad.reason) <= 200 for bad in found.bad)
 
 
 def test_four_shapes_of_lines(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from datetime import UTC, datetime, timezone
@@ -11,7 +12,6 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-import msgspec
 import numpy as np
 import pytest
 
@@ -312,14 +312,156 @@ async def test_one_bad_write_does_not_split_everyones_commit(tmp_path: Path) -> 
         assert journal.statistics().commits - before < 40
 
 
-async def test_long_waits_for_room_end(tmp_path: Path) -> None:
-    """G10: senders that wait for room have a deadline, too."""
-    config = Config.from_dict({**LEAN, "mailbox": {"max_messages": 1, "when_full": "wait"}})
-    async with Runtime(tmp_path, config=config) as runtime:
+async def test_flush_jobs_left_by_an_earlier_configuration(tmp_path: Path) -> None:
+    """G11: with long-term memory switched off, jobs for it wait in the journal and harm nobody; switched on again, they run."""
+
+    class Hanging(HashEmbedder):
+        async def embed(self, texts: Any) -> Any:
+            await anyio.sleep_forever()
+
+    async with Runtime(tmp_path, embedder=Hanging()) as runtime:
         chat = runtime.session("alice", "one")
+        await chat.append(user("the key is under the flowerpot"))
+        await chat.flush()
+    async with Runtime(tmp_path, config=Config.from_dict({"long_term": {"enabled": False}})) as runtime:
+        with anyio.fail_after(10):
+            assert len(await runtime.session("alice", "one").history()) == 1
+            await runtime.session("bob", "one").append(user("hello"))
+            await runtime.settle()
+    async with Runtime(tmp_path, embedder=HashEmbedder()) as runtime:
         with anyio.fail_after(20):
-            async with anyio.create_task_group() as tasks:
-                for number in range(50):
-                    tasks.start_soon(chat.append, user(f"{number}"))
-        assert len(await chat.history()) == 50
-        assert msgspec.structs.asdict(runtime.statistics().directory)["refused"] == 0
+            await runtime.settle()
+        assert len(await runtime.user("alice").recall("flowerpot")) == 1
+
+
+async def test_disk_that_fails_longer_than_any_job_tries(tmp_path: Path) -> None:
+    """G6, G7: a disk that is full for many attempts delays folds; it buries none."""
+    async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
+        journal: Any = runtime.journal
+        chat = runtime.session("alice", "one")
+        store, attempts, broken = journal._store, [0], [False]
+
+        async def failing(rows: Any) -> None:
+            if broken[0]:
+                attempts[0] += 1
+                raise sqlite3.OperationalError("database or disk is full")
+            await store(rows)
+
+        journal._store = failing
+        while not (await chat.inspect()).pending:
+            await chat.append(sentence(1))
+        broken[0] = True
+        with anyio.fail_after(20):
+            while attempts[0] < 12:
+                await anyio.sleep(0.01)
+        broken[0] = False
+        with anyio.fail_after(20):
+            await chat.settle()
+        assert (await chat.load()).summary
+        assert await runtime.dead_letters() == []
+
+
+async def test_fold_of_messages_that_cannot_be_read(tmp_path: Path) -> None:
+    """G6: a fold has no way to fail for good: at worst its summary says how many messages there were."""
+    async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
+        journal: Any = runtime.journal
+
+        async def unreadable(*_: Any) -> Any:
+            raise JournalDamaged("gone")
+
+        journal.read = unreadable
+        chat = runtime.session("alice", "one")
+        for number in range(8):
+            await chat.append(sentence(number))
+        with anyio.fail_after(20):
+            await chat.settle()
+        context = await chat.load()
+        assert "could not be read" in (context.summary or "")
+        assert context.sources["summary"].status == "degraded"
+
+
+async def test_job_that_closes_the_runtime(tmp_path: Path) -> None:
+    """G11: refused at once, since closing waits for that job."""
+    holder: list[Runtime] = []
+
+    class Closing:
+        async def complete(self, _: Any) -> str:
+            await holder[0].aclose()
+            return "unreachable"
+
+    with anyio.fail_after(20):
+        async with Runtime(tmp_path, config=Config.from_dict(LEAN), chat_model=Closing()) as runtime:
+            holder.append(runtime)
+            chat = runtime.session("alice", "one")
+            for number in range(8):
+                await chat.append(sentence(number))
+            await chat.settle()
+            assert (await chat.load()).sources["summary"].status == "degraded"
+
+
+async def test_counters_there_and_back(tmp_path: Path) -> None:
+    """G9: rows counted by several counters keep the budget of the one in force."""
+    config = Config.from_dict({**LEAN, "buffer": {"token_limit": 10_000}})
+    for counter in (CallableCounter(len), HeuristicCounter(), CallableCounter(len)):
+        async with Runtime(tmp_path, config=config, counter=counter) as runtime:
+            chat = runtime.session("alice", "one")
+            for number in range(20):
+                await chat.append(sentence(number))
+            context = await chat.load(max_tokens=600)
+            assert 0 < context.tokens == sum(count_message(counter, m) for m in context.messages) <= 600
+
+
+async def test_native_cancellation_while_closing(tmp_path: Path) -> None:
+    """G12: a host that cancels twice, as asyncio does on a second Ctrl-C, leaves nobody hanging and no lock behind."""
+    outcomes: list[str] = []
+
+    async def host() -> None:
+        async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
+            chats = [runtime.session("alice", f"{n}") for n in range(3)]
+
+            async def send(chat: Any) -> None:
+                try:
+                    await chat.append(user("x"))
+                    outcomes.append("done")
+                except RuntimeClosed:
+                    outcomes.append("closed")
+
+            sends.extend(asyncio.create_task(send(chat)) for chat in chats)
+            await asyncio.sleep(3600)
+
+    sends: list[asyncio.Task[None]] = []
+    task = asyncio.create_task(host())
+    while not sends:
+        await asyncio.sleep(0.001)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    with anyio.fail_after(10):
+        await asyncio.wait([task, *sends])
+    assert len(outcomes) == 3
+    async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
+        await runtime.session("alice", "0").load()
+
+
+async def test_odd_queries(tmp_path: Path) -> None:
+    """S2.12: half an emoji, quotes and operators are text to search for."""
+    async with Runtime(tmp_path, embedder=HashEmbedder()) as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append(user("hello there"))
+        await chat.flush()
+        await chat.settle()
+        for query in ("cut \ud83d", "", "   ", '"unclosed', "a AND (b OR", "the", "🚀", "x" * 5_000):
+            await runtime.user("alice").recall(query)
+            assert (await chat.load(query=query)).sources["long_term"].status == "ok"
+
+
+async def test_closed_is_closed(tmp_path: Path) -> None:
+    """G12: every verb of a runtime that is not open says so."""
+    runtime = Runtime(tmp_path, config=Config.from_dict(LEAN))
+    for _ in range(2):
+        for verb in (runtime.long_term, runtime.long_term_statistics, runtime.counts, runtime.settle, runtime.dead_letters):
+            with pytest.raises(RuntimeClosed):
+                await verb()
+        if runtime._lifetime is None:
+            async with runtime:
+                pass

@@ -175,6 +175,34 @@ async def test_waiting_for_room() -> None:
 
 
 @pytest.mark.anyio
+async def test_waiting_for_room_ends_at_the_deadline() -> None:
+    """G10: a sender that waits for room is refused at its deadline; one that comes later does not overtake those that wait."""
+    journal, clock = Gated(), VirtualClock()
+    limits = DirectoryLimits(held_replies=1, mailbox_messages=1, wait_when_full=True)
+    outcomes: dict[str, Any] = {}
+
+    async def ask(core: Kernel, name: str, timeout_s: float) -> None:
+        try:
+            outcomes[name] = (await core.ask(KEY, append(user(name)), timeout_s=timeout_s)).seqs
+        except (MailboxFull, OutcomeUnknown) as e:
+            outcomes[name] = e
+
+    async with kernel(journal, clock=clock, limits=limits) as core:
+        await core.ask(KEY, Load(100))
+        async with anyio.create_task_group() as tasks:
+            for name, timeout_s in (("held", 60), ("queued", 2), ("parked briefly", 2), ("parked", 60)):
+                tasks.start_soon(ask, core, name, timeout_s)
+                await breathe()
+            await clock.advance(3)
+            assert isinstance(outcomes["queued"], MailboxFull)
+            assert isinstance(outcomes["parked briefly"], MailboxFull)
+            tasks.start_soon(ask, core, "late", 60)
+            await breathe()
+            journal.open.set()
+        assert (outcomes["held"], outcomes["parked"], outcomes["late"]) == ((1,), (2,), (3,))
+
+
+@pytest.mark.anyio
 async def test_failed_commit_is_forgotten_everywhere() -> None:
     """G3, G4: who saw the lost state is told; the next request sees the journal's truth."""
     faults: list[Any] = [None, "refused", None, "kept"]
