@@ -463,7 +463,7 @@ class Directory:
     async def drain(self) -> None:
         """Wait until every accepted message has run and every write is durable."""
         while any(cell.mailbox or cell.waiting or not cell.clean for cell in self._cells.values()):
-            await self._clock.sleep(0.001)
+            await self._clock.sleep(0.002)
 
     def abandon(self, error: Exception) -> None:
         """Fail whoever still waits; for the end of a drain that took too long."""

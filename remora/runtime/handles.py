@@ -83,6 +83,9 @@ class Session:
     ) -> Receipt:
         """Add one message or many, all or none; returns when they are durable (G3, G4).
 
+        A sender that awaits each append has its messages in that order. Appends that one task starts without waiting keep
+        their order as well, but for batches over 16 000 characters, whose tokens are counted in a thread meanwhile.
+
         Args:
             messages: dicts in the OpenAI chat format, or `Message` objects.
             key: idempotency key: a second append under it, restart or not, adds nothing and returns the original numbers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -259,7 +259,7 @@ class Runtime:
             async with self._opened_journal() as journal:
                 # What can fail comes before the task group, which would wrap its exception.
                 parts = await self._build(journal)
-                left = [job for job in await journal.jobs() if parts.recall is not None or job.lane != FLUSH_LANE]
+                left = await journal.jobs()
                 async with anyio.create_task_group() as host:
                     await host.start(self._run, parts, left)
                     try:
@@ -356,7 +356,7 @@ class Runtime:
         planner = Planner(recall, counter, config.recall)
         return _Parts(journal, directory, supervisor, schedule, planner, recall, counter)
 
-    async def _run(self, parts: _Parts, left: list[Job], *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    async def _run(self, parts: _Parts, left: Sequence[Job], *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """All background tasks, in a group of their own: closing cancels them and not the caller, whose group is the host's."""
         try:
             async with anyio.create_task_group() as tasks:
@@ -373,7 +373,7 @@ class Runtime:
             self._abandon(parts, RuntimeClosed("remora's background work has ended; if nobody closed it, the log says why"))
             self._ended.set()
 
-    def _start(self, parts: _Parts, left: list[Job], tasks: anyio.abc.TaskGroup) -> None:
+    def _start(self, parts: _Parts, left: Sequence[Job], tasks: anyio.abc.TaskGroup) -> None:
         self._parts, self._tasks = parts, tasks
         tasks.start_soon(parts.journal.run, name="remora.journal.writer")
         parts.directory.start(tasks)

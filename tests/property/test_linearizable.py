@@ -63,6 +63,9 @@ operations = st.one_of(
     st.tuples(st.just("clear")),
 )
 programs = st.lists(st.lists(operations, min_size=1, max_size=4), min_size=1, max_size=4)
+# A generator of its own, not hypothesis's: that one ends an example by an exception wherever a number is drawn from it, and a
+# job would take that for its model's failure.
+seeds = st.integers(0, 2**32).map(random.Random)
 faults = st.lists(st.sampled_from([None, None, None, "refused", "lost", "kept"]), max_size=12)
 
 
@@ -114,7 +117,7 @@ def on_trio(program: Any, plan: Any, rng: random.Random, limits: DirectoryLimits
     return anyio.run(run, program, plan, rng, limits, backend="trio", backend_options={"clock": clock})
 
 
-@given(programs, faults, st.randoms(use_true_random=False), st.random_module())
+@given(programs, faults, seeds, st.random_module())
 def test_history_is_linearizable(program: Any, plan: Any, rng: random.Random, schedule: Any) -> None:
     """G1, G2, G3, G4, G5, G6, S1.06, S1.11: appends, loads and clears at once, commits failing, folds coming back late."""
     history, _ = on_trio(program, plan, rng)
@@ -129,7 +132,7 @@ def test_history_is_linearizable(program: Any, plan: Any, rng: random.Random, sc
     assert all(stored[seq - 1] == text for seq, text in acknowledged)
 
 
-@given(programs, faults, st.randoms(use_true_random=False), st.random_module())
+@given(programs, faults, seeds, st.random_module())
 def test_history_is_linearizable_through_a_crowded_mailbox(program: Any, plan: Any, rng: random.Random, schedule: Any) -> None:
     """G2, G10: the same with a gate that fills at once, so that every message goes through the mailbox and waits for room."""
     limits = DirectoryLimits(held_replies=1, mailbox_messages=1, wait_when_full=True, idle_s=0.05, restart_intensity=1_000)
