@@ -57,7 +57,7 @@ def step(model: Model, operation: Operation) -> Model | None:
 
 
 operations = st.one_of(
-    st.tuples(st.just("append"), st.integers(1, 3), st.sampled_from([None, None, "k1", "k2"])),
+    st.tuples(st.just("append"), st.integers(1, 3), st.sampled_from([None, None, "k1", "k2", "k3"])),
     st.tuples(st.just("append"), st.integers(1, 3), st.none()),
     st.tuples(st.just("load")),
     st.tuples(st.just("clear")),

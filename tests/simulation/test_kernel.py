@@ -412,3 +412,38 @@ async def test_one_busy_session_does_not_starve_others() -> None:
             journal.open.set()
             await core.ask(quiet, append(user("hello")))
             assert core.directory.statistics().queued > 1_000, "most of the flood still waits when the quiet session was served"
+
+
+@pytest.mark.anyio
+async def test_keys_beyond_those_in_memory() -> None:
+    """G4: with more keys than a session holds in memory, a new one, an old one, and a retried new one each do as they should."""
+    journal, clock = MemoryJournal(hot_keys=2), VirtualClock()
+    async with kernel(journal, clock=clock, limits=DirectoryLimits(idle_s=10), fold_above=10_000) as core:
+        for number in range(5):
+            await core.ask(KEY, append(user(f"{number}"), key=f"k{number}"))
+        await clock.advance(20)
+        assert core.directory.statistics().live == 0
+        assert (await core.ask(KEY, append(user("0"), key="k0"))).seqs == (1,)
+        first = await core.ask(KEY, append(user("new"), key="new"))
+        again = await core.ask(KEY, append(user("new"), key="new"))
+        assert (first.seqs, first.duplicate, again.seqs, again.duplicate) == ((6,), False, (6,), True)
+        assert len((await core.ask(KEY, Load(1000))).entries) == 6
+
+
+@pytest.mark.anyio
+async def test_session_does_not_leave_before_its_farewell_is_durable() -> None:
+    """G12: what an idle session writes on leaving is durable before it is forgotten, so its return finds it."""
+    journal, clock = Gated(), VirtualClock()
+    journal.open.set()
+    policy = SummaryBufferPolicy(fold_above_tokens=10_000, keep_tokens=50, overdraft_tokens=40_000)
+    flushing = SessionBehavior(policy, instance="0", flushes=True)
+    async with kernel(journal, clock=clock, limits=DirectoryLimits(idle_s=10), behavior=flushing) as core:
+        await core.ask(KEY, append(user("hello")))
+        journal.open = anyio.Event()
+        await clock.advance(40)
+        assert core.directory.statistics().live == 1
+        journal.open.set()
+        await clock.advance(40)
+        assert core.directory.statistics().live == 0
+        assert (await core.ask(KEY, Inspect())).marks.flushing == 1
+        assert len(await journal.jobs()) == 1
