@@ -183,6 +183,8 @@ class JournalTooNew(StorageError):
         supported: newest format number that this remora reads.
     """
 
+    retryable = False
+
     def __init__(self, text: str, *, found: int, supported: int) -> None:
         super().__init__(text)
         self.found = found
@@ -197,6 +199,8 @@ class JournalDamaged(StorageError):
 
 class EmbedderChanged(StorageError):
     """The long-term rows were embedded by another model than the one configured."""
+
+    retryable = False
 
 
 class LongTermError(StorageError):

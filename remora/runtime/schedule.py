@@ -16,7 +16,7 @@ __all__ = ["Schedule", "TaskStatistics"]
 _logger = get_logger("remora.schedule")
 
 
-class TaskStatistics(msgspec.Struct):
+class TaskStatistics(msgspec.Struct, frozen=True):
     """What became of one periodic task so far."""
 
     runs: int = 0
@@ -44,17 +44,17 @@ class Schedule:
 
     async def _loop(self, name: str) -> None:
         seconds, work = self._tasks[name]
-        statistics = self._statistics[name]
         while True:
             await self._clock.sleep(seconds)
-            begun = self._clock.monotonic()
+            begun, failed = self._clock.monotonic(), 0
             try:
                 await contained(work)
             except Exception:
-                statistics.failures += 1
+                failed = 1
                 _logger.exception("scheduled_task_failed", task=name)
-            statistics.runs += 1
-            statistics.last_s = self._clock.monotonic() - begun
+            before = self._statistics[name]
+            took_s = self._clock.monotonic() - begun
+            self._statistics[name] = TaskStatistics(before.runs + 1, before.failures + failed, took_s)
 
     def statistics(self) -> dict[str, TaskStatistics]:
         """Runs and failures by task."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +100,23 @@ def test_runtime_refuses_what_is_no_configuration() -> None:
     not_a_model: Any = 7
     with pytest.raises(ConfigError, match="chat_model"):
         Runtime("somewhere", chat_model=not_a_model)
+
+
+def test_runtime_from_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S2.33: a runtime takes its configuration from a file, and the environment over it."""
+    path = tmp_path / "remora.yaml"
+    path.write_text("directory: somewhere\nbuffer: {token_limit: 5000}\n")
+    monkeypatch.setenv("REMORA_MAILBOX__TIMEOUT_S", "7.5")
+    runtime = Runtime.from_file(path)
+    assert (runtime.config.directory, runtime.config.buffer.token_limit, runtime.config.mailbox.timeout_s) == (
+        "somewhere",
+        5000,
+        7.5,
+    )
+
+
+def test_missing_extra_names_its_install() -> None:
+    """S4.29: without the extra, the error is the command that installs it."""
+    program = "import sys; sys.modules['httpx2'] = None; import remora.models.openai"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert 'ImportError: an OpenAI-compatible endpoint needs httpx2: pip install "remora[openai]"' in done.stderr
