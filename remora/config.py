@@ -130,9 +130,9 @@ class LongTermConfig(_Section, frozen=True, kw_only=True):
     batch_rows: int = 1_000
     batch_ms: float = 100.0
     """Rows wait this long for company before they are committed."""
-    compact_fragments: int = 50
-    """Commits to a shard after which it is compacted (0.3 ms of search time each)."""
-    compact_interval_s: float = 60.0
+    compact_fragments: int = 20
+    """Commits to a shard after which it is compacted: what came since is searched without the full-text index."""
+    compact_interval_s: float = 30.0
     keep_versions_s: float = 600.0
     """Age at which old table versions are removed; readers need a while."""
     index_user_rows: int = 2_000

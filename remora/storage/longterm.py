@@ -17,6 +17,7 @@ It never fsyncs. The journal keeps every message, so a table that a power cut sh
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -270,8 +271,9 @@ class LanceStore:
 
         async with self._searches:
             with _mapped("searching"):
-                for name, query in searches.items():
-                    await one(name, query)
+                # at once: the work is in LanceDB's own threads
+                coroutines = [one(name, query) for name, query in searches.items()]
+                await asyncio.gather(*coroutines)
         return self._candidates(user, results)
 
     def _candidates(self, user: str, results: dict[str, Any]) -> list[Candidate]:
