@@ -248,7 +248,7 @@ class Cell:
 
     # -- who waits too long -----------------------------------------------------------------------------------------
 
-    def expire(self, now: float) -> tuple[Sequence[Envelope], int]:
+    def expire(self, now: float, why: str = "the deadline passed") -> tuple[Sequence[Envelope], int]:
         """Fail replies past their deadline; returns the envelopes that never ran, and how many replies were failed."""
         late = 0
         if self._held:
@@ -256,7 +256,7 @@ class Cell:
             for reply in held:
                 if reply[1] <= now:
                     late += 1
-                    reply[2].reject(OutcomeUnknown("the deadline passed before the commit; retry with the same key"))
+                    reply[2].reject(OutcomeUnknown(f"{why} before the commit; retry with the same key"))
                 else:
                     self._held.append(reply)
         unrun = self.mailbox.take_expired(now) if self.mailbox else []

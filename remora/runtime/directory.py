@@ -469,7 +469,7 @@ class Directory:
         """Fail whoever still waits; for the end of a drain that took too long."""
         for cell in self._cells.values():
             self._reject_all(cell, error)
-            cell.expire(float("inf"))
+            cell.expire(float("inf"), "the runtime closed")
 
     def is_live(self, key: Hashable) -> bool:
         """Whether the actor is in memory."""

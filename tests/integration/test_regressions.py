@@ -423,7 +423,7 @@ async def test_native_cancellation_while_closing(tmp_path: Path) -> None:
                 try:
                     await chat.append(user("x"))
                     outcomes.append("done")
-                except RuntimeClosed:
+                except (RuntimeClosed, OutcomeUnknown):  # it did not run, or it did and its commit is not known
                     outcomes.append("closed")
 
             sends.extend(asyncio.create_task(send(chat)) for chat in chats)
