@@ -32,6 +32,7 @@ __all__ = [
     "media_parts",
     "plain_text",
     "restore_message",
+    "sound_text",
     "speaker_of",
 ]
 
@@ -352,6 +353,11 @@ def plain_text(chat: Mapping[str, Any]) -> str:
     calls = chat.get("tool_calls") or ()
     pieces.extend(f"[calls {call['function']['name']} {call['function']['arguments']}]" for call in calls)
     return "\n".join(piece for piece in pieces if piece)
+
+
+def sound_text(text: str) -> str:
+    """`text` without lone surrogates, which are text to Python and to nobody else: a model may cut an emoji in half."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def media_parts(chat: Mapping[str, Any]) -> Iterable[str]:

@@ -14,7 +14,7 @@ from remora.actors.summary import shortened
 from remora.errors import ModelAnswerInvalid, ModelError
 from remora.identity import SessionKey, row_id
 from remora.logs import get_logger
-from remora.messages import Entry, decode_chat, plain_text, speaker_of
+from remora.messages import Entry, decode_chat, plain_text, sound_text, speaker_of
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Embedder, Line, Summarizer, embed_texts
 from remora.runtime.containment import contained
@@ -76,9 +76,9 @@ class SummarizeHandler:
                 raise
             _logger.exception("fold_without_summary", session=attempt.job.key)
             spec = attempt.job.payload
-            text = f"{spec.through - spec.first + 1} messages that could not be read."
-            tokens = count_message(self._counter, {"role": "system", "content": self._prefix + text})
-            return Verdict(message=SummaryReady(spec, attempt.job.id, self._prefix, text, tokens, True, "none"))
+            return self._ready(
+                attempt, f"{spec.through - spec.first + 1} messages that could not be read.", "none", degraded=True
+            )
 
     async def _summarize(self, attempt: Attempt) -> Verdict:
         spec, key = attempt.job.payload, attempt.job.key
@@ -100,10 +100,14 @@ class SummarizeHandler:
                 text = await self._extract(previous, lines)
                 _logger.warning("summary_degraded", session=key, attempts=attempt.job.attempts + 1)
         # An extract of nothing but tool noise may be empty; a summary must say something, or its messages would vanish.
-        text = text.encode("utf-8", "replace").decode()  # a model may cut an emoji in half
-        text = shortened(text.strip() or f"{len(entries)} messages without text.", self._max_tokens, self._counter)
+        text = sound_text(text).strip() or f"{len(entries)} messages without text."
+        return self._ready(attempt, text, summarizer.name, degraded=degraded)
+
+    def _ready(self, attempt: Attempt, text: str, model: str, *, degraded: bool) -> Verdict:
+        text = shortened(text, self._max_tokens, self._counter)
         tokens = count_message(self._counter, {"role": "system", "content": self._prefix + text})
-        return Verdict(message=SummaryReady(spec, attempt.job.id, self._prefix, text, tokens, degraded, summarizer.name))
+        job = attempt.job
+        return Verdict(message=SummaryReady(job.payload, job.id, self._prefix, text, tokens, degraded, model))
 
     async def _extract(self, previous: str | None, lines: Sequence[Line]) -> str:
         """The extract; at worst, the previous summary."""

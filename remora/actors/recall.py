@@ -9,6 +9,7 @@ import msgspec
 
 from remora.actors.fusion import fuse
 from remora.config import RecallConfig
+from remora.messages import sound_text
 from remora.models.ports import Embedder, embed_texts
 from remora.storage.ports import LongTermStore
 
@@ -67,7 +68,7 @@ class Recall:
             LongTermError: the store failed.
             ModelError: the embedder failed.
         """
-        query = query.encode("utf-8", "replace").decode()  # a lone surrogate is text to Python and to nobody else
+        query = sound_text(query)
         store = await self._store()
         vector = None
         if self._embedder is not None and query.strip():

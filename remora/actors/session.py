@@ -26,6 +26,7 @@ from remora.messages import ChatDict, Entry, Receipt, decode_chat
 from remora.runtime.actor import Missing, Turn
 from remora.runtime.log import Job, JobDone
 from remora.storage.records import (
+    HOT_KEYS,
     Appended,
     Cleared,
     FlushSpec,
@@ -58,7 +59,6 @@ __all__ = [
 
 SUMMARIZE_LANE = "summarize"
 FLUSH_LANE = "flush"
-_HOT_KEYS = 1_024
 _ENTRY_OVERHEAD_BYTES = 160  # of an Entry and its place in a list, beside its content
 
 
@@ -185,7 +185,7 @@ class SessionState:
         """Messages after `marks.summarized`; the first `pending` of them are folded."""
         self.summary = image.summary
         self.keys: dict[bytes, None] = dict.fromkeys(image.keys)
-        """Digests of the newest idempotency keys, at most `_HOT_KEYS`; older ones are looked up."""
+        """Digests of the newest idempotency keys, at most `HOT_KEYS`; older ones are looked up."""
         self.keys_complete = image.keys_complete
         self.answered: tuple[bytes, OriginalAppend | None] | None = None
         """The last idempotency key that was looked up, and what was found."""
@@ -426,7 +426,7 @@ class SessionBehavior:
                 state.size += sum(entry.size + _ENTRY_OVERHEAD_BYTES for entry in entries)
                 if key is not None:
                     state.keys[key] = None
-                    if len(state.keys) > _HOT_KEYS:
+                    if len(state.keys) > HOT_KEYS:
                         del state.keys[next(iter(state.keys))]
                         state.keys_complete = False
                     if state.answered is not None and state.answered[0] == key:

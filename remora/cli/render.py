@@ -51,6 +51,8 @@ def print_report(console: Console, report: ReplayReport) -> None:
         row("tokens, in context", f"{context:,.0f}", f"per turn: summary and recent messages, {saved}")
     split = "[green]0[/]" if not report.split else f"[red]{report.split}[/]"
     row("tool calls split", split, "from their results, in any context loaded")
+    over = "[green]0[/]" if not report.over_budget else f"[red]{report.over_budget}[/]"
+    row("contexts over budget", over)
     row("folds", f"{report.folds:,}")
     row("flushes", f"{report.flushes:,}")
     if report.rows is not None:

@@ -44,7 +44,6 @@ class ReplayReport(msgspec.Struct):
     rows: int | None = None
     rows_doubled: int = 0
     journal_messages: int = 0
-    journal_tokens: int = 0
     dead: int = 0
 
 
@@ -98,7 +97,7 @@ async def replay(
         except LongTermError:
             report.rows = None
     counts = await runtime.counts()
-    report.journal_messages, report.journal_tokens, report.dead = counts.messages, counts.tokens, counts.dead_jobs
+    report.journal_messages, report.dead = counts.messages, counts.dead_jobs
     return report
 
 

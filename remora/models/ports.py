@@ -148,17 +148,15 @@ def as_embedder(embedder: EmbedderLike, *, dimension: int) -> Embedder:
 
 
 async def embed_texts(embedder: Embedder, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-    """Unit vectors of any texts by any embedder, shape (len(texts), dimension); a vector of zeros stays one.
+    """Unit vectors of texts by any embedder, shape (len(texts), dimension); a vector of zeros stays one.
 
     Raises:
         ModelError: the embedder's own, or for whatever else it raised or returned.
     """
     import numpy as np  # noqa: PLC0415
 
-    # a lone surrogate is text to Python and to nothing else
-    clean = [text.encode("utf-8", "replace").decode() for text in texts]
     try:
-        vectors = np.asarray(await embedder.embed(clean), dtype=np.float32)
+        vectors = np.asarray(await embedder.embed(texts), dtype=np.float32)
     except ModelError:
         raise
     except Exception as e:

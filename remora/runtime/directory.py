@@ -155,6 +155,12 @@ class Directory:
         self._enqueue(cell, envelope)
         return await envelope.promise.wait()
 
+    def _mailbox(self, cell: Cell) -> Mailbox:
+        """The cell's mailbox, made at first need."""
+        if cell.mailbox is None:
+            cell.mailbox = Mailbox(self._limits.mailbox_messages, self._limits.mailbox_bytes)
+        return cell.mailbox
+
     def _enqueue(self, cell: Cell, envelope: Envelope) -> None:
         if cell.status is CellStatus.QUARANTINED:
             raise SessionQuarantined(
@@ -162,13 +168,11 @@ class Directory:
                 f"{self._limits.restart_period_s:g} s and rests; nothing ran, retry later",
                 retry_after_s=max(cell.rests_until - self._clock.monotonic(), 0.0),
             )
-        if cell.mailbox is None:
-            cell.mailbox = Mailbox(self._limits.mailbox_messages, self._limits.mailbox_bytes)
         try:
             # who comes after those that wait for room waits behind them
             if cell.parked and not envelope.control:
                 raise MailboxFull("others wait for room already", limit="messages")
-            cell.mailbox.put(envelope)
+            self._mailbox(cell).put(envelope)
         except MailboxFull:
             if not self._limits.wait_when_full:
                 self._refused += 1
@@ -223,9 +227,7 @@ class Directory:
         """Suspend the cell, its message first in line, until the log has answered."""
         cell.status = CellStatus.FETCHING
         cell.query, cell.querying = query, envelope
-        if cell.mailbox is None:
-            cell.mailbox = Mailbox(self._limits.mailbox_messages, self._limits.mailbox_bytes)
-        cell.mailbox.put_back(envelope)
+        self._mailbox(cell).put_back(envelope)
         self._attended.add(cell)
         if cell.clean:
             self.fetch(cell)

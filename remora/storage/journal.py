@@ -38,6 +38,7 @@ from remora.messages import Entry, decode_chat
 from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, LogStatistics, Write
 from remora.storage.ports import JournalCounts, SessionListing
 from remora.storage.records import (
+    HOT_KEYS,
     Appended,
     Cleared,
     Flushed,
@@ -61,7 +62,6 @@ _logger = get_logger("remora.journal")
 _SYNCHRONOUS: dict[Durability, str] = {"power": "FULL", "process": "NORMAL", "none": "OFF"}
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _ROLE_CODES = {role: code for code, role in enumerate(_ROLES)}
-_HOT_KEYS = 1_024  # idempotency keys held in memory per session; older ones are looked up
 _SEQ_MASK = (1 << SEQ_BITS) - 1
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
@@ -347,7 +347,7 @@ class SqliteJournal:
             "SELECT sid, key FROM (SELECT m.pos >> 32 AS sid, m.key, "
             "row_number() OVER (PARTITION BY m.pos >> 32 ORDER BY m.pos DESC) AS n "
             "FROM json_each(?) AS w JOIN messages AS m ON m.pos >> 32 = w.value ->> 0 AND m.key IS NOT NULL) "
-            f"WHERE n <= {_HOT_KEYS + 1}",
+            f"WHERE n <= {HOT_KEYS + 1}",
             (live,),
         ):
             digests.setdefault(sid, []).append(digest)
@@ -385,8 +385,8 @@ class SqliteJournal:
                     last + 1,
                     tuple(found),
                     summaries.get((sid, marks.generation)),
-                    frozenset(hot[:_HOT_KEYS]),
-                    len(hot) <= _HOT_KEYS,
+                    frozenset(hot[:HOT_KEYS]),
+                    len(hot) <= HOT_KEYS,
                     tuple(jobs.get(key, ())),
                 )
             )

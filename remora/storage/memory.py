@@ -19,6 +19,7 @@ from remora.messages import Entry
 from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, LogStatistics, Write
 from remora.storage.ports import JournalCounts, SessionListing
 from remora.storage.records import (
+    HOT_KEYS,
     Appended,
     Cleared,
     Flushed,
@@ -54,7 +55,7 @@ class MemoryJournal:
         hot_keys: idempotency keys that an image holds at most; the others are looked up.
     """
 
-    def __init__(self, *, hot_keys: int = 1_024) -> None:
+    def __init__(self, *, hot_keys: int = HOT_KEYS) -> None:
         self._hot_keys = hot_keys
         self.instance = secrets.token_hex(3)
         self._sessions: dict[int, _Session] = {}

@@ -14,6 +14,7 @@ from remora.messages import Entry
 from remora.runtime.log import Job
 
 __all__ = [
+    "HOT_KEYS",
     "Appended",
     "Cleared",
     "FlushSpec",
@@ -30,6 +31,10 @@ __all__ = [
     "Summarized",
     "Summary",
 ]
+
+
+HOT_KEYS = 1_024
+"""Idempotency keys of a session that are held in memory at most; older ones are looked up in the journal."""
 
 
 class Marks(msgspec.Struct, frozen=True, gc=False):
