@@ -50,7 +50,7 @@ WORDS = [
     "walnut",
     "island",
 ]
-INSERT = "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, meta, id) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT = "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, meta, id, importance) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0.5)"
 CONFIG = Config.from_dict({"long_term": {"enabled": False}})
 
 

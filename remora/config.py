@@ -20,6 +20,8 @@ __all__ = [
     "ActivationConfig",
     "BufferConfig",
     "Config",
+    "ContextConfig",
+    "ImportanceConfig",
     "JournalConfig",
     "LongTermConfig",
     "MailboxConfig",
@@ -27,7 +29,9 @@ __all__ = [
     "RecallConfig",
     "Secret",
     "SupervisorConfig",
+    "SynopsisConfig",
     "TokensConfig",
+    "WorkingConfig",
 ]
 
 Durability = Literal["power", "process", "none"]
@@ -61,12 +65,31 @@ _LOWEST: dict[str, tuple[float, bool]] = {
     "neighbour_bonus": (0, False),
     "jitter": (0, False),
     "batch_ms": (0, False),
+    "dedup_window": (0, False),
+    "max_user_rows": (0, False),
+    "weight": (0, False),
+    "cache": (0, False),
 }
 
 
 class BufferConfig(_Section, frozen=True, kw_only=True):
     """What a session keeps verbatim, and when it folds (S1.08, S1.09, S3.08, S3.09)."""
 
+    policy: Literal["summary_buffer", "keep_all", "window", "token_window", "summary", "ring"] = "summary_buffer"
+    """What leaves the buffer and what becomes of it: see remora.actors.policies. Windows and the ring go by `size`, the others by
+    tokens."""
+    size: int = 50
+    """Messages that a window or a ring holds (S2.02)."""
+    multiplier: int = 10
+    """A ring keeps `size` times `multiplier` summary entries (S2.04)."""
+    batch: int = 10
+    """Messages that a ring folds into one summary entry (S2.08)."""
+    token_flush_size: int = 3_000
+    """Tokens that long-term memory and memory blocks are handed at once, or one whole turn (S3.10)."""
+    vector_search: bool = True
+    """Search in a session's buffer compares meanings where there is an embedder, and words otherwise (S2.09)."""
+    dedup_window: int = 0
+    """A message equal to one of the newest so many is taken for a repetition and skipped; 0: equal messages are legal (S4.11)."""
     token_limit: int = 30_000
     """Short-term and long-term memory together, in one context (S3.08)."""
     fold_ratio: float = 0.7
@@ -83,12 +106,7 @@ class BufferConfig(_Section, frozen=True, kw_only=True):
     @property
     def fold_above_tokens(self) -> int:
         """The trigger, in tokens."""
-        return int(self.token_limit * self.fold_ratio)
-
-    @property
-    def keep_tokens(self) -> int:
-        """What a fold leaves verbatim, at most, in tokens."""
-        return self.fold_above_tokens // 2
+        return max(int(self.token_limit * self.fold_ratio), 1)
 
 
 class MailboxConfig(_Section, frozen=True, kw_only=True):
@@ -139,6 +157,68 @@ class LongTermConfig(_Section, frozen=True, kw_only=True):
     """Rows in a shard above which the user column is indexed."""
     window_chars: int = 300
     """How much of each neighbouring message is searched along with a message."""
+    uri: Secret = Secret()
+    """Where LanceDB lives: a path or an object store's address. Empty means inside the directory."""
+    max_user_rows: int = 0
+    """A user's rows beyond this are pruned by the supervisor; 0: never (S4.27)."""
+    prune: Literal["fifo", "age", "importance", "lru"] = "importance"
+    """Which rows go first (S4.41)."""
+    prune_interval_s: float = 3_600.0
+    max_age_days: float = 365.0
+    """With `prune: age`, rows older than this go first."""
+
+
+class WorkingConfig(_Section, frozen=True, kw_only=True):
+    """Working memory: what a user's agents look up within the day, by meaning (S2.10)."""
+
+    max_memory_mb: float = 10.0
+    """Of each user; the oldest items leave first (S2.14)."""
+    fifo_interval_min: float = 5.0
+    """How often the supervisor has every live user's actor clean up (S2.15)."""
+    embedding_cache: int = 1_000
+    """Texts whose vectors are kept, the least recently used leaving first (S2.05)."""
+    k: int = 5
+    """Items that `load(query=…)` brings."""
+
+
+class SynopsisConfig(_Section, frozen=True, kw_only=True):
+    """The synopsis of a user: who they are, and what they are about (S2.22). Times to live are in seconds."""
+
+    identity_ttl: float = 604_800.0
+    context_ttl: float = 3_600.0
+    refresh_on_access: bool = True
+    """A synopsis that is read lives on for a whole term."""
+    max_tokens: int = 1_000
+    """Both parts together (S2.26)."""
+    deadline_s: float = 0.5
+    """`load(query=…)` goes on without a synopsis after this long, and says so."""
+
+
+class ImportanceConfig(_Section, frozen=True, kw_only=True):
+    """What makes a memory worth keeping (S2.19)."""
+
+    formula: Literal["bounded", "seed"] = "bounded"
+    """bounded: 0 to 1, whatever the access count. seed: MUXI's own, whose logarithm lets access count swamp the rest."""
+    half_life_days: float = 30.0
+    """Age at which recency has halved."""
+    weight: float = 0.2
+    """How much the importance that its sender gave a memory moves its rank; 0.5 moves nothing."""
+
+
+class ContextConfig(_Section, frozen=True, kw_only=True):
+    """How a context is put together (S2.27 to S2.30)."""
+
+    recent: int = 10
+    """The newest messages, which are in every context that they fit into (S2.27)."""
+    insert_method: Literal["system", "user", "tail"] = "system"
+    """Where memory blocks go: the system message, the newest user message, or a message before that, which leaves the
+    provider's prompt cache alone (S3.19)."""
+    blocks_share: float = 0.3
+    """Of the budget, kept for memory blocks from older messages (S3.09: the conversation has the other 0.7)."""
+    block_timeout_s: float = 5.0
+    """A memory block that has not answered after this long is left out, and named in the context's sources."""
+    media_tokens: int = 256
+    """What an image, audio or file part is taken to cost (S3.32)."""
 
 
 class RecallConfig(_Section, frozen=True, kw_only=True):
@@ -157,7 +237,9 @@ class RecallConfig(_Section, frozen=True, kw_only=True):
     deadline_s: float = 1.0
     """`load(query=…)` goes on without long-term memory after this long, and says so."""
     context_share: float = 0.25
-    """Largest share of the token budget that recalled memories take."""
+    """Of the budget, kept for recalled memories from older messages."""
+    cache: int = 1_000
+    """Recalls whose results are kept until something is written about their user (S4.39)."""
 
 
 class ModelConfig(_Section, frozen=True, kw_only=True):
@@ -214,7 +296,11 @@ class Config(_Section, frozen=True, kw_only=True):
     activation: ActivationConfig = ActivationConfig()
     journal: JournalConfig = JournalConfig()
     long_term: LongTermConfig = LongTermConfig()
+    working: WorkingConfig = WorkingConfig()
+    synopsis: SynopsisConfig = SynopsisConfig()
+    importance: ImportanceConfig = ImportanceConfig()
     recall: RecallConfig = RecallConfig()
+    context: ContextConfig = ContextConfig()
     models: ModelConfig = ModelConfig()
     supervisor: SupervisorConfig = SupervisorConfig()
     tokens: TokensConfig = TokensConfig()

@@ -3,7 +3,8 @@
 =====================  ==========================================================================
 what to do             exceptions
 =====================  ==========================================================================
-fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `ConfigError`, `ReentrantAsk`
+fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`, `ConfigError`, `RedactionFailed`,
+                       `ReentrantAsk`
 retry, nothing ran     `MailboxFull`, `CommitFailed`, `SessionQuarantined`
 retry, *same key*      `OutcomeUnknown`
 look at the directory  `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`, `JournalDamaged`, `EmbedderChanged`
@@ -22,6 +23,7 @@ __all__ = [
     "DirectoryLocked",
     "DirectoryUnusable",
     "EmbedderChanged",
+    "IndexOutOfRange",
     "InvalidId",
     "InvalidInput",
     "InvalidMessage",
@@ -34,6 +36,7 @@ __all__ = [
     "ModelTimeout",
     "ModelUnavailable",
     "OutcomeUnknown",
+    "RedactionFailed",
     "ReentrantAsk",
     "RemoraError",
     "RuntimeClosed",
@@ -55,6 +58,18 @@ class InvalidInput(RemoraError, ValueError):
 
 class InvalidId(InvalidInput):
     """A user or session id, or an idempotency key, that cannot name anything; nothing was written."""
+
+
+class IndexOutOfRange(InvalidInput, IndexError):
+    """A place that is not in the buffer; nothing was changed (S4.12).
+
+    Attributes:
+        places: the places that are not there.
+    """
+
+    def __init__(self, text: str, *, places: tuple[int, ...]) -> None:
+        super().__init__(text)
+        self.places = places
 
 
 class InvalidMessage(RemoraError, TypeError):
@@ -79,6 +94,10 @@ class ConfigError(InvalidInput):
     def __init__(self, text: str, *, key: str = "") -> None:
         super().__init__(text)
         self.key = key
+
+
+class RedactionFailed(RemoraError, RuntimeError):
+    """The redaction hook failed: the message was refused, and nothing was stored unredacted (S4.43)."""
 
 
 class ReentrantAsk(RemoraError, RuntimeError):

@@ -9,17 +9,33 @@ from typing import NamedTuple
 
 from remora.errors import InvalidId
 
-__all__ = ["MAX_ID_BYTES", "SessionKey", "key_digest", "message_id", "row_id", "user_key", "validated_id"]
+__all__ = [
+    "MAX_ID_BYTES",
+    "SessionKey",
+    "UserKey",
+    "key_digest",
+    "memory_id",
+    "message_id",
+    "row_id",
+    "user_key",
+    "validated_id",
+]
 
 MAX_ID_BYTES = 512
 """Longest user id, session id or idempotency key, in bytes of UTF-8."""
 
 
 class SessionKey(NamedTuple):
-    """What an actor is called: a user, and one of that user's sessions."""
+    """What a session's actor is called: a user, and one of that user's sessions."""
 
     user: str
     session: str
+
+
+class UserKey(NamedTuple):
+    """What a user's own actor is called: it owns what outlives the user's sessions."""
+
+    user: str
 
 
 def validated_id(value: object, what: str) -> str:
@@ -62,6 +78,17 @@ def row_id(key: SessionKey, seq: int) -> str:
     user = key.user.encode()
     text = b"%d:%b%d:%b" % (len(user), user, seq, key.session.encode())
     return blake2b(text, digest_size=16, person=b"remora.row").hexdigest()
+
+
+def memory_id(user: str, agent: str, content: str) -> str:
+    """The deterministic id (32 hex characters) of what was recorded on purpose (S2.31, S4.23).
+
+    The same words recorded twice, by a tool and by the application, say, are one memory. Lengths stand before the parts, so
+    that no choice of names makes two users' ids collide.
+    """
+    parts = [part.encode() for part in (user, agent, " ".join(content.split()).casefold())]
+    text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
+    return blake2b(text, digest_size=16, person=b"remora.memory").hexdigest()
 
 
 def key_digest(key: str) -> bytes:

@@ -172,6 +172,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         id: the sender's id, or None where the session's own is derived from `seq`.
         calls: ids of the tool calls that this message opens, in order.
         answers: the tool call that this message answers.
+        importance: 0 to 1; what it is worth keeping (S4.35).
     """
 
     seq: int
@@ -183,6 +184,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     id: str | None = None
     calls: tuple[str, ...] = ()
     answers: str | None = None
+    importance: float = 0.5
 
     @property
     def size(self) -> int:
@@ -191,7 +193,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     def numbered(self, seq: int) -> Entry:
         """The same entry at its place in the session."""
-        return Entry(seq, self.at_us, self.tokens, self.role, self.chat, self.meta, self.id, self.calls, self.answers)
+        return Entry(
+            seq, self.at_us, self.tokens, self.role, self.chat, self.meta, self.id, self.calls, self.answers, self.importance
+        )
 
 
 class Receipt(msgspec.Struct, frozen=True):

@@ -10,8 +10,9 @@ from typing import Any
 import anyio
 
 from remora.actors.jobs import SummarizeHandler
-from remora.actors.policies import SummaryBufferPolicy
-from remora.actors.session import SUMMARIZE_LANE, Append, Inspect, SessionBehavior
+from remora.actors.policies import BufferPolicy
+from remora.actors.protocol import Append, Inspect, SessionView
+from remora.actors.session import SUMMARIZE_LANE, SessionBehavior
 from remora.identity import SessionKey, key_digest
 from remora.messages import Entry, MessageLike, decode_chat, encode_message
 from remora.models.breaker import CircuitBreaker
@@ -21,7 +22,6 @@ from remora.runtime.clock import Clock
 from remora.runtime.directory import Directory, DirectoryLimits
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor
 from remora.storage.memory import MemoryJournal
-from remora.storage.records import Summary
 from remora.tokens import HeuristicCounter, count_message
 
 COUNTER = HeuristicCounter()
@@ -96,8 +96,8 @@ async def kernel(
     behavior: Any = None,
 ) -> AsyncIterator[Kernel]:
     clock = clock or LoopClock()
-    policy = SummaryBufferPolicy(fold_above_tokens=fold_above, keep_tokens=fold_above // 2, overdraft_tokens=fold_above * 4)
-    behavior = behavior or SessionBehavior(policy, instance="0", flushes=False)
+    policy = BufferPolicy(above_tokens=fold_above, keep_tokens=fold_above // 2, overdraft_tokens=fold_above * 4)
+    behavior = behavior or SessionBehavior(lambda _: policy, instance="0", flushes=False)
     holder: list[Supervisor] = []
 
     def decided(turn: Turn) -> None:
@@ -110,12 +110,12 @@ async def kernel(
     holder.append(supervisor)
     summarizer = summarizer or UnionSummarizer()
 
-    async def summary_of(key: SessionKey) -> Summary | None:
-        summary: Summary | None = (await directory.tell(key, Inspect())).summary
-        return summary
+    async def look(key: SessionKey) -> SessionView:
+        view: SessionView = await directory.tell(key, Inspect())
+        return view
 
     handler = SummarizeHandler(
-        journal, summary_of, summarizer, fallback or summarizer,
+        journal, look, summarizer, fallback or summarizer,
         breaker=CircuitBreaker(clock, failures=5, rest_s=30.0), counter=COUNTER, max_tokens=100_000, prefix="",
     )  # fmt: skip
     supervisor.add_lane(Lane(SUMMARIZE_LANE, handler, concurrency=2, retry=retry or RetryPolicy(backoff_s=0.01)))

@@ -10,13 +10,13 @@ result does. An assistant message does: nobody speaks with calls open, so those 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from remora.messages import Entry
 
-__all__ = ["Unit", "closed_length", "cut_to_keep", "presentable", "units"]
+__all__ = ["Unit", "batches", "closed_length", "cut_oldest", "cut_to_keep", "newest", "presentable", "units"]
 
 
 class Unit(msgspec.Struct):
@@ -65,23 +65,77 @@ def closed_length(entries: Sequence[Entry]) -> int:
     return len(entries)
 
 
-def cut_to_keep(entries: Sequence[Entry], keep_tokens: int) -> int:
-    """How many entries, from the front, to fold so that at most `keep_tokens` stay, or the last unit alone (S1.09).
+def _tokens(entry: Entry) -> int:
+    return entry.tokens
 
-    A unit that still waits for results is never cut, unless others speak on meanwhile until it outgrows `keep_tokens`: then
+
+def cut_to_keep(entries: Sequence[Entry], keep: int, *, weigh: Callable[[Entry], int] = _tokens) -> int:
+    """How many entries, from the front, to fold so that what stays weighs at most `keep`, or is the last unit alone (S1.09).
+
+    A unit that still waits for results is never cut, unless others speak on meanwhile until it outgrows `keep`: then
     the agent that made the calls is taken for dead, and its unit is cut like single messages, so that one orphan can
     never block folding.
+
+    Args:
+        entries: the buffer.
+        keep: in tokens, or in whatever `weigh` says.
+        weigh: an entry's weight.
     """
-    parts = units(entries)
-    last = parts[-1]
-    if last.awaiting and last.tokens > keep_tokens and _is_abandoned(entries[last.start : last.end]):
-        parts[-1:] = [Unit(i, i + 1, entries[i].tokens, []) for i in range(last.start, last.end)]
+    parts = _divisible(entries, keep, weigh)
     kept = 0
     for part in reversed(parts):
-        kept += part.tokens
-        if kept > keep_tokens and part is not parts[-1]:
+        kept += sum(weigh(entry) for entry in entries[part.start : part.end])
+        if kept > keep and part is not parts[-1]:
             return part.end
     return 0
+
+
+def cut_oldest(entries: Sequence[Entry], count: int) -> int:
+    """How many entries, from the front, make up the oldest `count`, and the rest of the turn that they end in (S2.08).
+
+    The last unit is never folded, unless it was abandoned; see `cut_to_keep`.
+    """
+    end = 0
+    for part in _divisible(entries, count, lambda _: 1)[:-1]:
+        end = part.end
+        if end >= count:
+            break
+    return end
+
+
+def _divisible(entries: Sequence[Entry], keep: int, weigh: Callable[[Entry], int]) -> list[Unit]:
+    """The units, the last one cut up where the agent that made its calls is taken for dead."""
+    parts = units(entries)
+    last = parts[-1]
+    members = entries[last.start : last.end]
+    if last.awaiting and sum(weigh(entry) for entry in members) > keep and _is_abandoned(members):
+        parts[-1:] = [Unit(i, i + 1, entries[i].tokens, []) for i in range(last.start, last.end)]
+    return parts
+
+
+def batches(entries: Sequence[Entry], most_tokens: int) -> list[Sequence[Entry]]:
+    """Whole units joined into batches of at most `most_tokens`; a larger unit is a batch of its own (S3.10)."""
+    found: list[Sequence[Entry]] = []
+    start = tokens = 0
+    for unit in units(entries):
+        if tokens and tokens + unit.tokens > most_tokens:
+            found.append(entries[start : unit.start])
+            start, tokens = unit.start, 0
+        tokens += unit.tokens
+    if start < len(entries):
+        found.append(entries[start:])
+    return found
+
+
+def newest(entries: Sequence[Entry], room: int) -> int:
+    """How many entries, from the front, to leave out so that whole units of at most `room` tokens remain."""
+    used, start = 0, len(entries)
+    for unit in reversed(units(entries)):
+        used += unit.tokens
+        if used > room:
+            break
+        start = unit.start
+    return start
 
 
 def _is_abandoned(unit: Sequence[Entry]) -> bool:

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
-from remora.actors.session import SummaryReady
+import msgspec
+
+from remora.actors.buffer import batches
+from remora.actors.protocol import SessionView, SummaryReady
+from remora.actors.redaction import redacted_text
 from remora.actors.summary import shortened
 from remora.errors import ModelAnswerInvalid, ModelError
 from remora.identity import SessionKey, row_id
@@ -18,12 +23,13 @@ from remora.messages import Entry, decode_chat, plain_text, sound_text, speaker_
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Embedder, Line, Summarizer, embed_texts
 from remora.runtime.containment import contained
+from remora.runtime.locks import KeyedLocks
 from remora.runtime.supervisor import Attempt, Verdict
 from remora.storage.ports import Journal, LongTermStore, MemoryRow
-from remora.storage.records import Flushed, FlushSpec, SummarizeSpec, Summary
+from remora.storage.records import EntryFlushSpec, Flushed, FlushSpec, SummarizeSpec, Summary, UnflushSpec
 from remora.tokens import TokenCounter, count_message
 
-__all__ = ["FlushHandler", "SummarizeHandler", "memory_rows"]
+__all__ = ["FlushHandler", "SummarizeHandler", "embedded_text", "entry_row", "memory_rows", "redacted_row"]
 
 _logger = get_logger("remora.jobs")
 _NEIGHBOURS = 2  # messages either side that a row's window holds
@@ -37,7 +43,7 @@ class SummarizeHandler:
 
     Args:
         journal: where the frozen prefix is read.
-        summary_of: a session's current summary.
+        look: how a session stands.
         summarizer: the configured one.
         fallback: the extract; the same object where that is what is configured.
         breaker: shared by all sessions.
@@ -49,7 +55,7 @@ class SummarizeHandler:
     def __init__(
         self,
         journal: Journal,
-        summary_of: Callable[[SessionKey], Awaitable[Summary | None]],
+        look: Callable[[SessionKey], Awaitable[SessionView]],
         summarizer: Summarizer,
         fallback: Summarizer,
         *,
@@ -59,7 +65,7 @@ class SummarizeHandler:
         prefix: str,
     ) -> None:
         self._journal = journal
-        self._summary_of = summary_of
+        self._look = look
         self._summarizer = summarizer
         self._fallback = fallback
         self._breaker = breaker
@@ -84,10 +90,7 @@ class SummarizeHandler:
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(spec, SummarizeSpec)
         assert isinstance(key, SessionKey)
-        entries = await self._journal.read(key, spec.first, spec.through)
-        summary = await self._summary_of(key)
-        previous = summary.text if summary else None
-        lines = [_line(entry) for entry in entries]
+        previous, lines, given = await self._given(key, spec)
         degraded = False
         summarizer = self._summarizer
         if summarizer is self._fallback:
@@ -100,14 +103,31 @@ class SummarizeHandler:
                 text = await self._extract(previous, lines)
                 _logger.warning("summary_degraded", session=key, attempts=attempt.job.attempts + 1)
         # An extract of nothing but tool noise may be empty; a summary must say something, or its messages would vanish.
-        text = sound_text(text).strip() or f"{len(entries)} messages without text."
-        return self._ready(attempt, text, summarizer.name, degraded=degraded)
+        text = sound_text(text).strip() or f"{len(lines)} messages without text."
+        return self._ready(attempt, text, summarizer.name, degraded=degraded, given=given)
 
-    def _ready(self, attempt: Attempt, text: str, model: str, *, degraded: bool) -> Verdict:
+    async def _given(self, key: SessionKey, spec: SummarizeSpec) -> tuple[str | None, list[Line], int]:
+        """What goes into the summary: the one before it, the lines of what is folded, and the tokens of both."""
+        view = await self._look(key)
+        before = [view.summary] if view.summary else []
+        if spec.kind == "condense":
+            folded = [one for one in view.summaries if one.through <= spec.through]
+            lines = [Line("system", "Summary", one.text, 0) for one in folded]
+            given = sum(one.tokens for one in folded)
+        else:
+            entries = await self._journal.read(key, spec.first, spec.through)
+            lines = [_line(entry) for entry in entries]
+            given = sum(entry.tokens for entry in entries)
+            # Entries made under another policy are carried on as well; an entry of its own carries nothing on.
+            before = [] if spec.kind == "entry" else [*before, *view.summaries]
+        previous = "\n".join(one.text for one in before) or None
+        return previous, lines, given + sum(one.tokens for one in before)
+
+    def _ready(self, attempt: Attempt, text: str, model: str, *, degraded: bool, given: int = 0) -> Verdict:
         text = shortened(text, self._max_tokens, self._counter)
         tokens = count_message(self._counter, {"role": "system", "content": self._prefix + text})
         job = attempt.job
-        return Verdict(message=SummaryReady(job.payload, job.id, self._prefix, text, tokens, degraded, model))
+        return Verdict(message=SummaryReady(job.payload, job.id, self._prefix, text, tokens, degraded, model, given))
 
     async def _extract(self, previous: str | None, lines: Sequence[Line]) -> str:
         """The extract; at worst, the previous summary."""
@@ -134,7 +154,7 @@ class SummarizeHandler:
 
 
 class FlushHandler:
-    """The flush lane.
+    """The flush lane: messages into long-term memory, and out of it again where they were removed.
 
     Args:
         journal: where the messages are read.
@@ -142,6 +162,9 @@ class FlushHandler:
         embedder: None for text search alone.
         counter: for a row's size in a context.
         window_chars: how much of each neighbour a row's window holds.
+        batch_tokens: what is embedded and written at once, at most, or one whole turn (S3.10).
+        redact: goes over every text before long-term memory sees it (S4.43).
+        written: told the user of whatever was written.
     """
 
     def __init__(
@@ -152,27 +175,76 @@ class FlushHandler:
         counter: TokenCounter,
         *,
         window_chars: int,
+        batch_tokens: int,
+        redact: Callable[[str], str] | None,
+        written: Callable[[str], None],
     ) -> None:
         self._journal = journal
         self._store = store
         self._embedder = embedder
         self._counter = counter
         self._window_chars = window_chars
+        self._batch_tokens = batch_tokens
+        self._redact = redact
+        self._written = written
+        self._turns = KeyedLocks()
 
     async def __call__(self, attempt: Attempt) -> Verdict:
         """One attempt; from the second on, or after a restart, rows may be there already."""
         spec, key = attempt.job.payload, attempt.job.key
-        assert isinstance(spec, FlushSpec)
         assert isinstance(key, SessionKey)
-        entries = await self._journal.read(key, spec.first - _NEIGHBOURS, spec.through + _NEIGHBOURS)
-        rows = memory_rows(key, entries, spec.first, spec.through, self._counter, window_chars=self._window_chars)
+        doubtful = attempt.job.resumed or attempt.job.attempts > 0
+        # One at a time for each session: what was removed must not be put back by a flush that had read it before.
+        async with self._turns(key):
+            match spec:
+                case FlushSpec():
+                    await self.flush(key, spec.first, spec.through, doubtful=doubtful)
+                    records: tuple[Any, ...] = (Flushed(spec.sid, spec.through),)
+                case UnflushSpec():
+                    await (await self._store()).delete(key.user, [row_id(key, seq) for seq in spec.seqs])
+                    records = ()
+                case EntryFlushSpec():
+                    await self._add([entry_row(key, spec.entry, spec.at_us)], doubtful=doubtful)
+                    records = ()
+                case _:
+                    raise TypeError(f"the flush lane cannot do {type(spec).__name__}")
+        self._written(key.user)
+        return Verdict(records=records)
+
+    async def flush(self, key: SessionKey, first: int, through: int, *, doubtful: bool) -> None:
+        """Write messages `first`…`through`, those that were pruned left out; `doubtful`: some may be there already."""
+        entries = await self._journal.read(key, first - _NEIGHBOURS, through + _NEIGHBOURS)
+        rows = memory_rows(key, entries, first, through, self._counter, window_chars=self._window_chars)
+        if doubtful and rows:
+            pruned = set(await self._journal.pruned(key))
+            rows = [row for row in rows if row.seq not in pruned]
+        by_seq = {row.seq: row for row in rows}
+        mine = [entry for entry in entries if entry.seq in by_seq]
+        for batch in batches(mine, self._batch_tokens):
+            await self._add([by_seq[entry.seq] for entry in batch], doubtful=doubtful)
+
+    async def _add(self, rows: list[MemoryRow], *, doubtful: bool) -> None:
+        if self._redact is not None:
+            rows = [redacted_row(row, self._redact) for row in rows]
         vectors = None
-        if self._embedder is not None and rows:
-            texts = [f"{row.speaker or row.role.title()}: {row.content}" for row in rows]
-            vectors = await embed_texts(self._embedder, texts)
-        store = await self._store()
-        await store.add(rows, vectors, doubtful=attempt.job.resumed or attempt.job.attempts > 0)
-        return Verdict(records=(Flushed(spec.sid, spec.through),))
+        if self._embedder is not None:
+            vectors = await embed_texts(self._embedder, [embedded_text(row) for row in rows])
+        await (await self._store()).add(rows, vectors, doubtful=doubtful)
+
+
+def embedded_text(row: MemoryRow) -> str:
+    """What of a row is embedded: who said it is worth 16 points of recall to a vector search."""
+    return f"{row.speaker or row.role.title()}: {row.content}"
+
+
+def redacted_row(row: MemoryRow, redact: Callable[[str], str]) -> MemoryRow:
+    """The row as long-term memory may have it.
+
+    Raises:
+        RedactionFailed: the hook raised, or returned no text.
+    """
+    texts = {name: redacted_text(getattr(row, name), redact) for name in ("content", "turn", "window")}
+    return msgspec.structs.replace(row, **texts)
 
 
 def _line(entry: Entry) -> Line:
@@ -208,9 +280,30 @@ def memory_rows(
                 turn=turn,
                 window="\n".join(window),
                 memory_type="message",
-                importance=0.5,
+                importance=entry.importance,
                 created_us=entry.at_us,
                 tokens=counter.count(turn),
             )
         )
     return rows
+
+
+def entry_row(key: SessionKey, entry: Summary, at_us: int) -> MemoryRow:
+    """The row of a summary entry that left its list (S2.04)."""
+    at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
+    turn = f"({at.day} {at:%B %Y}) Summary: {entry.text}"
+    return MemoryRow(
+        id=row_id(key, -entry.through),  # no message has a negative number
+        user=key.user,
+        session=key.session,
+        seq=0,
+        role="system",
+        speaker="",
+        content=entry.text,
+        turn=turn,
+        window=turn,
+        memory_type="context",
+        importance=0.5,
+        created_us=at_us,
+        tokens=entry.tokens,
+    )

@@ -14,8 +14,8 @@ from typing import Literal
 import anyio
 import msgspec
 
+from remora.actors.protocol import Snapshot
 from remora.actors.recall import Memory, Recall
-from remora.actors.session import Snapshot
 from remora.config import RecallConfig
 from remora.errors import LongTermError, ModelError
 from remora.identity import SessionKey

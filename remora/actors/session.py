@@ -7,9 +7,10 @@ The life of a message here::
                    └── load shows it ────────────────┘   and it is flushed to long-term memory, once, on the way
 
 A fold freezes a prefix of the buffer and asks the supervisor for a summary of it; the messages stay in the buffer, and `load`
-goes on showing them, until `SummaryReady` comes back as one more message. If the session was cleared meanwhile, the result is
-stale and dropped. One fold is under way at a time; if the summarizer cannot keep up, the buffer grows to a stated
-overdraft, and then the fold is hastened: an extract stands in, and says so.
+goes on showing them, until `SummaryReady` comes back as one more message. If the session's past was restated meanwhile (cleared,
+rewound, something of it deleted), the result is stale and dropped. One fold is under way at a time; if the summarizer cannot
+keep up, the buffer grows to a stated overdraft, and then the fold is hastened: an extract stands in, and says so. A policy
+that drops what it folds asks nobody: the front of the buffer moves in the turn itself.
 """
 
 from __future__ import annotations
@@ -19,244 +20,127 @@ from typing import Any
 
 import msgspec
 
-from remora.actors.buffer import closed_length, presentable
-from remora.actors.policies import SummaryBufferPolicy
+from remora.actors.buffer import closed_length, units
+from remora.actors.policies import BufferPolicy
+from remora.actors.protocol import (
+    Adopt,
+    Append,
+    BlocksReady,
+    Buffer,
+    Clear,
+    Flush,
+    Inspect,
+    Load,
+    Look,
+    Remove,
+    Replace,
+    Rewind,
+    SessionView,
+    Snapshot,
+    SummaryReady,
+    Truncate,
+)
+from remora.actors.state import (
+    PrefixShown,
+    SessionState,
+    WentBack,
+    apply,
+    condense_job_id,
+    recounted,
+    summarize_job_id,
+)
+from remora.actors.view import select
+from remora.errors import IndexOutOfRange, InvalidInput
 from remora.identity import SessionKey, message_id
-from remora.messages import ChatDict, Entry, Receipt, decode_chat
+from remora.messages import ChatDict, Entry, Receipt
 from remora.runtime.actor import Missing, Turn
 from remora.runtime.log import Job, JobDone
 from remora.storage.records import (
-    HOT_KEYS,
     Appended,
+    BlocksSpec,
     Cleared,
+    Dropped,
+    EarlierBuffer,
+    EntryFlushSpec,
+    FacetsChanged,
     FlushSpec,
     FlushStarted,
     FoldStarted,
+    IdLookup,
     KeyLookup,
     Marks,
     Opened,
     OriginalAppend,
+    PastLookup,
+    Restated,
     SessionImage,
     Summarized,
     SummarizeSpec,
     Summary,
+    UnflushSpec,
 )
 
-__all__ = [
-    "FLUSH_LANE",
-    "SUMMARIZE_LANE",
-    "Append",
-    "Clear",
-    "Flush",
-    "Inspect",
-    "Load",
-    "SessionBehavior",
-    "SessionState",
-    "SessionView",
-    "Snapshot",
-    "SummaryReady",
-]
+__all__ = ["BLOCKS_LANE", "FLUSH_LANE", "SUMMARIZE_LANE", "SessionBehavior"]
 
 SUMMARIZE_LANE = "summarize"
 FLUSH_LANE = "flush"
-_ENTRY_OVERHEAD_BYTES = 160  # of an Entry and its place in a list, beside its content
-
-
-# -- messages ---------------------------------------------------------------------------------------------------------
-
-
-class Append(msgspec.Struct, frozen=True):
-    """Take these messages, in order, all or none. Replies a `Receipt`."""
-
-    entries: tuple[Entry, ...]
-    key: bytes | None
-    size: int
-    """Bytes of content."""
-
-
-class Load(msgspec.Struct, frozen=True):
-    """Show what a model should see, within `max_tokens` (a negative number counts as 0). Replies a `Snapshot`."""
-
-    max_tokens: int
-
-
-class Clear(msgspec.Struct, frozen=True):
-    """Empty the buffer and the summary. Replies how many messages left the buffer."""
-
-
-class Flush(msgspec.Struct, frozen=True):
-    """Hand over to long-term memory what it does not have yet. Replies how many messages that is."""
-
-
-class Inspect(msgspec.Struct, frozen=True):
-    """Say how things stand. Replies a `SessionView`."""
-
-
-class SummaryReady(msgspec.Struct, frozen=True):
-    """The result of a summarize job. Replies whether it was taken; a stale one is not."""
-
-    spec: SummarizeSpec
-    job: str
-    prefix: str
-    text: str
-    tokens: int
-    degraded: bool
-    model: str
-
-
-# -- replies ------------------------------------------------------------------------------------------------------------
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    """What `load` shows of a session. Entries are immutable, so this shares nothing that can change.
-
-    Attributes:
-        summary: the running summary, if there is one and it fits.
-        entries: messages to show, oldest first.
-        tokens: of all that.
-        pending: how many of `entries` are folded and wait for their summary.
-        omitted: messages of the buffer that did not fit, oldest first.
-        awaiting: tool calls without a result yet; their unit is withheld until it is whole.
-        orphans: tool messages that fit no call, and calls that were never answered: left out.
-        prefix_changed: the front of the context is not what the last load showed.
-    """
-
-    summary: Summary | None
-    entries: tuple[Entry, ...]
-    tokens: int
-    pending: int
-    omitted: int
-    awaiting: tuple[str, ...]
-    orphans: int
-    prefix_changed: bool
-
-
-class SessionView(msgspec.Struct, frozen=True):
-    """A session from outside, for people and tools."""
-
-    sid: int
-    marks: Marks
-    last_seq: int
-    buffered: int
-    buffered_tokens: int
-    pending: int
-    pending_tokens: int
-    summary: Summary | None
-
-
-# -- state --------------------------------------------------------------------------------------------------------------
-
-
-class _PrefixShown(msgspec.Struct, frozen=True):
-    """A note: what the front of the last loaded context was."""
-
-    prefix: tuple[int, int, int]
-
-
-class SessionState:
-    """What one session actor owns. Only `SessionBehavior.apply` changes it."""
-
-    __slots__ = (
-        "answered",
-        "entries",
-        "key",
-        "keys",
-        "keys_complete",
-        "live_tokens",
-        "marks",
-        "next_seq",
-        "opened",
-        "pending",
-        "pending_tokens",
-        "shown",
-        "sid",
-        "size",
-        "summary",
-        "tools",
-    )
-
-    def __init__(self, key: SessionKey, image: SessionImage) -> None:
-        self.key = key
-        self.sid = image.sid
-        self.opened = image.opened
-        self.marks = image.marks
-        self.next_seq = image.next_seq
-        self.entries: list[Entry] = list(image.entries)
-        """Messages after `marks.summarized`; the first `pending` of them are folded."""
-        self.summary = image.summary
-        self.keys: dict[bytes, None] = dict.fromkeys(image.keys)
-        """Digests of the newest idempotency keys, at most `HOT_KEYS`; older ones are looked up."""
-        self.keys_complete = image.keys_complete
-        self.answered: tuple[bytes, OriginalAppend | None] | None = None
-        """The last idempotency key that was looked up, and what was found."""
-        self.shown: tuple[int, int, int] | None = None
-        self.pending = max(self.marks.folding - self.marks.summarized, 0)
-        self.pending_tokens = sum(entry.tokens for entry in self.entries[: self.pending])
-        self.live_tokens = sum(entry.tokens for entry in self.entries[self.pending :])
-        self.tools = sum(1 for entry in self.entries if entry.calls or entry.answers)
-        self.size = sum(entry.size + _ENTRY_OVERHEAD_BYTES for entry in self.entries)
-
-    @property
-    def fold_job(self) -> str:
-        """The id of the summarize job under way; empty when there is none."""
-        return summarize_job_id(self.sid, self.marks) if self.pending else ""
-
-
-def summarize_job_id(sid: int, marks: Marks) -> str:
-    """Deterministic, so a job written twice is one job; never used again, since marks only grow."""
-    return f"{SUMMARIZE_LANE}-{sid}-{marks.generation}-{marks.folding}"
-
-
-def _recounted(image: SessionImage, count: Callable[[ChatDict], int]) -> SessionImage:
-    entries = tuple(msgspec.structs.replace(entry, tokens=count(decode_chat(entry.chat))) for entry in image.entries)
-    summary = image.summary
-    if summary is not None:
-        tokens = count({"role": "system", "content": summary.prefix + summary.text})
-        summary = msgspec.structs.replace(summary, tokens=tokens)
-    return msgspec.structs.replace(image, entries=entries, summary=summary)
+BLOCKS_LANE = "blocks"
 
 
 class SessionBehavior:
     """Implements `remora.runtime.actor.Behavior` for conversations.
 
     Args:
-        policy: when to fold, and how much.
+        policy: when to fold, how much, and what becomes of it; for each session the same one each time.
         instance: what tells this journal's message ids from another's.
         flushes: whether there is a long-term memory to flush to (S3.11).
+        blocks: whether sessions have memory blocks that see what leaves the buffer.
         recount: counts a chat dict's tokens anew, where the journal was begun with another counter than today's.
     """
 
     def __init__(
         self,
-        policy: SummaryBufferPolicy,
+        policy: Callable[[SessionKey], BufferPolicy],
         *,
         instance: str,
         flushes: bool,
+        blocks: bool = False,
         recount: Callable[[ChatDict], int] | None = None,
     ) -> None:
         self._policy = policy
         self._instance = instance
         self._flushes = flushes
+        self._blocks = blocks
         self._recount = recount
 
     def restore(self, key: Hashable, image: SessionImage) -> SessionState:
         """The state that the journal's rows add up to."""
         assert isinstance(key, SessionKey)
         if self._recount is not None:
-            image = _recounted(image, self._recount)
-        return SessionState(key, image)
+            image = recounted(image, self._recount)
+        return SessionState(key, image, self._policy(key))
 
     def jobs(self, image: SessionImage) -> Sequence[Job]:
         """The session's jobs that stand in the journal."""
         return image.jobs
 
     def size(self, state: SessionState) -> int:
-        """Bytes of the buffer, the summary and the keys."""
-        return 512 + state.size + 120 * len(state.keys) + (len(state.summary.text) if state.summary else 0)
+        """Bytes of the buffer, the summaries, the blocks' states and the keys."""
+        summaries = sum(len(one.text) for one in state.summaries) + (len(state.summary.text) if state.summary else 0)
+        blocks = sum(len(facet.value) for facet in state.blocks.values())
+        return 512 + state.size + 120 * (len(state.keys) + len(state.ids)) + summaries + blocks
 
     def on_idle(self, state: SessionState) -> Flush | None:
         """An idle session flushes before it leaves memory: what was said must be recallable from other sessions."""
         return Flush() if self._flushes and self._flushable(state) > state.marks.flushing else None
+
+    def apply(self, state: SessionState, record: Any) -> None:
+        """Fold one record into the state."""
+        apply(state, record)
+
+    def supply(self, state: SessionState, query: Any, answer: Any) -> None:
+        """Take what a turn missed."""
+        state.answers[query] = answer
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -267,43 +151,109 @@ class SessionBehavior:
                 return self._append(state, message)
             case Load():
                 return self._load(state, message.max_tokens)
+            case Look():
+                return Turn(Buffer(state.sid, tuple(state.entries), state.summary, tuple(state.summaries)))
             case Clear():
                 return self._clear(state)
             case Flush():
                 return self._flush(state)
             case Inspect():
                 return Turn(self._view(state))
+            case Remove():
+                return self._remove(state, message)
+            case Truncate():
+                return self._truncate(state, message.keep)
+            case Rewind():
+                return self._rewind(state, message.to)
+            case Replace():
+                return self._replace(state, message)
+            case Adopt():
+                return self._adopt(state, message)
             case SummaryReady():
                 return self._summary_ready(state, message)
+            case BlocksReady():
+                return Turn(None, [FacetsChanged(state.sid, message.states), JobDone(message.job)])
             case _:
                 raise TypeError(f"a session has no answer to {type(message).__name__}")
 
+    # -- taking -------------------------------------------------------------------------------------------------------
+
     def _append(self, state: SessionState, message: Append) -> Turn | Missing:
         key = message.key
+        original: OriginalAppend | None = None
         if key is not None and (key in state.keys or not state.keys_complete):
-            if state.answered is None or state.answered[0] != key:
-                return Missing(KeyLookup(key))
-            original = state.answered[1]
-            if original is not None:
-                return Turn(Receipt(original.seqs, self._ids(state, original.seqs, original.ids), duplicate=True))
-        first = state.next_seq
-        entries = tuple(entry.numbered(first + n) for n, entry in enumerate(message.entries))
-        seqs = tuple(range(first, first + len(entries)))
+            query = KeyLookup(key)
+            if query not in state.answers:
+                return Missing(query)
+            original = state.answers[query]
+        known = self._known(state, message)
+        if isinstance(known, Missing):
+            return known
+        if original is not None:
+            return Turn(self._original(state, message, original, known))
+        seqs: list[int] = []
+        entries: list[Entry] = []
+        for place, entry in enumerate(message.entries):
+            there = known.get(place)
+            if there is None:
+                there = self._repeated(state, entries, entry, message)
+            if there is None:
+                entries.append(entry.numbered(state.next_seq + len(entries)))
+                there = entries[-1].seq
+            seqs.append(there)
+        receipt = Receipt(tuple(seqs), self._ids(state, seqs, (entry.id for entry in message.entries)), duplicate=not entries)
+        if not entries:
+            return Turn(receipt)
         records: list[Any] = [] if state.opened else [self._opening(state, entries[0].at_us)]
-        records.append(Appended(state.sid, entries, key))
-        tokens = state.live_tokens + sum(entry.tokens for entry in entries)
+        records.append(Appended(state.sid, tuple(entries), key))
+        live = state.live_tokens + sum(entry.tokens for entry in entries)
         jobs: tuple[Job, ...] = ()
         expedite: tuple[str, ...] = ()
         if state.pending:
-            if tokens > self._policy.overdraft_tokens:
+            if live > state.policy.overdraft_tokens:
                 expedite = (state.fold_job,)
-        elif self._policy.due(tokens, len(state.entries) + len(entries)):
+        elif state.policy.due(live, len(state.entries) + len(entries)):
             fold = self._fold(state, [*state.entries, *entries], state.marks)
             if fold is not None:
                 records.append(fold)
                 jobs = fold.jobs
-        receipt = Receipt(seqs, self._ids(state, seqs, (entry.id for entry in entries)))
         return Turn(receipt, records, jobs=jobs, expedite=expedite, size=message.size)
+
+    def _known(self, state: SessionState, message: Append) -> dict[int, int] | Missing:
+        """Which of the messages, by place in the batch, are there already by their id, and their numbers (S4.11)."""
+        if message.allow_duplicates:
+            return {}
+        found = {entry.id: state.ids[entry.id] for entry in message.entries if entry.id in state.ids}
+        if state.has_ids:
+            unknown = tuple(entry.id for entry in message.entries if entry.id is not None and entry.id not in found)
+            query = IdLookup(unknown, state.marks.cleared)
+            if unknown and query not in state.answers:
+                return Missing(query)
+            found.update(state.answers.get(query, {}))
+        return {place: found[entry.id] for place, entry in enumerate(message.entries) if entry.id in found}
+
+    def _original(self, state: SessionState, message: Append, original: OriginalAppend, known: dict[int, int]) -> Receipt:
+        """What the first append under this key answered; messages that it skipped are known by their ids."""
+        if len(original.seqs) == len(message.entries):
+            return Receipt(original.seqs, self._ids(state, original.seqs, original.ids), duplicate=True)
+        added = iter(zip(original.seqs, original.ids, strict=True))
+        found: list[tuple[int, str | None]] = []
+        for place, entry in enumerate(message.entries):
+            seq = known.get(place)
+            one = (seq, entry.id) if seq is not None and seq not in original.seqs else next(added, None)
+            if one is not None:
+                found.append(one)
+        seqs = tuple(seq for seq, _ in found)
+        return Receipt(seqs, self._ids(state, seqs, (id_ for _, id_ in found)), duplicate=True)
+
+    def _repeated(self, state: SessionState, before: Sequence[Entry], entry: Entry, message: Append) -> int | None:
+        """The number of the message that this one repeats: by its id within the batch, by its words within the window."""
+        if message.allow_duplicates:
+            return None
+        if entry.id is not None:
+            return next((one.seq for one in before if one.id == entry.id), None)
+        recent = [*state.entries, *before][-message.dedup_window :] if message.dedup_window else ()
+        return next((one.seq for one in recent if one.chat == entry.chat), None)
 
     def _opening(self, state: SessionState, at_us: int) -> Opened:
         return Opened(state.sid, state.key.user, state.key.session, at_us)
@@ -311,18 +261,31 @@ class SessionBehavior:
     def _ids(self, state: SessionState, seqs: Iterable[int], given: Iterable[str | None]) -> tuple[str, ...]:
         return tuple(id_ or message_id(self._instance, state.sid, seq) for seq, id_ in zip(seqs, given, strict=True))
 
-    def _fold(self, state: SessionState, live: list[Entry], marks: Marks) -> FoldStarted | None:
-        count = self._policy.amount(live)
+    # -- folding ------------------------------------------------------------------------------------------------------
+
+    def _fold(self, state: SessionState, live: list[Entry], marks: Marks) -> FoldStarted | Dropped | None:
+        count = state.policy.amount(live)
         if count == 0:
             return None
         through = live[count - 1].seq
         flushing = max(marks.flushing, through) if self._flushes else marks.flushing
-        after = Marks(marks.generation, marks.summarized, through, flushing)
-        spec = SummarizeSpec(state.sid, marks.generation, marks.summarized + 1, through)
-        jobs = [Job(summarize_job_id(state.sid, after), SUMMARIZE_LANE, state.key, spec)]
-        if flushing > marks.flushing:
-            jobs.append(self._flush_job(state, marks.flushing + 1, flushing))
-        return FoldStarted(state.sid, after, tuple(jobs))
+        if state.policy.fold == "drop":
+            after = msgspec.structs.replace(marks, summarized=through, folding=through, flushing=flushing)
+            jobs = self._leaving(state, after, marks.flushing, through)
+            return Dropped(state.sid, after, live[-1].seq, jobs)
+        after = msgspec.structs.replace(marks, folding=through, flushing=flushing)
+        kind = state.policy.fold
+        spec = SummarizeSpec(state.sid, marks.generation, marks.summarized + 1, through, kind)
+        fold = Job(summarize_job_id(state.sid, after), SUMMARIZE_LANE, state.key, spec)
+        return FoldStarted(state.sid, after, (fold, *self._leaving(state, after, marks.flushing, through)))
+
+    def _leaving(self, state: SessionState, after: Marks, flushing: int, through: int) -> tuple[Job, ...]:
+        """The jobs of messages that leave the buffer: to long-term memory, and past the memory blocks."""
+        jobs = [self._flush_job(state, flushing + 1, after.flushing)] if after.flushing > flushing else []
+        if self._blocks:
+            id_ = f"{BLOCKS_LANE}-{state.sid}-{after.generation}-{through}"
+            jobs.append(Job(id_, BLOCKS_LANE, state.key, BlocksSpec(state.sid, through)))
+        return tuple(jobs)
 
     def _flush_job(self, state: SessionState, first: int, through: int) -> Job:
         return Job(f"{FLUSH_LANE}-{state.sid}-{through}", FLUSH_LANE, state.key, FlushSpec(state.sid, first, through))
@@ -331,7 +294,8 @@ class SessionBehavior:
         """The last message that may be handed over: a call that waits for its result, and what follows, may not (G8)."""
         if not state.tools:
             return state.next_seq - 1
-        return state.next_seq - 1 - (len(state.entries) - closed_length(state.entries))
+        closed = closed_length(state.entries)
+        return state.next_seq - 1 if closed == len(state.entries) else state.entries[closed].seq - 1
 
     def _flush(self, state: SessionState) -> Turn:
         through = self._flushable(state)
@@ -342,64 +306,71 @@ class SessionBehavior:
         marks = msgspec.structs.replace(state.marks, flushing=through)
         return Turn(through - first + 1, [FlushStarted(state.sid, marks, (job,))], jobs=(job,))
 
-    def _load(self, state: SessionState, max_tokens: int) -> Turn:
-        budget = max(max_tokens, 0)
-        awaiting: tuple[str, ...] = ()
-        orphans = 0
-        summary = state.summary
-        whole = state.live_tokens + state.pending_tokens
-        # A summary that would take more than half of a tight budget gives way to the conversation itself.
-        if summary is not None and summary.tokens > budget - min(whole, budget // 2):
-            summary = None
-        room = budget - summary.tokens if summary else budget
-        if not state.tools and whole <= room:
-            chosen: tuple[Entry, ...] = tuple(state.entries)
-            used, omitted = whole, 0
-        else:
-            shown, waiting, orphans = presentable(state.entries)
-            awaiting = tuple(waiting)
-            used, kept = 0, len(shown)
-            while kept and used + sum(entry.tokens for entry in shown[kept - 1]) <= room:
-                kept -= 1
-                used += sum(entry.tokens for entry in shown[kept])
-            chosen = tuple(entry for unit in shown[kept:] for entry in unit)
-            omitted = sum(len(unit) for unit in shown[:kept])
-        prefix = (state.marks.generation, summary.through if summary else 0, chosen[0].seq if chosen else 0)
-        snapshot = Snapshot(
-            summary=summary,
-            entries=chosen,
-            tokens=used + (summary.tokens if summary else 0),
-            pending=sum(1 for entry in chosen if entry.seq <= state.marks.folding) if state.pending else 0,
-            omitted=omitted,
-            awaiting=awaiting,
-            orphans=orphans,
-            prefix_changed=state.shown != prefix,
-        )
-        return Turn(snapshot, notes=() if state.shown == prefix else (_PrefixShown(prefix),))
-
-    def _clear(self, state: SessionState) -> Turn:
-        last = state.next_seq - 1
-        if not state.opened or (not state.entries and state.summary is None):
-            return Turn(0)
-        # What is cleared is not flushed later: long-term memory has what was folded or handed over before.
-        marks = Marks(state.marks.generation + 1, last, last, max(state.marks.flushing, last))
-        cancelled = (state.fold_job,) if state.pending else ()
-        return Turn(len(state.entries), [Cleared(state.sid, marks, cancelled)], cancel=cancelled)
-
     def _summary_ready(self, state: SessionState, result: SummaryReady) -> Turn:
-        if not state.pending or result.job != state.fold_job:
-            return Turn(False, [JobDone(result.job)])  # stale: cleared, or folded anew, since it was asked for
+        spec = result.spec
+        expected = state.condense_job if spec.kind == "condense" else state.fold_job
+        if result.job != expected:
+            return Turn(False, [JobDone(result.job)])  # stale: the past was restated since it was asked for
+        first = state.summary.first if state.summary and spec.kind != "entry" else spec.first
+        summary = Summary(
+            spec.through, result.prefix, result.text, result.tokens, result.degraded, result.model, first, result.input_tokens
+        )
+        at_seq = state.next_seq - 1
+        if spec.kind == "condense":
+            left = [one for one in state.summaries if one.through > spec.through]
+            jobs = self._condense(state, left)
+            return Turn(True, [Summarized(state.sid, state.marks, summary, result.job, at_seq, jobs=jobs)], jobs=jobs)
         marks = msgspec.structs.replace(state.marks, summarized=state.marks.folding)
-        summary = Summary(marks.summarized, result.prefix, result.text, result.tokens, result.degraded, result.model)
-        records: list[Any] = [Summarized(state.sid, marks, summary, result.job)]
-        jobs: tuple[Job, ...] = ()
+        entry = spec.kind == "entry"
+        jobs = () if state.condensing or not entry else self._condense(state, [*state.summaries, summary])
+        records: list[Any] = [Summarized(state.sid, marks, summary, result.job, at_seq, entry, jobs)]
         live = state.entries[state.pending :]
-        if self._policy.due(state.live_tokens, len(live)):
+        if state.policy.due(state.live_tokens, len(live)):
             fold = self._fold(state, live, marks)
             if fold is not None:
                 records.append(fold)
-                jobs = fold.jobs
+                jobs = (*jobs, *fold.jobs)
         return Turn(True, records, jobs=jobs, size=len(result.text))
+
+    def _condense(self, state: SessionState, entries: Sequence[Summary]) -> tuple[Job, ...]:
+        """The oldest entry of a list that is full goes into the running summary and into long-term memory (S2.04)."""
+        if len(entries) <= state.policy.entries:
+            return ()
+        oldest = entries[0]
+        generation = state.marks.generation
+        spec = SummarizeSpec(state.sid, generation, oldest.first, oldest.through, "condense")
+        jobs = [Job(condense_job_id(state.sid, generation, oldest.through), SUMMARIZE_LANE, state.key, spec)]
+        if self._flushes:
+            flush = EntryFlushSpec(state.sid, oldest, state.entries[-1].at_us if state.entries else 0)
+            jobs.append(Job(f"entry-{state.sid}-{generation}-{oldest.through}", FLUSH_LANE, state.key, flush))
+        return tuple(jobs)
+
+    # -- showing ------------------------------------------------------------------------------------------------------
+
+    def _load(self, state: SessionState, max_tokens: int) -> Turn:
+        shown = select(
+            state.entries, state.tokens, state.summary, state.summaries, max_tokens, tools=state.tools > 0
+        )  # fmt: skip
+        prefix = (
+            state.marks.generation,
+            shown.summary.through if shown.summary else 0,
+            shown.summaries[0].through if shown.summaries else 0,
+            shown.entries[0].seq if shown.entries else 0,
+        )
+        folding = state.marks.folding
+        snapshot = Snapshot(
+            summary=shown.summary,
+            summaries=shown.summaries,
+            entries=shown.entries,
+            tokens=shown.tokens,
+            pending=sum(1 for entry in shown.entries if entry.seq <= folding) if state.pending else 0,
+            omitted=shown.omitted,
+            awaiting=shown.awaiting,
+            orphans=shown.orphans,
+            prefix_changed=state.shown != prefix,
+            blocks=tuple(state.blocks.values()),
+        )
+        return Turn(snapshot, notes=() if state.shown == prefix else (PrefixShown(prefix),))
 
     def _view(self, state: SessionState) -> SessionView:
         return SessionView(
@@ -411,58 +382,129 @@ class SessionBehavior:
             state.pending,
             state.pending_tokens,
             state.summary,
+            tuple(state.summaries),
+            tuple(state.blocks.values()),
+            state.policy,
         )
 
-    # -- changing -----------------------------------------------------------------------------------------------------
+    # -- restating the past -------------------------------------------------------------------------------------------
 
-    def apply(self, state: SessionState, record: Any) -> None:
-        """Fold one record into the state."""
-        match record:
-            case Appended(entries=entries, key=key):
-                state.entries.extend(entries)
-                state.next_seq += len(entries)
-                state.live_tokens += sum(entry.tokens for entry in entries)
-                state.tools += sum(1 for entry in entries if entry.calls or entry.answers)
-                state.size += sum(entry.size + _ENTRY_OVERHEAD_BYTES for entry in entries)
-                if key is not None:
-                    state.keys[key] = None
-                    if len(state.keys) > HOT_KEYS:
-                        del state.keys[next(iter(state.keys))]
-                        state.keys_complete = False
-                    if state.answered is not None and state.answered[0] == key:
-                        state.answered = None  # it was found absent, and now it is there
-            case _PrefixShown(prefix=prefix):
-                state.shown = prefix
-            case Opened():
-                state.opened = True
-            case FoldStarted(marks=marks):
-                state.marks = marks
-                state.pending = marks.folding - marks.summarized
-                state.pending_tokens = sum(entry.tokens for entry in state.entries[: state.pending])
-                state.live_tokens -= state.pending_tokens
-            case FlushStarted(marks=marks):
-                state.marks = marks
-            case JobDone():
-                pass
-            case Summarized(marks=marks, summary=summary):
-                state.marks = marks
-                state.summary = summary
-                self._forget(state, state.pending)
-                state.pending = state.pending_tokens = 0
-            case Cleared(marks=marks):
-                state.marks = marks
-                state.summary = None
-                self._forget(state, len(state.entries))
-                state.pending = state.pending_tokens = state.live_tokens = 0
-            case _:
-                raise TypeError(f"a session cannot apply {type(record).__name__}")
+    def _jobs_under_way(self, state: SessionState) -> tuple[str, ...]:
+        return tuple(job for job in (state.fold_job, state.condense_job) if job)
 
-    def _forget(self, state: SessionState, count: int) -> None:
-        gone = state.entries[:count]
-        del state.entries[:count]
-        state.tools -= sum(1 for entry in gone if entry.calls or entry.answers)
-        state.size -= sum(entry.size + _ENTRY_OVERHEAD_BYTES for entry in gone)
+    def _clear(self, state: SessionState) -> Turn:
+        last = state.next_seq - 1
+        if not state.opened or (not state.entries and state.summary is None and not state.summaries):
+            return Turn(0)
+        # What is cleared is not flushed later: long-term memory has what was folded or handed over before.
+        marks = Marks(state.marks.generation + 1, last, last, max(state.marks.flushing, last), last)
+        cancelled = self._jobs_under_way(state)
+        return Turn(len(state.entries), [Cleared(state.sid, marks, cancelled, last)], cancel=cancelled)
 
-    def supply(self, state: SessionState, query: KeyLookup, answer: OriginalAppend | None) -> None:
-        """Take a looked-up idempotency key."""
-        state.answered = (query.digest, answer)
+    def _remove(self, state: SessionState, message: Remove) -> Turn:
+        outside = tuple(place for place in message.places if not 0 <= place < len(state.entries))
+        if outside:
+            raise IndexOutOfRange(
+                f"the buffer holds messages 0 to {len(state.entries) - 1}; there is none at {', '.join(map(str, outside))}",
+                places=outside,
+            )
+        gone = {state.entries[place].seq for place in message.places}
+        if message.ids:
+            wanted = set(message.ids)
+            gone.update(
+                entry.seq for entry in state.entries if (entry.id or message_id(self._instance, state.sid, entry.seq)) in wanted
+            )
+        if not gone:
+            return Turn(0)
+        return self._restate(state, len(gone), removed=tuple(sorted(gone)))
+
+    def _truncate(self, state: SessionState, keep: int) -> Turn:
+        start = next((one.start for one in units(state.entries) if len(state.entries) - one.start <= keep), len(state.entries))
+        if start == 0:
+            return Turn(0)
+        return self._restate(state, start, front=state.entries[start - 1].seq)
+
+    def _rewind(self, state: SessionState, to: int) -> Turn | Missing:
+        last = state.next_seq - 1
+        if not 0 <= to <= last:
+            raise InvalidInput(f"a session with {last} messages cannot go back to message {to}")
+        if to == last:
+            return Turn(0)
+        query = PastLookup(to)
+        if query not in state.answers:
+            return Missing(query)
+        earlier: EarlierBuffer = state.answers[query]
+        return self._restate(state, last - to, removed=tuple(range(to + 1, last + 1)), earlier=earlier)
+
+    def _restate(
+        self,
+        state: SessionState,
+        reply: int,
+        *,
+        removed: tuple[int, ...] = (),
+        front: int | None = None,
+        earlier: EarlierBuffer | None = None,
+    ) -> Turn:
+        """Another past: folds under way are void, and what was removed leaves long-term memory, too."""
+        marks = state.marks
+        entries: Sequence[Entry] = state.entries
+        summary, summaries = state.summary, tuple(state.summaries)
+        notes: tuple[Any, ...] = ()
+        if earlier is not None:
+            front, entries, summary, summaries = earlier.front, earlier.entries, earlier.summary, earlier.summaries
+            notes = (WentBack(earlier.entries),)
+        moved = marks.summarized if front is None else front
+        flushing = max(marks.flushing, moved) if self._flushes else marks.flushing
+        cleared = min(marks.cleared, moved)
+        after = Marks(marks.generation + 1, moved, moved, flushing, cleared)
+        jobs: tuple[Job, ...] = ()
+        if moved > marks.summarized:  # a truncation: what leaves the buffer goes where folded messages go
+            jobs = self._leaving(state, after, marks.flushing, moved)
+        flushed = tuple(seq for seq in removed if seq <= marks.flushing) if self._flushes else ()
+        if flushed:
+            id_ = f"unflush-{state.sid}-{after.generation}"
+            jobs = (*jobs, Job(id_, FLUSH_LANE, state.key, UnflushSpec(state.sid, flushed)))
+        gone = set(removed)
+        left = [entry for entry in entries if entry.seq > moved and entry.seq not in gone]
+        cancelled = self._jobs_under_way(state)
+        records: list[Any] = [Restated(state.sid, after, state.next_seq - 1, removed, summary, summaries, cancelled, jobs)]
+        if state.policy.due(sum(entry.tokens for entry in left), len(left)):
+            fold = self._fold(state, left, after)
+            if fold is not None:
+                records.append(fold)
+                jobs = (*jobs, *fold.jobs)
+        return Turn(reply, records, notes=notes, jobs=jobs, cancel=cancelled)
+
+    def _replace(self, state: SessionState, message: Replace) -> Turn:
+        last = state.next_seq - 1
+        entries = tuple(entry.numbered(last + 1 + n) for n, entry in enumerate(message.entries))
+        seqs = tuple(entry.seq for entry in entries)
+        records: list[Any] = [] if state.opened else [self._opening(state, entries[0].at_us if entries else 0)]
+        flushing = max(state.marks.flushing, last)
+        marks = Marks(state.marks.generation + 1, last, last, flushing, last)
+        cancelled = self._jobs_under_way(state)
+        summary = message.summary
+        if summary is not None:
+            summary = msgspec.structs.replace(summary, first=min(1, last), through=last)
+        records.append(Restated(state.sid, marks, last, (), summary, (), cancelled, ()))
+        if entries:
+            records.append(Appended(state.sid, entries, None))
+        receipt = Receipt(seqs, self._ids(state, seqs, (entry.id for entry in entries)))
+        return Turn(receipt, records, cancel=cancelled, size=message.size)
+
+    def _adopt(self, state: SessionState, message: Adopt) -> Turn:
+        if state.opened:
+            raise InvalidInput(f"{state.key!r} has messages already; copy into a session that has none")
+        if not message.entries:
+            return Turn(0)
+        last = len(message.entries)
+        flushing = message.flushing if self._flushes else 0
+        marks = Marks(1, message.front, message.front, flushing, 0)
+        records: list[Any] = [
+            self._opening(state, message.entries[0].at_us),
+            Appended(state.sid, message.entries, None),
+            Restated(state.sid, marks, last, (), message.summary, message.summaries, (), ()),
+        ]
+        if message.facets:
+            records.append(FacetsChanged(state.sid, message.facets))
+        return Turn(last, records, size=sum(entry.size for entry in message.entries))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from remora.errors import ModelAnswerInvalid
@@ -12,6 +13,12 @@ from remora.tokens import TokenCounter
 __all__ = ["DEFAULT_PROMPT", "ChatSummarizer", "shortened"]
 
 DEFAULT_PROMPT = "Summarize the following conversation concisely:\n\n"
+"""Stands before the conversation's lines; `models.summary_prompt` gives another (S0.11, S1.27)."""
+_REFUSAL = re.compile(
+    r"(i['\u2019]?m|i am) (sorry|unable|not able)|(sorry|unfortunately),? (but )?i|i (can['\u2019]?t|cannot|won['\u2019]?t)\b",
+    re.IGNORECASE,
+)
+_LONGEST_REFUSAL = 400  # characters; what is longer says something
 
 
 class ChatSummarizer:
@@ -37,7 +44,10 @@ class ChatSummarizer:
         text = await self._model.complete(messages)
         if not isinstance(text, str) or not text.strip():
             raise ModelAnswerInvalid(f"{self.name} returned no summary")
-        return text.strip()
+        text = text.strip()
+        if len(text) < _LONGEST_REFUSAL and _REFUSAL.match(text):
+            raise ModelAnswerInvalid(f"{self.name} refused to summarize")
+        return text
 
 
 def shortened(text: str, max_tokens: int, counter: TokenCounter) -> str:

@@ -12,8 +12,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from remora.actors.protocol import SessionView
 from remora.actors.recall import Memory
-from remora.actors.session import SessionView
 from remora.cli.reader import Conversations
 from remora.cli.replay import ReplayReport
 from remora.messages import Message, plain_text

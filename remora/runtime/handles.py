@@ -11,8 +11,8 @@ from typing import Protocol
 import anyio.to_thread
 
 from remora.actors.planner import Context, Planner
+from remora.actors.protocol import Append, Clear, Flush, Inspect, Load, SessionView, Snapshot
 from remora.actors.recall import Memory, Recall
-from remora.actors.session import Append, Clear, Flush, Inspect, Load, SessionView, Snapshot
 from remora.config import Config
 from remora.errors import InvalidInput, InvalidMessage
 from remora.identity import SessionKey, key_digest, message_id, validated_id
@@ -111,7 +111,7 @@ class Session:
             Entry(0, e.at_us, tokens, e.role, e.chat, e.meta, e.id, e.calls, e.answers)
             for (e, _), tokens in zip(encoded, counts, strict=True)
         )
-        request = Append(entries, digest, size)
+        request = Append(entries, digest, size, dedup_window=self._services.config.buffer.dedup_window)
         receipt: Receipt = await self._services.directory.ask(self.key, request, size=size, timeout_s=timeout_s)
         return receipt
 

@@ -18,9 +18,10 @@ import msgspec
 
 from remora.actors.jobs import FlushHandler, SummarizeHandler
 from remora.actors.planner import Planner
-from remora.actors.policies import SummaryBufferPolicy
+from remora.actors.policies import BufferPolicy, BufferPreset, PolicyLike, policy_of
+from remora.actors.protocol import Flush, Inspect, SessionView
 from remora.actors.recall import Recall
-from remora.actors.session import FLUSH_LANE, SUMMARIZE_LANE, Flush, Inspect, SessionBehavior, SessionView
+from remora.actors.session import FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
 from remora.actors.summary import ChatSummarizer
 from remora.config import Config
 from remora.errors import ConfigError, EmbedderChanged, ReentrantAsk, RuntimeClosed, StorageError
@@ -43,7 +44,6 @@ from remora.storage.lock import DirectoryLock
 from remora.storage.longterm import LanceStore
 from remora.storage.memory import MemoryJournal
 from remora.storage.ports import JournalCounts, LongTermStatistics, LongTermStore
-from remora.storage.records import Summary
 from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter, count_message
 
 __all__ = ["Runtime", "RuntimeStatistics"]
@@ -86,6 +86,8 @@ class Runtime:
         embedder: an object with ``async embed(texts)``, ``name`` and ``dimension``, or a callable. Without one,
             `models.embedder` decides; the default is embedded.
         counter: counts tokens; `tokens.counter` decides otherwise.
+        policy: what sessions keep and what becomes of the rest, one for all or a function of the session's key;
+            `buffer.policy` decides otherwise.
         clock: for tests.
         rng: for jitter; for tests.
 
@@ -102,6 +104,7 @@ class Runtime:
         chat_model: ChatModelLike | None = None,
         embedder: EmbedderLike | None = None,
         counter: TokenCounter | None = None,
+        policy: PolicyLike | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -118,6 +121,7 @@ class Runtime:
         self._chat_model = None if chat_model is None else as_chat_model(chat_model)
         self._given_embedder = None if embedder is None else as_embedder(embedder, dimension=config.models.embedding_dimension)
         self._given_counter = counter
+        self._policies = policy if policy is not None else policy_of(config.buffer)
         self._clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._parts: _Parts | None = None
@@ -304,11 +308,6 @@ class Runtime:
         if long_term:
             self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
             await self._check_settings(journal)
-        policy = SummaryBufferPolicy(
-            fold_above_tokens=config.buffer.fold_above_tokens,
-            keep_tokens=config.buffer.keep_tokens,
-            overdraft_tokens=int(config.buffer.token_limit * config.buffer.overdraft_ratio),
-        )
         recount = None
         named = _counter_name(counter)
         if await journal.setting("counter", named) != named:
@@ -316,7 +315,7 @@ class Runtime:
         if await journal.setting("counters"):
             # Rows hold the figures of the counter that they were written under; a budget is kept by today's (G9).
             recount = partial(count_message, counter)
-        behavior = SessionBehavior(policy, instance=journal.instance, flushes=long_term, recount=recount)
+        behavior = SessionBehavior(self._policy, instance=journal.instance, flushes=long_term, recount=recount)
 
         def decided(turn: Turn) -> None:
             supervisor.cancel(turn.cancel)
@@ -335,12 +334,12 @@ class Runtime:
             jitter=config.supervisor.jitter,
         )
 
-        async def summary_of(key: SessionKey) -> Summary | None:
+        async def look(key: SessionKey) -> SessionView:
             view: SessionView = await directory.tell(key, Inspect())
-            return view.summary
+            return view
 
         summarize = SummarizeHandler(
-            journal, summary_of, summarizer, fallback, breaker=breaker, counter=counter,
+            journal, look, summarizer, fallback, breaker=breaker, counter=counter,
             max_tokens=config.buffer.summary_tokens, prefix=config.buffer.summary_prefix,
         )  # fmt: skip
         concurrency = config.supervisor
@@ -349,7 +348,10 @@ class Runtime:
         schedule.every(_CHECKPOINT_S, "checkpoint", journal.checkpoint)
         recall = None
         if long_term:
-            flush = FlushHandler(journal, self.long_term, self._embedder, counter, window_chars=config.long_term.window_chars)
+            flush = FlushHandler(
+                journal, self.long_term, self._embedder, counter, window_chars=config.long_term.window_chars,
+                batch_tokens=config.buffer.token_flush_size, redact=None, written=lambda _: None,
+            )  # fmt: skip
             supervisor.add_lane(Lane(FLUSH_LANE, flush, concurrency=concurrency.flush_concurrency, retry=retry))
             recall = Recall(self.long_term, self._embedder, config.recall)
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
@@ -382,6 +384,10 @@ class Runtime:
         parts.schedule.start(tasks)
         if parts.recall is not None:
             tasks.start_soon(self._flush_tails, name="remora.tails")
+
+    def _policy(self, key: SessionKey) -> BufferPolicy:
+        chosen = self._policies if isinstance(self._policies, (BufferPolicy, BufferPreset)) else self._policies(key)
+        return chosen.value if isinstance(chosen, BufferPreset) else chosen
 
     def _make_counter(self) -> TokenCounter:
         tokens = self._config.tokens

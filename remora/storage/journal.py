@@ -32,131 +32,31 @@ import msgspec
 
 from remora.config import Durability
 from remora.errors import CommitFailed, DirectoryUnusable, JournalDamaged, JournalTooNew, OutcomeUnknown, StorageError
-from remora.identity import SessionKey
+from remora.identity import SessionKey, UserKey
 from remora.logs import get_logger
-from remora.messages import Entry, decode_chat
-from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, LogStatistics, Write
-from remora.storage.ports import JournalCounts, SessionListing
-from remora.storage.records import (
-    HOT_KEYS,
-    Appended,
-    Cleared,
-    Flushed,
-    FlushSpec,
-    FlushStarted,
-    FoldStarted,
-    KeyLookup,
-    Marks,
-    Opened,
-    OriginalAppend,
-    SessionImage,
-    Summarized,
-    SummarizeSpec,
-    Summary,
+from remora.messages import Entry
+from remora.runtime.log import Job, LogStatistics, Write
+from remora.storage.images import (
+    ENTRY_COLUMNS,
+    JOB_COLUMNS,
+    SEQ_MASK,
+    SUMMARY_COLUMNS,
+    Image,
+    actor_key,
+    entry_of,
+    job_of,
+    read_images,
+    summary_of,
 )
+from remora.storage.ports import FoldFigures, JournalCounts, Past, SessionListing, earlier_buffer, past_of
+from remora.storage.records import EarlierBuffer, IdLookup, KeyLookup, MemoryItem, OriginalAppend, PastLookup
+from remora.storage.rows import INSERT_MESSAGES, Rows
 from remora.storage.schema import APPLICATION_ID, FORMAT, MIGRATIONS, SEQ_BITS
 
 __all__ = ["SqliteJournal"]
 
 _logger = get_logger("remora.journal")
 _SYNCHRONOUS: dict[Durability, str] = {"power": "FULL", "process": "NORMAL", "none": "OFF"}
-_ROLES = ("system", "developer", "user", "assistant", "tool")
-_ROLE_CODES = {role: code for code, role in enumerate(_ROLES)}
-_SEQ_MASK = (1 << SEQ_BITS) - 1
-_encode = msgspec.msgpack.Encoder().encode
-_encode_json = msgspec.json.Encoder().encode
-_decode_payload = msgspec.msgpack.Decoder(SummarizeSpec | FlushSpec).decode
-
-_INSERT_SESSION = "INSERT INTO sessions (sid, user, session, created_us) VALUES (?, ?, ?, ?)"
-# All messages of a commit by one statement: places and lengths as JSON, what they point into as one blob. `executemany` gives the
-# interpreter's lock away and takes it back at every row, and waits up to 5 ms for it each time while the event loop is
-# busy: 128 rows a commit beside a busy thread, measured, 324 rows/s by executemany and 6 795 by this (39 292 and 26 580 alone).
-_INSERT_MESSAGES = (
-    "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, meta, id, key, batch) "
-    "SELECT m.value ->> 0, m.value ->> 1, m.value ->> 2, m.value ->> 3, ?3, substr(?2, m.value ->> 4, m.value ->> 5), "
-    "CASE WHEN m.value ->> 6 THEN substr(?2, (m.value ->> 4) + (m.value ->> 5), m.value ->> 6) END, m.value ->> 7, "
-    "CASE WHEN m.value ->> 8 THEN substr(?2, (m.value ->> 4) + (m.value ->> 5) + (m.value ->> 6), 16) END, m.value ->> 8 "
-    "FROM json_each(?1) AS m"
-)
-_UPDATE_MARKS = "UPDATE sessions SET generation = ?, summarized = ?, folding = ?, flushing = ? WHERE sid = ?"
-_INSERT_SUMMARY = (
-    "INSERT INTO summaries (sid, generation, through, prefix, text, tokens, degraded, model) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-)
-_UPDATE_FLUSHED = "UPDATE sessions SET flushed = max(flushed, ?) WHERE sid = ?"
-_INSERT_JOB = "INSERT INTO jobs (id, lane, sid, payload) VALUES (?, ?, ?, ?)"
-_RETRY_JOB = "UPDATE jobs SET attempts = ?, not_before = ?, error = ? WHERE id = ?"
-_BURY_JOB = "UPDATE jobs SET attempts = ?, error = ?, dead = 1 WHERE id = ?"
-_DELETE_JOB = "DELETE FROM jobs WHERE id = ?"
-# The order of storing: a row before what refers to it, a job's start before its end. Within a kind, the order of the turns.
-_STATEMENTS = (
-    _INSERT_SESSION,
-    _UPDATE_MARKS,
-    _INSERT_SUMMARY,
-    _UPDATE_FLUSHED,
-    _INSERT_JOB,
-    _RETRY_JOB,
-    _BURY_JOB,
-    _DELETE_JOB,
-)
-
-
-class _Rows:
-    """The rows of one transaction, by statement."""
-
-    __slots__ = ("content", "messages", "offset", "records", "rows")
-
-    def __init__(self) -> None:
-        self.records = 0
-        self.messages: list[tuple[Any, ...]] = []
-        self.content: list[bytes] = []
-        self.offset = 1  # SQL counts from 1
-        self.rows: dict[str, list[tuple[Any, ...]]] = {statement: [] for statement in _STATEMENTS}
-
-    def add(self, record: Any) -> None:
-        self.records += 1
-        rows = self.rows
-        match record:
-            case Appended(sid=sid, entries=entries, key=key):
-                base = sid << SEQ_BITS
-                digest = key
-                for e in entries:
-                    length, meta = len(e.chat), len(e.meta) if e.meta else 0
-                    keyed = len(entries) if digest is not None else None
-                    place = (base | e.seq, e.at_us, e.tokens, _ROLE_CODES[e.role], self.offset, length, meta, e.id, keyed)
-                    self.messages.append(place)
-                    self.content.append(e.chat)
-                    if e.meta:
-                        self.content.append(e.meta)
-                    self.offset += length + meta
-                    if digest is not None:
-                        self.content.append(digest)
-                        self.offset += len(digest)
-                        digest = None  # the key stands on the first message alone
-            case Opened(sid=sid, user=user, session=session, at_us=at_us):
-                rows[_INSERT_SESSION].append((sid, user, session, at_us))
-            case FoldStarted(sid=sid, marks=marks, jobs=jobs) | FlushStarted(sid=sid, marks=marks, jobs=jobs):
-                self._mark(sid, marks)
-                rows[_INSERT_JOB].extend((job.id, job.lane, sid, _encode(job.payload)) for job in jobs)
-            case Summarized(sid=sid, marks=marks, summary=s, job=job):
-                self._mark(sid, marks)
-                rows[_INSERT_SUMMARY].append((sid, marks.generation, s.through, s.prefix, s.text, s.tokens, s.degraded, s.model))
-                rows[_DELETE_JOB].append((job,))
-            case Cleared(sid=sid, marks=marks, cancelled=cancelled):
-                self._mark(sid, marks)
-                rows[_DELETE_JOB].extend((id_,) for id_ in cancelled)
-            case Flushed(sid=sid, through=through):
-                rows[_UPDATE_FLUSHED].append((through, sid))
-            case JobDone(id=id_):
-                rows[_DELETE_JOB].append((id_,))
-            case JobRetried(id=id_, attempts=attempts, not_before=not_before, error=error):
-                rows[_RETRY_JOB].append((attempts, not_before, error, id_))
-            case JobBuried(id=id_, attempts=attempts, error=error):
-                rows[_BURY_JOB].append((attempts, error, id_))
-            case _:
-                raise TypeError(f"no journal record: {type(record).__name__}")
-
-    def _mark(self, sid: int, marks: Marks) -> None:
-        self.rows[_UPDATE_MARKS].append((marks.generation, marks.summarized, marks.folding, marks.flushing, sid))
 
 
 class SqliteJournal:
@@ -199,7 +99,7 @@ class SqliteJournal:
             connections.append(reader)
             await reader.execute("PRAGMA busy_timeout = 5000")
             await reader.execute("PRAGMA cache_size = -65536")
-            ((last_sid,),) = await reader.execute_fetchall("SELECT coalesce(max(sid), 0) FROM sessions")
+            ((last_sid,),) = await reader.execute_fetchall("SELECT coalesce(max(sid), 0) FROM actors")
             journal = cls(writer, reader, max_batch_writes=max_batch_writes, next_sid=last_sid + 1)
             await journal._take_ownership()
         except BaseException as e:
@@ -243,7 +143,7 @@ class SqliteJournal:
                     await self._commit(batch)
 
     async def _commit(self, batch: Sequence[Write]) -> None:
-        rows = _Rows()
+        rows = Rows()
         error: Exception
         try:
             for write in batch:
@@ -280,17 +180,16 @@ class SqliteJournal:
         for write in batch:
             write.settle(None)
 
-    async def _store(self, rows: _Rows) -> None:
+    async def _store(self, rows: Rows) -> None:
         """One transaction. Messages alone are one statement, which commits itself: one call to the connection's thread.
 
         Each further call waits until the event loop comes round to it, which beside a busy loop takes longer than the commit.
         """
-        others = [(statement, parameters) for statement, parameters in rows.rows.items() if parameters]
+        others, messages = list(rows.others()), rows.messages
         if others:
             await self._writer.execute("BEGIN IMMEDIATE")
-        if rows.messages:
-            places = _encode_json(rows.messages).decode()
-            await self._writer.execute(_INSERT_MESSAGES, (places, b"".join(rows.content), self._epoch))
+        if messages is not None:
+            await self._writer.execute(INSERT_MESSAGES, (*messages, self._epoch))
         for statement, parameters in others:
             await self._writer.executemany(statement, parameters)
         if others:
@@ -311,94 +210,31 @@ class SqliteJournal:
 
     # -- activation -------------------------------------------------------------------------------------------------
 
-    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SessionImage | Exception]:
-        """Read hundreds of sessions in four queries; new ones are given their number."""
-        wanted = msgspec.json.encode(keys).decode()
-        sessions: dict[SessionKey, tuple[int, Marks]] = {}
-        for sid, user, session, generation, summarized, folding, flushing in await self._read(
-            "SELECT s.sid, s.user, s.session, s.generation, s.summarized, s.folding, s.flushing FROM json_each(?) AS w "
-            "JOIN sessions AS s ON s.user = w.value ->> 0 AND s.session = w.value ->> 1",
-            (wanted,),
-        ):
-            sessions[SessionKey(user, session)] = (sid, Marks(generation, summarized, folding, flushing))
-        live = msgspec.json.encode([(sid, marks.summarized) for sid, marks in sessions.values()]).decode()
-        entries: dict[int, list[Entry]] = {sid: [] for sid, _ in sessions.values()}
-        damaged: dict[int, Exception] = {}
-        for row in await self._read(
-            f"SELECT {_ENTRY_COLUMNS} FROM json_each(?) AS w JOIN messages AS m "
-            f"ON m.pos > ((w.value ->> 0) << {SEQ_BITS}) + (w.value ->> 1) AND m.pos < ((w.value ->> 0) + 1) << {SEQ_BITS} "
-            "ORDER BY m.pos",
-            (live,),
-        ):
-            sid = row[0] >> SEQ_BITS
-            try:
-                entries[sid].append(_entry(row))
-            except (msgspec.DecodeError, LookupError, TypeError) as e:
-                damaged[sid] = e
-        summaries: dict[tuple[int, int], Summary] = {}
-        for sid, generation, through, prefix, text, tokens, degraded, model in await self._read(
-            "SELECT p.sid, p.generation, p.through, p.prefix, p.text, p.tokens, p.degraded, p.model FROM json_each(?) AS w "
-            "JOIN summaries AS p ON p.sid = w.value ->> 0 ORDER BY p.sid, p.generation, p.through",
-            (live,),
-        ):
-            summaries[sid, generation] = Summary(through, prefix, text, tokens, bool(degraded), model)
-        digests: dict[int, list[bytes]] = {}
-        for sid, digest in await self._read(
-            "SELECT sid, key FROM (SELECT m.pos >> 32 AS sid, m.key, "
-            "row_number() OVER (PARTITION BY m.pos >> 32 ORDER BY m.pos DESC) AS n "
-            "FROM json_each(?) AS w JOIN messages AS m ON m.pos >> 32 = w.value ->> 0 AND m.key IS NOT NULL) "
-            f"WHERE n <= {HOT_KEYS + 1}",
-            (live,),
-        ):
-            digests.setdefault(sid, []).append(digest)
-        jobs: dict[Hashable, list[Job]] = {}
-        if sessions:
-            for row in await self._read(
-                f"SELECT {_JOB_COLUMNS} FROM json_each(?) AS w JOIN jobs AS j ON j.sid = w.value ->> 0 "
-                "JOIN sessions AS s ON s.sid = j.sid WHERE NOT j.dead ORDER BY j.number",
-                (live,),
-            ):
-                job = _job(row)
-                jobs.setdefault(job.key, []).append(job)
-        images: list[SessionImage | Exception] = []
-        for key in keys:
-            assert isinstance(key, SessionKey)
-            if key not in sessions:
-                # A number that is never written leaves a gap, which costs nothing.
-                images.append(SessionImage(self._next_sid, False, Marks(), 1, (), None, frozenset(), True))
-                self._next_sid += 1
-                continue
-            sid, marks = sessions[key]
-            if sid in damaged:
-                images.append(JournalDamaged(f"session {key!r} holds a message that cannot be read: {damaged[sid]}"))
-                continue
-            found, hot = entries[sid], digests.get(sid, [])
-            last = found[-1].seq if found else marks.summarized
-            if found and found[0].seq != marks.summarized + 1:
-                images.append(JournalDamaged(f"session {key!r} lacks message {marks.summarized + 1}"))
-                continue
-            images.append(
-                SessionImage(
-                    sid,
-                    True,
-                    marks,
-                    last + 1,
-                    tuple(found),
-                    summaries.get((sid, marks.generation)),
-                    frozenset(hot[:HOT_KEYS]),
-                    len(hot) <= HOT_KEYS,
-                    tuple(jobs.get(key, ())),
-                )
-            )
-        return images
+    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[Image | Exception]:
+        """The image of each actor; new ones are given their number."""
+        return await read_images(self._read, keys, self._number)
 
-    async def fetch(self, key: Hashable, query: Any) -> OriginalAppend | None:
-        """Which append an idempotency key belongs to."""
+    def _number(self) -> int:
+        self._next_sid += 1
+        return self._next_sid - 1
+
+    async def fetch(self, key: Hashable, query: Any) -> OriginalAppend | EarlierBuffer | dict[str, int] | None:
+        """Which append an idempotency key belongs to; which numbers message ids have; how the buffer was."""
         assert isinstance(key, SessionKey)
+        if isinstance(query, PastLookup):
+            return await earlier_buffer(self, key, query.at)
+        if isinstance(query, IdLookup):
+            rows = await self._read(
+                f"SELECT m.id, m.pos & {SEQ_MASK} FROM actors AS s CROSS JOIN json_each(?) AS w "
+                "CROSS JOIN messages AS m ON m.pos >> 32 = +s.sid AND m.id = w.value AND m.id IS NOT NULL "
+                f"WHERE s.user = ? AND s.session = ? AND m.removed IS NULL AND m.pos & {SEQ_MASK} > ?",
+                (msgspec.json.encode(query.ids).decode(), key.user, key.session, query.after),
+            )
+            return dict(rows)
         assert isinstance(query, KeyLookup)
         rows = await self._read(
             # CROSS JOIN keeps this order; the plus (no affinity) and the third condition let the partial index be used
-            "SELECT m.pos, m.id FROM sessions AS s "
+            "SELECT m.pos, m.id FROM actors AS s "
             "CROSS JOIN messages AS k ON k.pos >> 32 = +s.sid AND k.key = ? AND k.key IS NOT NULL "
             "CROSS JOIN messages AS m ON m.pos BETWEEN k.pos AND k.pos + k.batch - 1 "
             "WHERE s.user = ? AND s.session = ? ORDER BY m.pos",
@@ -406,34 +242,78 @@ class SqliteJournal:
         )
         if not rows:
             return None
-        return OriginalAppend(tuple(pos & _SEQ_MASK for pos, _ in rows), tuple(id_ for _, id_ in rows))
+        return OriginalAppend(tuple(pos & SEQ_MASK for pos, _ in rows), tuple(id_ for _, id_ in rows))
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    async def read(self, key: SessionKey, first: int, last: int) -> Sequence[Entry]:
+    async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Sequence[Entry]:
         """Messages `first`…`last`."""
         rows = await self._read(
-            f"SELECT {_ENTRY_COLUMNS} FROM sessions AS s JOIN messages AS m "
+            f"SELECT {ENTRY_COLUMNS} FROM actors AS s JOIN messages AS m "
             f"ON m.pos BETWEEN (s.sid << {SEQ_BITS}) + ? AND (s.sid << {SEQ_BITS}) + ? "
-            "WHERE s.user = ? AND s.session = ? ORDER BY m.pos",
-            (max(first, 1), min(last, _SEQ_MASK), key.user, key.session),
+            "WHERE s.user = ? AND s.session = ? AND (m.removed IS NULL OR m.removed > ?) ORDER BY m.pos",
+            (max(first, 1), min(last, SEQ_MASK), key.user, key.session, SEQ_MASK if at is None else at),
         )
-        return [_entry(row) for row in rows]
+        return [entry_of(row) for row in rows]
+
+    async def past(self, key: SessionKey, at: int) -> Past:
+        """What the session's buffer began with when message `at` was its newest."""
+        rows = await self._read(
+            f"SELECT f.kind, f.generation, {SUMMARY_COLUMNS} FROM actors AS s JOIN folds AS f USING (sid) "
+            "WHERE s.user = ? AND s.session = ? AND f.at_seq <= ? ORDER BY f.number",
+            (key.user, key.session, at),
+        )
+        return past_of([(kind, generation, summary_of(summary)) for kind, generation, *summary in rows])
+
+    async def folds(self, key: SessionKey) -> FoldFigures:
+        """How often the session's past was summarized, and what that took."""
+        ((count, taken, made, degraded),) = await self._read(
+            "SELECT count(*), coalesce(sum(f.input_tokens), 0), coalesce(sum(f.tokens), 0), coalesce(sum(f.degraded), 0) "
+            "FROM actors AS s JOIN folds AS f USING (sid) WHERE s.user = ? AND s.session = ? AND f.input_tokens > 0",
+            (key.user, key.session),
+        )
+        return FoldFigures(count, taken, made, degraded)
+
+    async def memories(self, user: str, ids: Sequence[str] | None = None) -> Sequence[MemoryItem]:
+        """What was recorded of a user on purpose, oldest first; with `ids`, those alone."""
+        among = "" if ids is None else " AND m.id IN (SELECT w.value FROM json_each(?) AS w)"
+        parameters = (user,) if ids is None else (user, msgspec.json.encode(ids).decode())
+        rows = await self._read(
+            "SELECT m.id, m.session, m.agent, m.content, m.type, m.importance, m.created_us, m.tokens FROM actors AS s "
+            f"JOIN memories AS m USING (sid) WHERE s.user = ? AND s.session = ''{among} ORDER BY m.number",
+            parameters,
+        )
+        return [MemoryItem(*row) for row in rows]
+
+    async def pruned(self, key: SessionKey) -> Sequence[int]:
+        """Numbers of the messages that were taken out of long-term memory for good."""
+        rows = await self._read(
+            f"SELECT m.pos & {SEQ_MASK} FROM actors AS s JOIN messages AS m "
+            f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {SEQ_MASK} "
+            "WHERE s.user = ? AND s.session = ? AND m.pruned",
+            (key.user, key.session),
+        )
+        return [seq for (seq,) in rows]
+
+    async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
+        """Every actor, in a fixed order, and up to which message it is in long-term memory."""
+        rows = await self._read("SELECT user, session, flushed FROM actors ORDER BY sid", ())
+        return [(actor_key(user, session), flushed) for user, session, flushed in rows]
 
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
         """Job rows, oldest first."""
         rows = await self._read(
-            f"SELECT {_JOB_COLUMNS} FROM jobs AS j JOIN sessions AS s USING (sid) WHERE j.dead = ? ORDER BY j.number",
+            f"SELECT {JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) WHERE j.dead = ? ORDER BY j.number",
             (int(dead),),
         )
-        return [_job(row) for row in rows]
+        return [job_of(row) for row in rows]
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
         """A user's sessions, the one with the newest message last."""
         rows = await self._read(
-            f"SELECT s.session, count(*), max(m.at_us) FROM sessions AS s JOIN messages AS m "
-            f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {_SEQ_MASK} "
-            "WHERE s.user = ? GROUP BY s.sid ORDER BY 3, s.sid",
+            f"SELECT s.session, count(*), max(m.at_us) FROM actors AS s JOIN messages AS m "
+            f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {SEQ_MASK} "
+            "WHERE s.user = ? AND m.removed IS NULL GROUP BY s.sid ORDER BY 3, s.sid",
             (user,),
         )
         return [SessionListing(SessionKey(user, session), count, at_us) for session, count, at_us in rows]
@@ -441,20 +321,31 @@ class SqliteJournal:
     async def unflushed(self, limit: int) -> Sequence[SessionKey]:
         """Sessions whose last message no flush job covers."""
         rows = await self._read(
-            "SELECT s.user, s.session FROM sessions AS s WHERE s.flushing < "
-            f"(SELECT m.pos & {_SEQ_MASK} FROM messages AS m WHERE m.pos BETWEEN s.sid << {SEQ_BITS} "
-            f"AND (s.sid << {SEQ_BITS}) + {_SEQ_MASK} ORDER BY m.pos DESC LIMIT 1) LIMIT ?",
+            "SELECT s.user, s.session FROM actors AS s WHERE s.session != '' AND s.flushing < "
+            f"(SELECT m.pos & {SEQ_MASK} FROM messages AS m WHERE m.pos BETWEEN s.sid << {SEQ_BITS} "
+            f"AND (s.sid << {SEQ_BITS}) + {SEQ_MASK} AND m.removed IS NULL ORDER BY m.pos DESC LIMIT 1) LIMIT ?",
             (limit,),
         )
         return [SessionKey(user, session) for user, session in rows]
 
-    async def counts(self) -> JournalCounts:
-        """How much it holds."""
-        ((users, sessions),) = await self._read("SELECT count(DISTINCT user), count(*) FROM sessions")
-        ((messages, tokens),) = await self._read("SELECT count(*), coalesce(sum(tokens), 0) FROM messages")
-        ((summaries,),) = await self._read("SELECT count(*) FROM summaries")
-        ((pending, dead),) = await self._read("SELECT count(*) FILTER (WHERE NOT dead), count(*) FILTER (WHERE dead) FROM jobs")
-        return JournalCounts(users, sessions, messages, tokens, summaries, pending, dead)
+    async def counts(self, user: str | None = None) -> JournalCounts:
+        """How much it holds, of everybody or of one user."""
+        own = "" if user is None else " WHERE s.user = ?"
+        who = () if user is None else (user,)
+        ((users, sessions),) = await self._read(
+            f"SELECT count(DISTINCT s.user), count(*) FILTER (WHERE s.session != '') FROM actors AS s{own}", who
+        )
+        of_them = "" if user is None else f"JOIN actors AS s ON s.sid = m.pos >> {SEQ_BITS} {own}"
+        ((messages, tokens),) = await self._read(f"SELECT count(*), coalesce(sum(m.tokens), 0) FROM messages AS m {of_them}", who)
+        by_sid = "" if user is None else f"JOIN actors AS s USING (sid) {own}"
+        ((summaries,),) = await self._read(
+            f"SELECT count(*) FILTER (WHERE f.kind IN ('summary', 'entry')) FROM folds AS f {by_sid}", who
+        )
+        ((memories,),) = await self._read(f"SELECT count(*) FROM memories AS m {by_sid}", who)
+        ((pending, dead),) = await self._read(
+            f"SELECT count(*) FILTER (WHERE NOT j.dead), count(*) FILTER (WHERE j.dead) FROM jobs AS j {by_sid}", who
+        )
+        return JournalCounts(users, sessions, messages, tokens, summaries, pending, dead, memories)
 
     async def setting(self, name: str, value: str | None = None) -> str | None:
         """Read a setting, after setting it if it never was."""
@@ -487,30 +378,6 @@ class SqliteJournal:
             finally:
                 await self._reader.close()
                 await self._writer.close()
-
-
-_ENTRY_COLUMNS = "m.pos, m.at_us, m.tokens, m.role, m.chat, m.meta, m.id"
-
-
-_JOB_COLUMNS = "j.id, j.lane, s.user, s.session, j.payload, j.attempts, j.not_before, j.dead, j.error"
-
-
-def _job(row: tuple[Any, ...]) -> Job:
-    id_, lane, user, session, payload, attempts, not_before, dead, error = row
-    key = SessionKey(user, session)
-    return Job(id_, lane, key, _decode_payload(payload), attempts, not_before, resumed=True, dead=bool(dead), error=error)
-
-
-def _entry(row: tuple[Any, ...]) -> Entry:
-    pos, at_us, tokens, code, chat, meta, id_ = row
-    role = _ROLES[code]
-    calls: tuple[str, ...] = ()
-    answers = None
-    if role == "assistant" and b"tool_calls" in chat:
-        calls = tuple(call["id"] for call in decode_chat(chat).get("tool_calls") or ())
-    elif role == "tool":
-        answers = decode_chat(chat)["tool_call_id"]
-    return Entry(pos & _SEQ_MASK, at_us, tokens, role, chat, meta, id_, calls, answers)
 
 
 def _daemonic(connection: aiosqlite.Connection) -> aiosqlite.Connection:

@@ -36,16 +36,17 @@ from remora.identity import user_key
 from remora.logs import get_logger
 from remora.runtime.containment import contained
 from remora.runtime.promise import Promise, new_promise
-from remora.storage.ports import Candidate, LongTermStatistics, MemoryRow, Vector
+from remora.storage.ports import EVERYTHING, Candidate, LongTermStatistics, MemoryRow, Scope, Vector
 
 __all__ = ["LanceStore"]
 
 _logger = get_logger("remora.longterm")
 _COLUMNS = (
     "id", "user_id", "session_id", "seq", "role", "speaker", "content", "turn", "window", "memory_type", "importance",
-    "created_at", "tokens",
+    "created_at", "tokens", "agent_id",
 )  # fmt: skip
 _SEARCHED = ("turn", "window")
+_DELETE_AT_ONCE = 500
 
 
 class _Add(msgspec.Struct):
@@ -239,6 +240,7 @@ class LanceStore:
             "importance": [row.importance for row in plain],
             "created_at": [row.created_us for row in plain],
             "tokens": [row.tokens for row in plain],
+            "agent_id": [row.agent for row in plain],
         }
         if "vector" in self._schema.names:
             flat = [component for _, vector in pairs for component in vector.tolist()]
@@ -248,8 +250,10 @@ class LanceStore:
 
     # -- searching --------------------------------------------------------------------------------------------------
 
-    async def search(self, user: str, text: str, vector: Vector | None, *, depth: int) -> Sequence[Candidate]:
-        """The user's rows that match, each with its scores."""
+    async def search(
+        self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope = EVERYTHING
+    ) -> Sequence[Candidate]:
+        """The user's rows in `scope` that match, each with its scores."""
         key = user_key(user)
         shard = self._shards.get(self._shard_of(key))
         if shard is None:
@@ -263,7 +267,7 @@ class LanceStore:
         if vector is not None and "vector" in self._schema.names:
             searches["vector"] = shard.table.query().nearest_to(vector).distance_type("cosine")
         results: dict[str, Any] = {}
-        mine = self._expr.col("user_key") == self._expr.lit(key)
+        mine = self._within(key, scope)
 
         async def one(name: str, query: Any) -> None:
             score = "_distance" if name == "vector" else "_score"
@@ -276,6 +280,47 @@ class LanceStore:
                 await asyncio.gather(*coroutines)
         return self._candidates(user, results)
 
+    def _within(self, key: str, scope: Scope) -> Any:
+        """The filter; an `Expr` is safe for any text in queries and deletes (not in `update`, nor as SQL)."""
+        col, lit = self._expr.col, self._expr.lit
+        found = col("user_key") == lit(key)
+        if scope.session is not None:
+            found = found & (col("session_id") == lit(scope.session))
+        if scope.agent is not None:
+            found = found & (col("agent_id") == lit(scope.agent))
+        if scope.types:
+            found = found & col("memory_type").isin(list(scope.types))
+        return found
+
+    async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
+        """All of the user's rows in `scope`, oldest first."""
+        key = user_key(user)
+        shard = self._shards.get(self._shard_of(key))
+        if shard is None:
+            return ()
+        with _mapped("reading"):
+            found = await shard.table.query().where(self._within(key, scope)).select(list(_COLUMNS)).to_arrow()
+        rows = await anyio.to_thread.run_sync(self._memory_rows, user, found)
+        return sorted(rows, key=lambda row: (row.created_us, row.session, row.seq))
+
+    async def delete(self, user: str, ids: Sequence[str]) -> int:
+        """Remove some of the user's rows; at most a thousand a commit."""
+        key = user_key(user)
+        shard = self._shards.get(self._shard_of(key))
+        if shard is None or not ids:
+            return 0
+        col, lit = self._expr.col, self._expr.lit
+        gone = 0
+        for start in range(0, len(ids), _DELETE_AT_ONCE):
+            among = col("id").isin(list(ids[start : start + _DELETE_AT_ONCE]))
+            async with shard.lock:
+                with anyio.CancelScope(shield=True), _mapped("deleting"):
+                    result = await shard.table.delete((col("user_key") == lit(key)) & among)
+            gone += result.num_deleted_rows
+            self._commits += 1
+            shard.fragments += 1
+        return gone
+
     def _candidates(self, user: str, results: dict[str, Any]) -> list[Candidate]:
         scores: dict[str, dict[str, float]] = {}
         rows: dict[str, MemoryRow] = {}
@@ -285,19 +330,28 @@ class LanceStore:
             for id_, value in zip(ids, values, strict=True):
                 scores.setdefault(id_, {})[name] = 1.0 - value if name == "vector" else value
             new = [position for position, id_ in enumerate(ids) if id_ not in rows]
-            # As microseconds: a zoned timestamp would need the machine's time zone files, read on the event loop.
-            at = _COLUMNS.index("created_at")
-            table = found.select(list(_COLUMNS)).take(self._pa.array(new, self._pa.int64()))
-            for record in table.set_column(at, "created_at", table.column(at).cast(self._pa.int64())).to_pylist():
-                if record["user_id"] != user:
-                    _logger.error("foreign_row_refused", row=record["id"])
-                    continue
-                rows[record["id"]] = MemoryRow(
+            fresh = found.select(list(_COLUMNS)).take(self._pa.array(new, self._pa.int64()))
+            rows.update((row.id, row) for row in self._memory_rows(user, fresh))
+        return [Candidate(row, scores[id_]) for id_, row in rows.items()]
+
+    def _memory_rows(self, user: str, found: Any) -> list[MemoryRow]:
+        """Rows of Arrow columns; one that is not the user's is refused, and reported."""
+        # As microseconds: a zoned timestamp would need the machine's time zone files, read on the event loop.
+        at = _COLUMNS.index("created_at")
+        table = found.select(list(_COLUMNS))
+        rows = []
+        for record in table.set_column(at, "created_at", table.column(at).cast(self._pa.int64())).to_pylist():
+            if record["user_id"] != user:
+                _logger.error("foreign_row_refused", row=record["id"])
+                continue
+            rows.append(
+                MemoryRow(
                     record["id"], record["user_id"], record["session_id"], record["seq"], record["role"],
                     record["speaker"], record["content"], record["turn"], record["window"], record["memory_type"],
-                    record["importance"], record["created_at"], record["tokens"],
-                )  # fmt: skip
-        return [Candidate(row, scores[id_]) for id_, row in rows.items()]
+                    record["importance"], record["created_at"], record["tokens"], record["agent_id"],
+                )
+            )  # fmt: skip
+        return rows
 
     # -- upkeep -----------------------------------------------------------------------------------------------------
 
@@ -361,6 +415,7 @@ def _schema(pa: Any, dimension: int | None) -> Any:
         pa.field("importance", pa.float32(), nullable=False),
         pa.field("created_at", pa.timestamp("us", tz="UTC"), nullable=False),
         pa.field("tokens", pa.int32(), nullable=False),
+        pa.field("agent_id", text, nullable=False),
     ]
     if dimension is not None:
         fields.append(pa.field("vector", pa.list_(pa.float32(), dimension), nullable=False))

@@ -14,38 +14,68 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from remora.identity import SessionKey
+from remora.identity import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, LogStatistics, Write
-from remora.storage.ports import JournalCounts, SessionListing
+from remora.storage.images import actor_key
+from remora.storage.ports import FoldFigures, JournalCounts, Past, SessionListing, earlier_buffer, past_of
 from remora.storage.records import (
     HOT_KEYS,
     Appended,
     Cleared,
+    Dropped,
+    EarlierBuffer,
+    Facet,
+    FacetsChanged,
     Flushed,
     FlushStarted,
     FoldStarted,
+    IdLookup,
+    JobsStarted,
     KeyLookup,
     Marks,
+    MemoriesRemoved,
+    MemoryItem,
     Opened,
     OriginalAppend,
+    PastLookup,
+    Pruned,
+    Remembered,
+    Restated,
     SessionImage,
     Summarized,
     Summary,
+    UserImage,
 )
 
 __all__ = ["MemoryJournal"]
 
 
-class _Session:
-    def __init__(self, sid: int, key: SessionKey) -> None:
+class _Actor:
+    """The rows of one actor."""
+
+    def __init__(self, sid: int, key: SessionKey | UserKey) -> None:
         self.sid = sid
         self.key = key
         self.marks = Marks()
         self.entries: list[Entry] = []  # entry n is message n + 1
-        self.summaries: list[tuple[int, Summary]] = []
+        self.removed: dict[int, int] = {}  # message -> the newest message when it was taken out
+        self.pruned: set[int] = set()
+        self.folds: list[tuple[int, str, int, Summary]] = []  # (newest message then, kind, generation, summary)
         self.keys: dict[bytes, tuple[int, ...]] = {}
+        self.facets: dict[tuple[str, str], bytes] = {}
         self.flushed = 0
+
+    def visible(self, first: int, last: int, at: int | None = None) -> list[Entry]:
+        return [
+            entry
+            for entry in self.entries[max(first, 1) - 1 : last]
+            if entry.seq not in self.removed or (at is not None and self.removed[entry.seq] > at)
+        ]
+
+    def front(self, at_seq: int, kind: str, marks: Marks) -> None:
+        blank = Summary(marks.summarized, "", "", 0, degraded=False, model="", first=marks.summarized)
+        self.folds.append((at_seq, kind, marks.generation, blank))
 
 
 class MemoryJournal:
@@ -58,7 +88,8 @@ class MemoryJournal:
     def __init__(self, *, hot_keys: int = HOT_KEYS) -> None:
         self._hot_keys = hot_keys
         self.instance = secrets.token_hex(3)
-        self._sessions: dict[int, _Session] = {}
+        self._actors: dict[int, _Actor] = {}
+        self._memories: dict[str, tuple[int, MemoryItem]] = {}
         self._sids: dict[Hashable, int] = {}
         self._next_sid = 0
         self._jobs: dict[str, Job] = {}
@@ -99,26 +130,51 @@ class MemoryJournal:
     def _store(self, record: Any) -> None:
         match record:
             case Opened(sid=sid, user=user, session=name):
-                self._sessions[sid] = _Session(sid, SessionKey(user, name))
-                self._sids[SessionKey(user, name)] = sid
-            case Appended(sid=sid, entries=entries, key=key):
-                session = self._sessions[sid]
-                session.entries.extend(entries)
-                if key is not None:
-                    session.keys[key] = tuple(entry.seq for entry in entries)
-            case FoldStarted(sid=sid, marks=marks, jobs=jobs) | FlushStarted(sid=sid, marks=marks, jobs=jobs):
-                self._sessions[sid].marks = marks
-                self._jobs.update((job.id, job) for job in jobs)
-            case Summarized(sid=sid, marks=marks, summary=summary, job=job):
-                self._sessions[sid].marks = marks
-                self._sessions[sid].summaries.append((marks.generation, summary))
-                self._jobs.pop(job, None)
-            case Cleared(sid=sid, marks=marks, cancelled=cancelled):
-                self._sessions[sid].marks = marks
-                for id_ in cancelled:
-                    self._jobs.pop(id_, None)
+                key = actor_key(user, name)
+                self._actors[sid] = _Actor(sid, key)
+                self._sids[key] = sid
+            case Appended(sid=sid, entries=entries, key=digest):
+                actor = self._actors[sid]
+                actor.entries.extend(entries)
+                if digest is not None:
+                    actor.keys[digest] = tuple(entry.seq for entry in entries)
+            case FoldStarted(sid=sid, marks=marks) | FlushStarted(sid=sid, marks=marks):
+                self._actors[sid].marks = marks
+            case Dropped(sid=sid, marks=marks, at_seq=at_seq):
+                self._actors[sid].marks = marks
+                self._actors[sid].front(at_seq, "dropped", marks)
+            case Summarized(sid=sid, marks=marks, summary=summary, at_seq=at_seq, entry=entry):
+                self._actors[sid].marks = marks
+                self._actors[sid].folds.append((at_seq, "entry" if entry else "summary", marks.generation, summary))
+            case Cleared(sid=sid, marks=marks, at_seq=at_seq):
+                self._actors[sid].marks = marks
+                self._actors[sid].front(at_seq, "cleared", marks)
+            case Restated(sid=sid, marks=marks, at_seq=at_seq):
+                actor = self._actors[sid]
+                actor.marks = marks
+                actor.front(at_seq, "restated", marks)
+                if record.summary is not None:
+                    actor.folds.append((at_seq, "summary", marks.generation, record.summary))
+                actor.folds.extend((at_seq, "entry", marks.generation, one) for one in record.summaries)
+                for seq in record.removed:
+                    actor.removed.setdefault(seq, at_seq)
             case Flushed(sid=sid, through=through):
-                self._sessions[sid].flushed = max(self._sessions[sid].flushed, through)
+                self._actors[sid].flushed = max(self._actors[sid].flushed, through)
+            case Pruned(sid=sid, seqs=seqs):
+                self._actors[sid].pruned.update(seqs)
+            case FacetsChanged(sid=sid, put=put, dropped=dropped):
+                facets = self._actors[sid].facets
+                facets.update(((facet.kind, facet.name), facet.value) for facet in put)
+                for place in dropped:
+                    facets.pop(place, None)
+            case Remembered(sid=sid, memories=memories):
+                for item in memories:
+                    self._memories.setdefault(item.id, (sid, item))
+            case MemoriesRemoved(ids=ids):
+                for id_ in ids:
+                    self._memories.pop(id_, None)
+            case JobsStarted():
+                pass
             case JobDone(id=id_):
                 self._jobs.pop(id_, None)
             case JobRetried(id=id_) if id_ in self._jobs:
@@ -133,39 +189,57 @@ class MemoryJournal:
                 pass  # its actor cancelled it meanwhile
             case _:
                 raise TypeError(f"no journal record: {type(record).__name__}")
+        self._jobs.update((job.id, job) for job in getattr(record, "jobs", ()))
+        for id_ in (*getattr(record, "cancelled", ()), *((record.job,) if isinstance(record, Summarized) else ())):
+            self._jobs.pop(id_, None)
 
-    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SessionImage | Exception]:
-        """The image of each session."""
+    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SessionImage | UserImage | Exception]:
+        """The image of each actor."""
         await anyio.lowlevel.checkpoint()
         return [self._image(key) for key in keys]
 
-    def _image(self, key: Hashable) -> SessionImage:
-        session = self._sessions.get(self._sids.get(key, 0))
-        if session is None:
-            self._next_sid += 1
-            return SessionImage(self._next_sid, False, Marks(), 1, (), None, frozenset(), True)
-        current = [s for generation, s in session.summaries if generation == session.marks.generation]
+    def _image(self, key: Hashable) -> SessionImage | UserImage:
+        actor = self._actors.get(self._sids.get(key, 0))
+        sid = actor.sid if actor else self._next_sid + 1
+        self._next_sid = max(self._next_sid, sid)
+        facets = tuple(Facet(kind, name, value) for (kind, name), value in actor.facets.items()) if actor else ()
+        jobs = tuple(job for job in self._jobs.values() if job.key == key and not job.dead)
+        if isinstance(key, UserKey):
+            return UserImage(sid, actor is not None, facets, jobs)
+        if actor is None:
+            return SessionImage(sid, False, Marks(), 1, (), None, frozenset(), True)
+        marks = actor.marks
+        past = past_of([(kind, generation, one) for _, kind, generation, one in actor.folds])
         return SessionImage(
-            session.sid,
-            True,
-            session.marks,
-            len(session.entries) + 1,
-            tuple(session.entries[session.marks.summarized :]),
-            current[-1] if current else None,
-            frozenset(list(session.keys)[-self._hot_keys :]),
-            len(session.keys) <= self._hot_keys,
-            tuple(job for job in self._jobs.values() if job.key == key and not job.dead),
+            sid,
+            opened=True,
+            marks=marks,
+            next_seq=len(actor.entries) + 1,
+            entries=tuple(actor.visible(marks.summarized + 1, len(actor.entries))),
+            summary=past.summary,
+            summaries=past.summaries,
+            keys=frozenset(list(actor.keys)[-self._hot_keys :]),
+            keys_complete=len(actor.keys) <= self._hot_keys,
+            has_ids=any(entry.id is not None for entry in actor.visible(marks.cleared + 1, marks.summarized)),
+            facets=facets,
+            jobs=jobs,
         )
 
-    async def fetch(self, key: Hashable, query: Any) -> OriginalAppend | None:
-        """Which append a key belongs to."""
+    async def fetch(self, key: Hashable, query: Any) -> OriginalAppend | EarlierBuffer | dict[str, int] | None:
+        """Which append a key belongs to; which numbers message ids have; how the buffer was."""
         await anyio.lowlevel.checkpoint()
+        actor = self._actors.get(self._sids.get(key, 0))
+        if isinstance(query, PastLookup):
+            assert isinstance(key, SessionKey)
+            return await earlier_buffer(self, key, query.at)
+        if isinstance(query, IdLookup):
+            among = actor.visible(query.after + 1, len(actor.entries)) if actor else []
+            return {entry.id: entry.seq for entry in among if entry.id in query.ids}
         assert isinstance(query, KeyLookup)
-        session = self._sessions.get(self._sids.get(key, 0))
-        seqs = session.keys.get(query.digest) if session else None
-        if session is None or seqs is None:
+        seqs = actor.keys.get(query.digest) if actor else None
+        if actor is None or seqs is None:
             return None
-        return OriginalAppend(seqs, tuple(session.entries[seq - 1].id for seq in seqs))
+        return OriginalAppend(seqs, tuple(actor.entries[seq - 1].id for seq in seqs))
 
     def statistics(self) -> LogStatistics:
         """Counters."""
@@ -173,11 +247,47 @@ class MemoryJournal:
 
     # -- reads ------------------------------------------------------------------------------------------------------
 
-    async def read(self, key: SessionKey, first: int, last: int) -> Sequence[Entry]:
+    async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Sequence[Entry]:
         """Messages `first`…`last`."""
         await anyio.lowlevel.checkpoint()
-        session = self._sessions.get(self._sids.get(key, 0))
-        return session.entries[max(first, 1) - 1 : last] if session else ()
+        actor = self._actors.get(self._sids.get(key, 0))
+        return actor.visible(first, last, at) if actor else ()
+
+    async def past(self, key: SessionKey, at: int) -> Past:
+        """What the session's buffer began with when message `at` was its newest."""
+        await anyio.lowlevel.checkpoint()
+        actor = self._actors.get(self._sids.get(key, 0))
+        folds = actor.folds if actor else []
+        return past_of([(kind, generation, one) for at_seq, kind, generation, one in folds if at_seq <= at])
+
+    async def folds(self, key: SessionKey) -> FoldFigures:
+        """How often the session's past was summarized, and what that took."""
+        await anyio.lowlevel.checkpoint()
+        actor = self._actors.get(self._sids.get(key, 0))
+        made = [one for _, _, _, one in actor.folds if one.input_tokens > 0] if actor else []
+        return FoldFigures(
+            len(made),
+            sum(one.input_tokens for one in made),
+            sum(one.tokens for one in made),
+            sum(one.degraded for one in made),
+        )
+
+    async def memories(self, user: str, ids: Sequence[str] | None = None) -> Sequence[MemoryItem]:
+        """What was recorded of a user on purpose."""
+        await anyio.lowlevel.checkpoint()
+        sid = self._sids.get(UserKey(user))
+        return [item for owner, item in self._memories.values() if owner == sid and (ids is None or item.id in ids)]
+
+    async def pruned(self, key: SessionKey) -> Sequence[int]:
+        """Numbers of the messages that were taken out of long-term memory for good."""
+        await anyio.lowlevel.checkpoint()
+        actor = self._actors.get(self._sids.get(key, 0))
+        return sorted(actor.pruned) if actor else ()
+
+    async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
+        """Every actor, and up to which message it is in long-term memory."""
+        await anyio.lowlevel.checkpoint()
+        return [(actor.key, actor.flushed) for actor in self._actors.values()]
 
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
         """Job rows."""
@@ -187,30 +297,38 @@ class MemoryJournal:
     async def sessions(self, user: str) -> Sequence[SessionListing]:
         """A user's sessions."""
         await anyio.lowlevel.checkpoint()
-        found = [
-            SessionListing(s.key, len(s.entries), s.entries[-1].at_us if s.entries else 0)
-            for s in self._sessions.values()
-            if s.key.user == user
-        ]
+        found = []
+        for actor in self._actors.values():
+            entries = actor.visible(1, len(actor.entries))
+            if isinstance(actor.key, SessionKey) and actor.key.user == user and entries:
+                found.append(SessionListing(actor.key, len(entries), max(entry.at_us for entry in entries)))
         return sorted(found, key=lambda listing: listing.last_at_us)
 
     async def unflushed(self, limit: int) -> Sequence[SessionKey]:
         """Sessions with an unflushed tail."""
         await anyio.lowlevel.checkpoint()
-        return [s.key for s in self._sessions.values() if s.marks.flushing < len(s.entries)][:limit]
+        tails = [
+            actor.key
+            for actor in self._actors.values()
+            if isinstance(actor.key, SessionKey) and actor.visible(actor.marks.flushing + 1, len(actor.entries))
+        ]
+        return tails[:limit]
 
-    async def counts(self) -> JournalCounts:
+    async def counts(self, user: str | None = None) -> JournalCounts:
         """How much it holds."""
         await anyio.lowlevel.checkpoint()
-        sessions = self._sessions.values()
+        actors = [actor for actor in self._actors.values() if user is None or actor.key.user == user]
+        sids, keys = {actor.sid for actor in actors}, {actor.key for actor in actors}
+        jobs = [job for job in self._jobs.values() if job.key in keys]
         return JournalCounts(
-            users=len({s.key.user for s in sessions}),
-            sessions=len(sessions),
-            messages=sum(len(s.entries) for s in sessions),
-            tokens=sum(entry.tokens for s in sessions for entry in s.entries),
-            summaries=sum(len(s.summaries) for s in sessions),
-            pending_jobs=sum(not job.dead for job in self._jobs.values()),
-            dead_jobs=sum(job.dead for job in self._jobs.values()),
+            users=len({key.user for key in keys}),
+            sessions=sum(isinstance(key, SessionKey) for key in keys),
+            messages=sum(len(actor.entries) for actor in actors),
+            tokens=sum(entry.tokens for actor in actors for entry in actor.entries),
+            summaries=sum(kind in {"summary", "entry"} for actor in actors for _, kind, _, _ in actor.folds),
+            pending_jobs=sum(not job.dead for job in jobs),
+            dead_jobs=sum(job.dead for job in jobs),
+            memories=sum(sid in sids for sid, _ in self._memories.values()),
         )
 
     async def setting(self, name: str, value: str | None = None) -> str | None:

@@ -7,23 +7,30 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
-from remora.identity import SessionKey
+from remora.identity import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.log import Job, Log
+from remora.storage.records import EarlierBuffer, MemoryItem, Summary
 
 if TYPE_CHECKING:  # numpy is loaded by those who compute with it, at first use
     import numpy as np
     import numpy.typing as npt
 
 __all__ = [
+    "EVERYTHING",
     "Candidate",
+    "FoldFigures",
     "Journal",
     "JournalCounts",
     "LongTermStatistics",
     "LongTermStore",
     "MemoryRow",
+    "Past",
+    "Scope",
     "SessionListing",
     "Vector",
+    "earlier_buffer",
+    "past_of",
 ]
 
 Vector: TypeAlias = "npt.NDArray[np.float32]"
@@ -40,6 +47,50 @@ class JournalCounts(msgspec.Struct, frozen=True):
     summaries: int
     pending_jobs: int
     dead_jobs: int
+    memories: int = 0
+
+
+class FoldFigures(msgspec.Struct, frozen=True):
+    """How often a session was summarized, and what that took (S1.19).
+
+    Attributes:
+        calls: summaries that came in.
+        tokens_in: what the summarizer was given, by the runtime's counter.
+        tokens_out: what it answered.
+        degraded: how many of them an extract stood in for.
+    """
+
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    degraded: int
+
+
+class Past(msgspec.Struct, frozen=True):
+    """Where a session's buffer began at an earlier message.
+
+    Attributes:
+        front: messages up to here were out of the buffer.
+        summary: the running summary then.
+        summaries: the entries then that it did not cover.
+    """
+
+    front: int
+    summary: Summary | None
+    summaries: tuple[Summary, ...]
+
+
+def past_of(folds: Sequence[tuple[str, int, Summary]]) -> Past:
+    """What the folds up to some moment, oldest first, each with its kind and generation, add up to."""
+    if not folds:
+        return Past(0, None, ())
+    current = folds[-1][1]
+    mine = [(kind, summary) for kind, generation, summary in folds if generation == current]
+    running = [summary for kind, summary in mine if kind == "summary"]
+    summary = running[-1] if running else None
+    covered = summary.through if summary else 0
+    entries = tuple(one for kind, one in mine if kind == "entry" and one.through > covered)
+    return Past(max(one.through for _, one in mine), summary, entries)
 
 
 class SessionListing(msgspec.Struct, frozen=True):
@@ -60,8 +111,31 @@ class Journal(Log, Protocol):
     instance: str
     """Six hex digits that tell this journal's message ids from another's."""
 
-    async def read(self, key: SessionKey, first: int, last: int) -> Sequence[Entry]:
-        """Messages `first`…`last` of a session, in order; cleared and folded ones too."""
+    async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Sequence[Entry]:
+        """Messages `first`…`last` of a session, in order; cleared and folded ones too, removed ones not.
+
+        With `at`, as it was when message `at` was the newest: what was removed later is there.
+        """
+        ...
+
+    async def past(self, key: SessionKey, at: int) -> Past:
+        """What the session's buffer began with when message `at` was its newest."""
+        ...
+
+    async def folds(self, key: SessionKey) -> FoldFigures:
+        """How often the session was summarized, and what that took."""
+        ...
+
+    async def memories(self, user: str, ids: Sequence[str] | None = None) -> Sequence[MemoryItem]:
+        """What was recorded of a user on purpose, oldest first; with `ids`, those alone."""
+        ...
+
+    async def pruned(self, key: SessionKey) -> Sequence[int]:
+        """Numbers of the session's messages that were taken out of long-term memory for good."""
+        ...
+
+    async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
+        """Every actor, in a fixed order, and up to which message it is in long-term memory."""
         ...
 
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
@@ -76,8 +150,8 @@ class Journal(Log, Protocol):
         """Sessions with messages that no flush job has been written for."""
         ...
 
-    async def counts(self) -> JournalCounts:
-        """How much it holds."""
+    async def counts(self, user: str | None = None) -> JournalCounts:
+        """How much it holds, of everybody or of one user."""
         ...
 
     async def setting(self, name: str, value: str | None = None) -> str | None:
@@ -110,6 +184,7 @@ class MemoryRow(msgspec.Struct, frozen=True):
         importance: 0 to 1.
         created_us: microseconds since the epoch.
         tokens: size in a context.
+        agent: whose memory it is; empty for all of the user's agents.
     """
 
     id: str
@@ -125,6 +200,24 @@ class MemoryRow(msgspec.Struct, frozen=True):
     importance: float
     created_us: int
     tokens: int
+    agent: str = ""
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """Which of a user's rows are meant; what is given narrows, and all of it must hold (S4.17).
+
+    Attributes:
+        session: rows of this session.
+        agent: rows of this agent, and of no other; None for all agents' rows and those of none.
+        types: rows of these memory types.
+    """
+
+    session: str | None = None
+    agent: str | None = None
+    types: tuple[str, ...] = ()
+
+
+EVERYTHING = Scope()
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -132,6 +225,13 @@ class Candidate(msgspec.Struct, frozen=True):
 
     row: MemoryRow
     scores: dict[str, float]
+
+
+async def earlier_buffer(journal: Journal, key: SessionKey, at: int, *, as_it_was: bool = False) -> EarlierBuffer:
+    """The session's buffer when message `at` was its newest; with `as_it_was`, messages removed since are there, too."""
+    past = await journal.past(key, at)
+    entries = await journal.read(key, past.front + 1, at, at=at if as_it_was else None)
+    return EarlierBuffer(past.front, past.summary, past.summaries, tuple(entries))
 
 
 class LongTermStatistics(msgspec.Struct, frozen=True):
@@ -155,11 +255,29 @@ class LongTermStore(Protocol):
         """
         ...
 
-    async def search(self, user: str, text: str, vector: Vector | None, *, depth: int) -> Sequence[Candidate]:
-        """The user's rows that match, unranked; the `depth` best of each list.
+    async def search(
+        self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope = EVERYTHING
+    ) -> Sequence[Candidate]:
+        """The user's rows in `scope` that match, unranked; the `depth` best of each list.
 
         Raises:
             LongTermError: the search failed.
+        """
+        ...
+
+    async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
+        """All of the user's rows in `scope`, oldest first.
+
+        Raises:
+            LongTermError: they cannot be read.
+        """
+        ...
+
+    async def delete(self, user: str, ids: Sequence[str]) -> int:
+        """Remove some of the user's rows; returns how many were there. Ids of others are passed over.
+
+        Raises:
+            LongTermError: it is not known which are gone; do it again.
         """
         ...
 

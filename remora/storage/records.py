@@ -1,4 +1,4 @@
-"""The journal's vocabulary: what a session actor writes, and what it is restored from.
+"""The journal's vocabulary: what actors write, and what they are restored from.
 
 Records say what is true after them (marks are absolute), so a batch of them can be stored kind by kind, and replaying
 one twice changes nothing.
@@ -6,7 +6,7 @@ one twice changes nothing.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -15,21 +15,42 @@ from remora.runtime.log import Job
 
 __all__ = [
     "HOT_KEYS",
+    "ActorRecord",
     "Appended",
+    "BlocksSpec",
     "Cleared",
+    "Dropped",
+    "EarlierBuffer",
+    "EntryFlushSpec",
+    "Facet",
+    "FacetsChanged",
     "FlushSpec",
     "FlushStarted",
     "Flushed",
+    "FoldKind",
     "FoldStarted",
+    "IdLookup",
+    "JobsStarted",
     "KeyLookup",
     "Marks",
+    "MemoriesRemoved",
+    "MemoryItem",
     "Opened",
     "OriginalAppend",
+    "PastLookup",
+    "PruneSpec",
+    "Pruned",
+    "RecordSpec",
+    "Remembered",
+    "Restated",
     "SessionImage",
-    "SessionRecord",
+    "Spec",
     "SummarizeSpec",
     "Summarized",
     "Summary",
+    "SynopsisSpec",
+    "UnflushSpec",
+    "UserImage",
 ]
 
 
@@ -41,20 +62,22 @@ class Marks(msgspec.Struct, frozen=True, gc=False):
     """How far a session has come; sequence numbers, 0 for not yet.
 
     Attributes:
-        generation: how often it was cleared.
-        summarized: messages up to here are out of the buffer: summarized, or cleared.
+        generation: how often its past was restated: cleared, rewound, or something of it deleted.
+        summarized: messages up to here are out of the buffer: summarized, dropped, or cleared.
         folding: messages up to here are frozen and wait for their summary; equal to `summarized` when none do.
         flushing: messages up to here are in long-term memory, or in a journalled flush job.
+        cleared: messages up to here were cleared: their ids may be used again.
     """
 
     generation: int = 0
     summarized: int = 0
     folding: int = 0
     flushing: int = 0
+    cleared: int = 0
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """A running summary.
+    """A running summary, or one entry of a summary list (S2.04).
 
     Attributes:
         through: the last message that it covers.
@@ -63,6 +86,8 @@ class Summary(msgspec.Struct, frozen=True):
         tokens: size of the system message that carries it.
         degraded: the configured model failed, and an extract stands in for its summary (G6).
         model: what wrote it.
+        first: the first message that it covers.
+        input_tokens: what the summarizer was given, by the runtime's counter (S1.19).
     """
 
     through: int
@@ -71,15 +96,28 @@ class Summary(msgspec.Struct, frozen=True):
     tokens: int
     degraded: bool
     model: str
+    first: int = 1
+    input_tokens: int = 0
+
+
+# -- jobs -----------------------------------------------------------------------------------------------------------
+
+FoldKind: TypeAlias = Literal["summary", "entry", "condense"]
 
 
 class SummarizeSpec(msgspec.Struct, frozen=True, tag="summarize"):
-    """Summarize the frozen prefix `first`…`through`."""
+    """Summarize the frozen prefix `first`…`through`.
+
+    Attributes:
+        kind: ``summary`` carries the running summary on; ``entry`` makes one entry of this prefix alone; ``condense`` folds the
+            oldest entry, which covers `first`…`through`, into the running summary.
+    """
 
     sid: int
     generation: int
     first: int
     through: int
+    kind: FoldKind = "summary"
 
 
 class FlushSpec(msgspec.Struct, frozen=True, tag="flush"):
@@ -90,8 +128,67 @@ class FlushSpec(msgspec.Struct, frozen=True, tag="flush"):
     through: int
 
 
+class UnflushSpec(msgspec.Struct, frozen=True, tag="unflush"):
+    """Take messages that were deleted or rewound out of long-term memory."""
+
+    sid: int
+    seqs: tuple[int, ...]
+
+
+class EntryFlushSpec(msgspec.Struct, frozen=True, tag="entry_flush"):
+    """Hand a summary entry that left its list over to long-term memory (S2.04)."""
+
+    sid: int
+    entry: Summary
+    at_us: int
+
+
+class BlocksSpec(msgspec.Struct, frozen=True, tag="blocks"):
+    """Show messages up to `through` to the session's memory blocks, those that each has not seen."""
+
+    sid: int
+    through: int
+
+
+class RecordSpec(msgspec.Struct, frozen=True, tag="record"):
+    """Bring what was recorded on purpose into long-term memory; `ids` name rows of the journal."""
+
+    sid: int
+    ids: tuple[str, ...]
+
+
+class PruneSpec(msgspec.Struct, frozen=True, tag="prune"):
+    """Bring a user's long-term memory down to `keep` rows.
+
+    Attributes:
+        keep: rows that stay, at most; -1 for no such bound.
+        strategy: fifo, age, importance or lru.
+        max_age_s: rows older than this go, with the strategy age; 0 for no such bound.
+        types: memory types that are looked at; empty for all.
+    """
+
+    sid: int
+    keep: int
+    strategy: str
+    max_age_s: float = 0.0
+    types: tuple[str, ...] = ()
+
+
+class SynopsisSpec(msgspec.Struct, frozen=True, tag="synopsis"):
+    """Write a user's synopsis anew."""
+
+    sid: int
+    number: int
+
+
+Spec: TypeAlias = SummarizeSpec | FlushSpec | UnflushSpec | EntryFlushSpec | BlocksSpec | RecordSpec | PruneSpec | SynopsisSpec
+
+
+# -- records --------------------------------------------------------------------------------------------------------
+
+
 class Opened(msgspec.Struct, frozen=True):
-    """A session's first write."""
+    """An actor's first write; `session` is empty for a user's own actor."""
 
     sid: int
     user: str
@@ -123,21 +220,57 @@ class FlushStarted(msgspec.Struct, frozen=True):
     jobs: tuple[Job, ...]
 
 
+class Dropped(msgspec.Struct, frozen=True):
+    """Messages up to `marks.summarized` left the buffer without a summary; the journal alone has them."""
+
+    sid: int
+    marks: Marks
+    at_seq: int
+    jobs: tuple[Job, ...]
+
+
 class Summarized(msgspec.Struct, frozen=True):
-    """A summary came in; the job that made it ends with it."""
+    """A summary came in; the job that made it ends with it. `entry`: it is a list entry, not the running summary."""
 
     sid: int
     marks: Marks
     summary: Summary
     job: str
+    at_seq: int
+    entry: bool = False
+    jobs: tuple[Job, ...] = ()
 
 
 class Cleared(msgspec.Struct, frozen=True):
-    """Buffer and summary are empty again; jobs that worked for the old summary end."""
+    """Buffer and summaries are empty again; jobs that worked for the old summary end."""
 
     sid: int
     marks: Marks
     cancelled: tuple[str, ...]
+    at_seq: int
+
+
+class Restated(msgspec.Struct, frozen=True):
+    """The session's past is another: messages were taken out, or it went back to an earlier message.
+
+    Attributes:
+        marks: of the new generation.
+        at_seq: the newest message's number, before and after.
+        removed: numbers of the messages that are gone from every reader's view.
+        summary: the running summary that holds now.
+        summaries: the entries that hold now.
+        cancelled: jobs that end with it.
+        jobs: jobs that begin with it.
+    """
+
+    sid: int
+    marks: Marks
+    at_seq: int
+    removed: tuple[int, ...]
+    summary: Summary | None
+    summaries: tuple[Summary, ...]
+    cancelled: tuple[str, ...]
+    jobs: tuple[Job, ...]
 
 
 class Flushed(msgspec.Struct, frozen=True):
@@ -147,13 +280,133 @@ class Flushed(msgspec.Struct, frozen=True):
     through: int
 
 
-SessionRecord: TypeAlias = Opened | Appended | FoldStarted | FlushStarted | Summarized | Cleared
+class JobsStarted(msgspec.Struct, frozen=True):
+    """Work that goes with no other record."""
+
+    sid: int
+    jobs: tuple[Job, ...]
+
+
+class Facet(msgspec.Struct, frozen=True):
+    """Something small that an actor keeps: a block's state, a working memory item, half a synopsis, a grant.
+
+    Attributes:
+        kind: whose business it is.
+        name: which one of them.
+        value: msgpack, the owner's own.
+    """
+
+    kind: str
+    name: str
+    value: bytes
+
+
+class FacetsChanged(msgspec.Struct, frozen=True):
+    """Facets put, replacing those of the same kind and name, and then facets dropped, by kind and name."""
+
+    sid: int
+    put: tuple[Facet, ...] = ()
+    dropped: tuple[tuple[str, str], ...] = ()
+
+
+class MemoryItem(msgspec.Struct, frozen=True):
+    """Something recorded in long-term memory on purpose (S2.17).
+
+    Attributes:
+        id: deterministic (`remora.identity.memory_id`).
+        session: where it was learned; empty for none.
+        agent: whose it is; empty for all of the user's agents.
+        content: what is to be remembered.
+        type: fact, preference, context, procedural or message_batch.
+        importance: 0 to 1, as its sender gave it.
+        created_us: microseconds since the epoch.
+        tokens: size in a context.
+    """
+
+    id: str
+    session: str
+    agent: str
+    content: str
+    type: str
+    importance: float
+    created_us: int
+    tokens: int
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """Memories of a user, with the job that brings them into long-term memory. One that is there already stays as it is."""
+
+    sid: int
+    memories: tuple[MemoryItem, ...]
+    jobs: tuple[Job, ...]
+
+
+class MemoriesRemoved(msgspec.Struct, frozen=True):
+    """Memories of a user are gone from the journal."""
+
+    sid: int
+    ids: tuple[str, ...]
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """Messages of a session were taken out of long-term memory for good; the journal keeps them."""
+
+    sid: int
+    seqs: tuple[int, ...]
+
+
+ActorRecord: TypeAlias = (
+    Opened
+    | Appended
+    | FoldStarted
+    | FlushStarted
+    | Dropped
+    | Summarized
+    | Cleared
+    | Restated
+    | JobsStarted
+    | FacetsChanged
+    | Remembered
+    | MemoriesRemoved
+)
+
+
+# -- cold records ---------------------------------------------------------------------------------------------------
 
 
 class KeyLookup(msgspec.Struct, frozen=True):
     """Was there an append under this key?"""
 
     digest: bytes
+
+
+class IdLookup(msgspec.Struct, frozen=True):
+    """Which messages after `after` have these ids? Answered by a dict from id to number."""
+
+    ids: tuple[str, ...]
+    after: int
+
+
+class PastLookup(msgspec.Struct, frozen=True):
+    """What did the buffer begin with when message `at` was its newest? Answered by an `EarlierBuffer`."""
+
+    at: int
+
+
+class EarlierBuffer(msgspec.Struct, frozen=True):
+    """A buffer of the past, as far as its messages were not removed since.
+
+    Attributes:
+        front: messages up to here were out of the buffer.
+        summary: the running summary then.
+        summaries: the entries then that it did not cover.
+        entries: its messages.
+    """
+
+    front: int
+    summary: Summary | None
+    summaries: tuple[Summary, ...]
+    entries: tuple[Entry, ...]
 
 
 class OriginalAppend(msgspec.Struct, frozen=True):
@@ -163,18 +416,24 @@ class OriginalAppend(msgspec.Struct, frozen=True):
     ids: tuple[str | None, ...]
 
 
+# -- images ---------------------------------------------------------------------------------------------------------
+
+
 class SessionImage(msgspec.Struct, frozen=True):
     """All that a session actor is restored from.
 
     Attributes:
-        sid: the session's number in this journal; new ones are given theirs here.
+        sid: the actor's number in this journal; new ones are given theirs here.
         opened: False for a session that has never written.
         marks: how far it has come.
         next_seq: number of the next message.
-        entries: messages after `marks.summarized`, in order.
-        summary: the newest of this generation.
+        entries: messages after `marks.summarized` that were not removed, in order.
+        summary: the running summary of this generation.
+        summaries: entries of this generation that the running summary does not cover, oldest first.
         keys: digests of idempotency keys.
         keys_complete: whether `keys` holds all of them.
+        has_ids: whether messages between `marks.cleared` and the buffer carry ids that their sender gave.
+        facets: what it keeps beside messages.
         jobs: its job rows, dead letters left out.
     """
 
@@ -186,4 +445,16 @@ class SessionImage(msgspec.Struct, frozen=True):
     summary: Summary | None
     keys: frozenset[bytes]
     keys_complete: bool
+    jobs: tuple[Job, ...] = ()
+    summaries: tuple[Summary, ...] = ()
+    has_ids: bool = False
+    facets: tuple[Facet, ...] = ()
+
+
+class UserImage(msgspec.Struct, frozen=True):
+    """All that a user's own actor is restored from; `facets` in the order in which they were first put."""
+
+    sid: int
+    opened: bool
+    facets: tuple[Facet, ...] = ()
     jobs: tuple[Job, ...] = ()

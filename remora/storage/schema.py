@@ -16,15 +16,16 @@ CREATE TABLE settings (
     value TEXT NOT NULL
 ) WITHOUT ROWID;
 
-CREATE TABLE sessions (
+CREATE TABLE actors (
     sid INTEGER PRIMARY KEY,
     user TEXT NOT NULL,
-    session TEXT NOT NULL,
+    session TEXT NOT NULL,        -- empty: the user's own actor
     created_us INTEGER NOT NULL,
     generation INTEGER NOT NULL DEFAULT 0,
     summarized INTEGER NOT NULL DEFAULT 0,
     folding INTEGER NOT NULL DEFAULT 0,
     flushing INTEGER NOT NULL DEFAULT 0,
+    cleared INTEGER NOT NULL DEFAULT 0,
     flushed INTEGER NOT NULL DEFAULT 0,
     UNIQUE (user, session)
 );
@@ -39,21 +40,52 @@ CREATE TABLE messages (
     meta BLOB,                    -- the metadata dict, msgpack
     id TEXT,                      -- the sender's own id, if it gave one
     key BLOB,                     -- digest of the idempotency key, on the first message that came under it
-    batch INTEGER                 -- how many messages came under it
+    batch INTEGER,                -- how many messages came under it
+    importance REAL NOT NULL,     -- 0 to 1
+    removed INTEGER,              -- deleted or rewound: the newest message's number at that time
+    pruned INTEGER                -- 1: taken out of long-term memory, and not to be put back
 );
 CREATE UNIQUE INDEX messages_by_key ON messages (pos >> 32, key) WHERE key IS NOT NULL;
+CREATE INDEX messages_by_id ON messages (pos >> 32, id) WHERE id IS NOT NULL;
 
-CREATE TABLE summaries (
+CREATE TABLE folds (              -- each time that the front of a buffer moved or its summary changed
+    number INTEGER PRIMARY KEY,
     sid INTEGER NOT NULL,
+    at_seq INTEGER NOT NULL,      -- the newest message's number at that time
+    kind TEXT NOT NULL,           -- summary, entry, dropped, cleared or restated
     generation INTEGER NOT NULL,
+    first INTEGER NOT NULL,
     through INTEGER NOT NULL,
-    prefix TEXT NOT NULL,
-    text TEXT NOT NULL,
-    tokens INTEGER NOT NULL,
-    degraded INTEGER NOT NULL,
-    model TEXT NOT NULL,
-    PRIMARY KEY (sid, generation, through)
-) WITHOUT ROWID;
+    prefix TEXT NOT NULL DEFAULT '',
+    text TEXT NOT NULL DEFAULT '',
+    tokens INTEGER NOT NULL DEFAULT 0,
+    degraded INTEGER NOT NULL DEFAULT 0,
+    model TEXT NOT NULL DEFAULT '',
+    input_tokens INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX folds_by_session ON folds (sid, generation);
+
+CREATE TABLE facets (             -- what an actor keeps beside messages: block states, working memory, synopses, grants …
+    sid INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (sid, kind, name)
+);
+
+CREATE TABLE memories (           -- what was recorded on purpose; long-term memory is an index over it
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    sid INTEGER NOT NULL,         -- of the user's own actor
+    session TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    content TEXT NOT NULL,
+    type TEXT NOT NULL,
+    importance REAL NOT NULL,
+    created_us INTEGER NOT NULL,
+    tokens INTEGER NOT NULL
+);
+CREATE INDEX memories_by_user ON memories (sid);
 
 CREATE TABLE jobs (
     number INTEGER PRIMARY KEY,

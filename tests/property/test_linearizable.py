@@ -11,7 +11,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.session import Clear, Load, Snapshot
+from remora.actors.protocol import Clear, Load, Snapshot
 from remora.errors import CommitFailed, OutcomeUnknown
 from remora.identity import SessionKey
 from remora.messages import Receipt

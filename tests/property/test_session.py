@@ -11,17 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.actors.planner import Planner
-from remora.actors.policies import SummaryBufferPolicy
-from remora.actors.session import (
-    Append,
-    Clear,
-    Flush,
-    Load,
-    SessionBehavior,
-    SessionState,
-    Snapshot,
-    SummaryReady,
-)
+from remora.actors.policies import BufferPolicy
+from remora.actors.protocol import Append, Clear, Flush, Load, Snapshot, SummaryReady
+from remora.actors.session import SessionBehavior
+from remora.actors.state import SessionState
 from remora.cli.replay import split_tool_calls
 from remora.config import RecallConfig
 from remora.identity import SessionKey
@@ -30,16 +23,16 @@ from remora.runtime.actor import Missing, Turn
 from remora.runtime.log import Job, Write
 from remora.storage.journal import SqliteJournal
 from remora.storage.memory import MemoryJournal
-from remora.storage.records import FlushSpec, Marks, OriginalAppend, SessionImage, SummarizeSpec
+from remora.storage.records import Appended, FlushSpec, IdLookup, Marks, OriginalAppend, SessionImage, SummarizeSpec
 from remora.tokens import count_message
 from tests.harness import COUNTER, append
 
 KEY = SessionKey("alice", "chat")
-POLICY = SummaryBufferPolicy(fold_above_tokens=40, keep_tokens=20, overdraft_tokens=200)
+POLICY = BufferPolicy(above_tokens=40, keep_tokens=20, overdraft_tokens=200)
 
 
 def behavior() -> SessionBehavior:
-    return SessionBehavior(POLICY, instance="0", flushes=True)
+    return SessionBehavior(lambda _: POLICY, instance="0", flushes=True)
 
 
 def call(ids: list[str]) -> dict[str, Any]:
@@ -78,15 +71,20 @@ class Model:
         self.jobs: dict[str, Job] = {}
         self.finished: list[Job] = []
         self.flushed: list[int] = []
-        self.keys: dict[bytes, Receipt] = {}
+        self.keys: dict[bytes, tuple[Receipt, tuple[Any, ...]]] = {}
         self.cleared_unflushed: set[int] = set()
+
+    def look_up(self, query: Any) -> Any:
+        if isinstance(query, IdLookup):
+            entries = [entry for record in self.records if isinstance(record, Appended) for entry in record.entries]
+            return {entry.id: entry.seq for entry in entries if entry.id in query.ids and entry.seq > query.after}
+        found = [record for record in self.records if isinstance(record, Appended) and record.key == query.digest]
+        return OriginalAppend(*zip(*((entry.seq, entry.id) for entry in found[0].entries), strict=True)) if found else None
 
     def ask(self, message: Any) -> Any:
         outcome = self.actor.handle(self.state, message)
         if isinstance(outcome, Missing):
-            known = self.keys.get(outcome.query.digest)
-            original = OriginalAppend(known.seqs, known.ids) if known else None
-            self.actor.supply(self.state, outcome.query, original)
+            self.actor.supply(self.state, outcome.query, self.look_up(outcome.query))
             outcome = self.actor.handle(self.state, message)
         assert isinstance(outcome, Turn)
         for record in (*outcome.notes, *outcome.records):
@@ -104,10 +102,11 @@ class Model:
     def step(self, step: Any) -> None:
         if isinstance(step, Append):
             receipt = self.ask(step)
-            if step.key is not None:
-                before = self.keys.setdefault(step.key, receipt)
-                assert (before.seqs, before.ids) == (receipt.seqs, receipt.ids)
+            if step.key is not None and (step.key in self.keys or not receipt.duplicate):
+                before, batch = self.keys.setdefault(step.key, (receipt, step.entries))
                 assert receipt.duplicate == (before is not receipt)
+                if batch == step.entries:
+                    assert set(receipt.seqs) <= set(before.seqs) if self.state.marks.cleared else receipt.seqs == before.seqs
         elif step == "summarize":
             for job in [job for job in self.jobs.values() if isinstance(job.payload, SummarizeSpec)]:
                 del self.jobs[job.id]

@@ -9,8 +9,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from remora.actors.policies import SummaryBufferPolicy
-from remora.actors.session import Clear, Inspect, Load, SessionBehavior, SummaryReady
+from remora.actors.policies import BufferPolicy
+from remora.actors.protocol import Clear, Inspect, Load, SummaryReady
+from remora.actors.session import SessionBehavior
 from remora.errors import CommitFailed, MailboxFull, ModelUnavailable, OutcomeUnknown, SessionQuarantined
 from remora.identity import SessionKey
 from remora.messages import Receipt
@@ -235,8 +236,8 @@ class Touchy(SessionBehavior):
 async def test_exceptions_stay_with_their_request() -> None:
     """G11: a turn that raises fails one request; a broken state is restored; repeated failure is quarantined; others go on."""
     clock = VirtualClock()
-    policy = SummaryBufferPolicy(fold_above_tokens=100, keep_tokens=50, overdraft_tokens=400)
-    touchy = Touchy(policy, instance="0", flushes=False)
+    policy = BufferPolicy(above_tokens=100, keep_tokens=50, overdraft_tokens=400)
+    touchy = Touchy(lambda _: policy, instance="0", flushes=False)
     limits = DirectoryLimits(restart_intensity=3, restart_period_s=30, rest_s=60)
     async with kernel(MemoryJournal(), clock=clock, behavior=touchy, limits=limits) as core:
         await core.ask(KEY, append(user("one")))
@@ -435,8 +436,8 @@ async def test_session_does_not_leave_before_its_farewell_is_durable() -> None:
     """G12: what an idle session writes on leaving is durable before it is forgotten, so its return finds it."""
     journal, clock = Gated(), VirtualClock()
     journal.open.set()
-    policy = SummaryBufferPolicy(fold_above_tokens=10_000, keep_tokens=50, overdraft_tokens=40_000)
-    flushing = SessionBehavior(policy, instance="0", flushes=True)
+    policy = BufferPolicy(above_tokens=10_000, keep_tokens=50, overdraft_tokens=40_000)
+    flushing = SessionBehavior(lambda _: policy, instance="0", flushes=True)
     async with kernel(journal, clock=clock, limits=DirectoryLimits(idle_s=10), behavior=flushing) as core:
         await core.ask(KEY, append(user("hello")))
         journal.open = anyio.Event()

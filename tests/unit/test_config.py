@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from remora import Config, Runtime
+from remora.actors.policies import policy_of
 from remora.errors import ConfigError
 
 
 def test_defaults() -> None:
     """S3.08, S3.09, S1.09, S1.13: the documents' figures."""
     buffer = Config().buffer
-    assert (buffer.token_limit, buffer.fold_above_tokens, buffer.keep_tokens) == (30_000, 21_000, 10_500)
+    assert (buffer.token_limit, buffer.fold_above_tokens, policy_of(buffer).keep_tokens) == (30_000, 21_000, 10_500)
     assert buffer.summary_prefix == "Summary of earlier conversation: "
     assert Config().journal.durability == "power"
 

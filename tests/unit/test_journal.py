@@ -9,7 +9,7 @@ import pytest
 
 from remora.identity import SessionKey
 from remora.storage.journal import SqliteJournal
-from remora.storage.records import KeyLookup
+from remora.storage.records import IdLookup, KeyLookup, PastLookup
 
 
 @pytest.mark.anyio
@@ -26,16 +26,19 @@ async def test_no_query_of_the_hot_path_scans(tmp_path: Path) -> None:
 
         journal._read = noted
         key = SessionKey("alice", "one")
-        await journal._writer.execute("INSERT INTO sessions (sid, user, session, created_us) VALUES (1, 'alice', 'one', 0)")
+        await journal._writer.execute("INSERT INTO actors (sid, user, session, created_us) VALUES (1, 'alice', 'one', 0)")
         await journal.hydrate([key])
         await journal.fetch(key, KeyLookup(b"x" * 16))
+        await journal.fetch(key, IdLookup(("one", "two"), 0))
+        await journal.fetch(key, PastLookup(7))
         await journal.read(key, 1, 10)
+        await journal.memories("alice", ["one"])
         plans = []
         for sql, parameters in asked:
             plan = [row[3] for row in await journal._reader.execute_fetchall(f"EXPLAIN QUERY PLAN {sql}", parameters)]
             plans.append(plan)
             scans = [step for step in plan if step.startswith("SCAN") and not step.startswith(("SCAN w ", "SCAN (subquery"))]
             assert not scans, (sql, plan)
-        assert len(plans) == 7
+        assert len(plans) == 13
     finally:
         await journal.aclose()
