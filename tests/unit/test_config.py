@@ -368,7 +368,7 @@ def test_muxi_values_arrive() -> None:
 
 
 def test_muxi_defaults() -> None:
-    """S2.33, S2.02, S2.14, S2.15, S2.25: the document's defaults are remora's; its dimension is the endpoint's, the default
+    """S2.33, S2.02: the document's defaults are remora's; its dimension is the endpoint's, the default
     embedder has one of its own.
     """
     config = Config()
