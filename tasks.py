@@ -2,9 +2,9 @@
 
     python3 tasks.py demo      install into .venv if need be, and run the demo
     python3 tasks.py test      install, and run all tests
-    python3 tasks.py check     lint, types, import contract, tests: what CI runs
+    python3 tasks.py check     lint, types, import contract, tests, checklist: what CI runs
 
-Also: setup, lint, types, imports, unit, prop, soak, fault, bench, format. Words after the task go to the tool, as in
+Also: setup, lint, types, imports, unit, prop, soak, fault, bench, checklist, format. Words after the task go to the tool, as in
 ``python3 tasks.py test -k recall``. Inside an active virtual environment that one is used; otherwise ``.venv`` is made.
 """
 
@@ -106,16 +106,22 @@ def bench(*words: str) -> None:
     run(PYTHON, "-m", "benchmarks.many_sessions")
 
 
+def checklist(*words: str) -> None:
+    run(sys.executable, "tools/checklist.py", *words)  # needs nothing installed
+
+
 def check() -> None:
+    junit = "build/junit.xml"
     lint()
     types()
     imports()
-    test()
+    test("--junitxml", junit)
+    checklist("--check", "--junit", junit)
 
 
 TASKS: dict[str, Callable[..., None]] = {
     "setup": setup, "demo": demo, "test": test, "unit": unit, "prop": prop, "soak": soak, "fault": fault, "lint": lint,
-    "format": format_, "types": types, "imports": imports, "bench": bench, "check": check,
+    "format": format_, "types": types, "imports": imports, "bench": bench, "checklist": checklist, "check": check,
 }  # fmt: skip
 
 

@@ -1,20 +1,23 @@
 """The configuration: one tree of frozen structs, each default beside its reason.
 
 `Config()` is what runs when nothing is said. A tree is read from a dict, a TOML or YAML file, and the environment; a key
-that means nothing is refused, with the nearest one that does.
+that means nothing is refused, with the nearest one that does. The docstring under each key is what ``remora config --defaults``
+prints above it.
 """
 
 from __future__ import annotations
 
-import difflib
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
+from remora.config_keys import section, translated, unknown_key
 from remora.errors import ConfigError
+from remora.secrets import Secret, asks_for_secret, resolved_secret
 
 __all__ = [
     "ActivationConfig",
@@ -37,15 +40,6 @@ __all__ = [
 Durability = Literal["power", "process", "none"]
 
 
-class Secret(str):
-    """A string that prints as stars (S2.34)."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "'***'" if self else "''"
-
-
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One level of the tree; positive numbers are checked when it is built."""
 
@@ -54,6 +48,8 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             value = getattr(self, name)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 low, strict = _LOWEST.get(name, (0, True))
+                if not math.isfinite(value):
+                    raise ConfigError(f"{name} must be a finite number, not {value}", key=name)
                 if value < low or (strict and value == low):
                     raise ConfigError(f"{name} must be {'over' if strict else 'at least'} {low}, not {value}", key=name)
 
@@ -113,7 +109,9 @@ class MailboxConfig(_Section, frozen=True, kw_only=True):
     """Bounds of one session's mailbox (G10)."""
 
     max_messages: int = 1_000
+    """Messages that may wait in it."""
     max_bytes: int = 33_554_432
+    """Bytes that they may have together; one message may always wait."""
     timeout_s: float = 30.0
     """Deadline of a request whose caller named none."""
     when_full: Literal["refuse", "wait"] = "refuse"
@@ -126,6 +124,7 @@ class ActivationConfig(_Section, frozen=True, kw_only=True):
     idle_s: float = 300.0
     """A session that finished its last turn this long ago is flushed and leaves memory."""
     max_live: int = 100_000
+    """Sessions in memory; the longest idle leave first."""
     max_bytes: int = 2_147_483_648
     """Bytes of session state; the longest idle leave first."""
 
@@ -143,14 +142,17 @@ class LongTermConfig(_Section, frozen=True, kw_only=True):
     """Long-term memory in LanceDB."""
 
     enabled: bool = True
+    """Without it what overflows is summarized and archived, and nothing can be recalled."""
     shards: int = 8
     """Tables over which users are hashed; fixed when the directory is made."""
     batch_rows: int = 1_000
+    """Rows in one commit."""
     batch_ms: float = 100.0
     """Rows wait this long for company before they are committed."""
     compact_fragments: int = 20
     """Commits to a shard after which it is compacted: what came since is searched without the full-text index."""
     compact_interval_s: float = 30.0
+    """How often the supervisor looks for shards to compact."""
     keep_versions_s: float = 600.0
     """Age at which old table versions are removed; readers need a while."""
     index_user_rows: int = 2_000
@@ -164,6 +166,7 @@ class LongTermConfig(_Section, frozen=True, kw_only=True):
     prune: Literal["fifo", "age", "importance", "lru"] = "importance"
     """Which rows go first (S4.41)."""
     prune_interval_s: float = 3_600.0
+    """How often the supervisor looks for users with too many rows."""
     max_age_days: float = 365.0
     """With `prune: age`, rows older than this go first."""
 
@@ -182,10 +185,12 @@ class WorkingConfig(_Section, frozen=True, kw_only=True):
 
 
 class SynopsisConfig(_Section, frozen=True, kw_only=True):
-    """The synopsis of a user: who they are, and what they are about (S2.22). Times to live are in seconds."""
+    """The synopsis of a user: who they are, and what they are about (S2.22)."""
 
     identity_ttl: float = 604_800.0
+    """Seconds for which name, preferences and traits hold: 7 days."""
     context_ttl: float = 3_600.0
+    """Seconds for which recent topics and goals hold: an hour."""
     refresh_on_access: bool = True
     """A synopsis that is read lives on for a whole term."""
     max_tokens: int = 1_000
@@ -229,9 +234,13 @@ class RecallConfig(_Section, frozen=True, kw_only=True):
     depth: int = 100
     """Candidates taken from each list."""
     turn_weight: float = 0.5
+    """Weight of the full-text match of the message."""
     window_weight: float = 0.5
+    """Weight of the full-text match of the message with its neighbours."""
     vector_weight: float = 0.25
+    """Weight of the similarity of meaning."""
     neighbour_bonus: float = 0.3
+    """Share of its best neighbour's score that a message gains."""
     user_prior: float = 1.5
     """Factor on what unnamed users said: in agent chat the evidence is in their messages, three to one."""
     deadline_s: float = 1.0
@@ -246,29 +255,42 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     """Which models do the work; the defaults are embedded and need no key and no network."""
 
     summarizer: Literal["extractive", "openai"] = "extractive"
+    """extractive picks sentences and needs no model; openai is any OpenAI-compatible endpoint."""
     embedder: Literal["wordllama", "openai", "none"] = "wordllama"
+    """wordllama is embedded; none leaves recall to full-text search."""
     base_url: str = ""
     """An OpenAI-compatible endpoint; empty means OPENAI_BASE_URL, else OpenAI's own."""
     api_key: Secret = Secret()
     """Empty means OPENAI_API_KEY."""
     chat_model: str = "gpt-4o-mini"
+    """The endpoint's name for the model that summarizes."""
     embedding_model: str = "text-embedding-3-small"
+    """The endpoint's name for the model that embeds."""
     embedding_dimension: int = 1536
+    """Numbers in a vector of the endpoint's, or of a plain callable's; other embedders say it themselves (S2.10)."""
     timeout_s: float = 60.0
+    """Deadline of one request to the endpoint."""
 
 
 class SupervisorConfig(_Section, frozen=True, kw_only=True):
     """Background jobs (G6, G7, G11)."""
 
     summarize_concurrency: int = 4
+    """Summaries written at once."""
     flush_concurrency: int = 32
+    """Flushes to long-term memory under way at once."""
     max_attempts: int = 6
+    """Attempts before a job that fails in itself is set aside."""
     backoff_s: float = 0.5
+    """Pause before the second attempt; it doubles with each."""
     max_backoff_s: float = 60.0
+    """Longest pause."""
     jitter: float = 0.5
+    """Share of the pause that is added to it at most, at random."""
     breaker_failures: int = 5
     """Failures in a row, over all sessions, after which the chat model is left alone for a while."""
     breaker_rest_s: float = 30.0
+    """How long that is."""
     drain_s: float = 10.0
     """How long `aclose` waits for what was accepted."""
 
@@ -277,7 +299,9 @@ class TokensConfig(_Section, frozen=True, kw_only=True):
     """How tokens are counted."""
 
     counter: Literal["tiktoken", "heuristic"] = "tiktoken"
+    """tiktoken is exact for OpenAI's models and needs no network; the heuristic takes a quarter of the length (S1.15)."""
     encoding: Literal["o200k_base", "cl100k_base"] = "o200k_base"
+    """Which of tiktoken's vocabularies."""
     unit: Literal["bytes", "characters"] = "bytes"
     """What the heuristic divides by four."""
 
@@ -306,27 +330,38 @@ class Config(_Section, frozen=True, kw_only=True):
     tokens: TokensConfig = TokensConfig()
 
     @classmethod
-    def from_dict(cls, tree: Mapping[str, Any]) -> Config:
-        """Read a nested dict.
+    def from_dict(
+        cls,
+        tree: Mapping[str, Any],
+        *,
+        secrets: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Config:
+        """Read a nested dict; MUXI's own keys are understood under ``memory`` (S2.33).
+
+        Args:
+            tree: sections of keys.
+            secrets: values for ``${{ secrets.NAME }}``, which fields of type `Secret` may hold (S2.34).
+            environment: where a name that is not in `secrets` is looked up; the process's own otherwise. Nothing else is
+                read from it: see `from_file` and `from_environment`.
 
         Raises:
-            ConfigError: an unknown key (the nearest known one is named), or a value of the wrong type or range.
+            ConfigError: an unknown key (the nearest known one is named), a value of the wrong type or range, a secret that is
+                nowhere or stands where it would be printed.
         """
-        if not isinstance(tree, Mapping):
-            raise ConfigError(f"the configuration must be a mapping of sections, not {type(tree).__name__}")
-        _refuse_unknown(tree, cls, "")
-        try:
-            return msgspec.convert(tree, cls, dec_hook=_dec_hook)
-        except msgspec.ValidationError as e:
-            if isinstance(e.__cause__, ConfigError):
-                raise ConfigError(str(e), key=e.__cause__.key) from e
-            raise ConfigError(str(e)) from e
+        return _built(tree, {}, secrets, environment)
 
     @classmethod
-    def from_file(cls, path: str | Path, *, environment: Mapping[str, str] | None = None) -> Config:
+    def from_file(
+        cls,
+        path: str | Path,
+        *,
+        secrets: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Config:
         """Read ``.toml``, ``.yaml``, ``.yml`` or ``.json``, then the environment over it.
 
-        ``REMORA_BUFFER__TOKEN_LIMIT=4000`` sets ``buffer.token_limit``.
+        ``REMORA_BUFFER__TOKEN_LIMIT=4000`` sets ``buffer.token_limit``. See `from_dict` for `secrets`.
 
         Raises:
             ConfigError: no such file, no such format, bad syntax, unknown key or bad value.
@@ -348,45 +383,103 @@ class Config(_Section, frozen=True, kw_only=True):
         try:
             tree = decode(data)
         except (msgspec.DecodeError, ValueError) as e:
-            raise ConfigError(f"{path}: {e}") from e
-        return cls.from_dict(_overlay(tree or {}, os.environ if environment is None else environment))
+            raise ConfigError(f"{path}: {_syntax(e)}") from None
+        variables = os.environ if environment is None else environment
+        return _built({} if tree is None else tree, variables, secrets, environment)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
-        """The defaults, changed by ``REMORA_SECTION__KEY`` variables."""
-        return cls.from_dict(_overlay({}, os.environ if environment is None else environment))
+    def from_environment(
+        cls, environment: Mapping[str, str] | None = None, *, secrets: Mapping[str, str] | None = None
+    ) -> Config:
+        """The defaults, changed by ``REMORA_SECTION__KEY`` variables.
+
+        Raises:
+            ConfigError: see `from_dict`.
+        """
+        return _built({}, os.environ if environment is None else environment, secrets, environment)
+
+
+def _built(
+    source: object, variables: Mapping[str, str], secrets: Mapping[str, str] | None, environment: Mapping[str, str] | None
+) -> Config:
+    if not isinstance(source, Mapping):
+        raise ConfigError(f"the configuration must be a mapping of sections, not {type(source).__name__}")
+    if secrets is not None and not isinstance(secrets, Mapping):
+        raise ConfigError(f"secrets must be a mapping of names to texts, not {type(secrets).__name__}")
+    tree, written_as = translated(source)
+
+    def resolve(text: str, key: str) -> Secret:
+        return resolved_secret(text, key=key, secrets=secrets, environment=os.environ if environment is None else environment)
+
+    try:
+        return msgspec.convert(_checked(_overlay(tree, variables), Config, "", resolve), Config, dec_hook=_dec_hook)
+    except msgspec.ValidationError as e:
+        # msgspec: "what - at `$.section.key`"; a check of ours: "key must …", raised for the section as a whole
+        text, _, at = str(e).partition(" - at `$")
+        key = at.strip(".`")
+        if isinstance(e.__cause__, ConfigError):
+            text, key = str(e.__cause__).removeprefix(e.__cause__.key), f"{key}.{e.__cause__.key}".lstrip(".")
+        else:
+            text = f": {text[:1].lower()}{text[1:]}"
+        written = f" (written as {written_as[key]})" if key in written_as else ""
+        raise ConfigError(f"{key}{written}{text}", key=key) from e
+
+
+def _syntax(error: Exception) -> str:
+    """What is wrong and where, without the line itself: it may hold a secret."""
+    cause = error.__context__
+    mark = getattr(cause, "problem_mark", None)
+    return str(error) if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {getattr(cause, 'problem', '')}"
 
 
 def _dec_hook(kind: type, value: object) -> object:
-    if kind is Secret and isinstance(value, str):
-        return Secret(value)
-    raise TypeError(f"expected {kind.__name__}")
+    if kind is Secret and isinstance(value, Secret):
+        return value
+    raise TypeError(f"expected text, not {type(value).__name__}")
 
 
-def _refuse_unknown(tree: Mapping[str, Any], kind: type[msgspec.Struct], path: str) -> None:
+def _secret_keys(kind: type[msgspec.Struct], path: str = "") -> Iterator[str]:
+    for field in msgspec.structs.fields(kind):
+        if field.type is Secret:
+            yield f"{path}{field.name}"
+        elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            yield from _secret_keys(field.type, f"{path}{field.name}.")
+
+
+def _checked(
+    tree: Mapping[str, Any], kind: type[msgspec.Struct], path: str, resolve: Callable[[str, str], Secret]
+) -> dict[str, Any]:
+    """The tree, without unknown keys, and with secrets where they belong and nowhere else."""
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    checked: dict[str, Any] = {}
     for key, value in tree.items():
         dotted = f"{path}{key}"
         if key not in fields:
-            near = difflib.get_close_matches(str(key), fields, n=1)
-            hint = f"; did you mean {path}{near[0]}?" if near else f"; known here: {', '.join(sorted(fields))}"
-            raise ConfigError(f"unknown configuration key {dotted}{hint}", key=dotted)
-        section = fields[key]
-        if isinstance(section, type) and issubclass(section, msgspec.Struct):
-            if not isinstance(value, Mapping):
-                raise ConfigError(f"{dotted} must be a section of keys, not {type(value).__name__}", key=dotted)
-            _refuse_unknown(value, section, f"{dotted}.")
+            raise unknown_key(path, key, fields)
+        wanted = fields[key]
+        if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+            checked[key] = _checked(section(value, dotted), wanted, f"{dotted}.", resolve)
+        elif wanted is Secret and isinstance(value, str):
+            checked[key] = resolve(value, dotted)
+        elif isinstance(value, str) and asks_for_secret(value):
+            allowed = ", ".join(_secret_keys(Config))
+            raise ConfigError(f"{dotted} may not hold a secret, for it would be printed; these may: {allowed}", key=dotted)
+        elif get_origin(wanted) is Literal and value not in get_args(wanted):
+            raise ConfigError(f"{dotted} must be one of {', '.join(get_args(wanted))}, not {value!r}", key=dotted)
+        else:
+            checked[key] = value
+    return checked
 
 
 def _overlay(tree: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     merged: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in tree.items()}
     sections = {field.name: field.type for field in msgspec.structs.fields(Config)}
     for variable, text in environment.items():
-        section, separator, key = variable.removeprefix("REMORA_").lower().partition("__")
+        part, separator, key = variable.removeprefix("REMORA_").lower().partition("__")
         if not variable.startswith("REMORA_") or not separator:
             continue
-        kinds = {f.name: f.type for f in msgspec.structs.fields(sections[section])} if section in sections else {}
-        target = merged.setdefault(section, {})
+        kinds = {f.name: f.type for f in msgspec.structs.fields(sections[part])} if part in sections else {}
+        target = merged.setdefault(part, {})
         if isinstance(target, dict):
             target[key] = _parsed(text, kinds.get(key, str))
     return merged
@@ -394,9 +487,9 @@ def _overlay(tree: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
 
 def _parsed(text: str, kind: Any) -> object:
     """Environment text as the type that the key wants; what does not parse is left for the tree's own check."""
-    if get_origin(kind) is Literal and text in get_args(kind):
+    if kind is Secret or (get_origin(kind) is Literal and text in get_args(kind)):
         return text
     try:
-        return msgspec.convert(text, kind, strict=False, dec_hook=_dec_hook)
+        return msgspec.convert(text, kind, strict=False)
     except msgspec.ValidationError:
         return text

@@ -1,4 +1,4 @@
-"""``remora``: replay conversations, look at a session, ask what a user said before."""
+"""``remora``: replay conversations, look at a session, ask what a user said before, show the configuration."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from remora.cli.configuration import rendered_changes, rendered_defaults
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.render import print_bad_lines, print_memories, print_report, print_session
 from remora.cli.replay import ReplayReport, replay
@@ -42,6 +43,7 @@ examples:
   remora replay chats.jsonl --dir memory            replay a file of conversations (docs/replay-format.md)
   remora show alice chat-42 --dir memory            a session's summary, recent messages, and what is pending
   remora recall alice "where do I live?" --dir memory
+  remora config --defaults > remora.yaml            every key, its default and what it is for
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but lines of the file were left out
 """
@@ -100,6 +102,23 @@ def _parser() -> argparse.ArgumentParser:
         description="Replays sixteen conversations of four users that ship with remora, shows a session, and recalls facts from "
         "months before. Uses a temporary directory unless --dir names one.",
     )
+
+    command = commands.add_parser(
+        "config",
+        help="print the configuration: what is in force, or every key with its default",
+        description="Print the configuration in force, as YAML: the defaults, changed by FILE and then by REMORA_SECTION__KEY "
+        "variables of the environment, with the default beside what differs from it. Secrets print as ***. A mistake in FILE or "
+        "in a variable is named, and the exit code is 1: so this checks a configuration before a server starts with it.",
+        epilog="The output of --defaults is a configuration file itself: keep the keys that you change, and leave the rest out.",
+    )
+    which = command.add_mutually_exclusive_group()
+    which.add_argument(
+        "--defaults",
+        action="store_true",
+        help="print every key with its default and what it is for; reads no file or environment",
+    )
+    which.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file")
+    command.set_defaults(token_limit=None, verbose=False)
     return parser
 
 
@@ -232,6 +251,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.command == "demo" and arguments.token_limit is None and arguments.config is None:
             arguments.token_limit = _DEMO_TOKENS  # short conversations: let them fold
+        if arguments.command == "config":
+            sys.stdout.write(rendered_defaults() if arguments.defaults else rendered_changes(_configured(arguments)))
+            return 0
         arguments.configured = _configured(arguments)
         if arguments.command in {"show", "recall"}:
             _require_memory(arguments)

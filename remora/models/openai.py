@@ -52,7 +52,7 @@ class _Endpoint:
 
     def __init__(self, config: ModelConfig) -> None:
         url = config.base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL
-        key = str(config.api_key) or os.environ.get("OPENAI_API_KEY", "")
+        key = config.api_key.reveal() or os.environ.get("OPENAI_API_KEY", "")
         if not key and url == _DEFAULT_URL:
             raise ConfigError(
                 "OpenAI needs a key: set models.api_key or OPENAI_API_KEY, or models.base_url for another endpoint",

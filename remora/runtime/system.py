@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -143,13 +143,16 @@ class Runtime:
         return runtime
 
     @classmethod
-    def from_file(cls, path: str | Path, **options: Any) -> Self:
+    def from_file(cls, path: str | Path, *, secrets: Mapping[str, str] | None = None, **options: Any) -> Self:
         """A runtime configured by a ``.yaml``, ``.toml`` or ``.json`` file and the environment.
+
+        `secrets` holds values for ``${{ secrets.NAME }}``; what it lacks is looked up in the environment. Takes the other
+        options of `Runtime` as well.
 
         Raises:
             ConfigError: see `Config.from_file`.
         """
-        return cls(Config.from_file(path), **options)
+        return cls(Config.from_file(path, secrets=secrets), **options)
 
     # -- handles ----------------------------------------------------------------------------------------------------
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from remora.cli.main import main
 from remora.cli.reader import read_conversations
+from remora.config import Config
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -190,3 +193,73 @@ def test_help_is_worth_reading(capsys: pytest.CaptureFixture[str]) -> None:
             main([*command, "--help"])
         assert stopped.value.code == 0
         assert len(capsys.readouterr().out) > 300
+
+
+# -- config -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("REMORA_") and "__" in name]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("_no_variables")
+def test_config_defaults_load_back(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """S2.33: what `--defaults` prints is a configuration file with every key, each with a comment, and it means the defaults."""
+    with monkeypatch.context() as broken:
+        broken.setenv("REMORA_BUFFER__SIZE", "0")  # the environment is not asked
+        assert main(["config", "--defaults"]) == 0
+    shown = capsys.readouterr().out
+    path = tmp_path / "remora.yaml"
+    path.write_text(shown)
+    assert Config.from_file(path, environment={}) == Config()
+    tree = msgspec.yaml.decode(shown)
+    assert tree.keys() == set(Config.__struct_fields__)
+    lines = shown.splitlines()
+    for number, line in enumerate(lines):
+        if line and not line.lstrip().startswith("#"):
+            assert lines[number - 1].lstrip().startswith("# "), f"{line} has no comment"
+    for section, keys in tree.items():
+        if isinstance(keys, dict):
+            assert keys.keys() == set(getattr(Config(), section).__struct_fields__)
+    assert "  # One of: power, process, none.\n  durability: power\n" in shown
+    assert "# Short-term and long-term memory together, in one context.\n  token_limit: 30000\n" in shown
+
+
+@pytest.mark.usefixtures("_no_variables")
+def test_config_in_force(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """S2.33, S2.34: file and environment in force, the default beside what differs, secrets as stars, and it loads back."""
+    path = tmp_path / "remora.yaml"
+    path.write_text(
+        'directory: "a: b # c"\nbuffer: {size: 7, summary_prefix: "'
+        + "long, " * 40
+        + '\\n "}\nmodels: {api_key: "${{ secrets.K }}"}\n'
+    )
+    monkeypatch.setenv("K", "sk-hidden")
+    monkeypatch.setenv("REMORA_MAILBOX__TIMEOUT_S", "7.5")
+    assert main(["config", "--config", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "sk-hidden" not in shown
+    assert "  size: 7  # default: 50\n" in shown
+    assert "  timeout_s: 7.5  # default: 30.0\n" in shown
+    assert "  api_key: '***'  # default: ''\n" in shown
+    assert "  batch: 10\n" in shown
+    again = tmp_path / "again.yaml"
+    again.write_text(shown.replace("'***'", "'sk-hidden'"))
+    assert Config.from_file(again, environment={}) == Config.from_file(path)
+    assert main(["config"]) == 0
+    assert "  size: 50\n" in capsys.readouterr().out
+
+
+def test_config_names_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """S2.33: a mistake in the file or in a variable is named, and the exit code is 1; two sources at once are wrong usage."""
+    path = tmp_path / "remora.yaml"
+    path.write_text("buffer: {sise: 7}\n")
+    assert main(["config", "--config", str(path)]) == 1
+    assert "did you mean buffer.size?" in " ".join(capsys.readouterr().err.split())
+    monkeypatch.setenv("REMORA_BUFFER__SIZE", "-3")
+    assert main(["config"]) == 1
+    assert "buffer.size must be over 0, not -3" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(SystemExit):
+        main(["config", "--defaults", "--config", str(path)])

@@ -1,0 +1,174 @@
+"""The script behind docs/checklist.md, on a tree made up for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.checklist import main
+
+COUNTS = {"G": 1, "S0": 3, "S5": 1}
+DOCUMENT = """\
+# A list
+
+| id | what | tests |
+|---|---|---|
+| G1 | a guarantee | — |
+| S0.01 | a first thing, `a \\| b` | — |
+| S0.02 | a second | — |
+| S0.03 | a third | — |
+| S5.01 | needs no test | — |
+"""
+TESTS = '''\
+import pytest
+
+
+class Shared:
+    def test_inherited(self):
+        """S0.02: from a base."""
+
+
+class TestClass(Shared):
+    """S0.02: all of it."""
+
+    def test_method(self):
+        """G1: nothing more."""
+
+    def helper(self):
+        """S9.99 and S0.77 are not named by a test."""
+
+
+class Machine:
+    """S0.03: by a state machine."""
+
+
+TestMachine = Machine.TestCase
+
+
+@pytest.mark.parametrize("text", ["a[b]", "c"])
+async def test_parameters(text):
+    """S0.01: twice."""
+
+
+def test_more():
+    """S0.01, S0.02"""
+
+
+def test_again():
+    """S0.01"""
+
+
+def test_last():
+    """S0.01"""
+'''
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "checklist.md").write_text(DOCUMENT)
+    (tmp_path / "tests" / "unit").mkdir(parents=True)
+    (tmp_path / "tests" / "unit" / "test_it.py").write_text(TESTS)
+    (tmp_path / "tests" / "harness.py").write_text('def test_no_test():\n    """S0.88"""\n')
+    assert main([], root=tmp_path, counts=COUNTS) == 0
+    return tmp_path
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_column(tree: Path) -> None:
+    """The column holds the first three tests of a line and how many more there are; writing again changes nothing."""
+    document = tree / "docs" / "checklist.md"
+    first = document.read_text()
+    at = "`tests/unit/test_it.py::"
+    assert f"| S0.01 | a first thing, `a \\| b` | {at}test_parameters`, {at}test_more`, {at}test_again` +1 |\n" in first
+    assert f"| S0.02 | a second | {at}TestClass`, {at}TestClass::test_inherited`, {at}test_more` |\n" in first
+    assert f"| S0.03 | a third | {at}TestMachine` |\n" in first
+    assert f"| G1 | a guarantee | {at}TestClass::test_method` |\n" in first
+    assert "| S5.01 | needs no test | — |\n" in first
+    assert main([], root=tree, counts=COUNTS) == 0
+    assert document.read_text() == first
+    assert main(["--check"], root=tree, counts=COUNTS) == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "complaint"),
+    [
+        ("tests/unit/test_it.py", "def test_again", "def test_anew", "out of date"),
+        ("tests/unit/test_it.py", "S0.03: by a state machine.", "by a state machine.", "S0.03: no test names it"),
+        ("tests/unit/test_it.py", "S0.01, S0.02", "S0.01, S0.04", "test_more: names S0.04, which the document lacks"),
+        ("tests/unit/test_it.py", "S0.01, S0.02", "S0.01, G7", "test_more: names G7, which the document lacks"),
+        ("docs/checklist.md", "| S5.01 ", "| S5.02 ", "S5.01: the document has no such line"),
+        ("docs/checklist.md", "| S5.01 ", "| S5.02 ", "S5.02: no such id is known"),
+        ("docs/checklist.md", "| S5.01 | needs no test | — |\n", "", "S5.01: the document has no such line"),
+        ("docs/checklist.md", "| S0.03 |", "| S0.02 |", "S0.02: the document has it 2 times"),
+    ],
+)
+def test_what_is_wrong_is_listed(
+    tree: Path, capsys: pytest.CaptureFixture[str], file: str, old: str, new: str, complaint: str
+) -> None:
+    """A stale column, a line without a test, an id that is nowhere: each fails the check and is named."""
+    edit(tree / file, old, new)
+    before = (tree / "docs" / "checklist.md").read_text()
+    assert main(["--check"], root=tree, counts=COUNTS) == 1
+    assert complaint in capsys.readouterr().err
+    assert (tree / "docs" / "checklist.md").read_text() == before
+
+
+def test_only_a_passed_test_counts(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a junit file, a skipped or failed test proves nothing; one of several parameters, methods or tests suffices."""
+    junit = tree / "junit.xml"
+
+    def judge(**outcomes: str) -> int:
+        cases = "".join(
+            f'<testcase classname="tests.unit.test_it{owner}" name="{name}">{outcomes.get(key, "")}</testcase>'
+            for key, owner, name in (
+                ("first", "", "test_parameters[a[b]]"),
+                ("second", "", "test_parameters[c]"),
+                ("more", "", "test_more"),
+                ("method", ".TestClass", "test_method"),
+                ("machine", ".TestMachine", "runTest"),
+            )
+        )
+        junit.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+        return main(["--check", "--junit", str(junit)], root=tree, counts=COUNTS)
+
+    assert judge() == 0
+    assert judge(first="<failure/>", more="<skipped/>") == 0
+    assert judge(first="<failure/>", second="<skipped/>", more="<error/>") == 1
+    said = capsys.readouterr().err
+    assert "S0.01: none of its tests passed: tests/unit/test_it.py::test_parameters, " in said
+    assert "S0.02" not in said
+    assert judge(method="<skipped/>", more="<skipped/>") == 1
+    assert "S0.02: none of its tests passed" in capsys.readouterr().err
+    assert judge(machine='<skipped type="pytest.xfail"/>') == 1
+    assert "S0.03: none of its tests passed" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_pytest_writes_what_is_read(tree: Path) -> None:
+    """Real output of pytest is understood: parameters, classes, inherited methods, a state machine."""
+    tests = tree / "tests" / "unit" / "test_it.py"
+    edit(tests, "async def", "def")
+    edit(tests, "class Machine:", "import unittest\n\n\nclass Machine:")
+    edit(tests, '    """S0.03: by a state machine."""\n', '    """S0.03"""\n\n    class TestCase(unittest.TestCase):\n'
+         "        def runTest(self):\n            pass\n")  # fmt: skip
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--rootdir", str(tree)]
+    run = subprocess.run(
+        [*command, "--junitxml", str(tree / "j.xml"), "tests"], cwd=tree, check=False, capture_output=True, timeout=100
+    )
+    assert run.returncode == 0, run.stdout.decode()
+    assert main(["--check", "--junit", str(tree / "j.xml")], root=tree, counts=COUNTS) == 0
+    edit(tests, "@pytest.mark.parametrize", "@pytest.mark.skip\n@pytest.mark.parametrize")
+    edit(tests, "def test_more", "@pytest.mark.skip\ndef test_more")
+    edit(tests, "def test_again", "@pytest.mark.skip\ndef test_again")
+    edit(tests, "def test_last", "@pytest.mark.skip\ndef test_last")
+    subprocess.run([*command, "--junitxml", str(tree / "j.xml"), "tests"], cwd=tree, check=True, capture_output=True, timeout=100)
+    assert main(["--check", "--junit", str(tree / "j.xml")], root=tree, counts=COUNTS) == 1

@@ -1,0 +1,1 @@
+"""Scripts that keep the repository true; none is part of the package."""

@@ -1,0 +1,183 @@
+"""Keeps docs/checklist.md true: which tests prove which of its lines, and that none is unproven.
+
+    python3 tools/checklist.py                            write the column of tests anew
+    python3 tools/checklist.py --check                    say what is wrong, and exit with 1 if anything is
+    python3 tools/checklist.py --check --junit FILE       … and if a line has no test that passed in that run of pytest
+
+A test proves the ids that its docstring names. Those of a class docstring are proved by each test of the class, and those of
+a hypothesis state machine by its `TestCase`. Needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["COUNTS", "Proof", "main", "passed", "problems", "proofs", "written"]
+
+COUNTS = {"G": 13, "S0": 31, "S1": 27, "S2": 34, "S3": 32, "S4": 44, "S5": 6}
+"""How many lines each section has, so that a lost one is noticed."""
+PROVED = ("S0", "S1", "S2", "S3", "S4")
+"""Sections of which each line must have a test."""
+SHOWN = 3
+
+_ID = re.compile(r"\b(?:S[0-5]\.\d\d|G\d+)\b")
+_ROW = re.compile(r"^\| *(?P<id>S[0-5]\.\d\d|G\d+) *\| *(?P<what>.*?) *\|(?P<tests>[^|]*)\|$", re.MULTILINE)
+
+
+class Proof(NamedTuple):
+    """A test function, or a test class as a whole, and the ids that its docstring names."""
+
+    path: str
+    names: tuple[str, ...]
+    ids: frozenset[str]
+
+    @property
+    def node(self) -> str:
+        """As pytest writes it, without parameters."""
+        return "::".join((self.path, *self.names))
+
+    @property
+    def case(self) -> str:
+        """As a junit file writes it: dotted."""
+        return ".".join((*Path(self.path).with_suffix("").parts, *self.names))
+
+
+# -- what the tests say -------------------------------------------------------------------------------------------
+
+
+def proofs(root: Path) -> list[Proof]:
+    """Every test under ``root/tests`` that names an id, by path and line."""
+    found: list[Proof] = []
+    for path in sorted((root / "tests").rglob("*.py")):
+        if path.name.startswith("test_") or path.stem.endswith("_test"):
+            tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+            classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+            tests = _tests(tree.body, (), classes)
+            found.extend(Proof(path.relative_to(root).as_posix(), names, ids) for names, ids in tests if ids)
+    return found
+
+
+def _tests(
+    body: Iterable[ast.stmt], within: tuple[str, ...], classes: Mapping[str, ast.ClassDef]
+) -> Iterator[tuple[tuple[str, ...], frozenset[str]]]:
+    for node in body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test"):
+                yield (*within, name), _ids(node)
+            case ast.ClassDef(name=name) if name.startswith("Test"):
+                names = (*within, name)
+                yield names, _ids(node)
+                yield from _tests(_inherited(node, classes), names, classes)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute(value=ast.Name(id=machine), attr="TestCase")):
+                if machine in classes:
+                    yield (*within, name), _ids(classes[machine])
+
+
+def _inherited(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> list[ast.stmt]:
+    """The body, and what the class has of bases in the same module and does not say anew."""
+    body = list(node.body)
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id in classes and classes[base.id] is not node:
+            known = {getattr(statement, "name", None) for statement in body} - {None}
+            body.extend(s for s in _inherited(classes[base.id], classes) if getattr(s, "name", None) not in known)
+    return body
+
+
+def _ids(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> frozenset[str]:
+    return frozenset(_ID.findall(ast.get_docstring(node) or ""))
+
+
+def passed(junit: Path) -> set[str]:
+    """Dotted names of the tests that passed in a junit file of pytest, and of their classes; parameters cut off."""
+    names: set[str] = set()
+    for case in ET.parse(junit).iter("testcase"):  # noqa: S314
+        if not any(child.tag in {"skipped", "failure", "error"} for child in case):
+            owner = case.get("classname", "")
+            names |= {owner, f"{owner}.{case.get('name', '').partition('[')[0]}"}
+    return names
+
+
+# -- what the document says ---------------------------------------------------------------------------------------
+
+
+def written(text: str, found: Sequence[Proof]) -> str:
+    """The document with its column of tests filled in."""
+    by_id: dict[str, list[str]] = {}
+    for proof in found:
+        for id_ in proof.ids:
+            by_id.setdefault(id_, []).append(proof.node)
+
+    def row(line: re.Match[str]) -> str:
+        nodes = by_id.get(line["id"], [])
+        more = f" +{len(nodes) - SHOWN}" if len(nodes) > SHOWN else ""
+        tests = ", ".join(f"`{node}`" for node in nodes[:SHOWN]) + more
+        return f"| {line['id']} | {line['what']} | {tests or '—'} |"
+
+    return _ROW.sub(row, text)
+
+
+def problems(
+    text: str, found: Sequence[Proof], *, counts: Mapping[str, int] = COUNTS, succeeded: set[str] | None = None
+) -> list[str]:
+    """What is wrong with the document, a line each; with `succeeded`, also whose tests did not pass.
+
+    Args:
+        text: the document.
+        found: see `proofs`.
+        counts: how many lines each section must have.
+        succeeded: see `passed`; None if no run is to be judged.
+    """
+    rows = Counter(line["id"] for line in _ROW.finditer(text))
+    expected = [f"{s}{n}" if s == "G" else f"{s}.{n:02}" for s, count in counts.items() for n in range(1, count + 1)]
+    wrong = [f"{id_}: the document has no such line" for id_ in expected if id_ not in rows]
+    wrong += [f"{id_}: the document has it {times} times" for id_, times in rows.items() if times > 1]
+    wrong += [f"{id_}: no such id is known to tools/checklist.py" for id_ in rows if id_ not in expected]
+    for id_ in expected:
+        if id_ in rows and id_.startswith(PROVED):
+            provers = [proof for proof in found if id_ in proof.ids]
+            if not provers:
+                wrong.append(f"{id_}: no test names it")
+            elif succeeded is not None and not any(proof.case in succeeded for proof in provers):
+                wrong.append(f"{id_}: none of its tests passed: {', '.join(proof.node for proof in provers)}")
+    wrong += [
+        f"{proof.node}: names {id_}, which the document lacks" for proof in found for id_ in sorted(proof.ids - rows.keys())
+    ]
+    if written(text, found) != text:
+        wrong.append("the column of tests is out of date: run python3 tasks.py checklist")
+    return wrong
+
+
+def main(arguments: Sequence[str] | None = None, *, root: Path | None = None, counts: Mapping[str, int] = COUNTS) -> int:
+    """Write the column, or check; returns the exit code."""
+    root = root or Path(__file__).resolve().parents[1]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if anything is wrong")
+    parser.add_argument(
+        "--junit", type=Path, metavar="FILE", help="with --check: each line needs a test that passed in this file"
+    )
+    options = parser.parse_args(arguments)
+    if options.junit and not options.check:
+        parser.error("--junit goes with --check")
+    document = root / "docs" / "checklist.md"
+    text, found = document.read_text(encoding="utf-8"), proofs(root)
+    if not options.check:
+        document.write_text(written(text, found), encoding="utf-8")
+        return 0
+    wrong = problems(text, found, counts=counts, succeeded=passed(options.junit) if options.junit else None)
+    for line in wrong:
+        print(line, file=sys.stderr)
+    if wrong:
+        print(f"docs/checklist.md: {len(wrong)} wrong", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
