@@ -3,7 +3,7 @@
 =====================  ==========================================================================
 what to do             exceptions
 =====================  ==========================================================================
-fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `ConfigError`, `ReentrantAsk`
+fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `ConfigError`, `ReentrantAsk`, `RedactionFailed`
 retry, nothing ran     `MailboxFull`, `CommitFailed`, `SessionQuarantined`
 retry, *same key*      `OutcomeUnknown`
 look at the directory  `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`, `JournalDamaged`, `EmbedderChanged`
@@ -34,6 +34,7 @@ __all__ = [
     "ModelTimeout",
     "ModelUnavailable",
     "OutcomeUnknown",
+    "RedactionFailed",
     "ReentrantAsk",
     "RemoraError",
     "RuntimeClosed",
@@ -83,6 +84,20 @@ class ConfigError(InvalidInput):
 
 class ReentrantAsk(RemoraError, RuntimeError):
     """A background job waits for its own session to settle, which would wait for that job: a deadlock, refused."""
+
+
+class RedactionFailed(RemoraError, RuntimeError):
+    """The redaction hook failed on a message, so the message was refused; nothing was stored (S4.43).
+
+    The error holds nothing of the text.
+
+    Attributes:
+        hook: the hook's name.
+    """
+
+    def __init__(self, text: str, *, hook: str) -> None:
+        super().__init__(text)
+        self.hook = hook
 
 
 # -- retry: provably nothing ran ------------------------------------------------------------------------------------
