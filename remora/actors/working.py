@@ -158,7 +158,8 @@ class WorkingMemory:
     def evict(self, max_bytes: int) -> list[WorkingItem]:
         """Remove the oldest items until `size_bytes` is at most `max_bytes`, or none is left; returns them, oldest first (S2.13).
 
-        Free rows of the matrix are given back before an item goes.
+        Free rows of the matrix are given back before an item goes. That moves all rows, and the next addition moves them again:
+        for periodic cleanup (S2.15), not for every addition.
         """
         import numpy as np  # noqa: PLC0415
 
