@@ -96,12 +96,22 @@ class ConfigError(InvalidInput):
         self.key = key
 
 
-class RedactionFailed(RemoraError, RuntimeError):
-    """The redaction hook failed: the message was refused, and nothing was stored unredacted (S4.43)."""
-
-
 class ReentrantAsk(RemoraError, RuntimeError):
     """A background job waits for its own session to settle, which would wait for that job: a deadlock, refused."""
+
+
+class RedactionFailed(RemoraError, RuntimeError):
+    """The redaction hook failed on a message, so the message was refused; nothing was stored (S4.43).
+
+    The error holds nothing of the text.
+
+    Attributes:
+        hook: the hook's name.
+    """
+
+    def __init__(self, text: str, *, hook: str) -> None:
+        super().__init__(text)
+        self.hook = hook
 
 
 # -- retry: provably nothing ran ------------------------------------------------------------------------------------

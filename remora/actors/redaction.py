@@ -1,24 +1,110 @@
-"""Taking out of a text what must not be kept, before anything keeps it (S4.43)."""
+"""Taking out what must not be kept, before anything keeps it (S4.43).
+
+A hook is a plain function from text to text. It sees every text of a message, those of keys that we do not know included, and
+nothing of what only holds the message together: roles, ids, types, the names of tools, and media.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
-from remora.errors import RedactionFailed
+from remora.errors import ConfigError, RedactionFailed
+from remora.messages import ChatDict
 
-__all__ = ["redacted_text"]
+__all__ = ["redacted_chat", "redacted_metadata", "redacted_text", "validated_hook"]
+
+_MESSAGE = frozenset({"role", "tool_call_id"})
+_PART = frozenset({"type", "cache_control"})
+_CALL = frozenset({"id", "type"})
+_FUNCTION = frozenset({"name"})
+_TEXT_PARTS = frozenset({"text", "refusal"})
+
+
+def redacted_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
+    """A new chat dict whose texts went through `redact`: content, name, refusal, arguments of calls, and what else is text.
+
+    Args:
+        chat: a message that was checked (`remora.messages.encode_message`). It is not changed; media parts are shared with it.
+        redact: see `validated_hook`.
+
+    Raises:
+        RedactionFailed: the hook raised, or returned no text.
+    """
+    fresh = _mapping(chat, redact, but=_MESSAGE | {"content", "tool_calls"})
+    content = chat.get("content")
+    if isinstance(content, str):
+        fresh["content"] = redacted_text(content, redact)
+    elif content:
+        fresh["content"] = [_mapping(part, redact, but=_PART) if part["type"] in _TEXT_PARTS else part for part in content]
+    if calls := chat.get("tool_calls"):
+        fresh["tool_calls"] = [
+            {
+                **_mapping(call, redact, but=_CALL | {"function"}),
+                "function": _mapping(call["function"], redact, but=_FUNCTION),
+            }
+            for call in calls
+        ]
+    return fresh
+
+
+def redacted_metadata(metadata: Mapping[str, Any], redact: Callable[[str], str]) -> dict[str, Any]:
+    """A new dict whose texts went through `redact`, however deep they stand; keys are kept.
+
+    Raises:
+        RedactionFailed: the hook raised, or returned no text.
+    """
+    return _mapping(metadata, redact)
+
+
+def validated_hook(hook: Callable[[str], str]) -> Callable[[str], str]:
+    """`hook`, if it can be one.
+
+    Raises:
+        ConfigError: it cannot be called, or is async: a turn never waits, least of all with the text in hand.
+    """
+    if not callable(hook):
+        raise ConfigError(f"a redaction hook must be a function from text to text, not a {type(hook).__name__}", key="redact")
+    for one in (hook, getattr(hook, "__call__", None)):  # noqa: B004
+        if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
+            raise ConfigError(f"the redaction hook {_name(hook)} is async; it must be a plain function", key="redact")
+    return hook
+
+
+def _mapping(values: Mapping[str, Any], redact: Callable[[str], str], *, but: Collection[str] = ()) -> dict[str, Any]:
+    return {key: value if key in but else _value(value, redact) for key, value in values.items()}
+
+
+def _value(value: Any, redact: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return redacted_text(value, redact)
+    if isinstance(value, Mapping):
+        return _mapping(value, redact)
+    if isinstance(value, (list, tuple)):
+        return [_value(one, redact) for one in value]
+    return value
 
 
 def redacted_text(text: str, redact: Callable[[str], str]) -> str:
-    """What the hook makes of a text.
+    """What the hook makes of one text.
 
     Raises:
-        RedactionFailed: it raised, or returned no text.
+        RedactionFailed: the hook raised, or returned no text.
     """
+    # Raised outside of `except`, so that the hook's own error, which may quote the text, is nowhere in ours.
     try:
-        result = redact(text)
+        result: Any = redact(text)
     except Exception as e:
-        raise RedactionFailed(f"the redaction hook failed with {type(e).__name__}; nothing was stored") from e
-    if not isinstance(result, str):
-        raise RedactionFailed(f"the redaction hook returned {type(result).__name__} instead of text; nothing was stored")
-    return result
+        problem = f"raised {type(e).__name__}"
+    else:
+        if isinstance(result, str):
+            return str(result)
+        if inspect.iscoroutine(result):
+            result.close()
+        problem = f"returned a {type(result).__name__}, not text"
+    raise RedactionFailed(f"the redaction hook {_name(redact)} {problem}; the message was refused", hook=_name(redact))
+
+
+def _name(hook: Callable[[str], str]) -> str:
+    return str(getattr(hook, "__qualname__", type(hook).__qualname__))

@@ -1,0 +1,286 @@
+"""Working memory: what one user's agents have just seen, as unit vectors in one matrix, the oldest going first (S2.10 to S2.14).
+
+The rows ``start … start + n`` of a float32 matrix are the live ones, oldest first. A search is one product with all of them. An
+eviction moves `start` on; an addition to a full matrix takes back what `start` has left behind, or else doubles it: both cost
+amortised constant time. A vector is held once, in the matrix: items are kept without theirs, and get it back when they are handed
+out.
+
+Plain data: no lock, no clock, no I/O. It belongs to one actor.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, overload
+
+import msgspec
+
+from remora.errors import InvalidInput
+
+if TYPE_CHECKING:  # loaded when the first item comes
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["WorkingItem", "WorkingMemory"]
+
+_FIRST_ROWS = 8
+_SLOTS = 8 + 64  # bytes an item takes in a deque and, about, in a set (27 to 107, by how full the set is)
+_NUMBERS = 64  # bytes of an item's two integers
+_LENGTH_TOLERANCE = 1e-3
+_TIE = 1e-5  # a float32 product's error is below this
+
+
+class WorkingItem(msgspec.Struct, frozen=True, gc=False):
+    """Something to have at hand: a tool's output, something that the user told (S2.11).
+
+    Attributes:
+        id: names it within its user's working memory.
+        text: what is to be found.
+        source: where it came from, for instance ``"tool:search"``.
+        scope: the session that it belongs to, or the empty string for all of the user's.
+        at_us: when it came, in microseconds since the epoch.
+        tokens: size of the text in a context.
+        vector: embedding of the text, float32 little endian, of unit length (or all zeros: near to nothing).
+    """
+
+    id: str
+    text: str
+    source: str
+    scope: str
+    at_us: int
+    tokens: int
+    vector: bytes
+
+
+class WorkingMemory:
+    """One user's items, oldest first; age is the order of `add`.
+
+    Args:
+        dimension: length of the vectors (S2.10).
+
+    Raises:
+        InvalidInput: `dimension` is less than 1.
+    """
+
+    def __init__(self, dimension: int) -> None:
+        if dimension < 1:
+            raise InvalidInput(f"working memory needs vectors of at least 1 number, not {dimension}")
+        self.dimension = dimension
+        self._items: deque[WorkingItem] = deque()
+        self._ids: set[str] = set()
+        self._rows: _Rows | None = None
+        self._start = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def items(self) -> Sequence[WorkingItem]:
+        """A view of the items, oldest first, with their vectors; to be read before the memory changes."""
+        return _Items(self._items, self._whole)
+
+    @property
+    def oldest(self) -> WorkingItem | None:
+        """The item that is evicted next."""
+        return self._whole(self._items[0], 0) if self._items else None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held, free rows of the matrix included; within 20 % of what Python's allocator counts (S2.14)."""
+        if self._rows is None:
+            return 0
+        return self._rows.nbytes + int(self._rows.sizes[self._start : self._start + len(self)].sum())
+
+    def add(self, item: WorkingItem) -> bool:
+        """Hold `item` as the newest; False, and no change, if its id is here already.
+
+        Raises:
+            InvalidInput: its vector has another dimension, or is neither of unit length nor all zeros (S2.10).
+        """
+        import numpy as np  # noqa: PLC0415
+
+        if len(item.vector) != 4 * self.dimension:
+            raise InvalidInput(f"item {item.id!r} has a vector of {len(item.vector) / 4:g} numbers, not {self.dimension}")
+        vector = np.frombuffer(item.vector, dtype="<f4")
+        length = float(np.linalg.norm(vector))
+        if not (length == 0 or abs(length - 1) <= _LENGTH_TOLERANCE):
+            raise InvalidInput(f"item {item.id!r} has a vector of length {length:g}, not 1")
+        if item.id in self._ids:
+            return False
+        rows = self._room()
+        # Sources and scopes are few, and repeat: each is held once.
+        source, scope = rows.number(item.source), rows.number(item.scope)
+        light = WorkingItem(item.id, item.text, rows.names[source], rows.names[scope], item.at_us, item.tokens, b"")
+        row = self._start + len(self._items)
+        rows.vectors[row] = vector
+        rows.scopes[row] = scope
+        rows.sizes[row] = sys.getsizeof(light) + sys.getsizeof(light.id) + sys.getsizeof(light.text) + _NUMBERS + _SLOTS
+        self._items.append(light)
+        self._ids.add(item.id)
+        return True
+
+    def search(self, vector: npt.NDArray[np.float32], k: int = 5, scope: str | None = None) -> list[tuple[WorkingItem, float]]:
+        """The `k` items nearest to a unit vector, best first, each with its inner product; of equals the older (S2.10, S2.12).
+
+        Args:
+            vector: shape (dimension,). Zeros find nothing: they are equally near to everything.
+            k: how many at most.
+            scope: only what that session may see: its own items and those of no session. None for all of the user's.
+
+        Raises:
+            InvalidInput: the vector has another shape, or holds what is no number.
+        """
+        import numpy as np  # noqa: PLC0415
+
+        query = np.asarray(vector, dtype=np.float32)
+        if query.shape != (self.dimension,) or not np.isfinite(query).all():
+            raise InvalidInput(f"working memory is searched with {self.dimension} finite numbers, not with shape {query.shape}")
+        rows, n = self._rows, len(self)
+        if rows is None or k < 1 or not query.any():
+            return []
+        near = rows.vectors[self._start : self._start + n] @ query
+        if scope is None:
+            places = np.arange(n)
+        else:
+            visible = [rows.numbers[one] for one in {scope, ""} if one in rows.numbers]
+            places = np.flatnonzero(np.isin(rows.scopes[self._start : self._start + n], visible))
+        if len(places) > k:
+            found = near[places]
+            places = places[found >= np.partition(found, -k)[-k] - _TIE]
+        # A product's last bits depend on where a row lies; summed one way for all, equal vectors are equally near.
+        exact = (rows.vectors[self._start + places] * query.astype(np.float64)).sum(axis=1)
+        best = np.argsort(-exact, kind="stable")[:k]
+        return [(self._whole(self._items[places[i]], int(places[i])), float(exact[i])) for i in best]
+
+    def evict(self, max_bytes: int) -> list[WorkingItem]:
+        """Remove the oldest items until `size_bytes` is at most `max_bytes`, or none is left; returns them, oldest first (S2.13).
+
+        Free rows of the matrix are given back before an item goes. That moves all rows, and the next addition moves them again:
+        for periodic cleanup (S2.15), not for every addition.
+        """
+        import numpy as np  # noqa: PLC0415
+
+        if self._rows is None or self.size_bytes <= max_bytes:
+            return []
+        costs = self._rows.sizes[self._start : self._start + len(self)] + self._rows.row_bytes
+        left = int(costs.sum()) - np.cumsum(costs)  # after one eviction, two, …
+        count = 0 if int(costs.sum()) <= max_bytes else min(int((left > max_bytes).sum()) + 1, len(self))
+        evicted = [self._whole(item, i) for i, item in enumerate(itertools.islice(self._items, count))]
+        for item in evicted:
+            self._items.popleft()
+            self._ids.discard(item.id)
+        self._start += count
+        self._shrink()
+        if self._rows is not None and self.size_bytes > max_bytes:
+            self._move(len(self))
+        return evicted
+
+    def remove(self, ids: Collection[str]) -> list[WorkingItem]:
+        """Remove the items of these ids, wherever they are; returns those that were here, oldest first."""
+        gone = self._ids.intersection(ids)
+        if not gone or self._rows is None:
+            return []
+        removed = [self._whole(item, i) for i, item in enumerate(self._items) if item.id in gone]
+        stay = [self._start + i for i, item in enumerate(self._items) if item.id not in gone]
+        self._items = deque(item for item in self._items if item.id not in gone)
+        self._ids -= gone
+        self._rows.keep(stay)
+        self._start = 0
+        self._shrink()
+        return removed
+
+    def _whole(self, item: WorkingItem, index: int) -> WorkingItem:
+        """The item at `index`, with its vector."""
+        assert self._rows is not None
+        vector = self._rows.vectors[self._start + index].astype("<f4", copy=False).tobytes()
+        return msgspec.structs.replace(item, vector=vector)
+
+    def _room(self) -> _Rows:
+        """The rows, with one free behind the newest."""
+        if self._rows is None:
+            self._rows = _Rows(self.dimension, _FIRST_ROWS)
+        n, capacity = len(self), len(self._rows.sizes)
+        if self._start + n == capacity:
+            self._move(capacity if self._start > capacity // 2 else max(2 * capacity, _FIRST_ROWS))
+        elif len(self._rows.names) > 4 * capacity:
+            self._move(capacity)  # to forget names that came and went
+        return self._rows
+
+    def _shrink(self) -> None:
+        if self._rows is not None and (not self._items or len(self) < len(self._rows.sizes) // 4):
+            self._move(2 * len(self))
+
+    def _move(self, capacity: int) -> None:
+        """The live rows at the front of a matrix of `capacity` rows; none at all when nothing is held."""
+        old = self._rows
+        assert old is not None
+        self._rows = _Rows(self.dimension, capacity) if capacity else None
+        if self._rows is not None:
+            self._rows.take(old, self._start, self._items)
+        self._ids = set(self._ids)  # a set from which much was taken never shrinks
+        self._start = 0
+
+
+class _Rows:
+    """Columns of `capacity` rows: the vectors, each row's scope as a number, and what its item takes beside its row."""
+
+    def __init__(self, dimension: int, capacity: int) -> None:
+        import numpy as np  # noqa: PLC0415
+
+        self.vectors = np.empty((capacity, dimension), dtype=np.float32)
+        self.scopes = np.empty(capacity, dtype=np.int32)
+        self.sizes = np.empty(capacity, dtype=np.int64)
+        # Sources and scopes seen since the matrix was made.
+        self.names: list[str] = []
+        self.numbers: dict[str, int] = {}
+        self.row_bytes = 4 * dimension + self.scopes.itemsize + self.sizes.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.sizes) * self.row_bytes
+
+    def number(self, name: str) -> int:
+        number = self.numbers.setdefault(name, len(self.names))
+        if number == len(self.names):
+            self.names.append(name)
+        return number
+
+    def take(self, other: _Rows, start: int, items: Collection[WorkingItem]) -> None:
+        """Copy the rows of `items`, which lie from `start` in `other`."""
+        n = len(items)
+        self.vectors[:n] = other.vectors[start : start + n]
+        self.sizes[:n] = other.sizes[start : start + n]
+        for item in items:
+            self.number(item.source)
+        self.scopes[:n] = [self.number(item.scope) for item in items]
+
+    def keep(self, places: list[int]) -> None:
+        for column in (self.vectors, self.scopes, self.sizes):
+            column[: len(places)] = column[places]
+
+
+class _Items(Sequence[WorkingItem]):
+    """The items of a memory, each made whole when it is looked at."""
+
+    def __init__(self, items: Sequence[WorkingItem], whole: Callable[[WorkingItem, int], WorkingItem]) -> None:
+        self._items = items
+        self._whole = whole
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[WorkingItem]:
+        return (self._whole(item, i) for i, item in enumerate(self._items))
+
+    @overload
+    def __getitem__(self, index: int) -> WorkingItem: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[WorkingItem]: ...
+    def __getitem__(self, index: int | slice) -> WorkingItem | Sequence[WorkingItem]:
+        places = range(len(self))[index]
+        if isinstance(places, range):
+            return [self._whole(self._items[i], i) for i in places]
+        return self._whole(self._items[places], places)

@@ -1,0 +1,194 @@
+"""Two more ways to compress a conversation without a model, and a meter for any (S4.34).
+
+==============  ===========================================================  ============================================
+summarizer      keeps                                                        when that is right
+==============  ===========================================================  ============================================
+`extractive`    the sentences that carry facts (`remora.models.extractive`)  the default
+`lead`          the first sentence of each message                           the course of a conversation matters
+`tail`          the end, verbatim                                            only what came last matters; cheapest of all
+a chat model    what it thinks best (`remora.actors.summary`)                quality is worth a call
+==============  ===========================================================  ============================================
+
+Both of this module carry the previous summary on: whole while there is room; else its newest lines, in a third of the budget or
+in what the new lines leave, whichever is more.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import anyio.to_thread
+import msgspec
+
+from remora.models.ports import Line, Summarizer
+
+__all__ = ["CompressionMeter", "CompressionStatistics", "LeadSummarizer", "TailSummarizer"]
+
+_LONGEST_SENTENCE = 600  # characters; what has no sentence ends (logs, JSON) is cut here
+
+
+class LeadSummarizer:
+    """Implements `remora.models.ports.Summarizer`: the first sentence of each message.
+
+    Args:
+        count: tokens in a text.
+    """
+
+    name = "lead"
+
+    def __init__(self, count: Callable[[str], int]) -> None:
+        self._count = count
+
+    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+        """The previous summary, then lines "- 8 May 2023, Caroline: …"; over `max_tokens` the oldest lines go."""
+        return await anyio.to_thread.run_sync(self._summarize, previous, lines, max_tokens)
+
+    def _summarize(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
+        segment = importlib.import_module("sentencex").segment
+        leads = []
+        for line in lines:
+            time.sleep(0)  # lets the event loop have the interpreter
+            first = next((one for one in segment("en", line.text.strip()[: 2 * _LONGEST_SENTENCE]) if one.strip()), "")
+            sentence = " ".join(first.split())
+            if len(sentence) > _LONGEST_SENTENCE:
+                sentence = sentence[: _LONGEST_SENTENCE - 1] + "…"
+            if sentence:
+                at = datetime.fromtimestamp(line.at_us / 1_000_000, UTC)
+                leads.append(f"- {at.day} {at:%b %Y}, {line.speaker}: {sentence}")
+        return _within(previous, leads, max_tokens, self._count, _beginning)
+
+
+class TailSummarizer:
+    """Implements `remora.models.ports.Summarizer`: the end of the conversation, verbatim.
+
+    Args:
+        count: tokens in a text.
+    """
+
+    name = "tail"
+
+    def __init__(self, count: Callable[[str], int]) -> None:
+        self._count = count
+
+    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+        """The previous summary, then lines "Caroline: …"; over `max_tokens` the oldest messages go."""
+        return await anyio.to_thread.run_sync(self._summarize, previous, lines, max_tokens)
+
+    def _summarize(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
+        said = [f"{line.speaker}: {line.text}" for line in lines if line.text.strip()]
+        return _within(previous, said, max_tokens, self._count, _end)
+
+
+class CompressionStatistics(msgspec.Struct, frozen=True):
+    """What a summarizer was given and what it made of it.
+
+    Attributes:
+        calls: how often it was asked.
+        failures: how often it failed; what it was given then is not counted below.
+        tokens_in: tokens of the previous summaries and of the messages.
+        tokens_out: tokens of the summaries.
+    """
+
+    calls: int
+    failures: int
+    tokens_in: int
+    tokens_out: int
+
+    @property
+    def ratio(self) -> float:
+        """Tokens out for each token in; 1.0 before there were any."""
+        return self.tokens_out / self.tokens_in if self.tokens_in else 1.0
+
+
+class CompressionMeter:
+    """Implements `remora.models.ports.Summarizer` by another, under its name, and measures it (S4.34).
+
+    Args:
+        summarizer: what does the work.
+        count: tokens in a text; called in a worker thread.
+    """
+
+    def __init__(self, summarizer: Summarizer, count: Callable[[str], int]) -> None:
+        self.name = summarizer.name
+        self._summarizer = summarizer
+        self._count = count
+        self._calls = self._failures = self._tokens_in = self._tokens_out = 0
+
+    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+        """What the other returns; what it raises is counted as a failure."""
+        self._calls += 1
+        try:
+            text = await self._summarizer.summarize(previous, lines, max_tokens=max_tokens)
+            given = "\n".join([*([previous] if previous else []), *(f"{line.speaker}: {line.text}" for line in lines)])
+            tokens_in, tokens_out = await anyio.to_thread.run_sync(lambda: (self._count(given), self._count(text)))
+        except Exception:
+            self._failures += 1
+            raise
+        self._tokens_in += tokens_in
+        self._tokens_out += tokens_out
+        return text
+
+    def statistics(self) -> CompressionStatistics:
+        """The present counts."""
+        return CompressionStatistics(self._calls, self._failures, self._tokens_in, self._tokens_out)
+
+
+def _within(
+    previous: str | None, lines: Sequence[str], max_tokens: int, count: Callable[[str], int], cut: Callable[[str, int], str]
+) -> str:
+    """The previous summary and the lines, the oldest left out that do not fit; `cut` shortens a line that alone does not."""
+    earlier = [line for line in (previous or "").splitlines() if line.strip()]
+    whole = "\n".join([*earlier, *lines])
+    if count(whole) <= max_tokens:
+        return whole
+    left = max_tokens - count("\n".join(["", *lines])) if lines else max_tokens
+    carried = _newest("", earlier, max(max_tokens // 3, left), count, _beginning)
+    return _newest(carried, lines, max_tokens, count, cut)
+
+
+def _newest(head: str, lines: Sequence[str], max_tokens: int, count: Callable[[str], int], cut: Callable[[str, int], str]) -> str:
+    """`head`, and as many lines, from the last back, as fit; if none does, as much of the last as fits."""
+
+    def joined(tail: Sequence[str]) -> str:
+        return "\n".join([*([head] if head else []), *tail])
+
+    if number := _most(len(lines), lambda n: count(joined(lines[-n:])) <= max_tokens):
+        return joined(lines[-number:])
+    if lines and (length := _most(len(lines[-1]), lambda n: count(joined([cut(lines[-1], n)])) <= max_tokens)):
+        return joined([cut(lines[-1], length)])
+    return head
+
+
+def _most(top: int, fits: Callable[[int], bool]) -> int:
+    """A number up to `top` that fits, the greatest if all below it do; 0 if none was found.
+
+    It gallops from below, so that what is tried is never much larger than what fits.
+    """
+    low, step = 0, 1
+    while low + step <= top and fits(low + step):
+        low, step = low + step, step * 2
+    high = min(low + step - 1, top)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _beginning(line: str, length: int) -> str:
+    """The first `length` characters, to the end of a word if there is one."""
+    cut = line.rfind(" ", 0, length)
+    return line[: cut if cut > length // 2 else length].rstrip() + " …"
+
+
+def _end(line: str, length: int) -> str:
+    """Who speaks, and the last `length` characters, from the beginning of a word if there is one."""
+    speaker, _, text = line.partition(": ")
+    start = max(len(text) - length, 0)
+    space = text.find(" ", start, start + length // 2)
+    return f"{speaker}: … {text[space + 1 if space >= 0 else start :].lstrip()}"

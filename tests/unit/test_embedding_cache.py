@@ -1,0 +1,161 @@
+"""A text that was embedded lately is not embedded again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import anyio
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.errors import InvalidInput, ModelAnswerInvalid, ModelUnavailable
+from remora.models.cache import CachingEmbedder, EmbeddingCacheStatistics
+from remora.models.ports import Embedder, embed_texts
+from remora.testing import HashEmbedder
+
+pytestmark = pytest.mark.anyio
+
+
+class RecordingEmbedder(HashEmbedder):
+    """Remembers the texts of each call, and fails or waits when told to."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.calls: list[list[str]] = []
+        self.failure: Exception | None = None
+        self.gate: anyio.Event | None = None
+        self.lost = 0
+
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        self.calls.append(list(texts))
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        return (await super().embed(texts))[self.lost :]
+
+
+async def test_least_recently_used_goes() -> None:
+    """S2.05: 1 001 texts make one eviction, of the least recently used; a repeated text costs no call."""
+    inner = RecordingEmbedder()
+    cache = CachingEmbedder(inner)
+    assert isinstance(cache, Embedder)
+    assert (cache.name, cache.dimension) == (inner.name, inner.dimension)
+    await cache.embed([f"text {i}" for i in range(1000)])
+    await cache.embed(["text 0"])
+    assert len(inner.calls) == 1
+    await cache.embed(["text 1000"])
+    assert cache.statistics() == EmbeddingCacheStatistics(hits=1, misses=1001, evictions=1, size=1000)
+    await cache.embed(["text 0", "text 2", "text 999", "text 1000"])
+    assert inner.calls[2:] == []
+    await cache.embed(["text 1"])
+    assert inner.calls[2:] == [["text 1"]]
+
+
+async def test_one_call_for_what_is_missing() -> None:
+    """S2.05: what is not held goes into one call, each text once, and the vectors come back in the order asked for."""
+    inner = RecordingEmbedder()
+    cache = CachingEmbedder(inner)
+    await cache.embed(["held"])
+    texts = ["new", "held", "other", "new", "held"]
+    vectors = await cache.embed(texts)
+    assert inner.calls == [["held"], ["new", "other"]]
+    assert np.array_equal(vectors, await embed_texts(HashEmbedder(8), texts))
+    assert cache.statistics() == EmbeddingCacheStatistics(hits=3, misses=3, evictions=0, size=3)
+    assert (await cache.embed([])).shape == (0, 8)
+    assert len(inner.calls) == 2
+
+
+async def test_callers_cannot_change_what_is_held() -> None:
+    """S2.05: a returned array is the caller's own, at a miss and at a hit."""
+    cache = CachingEmbedder(HashEmbedder(8))
+    expected = await embed_texts(HashEmbedder(8), ["a word"])
+    for _ in range(3):
+        vectors = await cache.embed(["a word"])
+        assert np.array_equal(vectors, expected)
+        vectors[:] = 7
+
+
+async def test_a_failure_leaves_nothing() -> None:
+    """S2.05: what the model refused, or answered wrongly, is asked for again; what was held is still there."""
+    inner = RecordingEmbedder()
+    cache = CachingEmbedder(inner)
+    await cache.embed(["held"])
+    inner.failure = ModelUnavailable("down")
+    with pytest.raises(ModelUnavailable):
+        await cache.embed(["held", "new"])
+    inner.failure = None
+    inner.lost = 1
+    with pytest.raises(ModelAnswerInvalid):
+        await cache.embed(["new"])
+    inner.lost = 0
+    await cache.embed(["held", "new"])
+    assert inner.calls[-1] == ["new"]
+
+
+async def test_concurrent_calls() -> None:
+    """S2.05: calls that overlap, with evictions between, all get the right vectors, and the cache keeps its bound."""
+    inner = RecordingEmbedder()
+    cache = CachingEmbedder(inner, size=2)
+    await cache.embed(["a", "b"])
+    gate = inner.gate = anyio.Event()
+    answers: dict[int, npt.NDArray[np.float32]] = {}
+    asked = [["a", "c"], ["c", "a"], ["b", "d"], ["e", "f", "g"]]
+
+    async def ask(number: int) -> None:
+        answers[number] = await cache.embed(asked[number])
+
+    async with anyio.create_task_group() as group:
+        for number in range(len(asked)):
+            group.start_soon(ask, number)
+        await anyio.wait_all_tasks_blocked()
+        gate.set()
+    for number, texts in enumerate(asked):
+        assert np.array_equal(answers[number], await embed_texts(HashEmbedder(8), texts))
+    assert cache.statistics().size == 2
+
+
+async def test_cancelled_call() -> None:
+    """S2.05: a caller that gives up leaves the cache as it was."""
+    inner = RecordingEmbedder()
+    cache = CachingEmbedder(inner)
+    inner.gate = anyio.Event()
+    with anyio.move_on_after(0):
+        await cache.embed(["a"])
+    inner.gate = None
+    assert cache.statistics().size == 0
+    assert np.array_equal(await cache.embed(["a"]), await embed_texts(HashEmbedder(8), ["a"]))
+
+
+async def test_it_needs_room() -> None:
+    """S2.05: a cache of nothing is refused."""
+    with pytest.raises(InvalidInput):
+        CachingEmbedder(HashEmbedder(), size=0)
+
+
+@given(st.integers(1, 6), st.lists(st.lists(st.sampled_from("abcdefghi\ud800"), max_size=9), max_size=12))
+def test_any_calls(size: int, calls: list[list[str]]) -> None:
+    """S2.05: vectors are right whatever was asked before; a text is embedded exactly when a plain LRU list would not hold it."""
+    inner = RecordingEmbedder()
+    cache = CachingEmbedder(inner, size=size)
+    held: OrderedDict[str, None] = OrderedDict()
+
+    async def play() -> None:
+        for texts in calls:
+            missing = list(dict.fromkeys(text for text in texts if text not in held))
+            before = len(inner.calls)
+            assert np.array_equal(await cache.embed(texts), await embed_texts(HashEmbedder(8), texts))
+            assert inner.calls[before:] == ([missing] if missing else [])
+            for text in [*(text for text in texts if text not in missing), *missing]:
+                held[text] = None
+                held.move_to_end(text)
+            while len(held) > size:
+                held.popitem(last=False)
+            assert cache.statistics().size == len(held)
+
+    anyio.run(play)
+    assert cache.statistics().hits + cache.statistics().misses == sum(map(len, calls))

@@ -1,0 +1,97 @@
+"""What a memory is worth: golden values of both formulas, and the traps of the one that was given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.actors.importance import bounded_importance, importance_of, seed_importance
+from remora.errors import ConfigError, InvalidInput
+
+DAY = 86_400.0
+
+ages = st.floats(-1e12, 1e12)
+counts = st.integers(0, 10**30)
+explicits = st.none() | st.floats(-10, 10)
+half_lives = st.floats(1e-3, 1e12)
+
+
+@pytest.mark.parametrize(
+    ("age", "count", "explicit", "score"),
+    [
+        (0, 0, None, 0.5),
+        (0, 0, 0.0, 0.3),
+        (0, 10, 0.5, 1.2194),
+        (0, 100, 0.5, 1.8845),
+        (0, 1000, 0.5, 2.5726),
+        (DAY, 0, 1.0, 0.55),
+        (-DAY, 0, None, 0.5),
+    ],
+)
+def test_seed_golden(age: float, count: int, explicit: float | None, score: float) -> None:
+    """S2.19: the given formula to the letter, an explicit 0.0 respected; its logarithm has no bound."""
+    assert seed_importance(age, count, explicit, half_life_s=DAY) == pytest.approx(score, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("age", "count", "explicit", "score"),
+    [
+        (0, 0, None, 0.5),
+        (0, 0, 0.0, 0.3),
+        (0, 1000, 1.0, 1.0),
+        (0, 10**40, 1.0, 1.0),
+        (DAY, 0, 0.0, 0.15),
+        (2 * DAY, 0, 0.0, 0.075),
+        (0, 10, 0.5, 0.3 + 0.3 * math.log(11) / math.log(1001) + 0.2),
+        (-DAY, 0, 7.0, 0.7),
+        (1e18, 0, -7.0, 0.0),
+    ],
+)
+def test_bounded_golden(age: float, count: int, explicit: float | None, score: float) -> None:
+    """S2.19: half-life decay, a logarithm that is full at a thousand, an explicit 0.0 respected."""
+    assert bounded_importance(age, count, explicit, half_life_s=DAY) == pytest.approx(score)
+
+
+@given(ages, counts, explicits, half_lives)
+def test_bounded_stays_within_bounds(age: float, count: int, explicit: float | None, half_life: float) -> None:
+    """S2.19: whatever it is asked, the bounded score is in 0…1."""
+    assert 0 <= bounded_importance(age, count, explicit, half_life_s=half_life) <= 1
+
+
+@given(
+    st.sampled_from(["bounded", "seed"]),
+    st.tuples(ages, ages).map(sorted),
+    st.tuples(counts, counts).map(sorted),
+    st.tuples(st.floats(-10, 10), st.floats(-10, 10)).map(sorted),
+    half_lives,
+)
+def test_monotone_in_each_argument(formula: Any, age: Any, count: Any, explicit: Any, half_life: float) -> None:
+    """S2.20: younger, more often asked for, called more important: none of them lowers the score, other things equal."""
+    score = importance_of(formula)
+    base = score(age[1], count[0], explicit[0], half_life_s=half_life)
+    assert score(age[0], count[0], explicit[0], half_life_s=half_life) >= base
+    assert score(age[1], count[1], explicit[0], half_life_s=half_life) >= base
+    assert score(age[1], count[0], explicit[1], half_life_s=half_life) >= base
+
+
+@pytest.mark.parametrize("score", [bounded_importance, seed_importance])
+@pytest.mark.parametrize(
+    ("age", "count", "explicit", "half_life"),
+    [(0, 0, None, 0), (0, 0, None, -1), (0, 0, None, math.nan), (math.nan, 0, None, 1), (0, -1, None, 1), (0, 0, math.nan, 1)],
+)
+def test_nonsense_is_refused(score: Any, age: float, count: int, explicit: float | None, half_life: float) -> None:
+    """S2.19: what would make a score that compares with nothing is an error."""
+    with pytest.raises(InvalidInput):
+        score(age, count, explicit, half_life_s=half_life)
+
+
+def test_formulas_by_name() -> None:
+    """S2.19: both formulas are to be had by name, and no other."""
+    assert importance_of("bounded") is bounded_importance
+    assert importance_of("seed") is seed_importance
+    with pytest.raises(ConfigError, match="'log'"):
+        importance_of("log")  # type: ignore[arg-type]

@@ -1,0 +1,162 @@
+"""What a redaction hook takes out is out, and a hook that fails lets nothing through."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+import traceback
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.actors.redaction import redacted_chat, redacted_metadata, validated_hook
+from remora.errors import ConfigError, RedactionFailed, RemoraError
+from remora.messages import encode_message
+
+SECRET = "4111-1111"
+
+
+def mask(text: str) -> str:
+    return re.sub(r"\d{4}-\d{4}", "[card]", text)
+
+
+def gone(text: str) -> str:
+    return "gone"
+
+
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "user", "content": f"my card is {SECRET}", "name": f"Ann {SECRET}"},
+    {"role": "assistant", "content": None, "refusal": f"I will not say {SECRET}", "reasoning_content": f"hm, {SECRET}"},
+    {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": f"a picture of {SECRET}", "cache_control": {"type": "ephemeral"}},
+            {"type": "refusal", "refusal": SECRET},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+            {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+            {"type": "file", "file": {"file_id": "file-1"}},
+        ],
+    },
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "pay", "arguments": f'{{"card": "{SECRET}"}}'}}],
+        "annotations": [{"quote": SECRET, "start": 3}],
+    },
+    {"role": "tool", "tool_call_id": "call_1", "content": f"paid with {SECRET}"},
+]
+
+
+@pytest.mark.parametrize("chat", MESSAGES, ids=[str(i) for i in range(len(MESSAGES))])
+def test_no_text_is_missed(chat: dict[str, Any]) -> None:
+    """S4.43: content, parts, name, refusal, arguments and keys that nobody knows are redacted; what was given is not changed."""
+    before = copy.deepcopy(chat)
+    fresh = redacted_chat(chat, mask)
+    assert chat == before
+    assert SECRET not in str(fresh)
+    assert str(fresh) == str(before).replace(SECRET, "[card]")
+
+
+@pytest.mark.parametrize("chat", [m for m in MESSAGES if "refusal" not in m], ids=str)
+def test_what_holds_a_message_together_stays(chat: dict[str, Any]) -> None:
+    """S4.43: a hook that replaces every text leaves a message that is still one: roles, ids, types, tool names, media."""
+    fresh = redacted_chat(chat, gone)
+    entry, _ = encode_message(fresh)
+    original, _ = encode_message(chat)
+    assert (entry.role, entry.calls, entry.answers) == (original.role, original.calls, original.answers)
+    if isinstance(chat["content"], list):
+        assert fresh["content"][0] == {"type": "text", "text": "gone", "cache_control": {"type": "ephemeral"}}
+        assert fresh["content"][2:] == chat["content"][2:]
+    for call in fresh.get("tool_calls", ()):
+        assert call == {"id": "call_1", "type": "function", "function": {"name": "pay", "arguments": "gone"}}
+
+
+def test_metadata() -> None:
+    """S4.43: texts of the metadata are redacted too, however deep; numbers and keys are kept."""
+    metadata = {"card": SECRET, "n": 7, "ok": True, "none": None, "deep": [{"card": SECRET}, [SECRET, 1.5]]}
+    assert redacted_metadata(metadata, mask) == {
+        "card": "[card]", "n": 7, "ok": True, "none": None, "deep": [{"card": "[card]"}, ["[card]", 1.5]],
+    }  # fmt: skip
+    assert metadata["card"] == SECRET
+
+
+class Failing:
+    def __call__(self, text: str) -> str:
+        raise ValueError(f"cannot parse {text}")
+
+
+async def later(text: str) -> str:
+    return text
+
+
+HOOKS: list[Any] = [Failing(), lambda _: None, lambda text: text.encode(), lambda text: [text], later]
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=["raises", "None", "bytes", "list", "coroutine"])
+def test_a_failing_hook_refuses_the_message(hook: Any) -> None:
+    """S4.43: a hook that raises or returns no text refuses the message, and the error holds nothing of it."""
+    for attempt in (
+        functools.partial(redacted_chat, {"role": "user", "content": SECRET}, hook),
+        functools.partial(redacted_metadata, {"card": [SECRET]}, hook),
+    ):
+        with pytest.raises(RedactionFailed) as caught:
+            attempt()
+        assert isinstance(caught.value, RemoraError)
+        assert isinstance(caught.value, RuntimeError)
+        assert caught.value.__context__ is None
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
+        assert "refused" in str(caught.value)
+        assert caught.value.hook in str(caught.value)
+
+
+class Async:
+    async def __call__(self, text: str) -> str:
+        return text
+
+
+async def stream(text: str) -> AsyncIterator[str]:
+    yield text
+
+
+@pytest.mark.parametrize("hook", [later, functools.partial(later), Async(), stream, "mask", None, 7])
+def test_what_cannot_be_a_hook(hook: Any) -> None:
+    """S4.43: an async hook, or what is no function, is refused when it is configured."""
+    with pytest.raises(ConfigError, match="redaction hook"):
+        validated_hook(hook)
+
+
+@pytest.mark.parametrize("hook", [mask, Failing(), functools.partial(re.sub, "a", "b"), str.upper])
+def test_what_can(hook: Any) -> None:
+    """S4.43: any plain callable is taken, as it is."""
+    assert validated_hook(hook) is hook
+
+
+json = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 9) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+def texts_of(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for one in inner for text in texts_of(one)]
+
+
+@given(st.dictionaries(st.text(), json))
+def test_every_text_goes_through_once(metadata: dict[str, Any]) -> None:
+    """S4.43: the hook sees each text of any metadata once, and what it returns is what stands there."""
+    seen: list[str] = []
+
+    def note(text: str) -> str:
+        seen.append(text)
+        return f"<{text}>"
+
+    assert texts_of(redacted_metadata(metadata, note)) == [f"<{text}>" for text in texts_of(metadata)]
+    assert seen == texts_of(metadata)

@@ -1,0 +1,282 @@
+"""Working memory: nearest first, oldest out, and honest about its size."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.actors.working import WorkingItem, WorkingMemory
+from remora.errors import InvalidInput
+from remora.models.ports import embed_texts
+from remora.testing import HashEmbedder
+
+DIMENSION = 4
+AXES = np.eye(DIMENSION, dtype=np.float32)
+
+
+def unit(numbers: Iterable[float]) -> npt.NDArray[np.float32]:
+    vector = np.asarray(list(numbers), dtype=np.float64)
+    return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+
+def item(id_: str, vector: npt.NDArray[np.float32], *, scope: str = "", text: str = "") -> WorkingItem:
+    return WorkingItem(id_, text or f"text of {id_}", "tool", scope, 1_700_000_000_000_000, 12, vector.astype("<f4").tobytes())
+
+
+def filled(*vectors: npt.NDArray[np.float32], dimension: int = DIMENSION) -> WorkingMemory:
+    memory = WorkingMemory(dimension)
+    for number, vector in enumerate(vectors):
+        assert memory.add(item(str(number), vector))
+    return memory
+
+
+def ids(items: Iterable[WorkingItem]) -> list[str]:
+    return [one.id for one in items]
+
+
+def found(memory: WorkingMemory, vector: npt.NDArray[np.float32], **options: Any) -> list[str]:
+    return ids(one for one, _ in memory.search(vector, **options))
+
+
+def test_nearest_first() -> None:
+    """S2.10, S2.12: the score is the cosine; the nearest comes first, five by default."""
+    angles = [0.9, 0.1, 1.4, 0.5, 3.0, 1.2, 0.0]
+    memory = filled(*(unit([np.cos(a), np.sin(a), 0, 0]) for a in angles))
+    hits = memory.search(AXES[0])
+    assert ids(one for one, _ in hits) == ["6", "1", "3", "0", "5"]
+    assert [score for _, score in hits] == pytest.approx([np.cos(a) for a in [0.0, 0.1, 0.5, 0.9, 1.2]], abs=1e-6)
+    assert found(memory, AXES[0], k=100) == ["6", "1", "3", "0", "5", "2", "4"]
+    assert found(memory, AXES[0], k=0) == []
+
+
+@pytest.mark.anyio
+async def test_search_is_by_meaning() -> None:
+    """S2.12: with embeddings, the items that share what was asked for come first."""
+    texts = ["the train to Porto leaves at nine", "bread and cheese for lunch", "a train ticket costs ten euros"]
+    embedder = HashEmbedder()
+    memory = filled(*await embed_texts(embedder, texts), dimension=embedder.dimension)
+    assert set(found(memory, (await embed_texts(embedder, ["train ticket"]))[0], k=2)) == {"2", "0"}
+
+
+def test_items_come_back_whole() -> None:
+    """S2.11: text, source, scope, time and vector of an item are those with which it was added."""
+    given_items = [item(str(i), unit([1, i, 0, 2]), scope=f"s{i}") for i in range(30)]
+    memory = WorkingMemory(DIMENSION)
+    for one in given_items:
+        memory.add(one)
+    assert list(memory.items) == given_items
+    assert memory.items[-1] == given_items[-1]
+    assert memory.items[3:5] == given_items[3:5]
+    assert memory.oldest == given_items[0]
+    assert memory.search(unit([1, 7, 0, 2]), k=1)[0][0] == given_items[7]
+    with pytest.raises(IndexError):
+        memory.items[30]
+
+
+def test_wrong_vectors_are_refused() -> None:
+    """S2.10: a vector of another dimension, or of no unit length, is refused with a clear error, and nothing is held."""
+    memory = WorkingMemory(DIMENSION)
+    for vector, message in [
+        (np.ones(3), "3 numbers, not 4"),
+        (np.ones(5), "5 numbers, not 4"),
+        (np.ones(4), "length 2, not 1"),
+        (np.full(4, np.nan), "length nan"),
+    ]:
+        with pytest.raises(InvalidInput, match=message):
+            memory.add(item("a", vector.astype(np.float32)))
+    with pytest.raises(InvalidInput, match=r"3\.25 numbers"):
+        memory.add(msgspec.structs.replace(item("a", AXES[0]), vector=b"0" * 13))
+    assert len(memory) == memory.size_bytes == 0
+    for query in (np.ones(3), np.ones((1, 4)), np.full(4, np.inf)):
+        with pytest.raises(InvalidInput, match="4 finite numbers"):
+            memory.search(query.astype(np.float32))
+    with pytest.raises(InvalidInput):
+        WorkingMemory(0)
+
+
+def test_known_id_replaces_nothing() -> None:
+    """S2.11: an id that is present is neither doubled nor overwritten, nor made younger; evicted, it may come again."""
+    memory = filled(AXES[0], AXES[1])
+    assert not memory.add(item("0", AXES[2], text="other"))
+    assert ids(memory.items) == ["0", "1"]
+    assert memory.items[0].text == "text of 0"
+    assert ids(memory.remove(["0", "nobody"])) == ["0"]
+    assert memory.add(item("0", AXES[2]))
+    assert ids(memory.items) == ["1", "0"]
+
+
+def test_zeros_are_near_to_nothing() -> None:
+    """S2.12: a query without a known word finds nothing; an item without one is held, and ranks as unrelated."""
+    memory = filled(AXES[0] * 0, AXES[0], -AXES[0])
+    assert memory.search(AXES[0] * 0) == []
+    assert memory.search(AXES[0])[1][1] == 0
+    assert found(memory, AXES[0]) == ["1", "0", "2"]
+
+
+def test_scope_narrows() -> None:
+    """S2.28: a session sees its own items and those of no session, never another's, and still gets its `k`."""
+    memory = WorkingMemory(DIMENSION)
+    for number in range(40):
+        memory.add(item(f"{number}", AXES[0], scope=["", "a", "b", "c"][number % 4]))
+    assert found(memory, AXES[0], scope="a") == ["0", "1", "4", "5", "8"]
+    assert found(memory, AXES[0], scope="") == ["0", "4", "8", "12", "16"]
+    assert found(memory, AXES[0], scope="nobody's", k=2) == ["0", "4"]
+    assert found(memory, AXES[0]) == ["0", "1", "2", "3", "4"]
+
+
+def test_names_that_came_and_went() -> None:
+    """S2.14: sessions that are over leave nothing behind, however many there were."""
+    memory = filled(AXES[1])
+    for number in range(1000):
+        memory.add(item("passing", AXES[0], scope=f"session-{number}"))
+        assert found(memory, AXES[0], scope=f"session-{number}") == ["passing", "0"]
+        memory.remove(["passing"])
+    assert memory._rows is not None
+    assert len(memory._rows.names) < 50
+
+
+def test_equals_go_by_age() -> None:
+    """S2.12: equal vectors are equally near wherever their rows lie, and the older comes first."""
+    rng = np.random.default_rng(7)
+    vectors = [unit(rng.normal(size=67)) for _ in range(3)]
+    memory = filled(*(vectors[i % 3] for i in range(301)), dimension=67)
+    hits = memory.search(vectors[1], k=20)
+    assert ids(one for one, _ in hits) == [str(i) for i in range(1, 60, 3)]
+    assert len({score for _, score in hits}) == 1
+
+
+def test_eviction_gives_back_room_before_items() -> None:
+    """S2.13: items go only when the matrix, cut to size, still does not fit; then the fewest that do."""
+    memory = filled(*[AXES[0]] * 17)  # in a matrix of 32 rows
+    spare = 15 * (DIMENSION * 4 + 12)
+    full = memory.size_bytes
+    assert memory.evict(full) == []
+    assert memory.evict(full - 1) == []
+    assert memory.size_bytes == full - spare
+    assert ids(memory.evict(full - spare - 1)) == ["0"]
+    assert [memory.oldest] == list(memory.items[:1])
+    assert memory.items[0].id == "1"
+    assert len(memory.evict(0)) == 16
+    assert memory.size_bytes == 0
+    assert memory.oldest is None
+    assert memory.evict(0) == memory.evict(-1) == []
+    assert memory.add(item("again", AXES[0]))
+    assert ids(memory.evict(-1)) == ["again"]
+
+
+class Model:
+    """The same, the slow way."""
+
+    def __init__(self) -> None:
+        self.items: list[WorkingItem] = []
+
+    def search(self, vector: npt.NDArray[np.float32], k: int, scope: str | None) -> list[str]:
+        query = vector.astype(np.float64)
+        scored = [
+            (-float((np.frombuffer(one.vector, "<f4") * query).sum()), age, one.id)
+            for age, one in enumerate(self.items)
+            if scope is None or one.scope in {"", scope}
+        ]
+        return [id_ for _, _, id_ in sorted(scored)][:k]
+
+
+names = st.integers(0, 60).map(str)
+vectors = st.lists(st.integers(-2, 2), min_size=DIMENSION, max_size=DIMENSION).filter(any).map(unit)
+scopes = st.sampled_from(["", "a", "b"])
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.builds(lambda n, v, s: item(n, v, scope=s), names, vectors, scopes)),
+        st.tuples(st.just("add"), st.builds(lambda n, v, s: item(n, v, scope=s), names, vectors, scopes)),
+        st.tuples(st.just("many"), st.integers(1, 40)),
+        st.tuples(st.just("evict"), st.floats(0, 1.1)),
+        st.tuples(st.just("remove"), st.lists(names, max_size=20)),
+        st.tuples(st.just("search"), st.tuples(vectors, st.integers(0, 8), st.none() | scopes)),
+    ),
+    max_size=40,
+)
+
+
+@given(steps)
+def test_any_history(history: list[tuple[str, Any]]) -> None:
+    """S2.10, S2.12, S2.13: whatever was added, evicted and removed, it holds and finds what a plain list would.
+
+    An eviction takes a prefix by age, ends within the limit, and takes no more than it must.
+    """
+    memory, model, fresh = WorkingMemory(DIMENSION), Model(), 0
+    for verb, argument in history:
+        if verb == "add":
+            known = argument.id in ids(model.items)
+            assert memory.add(argument) is not known
+            if not known:
+                model.items.append(argument)
+        elif verb == "many":
+            for _ in range(argument):
+                fresh += 1
+                model.items.append(item(f"fresh-{fresh}", AXES[fresh % DIMENSION]))
+                assert memory.add(model.items[-1])
+        elif verb == "evict":
+            limit = int(memory.size_bytes * argument)
+            gone = memory.evict(limit)
+            assert gone == model.items[: len(gone)]
+            model.items = model.items[len(gone) :]
+            assert memory.size_bytes <= limit
+            if gone:
+                again = WorkingMemory(DIMENSION)
+                for one in [gone[-1], *model.items]:
+                    again.add(one)
+                again._move(len(again))
+                assert again.size_bytes > limit
+        elif verb == "remove":
+            assert memory.remove(argument) == [one for one in model.items if one.id in argument]
+            model.items = [one for one in model.items if one.id not in argument]
+        else:
+            vector, k, scope = argument
+            assert found(memory, vector, k=k, scope=scope) == model.search(vector, k, scope)
+        assert list(memory.items) == model.items
+        assert len(memory) == len(memory.items) == len(model.items)
+
+
+@pytest.mark.parametrize("dimension", [64, 256, 1536])
+@pytest.mark.parametrize("sessions", [1, 3000])
+@pytest.mark.parametrize("count", [700, 3000])
+def test_size_is_what_is_held(dimension: int, sessions: int, count: int) -> None:
+    """S2.14: the size it states is within 20 % of what Python's allocator counts, growing, full and after eviction."""
+    rng = np.random.default_rng(1)
+    source = [unit(rng.normal(size=dimension)) for _ in range(20)]
+
+    def fresh(number: int) -> WorkingItem:
+        text = f"{number}: " + "something that a tool said " * (number % 10)
+        one = item(f"item-{number}-abcdef", source[number % 20], scope=f"session-{number % sessions}", text=text)
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=WorkingItem)  # every string its own, as from a journal
+
+    def check(memory: WorkingMemory) -> None:
+        held = tracemalloc.get_traced_memory()[0] - before
+        assert memory.size_bytes == pytest.approx(held, rel=0.2)
+
+    warm = filled(*[AXES[0]] * 50)  # what is allocated once
+    warm.evict(warm.size_bytes // 2)
+    warm.remove(["49"])
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        memory = WorkingMemory(dimension)
+        for number in range(count):
+            memory.add(fresh(number))
+        check(memory)
+        limit = memory.size_bytes // 3
+        assert memory.evict(limit)
+        assert memory.size_bytes <= limit
+        check(memory)
+        memory.remove([one.id for one in memory.items][50:])
+        assert len(memory) == 50
+        check(memory)
+    finally:
+        tracemalloc.stop()
