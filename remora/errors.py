@@ -3,8 +3,8 @@
 =====================  ==========================================================================
 what to do             exceptions
 =====================  ==========================================================================
-fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`, `ConfigError`, `RedactionFailed`,
-                       `ReentrantAsk`
+fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`, `ConfigError`, `NotGranted`,
+                       `RedactionFailed`, `ReentrantAsk`
 retry, nothing ran     `MailboxFull`, `CommitFailed`, `SessionQuarantined`
 retry, *same key*      `OutcomeUnknown`
 look at the directory  `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`, `JournalDamaged`, `EmbedderChanged`
@@ -35,6 +35,7 @@ __all__ = [
     "ModelError",
     "ModelTimeout",
     "ModelUnavailable",
+    "NotGranted",
     "OutcomeUnknown",
     "RedactionFailed",
     "ReentrantAsk",
@@ -94,6 +95,20 @@ class ConfigError(InvalidInput):
     def __init__(self, text: str, *, key: str = "") -> None:
         super().__init__(text)
         self.key = key
+
+
+class NotGranted(RemoraError, PermissionError):
+    """Whoever asked has no such right in this shared scope; nothing was read or written (S4.33).
+
+    Attributes:
+        scope: the shared scope.
+        who: who asked.
+    """
+
+    def __init__(self, text: str, *, scope: str, who: str) -> None:
+        super().__init__(text)
+        self.scope = scope
+        self.who = who
 
 
 class ReentrantAsk(RemoraError, RuntimeError):
