@@ -10,12 +10,26 @@ from __future__ import annotations
 
 from remora import errors
 from remora.actors.planner import Context, Source
+from remora.actors.policies import BufferPolicy, BufferPreset
 from remora.actors.recall import Memory
 from remora.config import Config
 from remora.messages import Message, Receipt
 from remora.runtime.handles import Session, User
 from remora.runtime.system import Runtime
 
-__all__ = ["Config", "Context", "Memory", "Message", "Receipt", "Runtime", "Session", "Source", "User", "errors"]
+__all__ = [
+    "BufferPolicy",
+    "BufferPreset",
+    "Config",
+    "Context",
+    "Memory",
+    "Message",
+    "Receipt",
+    "Runtime",
+    "Session",
+    "Source",
+    "User",
+    "errors",
+]
 
 __version__ = "0.1.0"

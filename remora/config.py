@@ -254,14 +254,17 @@ class RecallConfig(_Section, frozen=True, kw_only=True):
 class ModelConfig(_Section, frozen=True, kw_only=True):
     """Which models do the work; the defaults are embedded and need no key and no network."""
 
-    summarizer: Literal["extractive", "openai"] = "extractive"
-    """extractive picks sentences and needs no model; openai is any OpenAI-compatible endpoint."""
+    summarizer: Literal["extractive", "lead", "tail", "openai"] = "extractive"
+    """extractive picks sentences, lead takes each message's first one, tail the end verbatim: none needs a model. openai is any
+    OpenAI-compatible endpoint."""
     embedder: Literal["wordllama", "openai", "none"] = "wordllama"
     """wordllama is embedded; none leaves recall to full-text search."""
     base_url: str = ""
     """An OpenAI-compatible endpoint; empty means OPENAI_BASE_URL, else OpenAI's own."""
     api_key: Secret = Secret()
     """Empty means OPENAI_API_KEY."""
+    summary_prompt: str = ""
+    """What stands before the conversation's lines when a chat model is asked for a summary; empty means remora's own."""
     chat_model: str = "gpt-4o-mini"
     """The endpoint's name for the model that summarizes."""
     embedding_model: str = "text-embedding-3-small"

@@ -24,13 +24,14 @@ from remora.actors.recall import Recall
 from remora.actors.redaction import validated_hook
 from remora.actors.scoring import heuristic_score
 from remora.actors.session import FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
-from remora.actors.summary import ChatSummarizer
+from remora.actors.summary import DEFAULT_PROMPT, ChatSummarizer
 from remora.config import Config
 from remora.errors import ConfigError, EmbedderChanged, ReentrantAsk, RuntimeClosed, StorageError
 from remora.identity import SessionKey, validated_id
 from remora.logs import get_logger
 from remora.messages import ChatDict, MessageLike, encode_message
 from remora.models.breaker import CircuitBreaker
+from remora.models.compression import CompressionMeter, CompressionStatistics, LeadSummarizer, TailSummarizer
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import ChatModelLike, Embedder, EmbedderLike, Summarizer, as_chat_model, as_embedder
 from remora.runtime.actor import Turn
@@ -63,6 +64,8 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
     log: LogStatistics
     supervisor: SupervisorStatistics
     schedule: dict[str, TaskStatistics]
+    compression: dict[str, CompressionStatistics]
+    """By the name of the strategy that made the summaries."""
 
 
 class _Parts(msgspec.Struct):
@@ -75,6 +78,7 @@ class _Parts(msgspec.Struct):
     planner: Planner
     recall: Recall | None
     counter: TokenCounter
+    meters: tuple[CompressionMeter, ...]
 
 
 class Runtime:
@@ -85,6 +89,7 @@ class Runtime:
         config: the configuration; `Config()` otherwise, changed by ``REMORA_…`` environment variables.
         chat_model: summarizes; an object with ``async complete(messages) -> str``, or a callable ``prompt -> str``.
             Without one, `models.summarizer` decides; the default is an extract that needs no model.
+        summarizer: makes the summaries, in a way of its own: a compression strategy (S4.34).
         embedder: an object with ``async embed(texts)``, ``name`` and ``dimension``, or a callable. Without one,
             `models.embedder` decides; the default is embedded.
         counter: counts tokens; `tokens.counter` decides otherwise.
@@ -107,6 +112,7 @@ class Runtime:
         *,
         config: Config | None = None,
         chat_model: ChatModelLike | None = None,
+        summarizer: Summarizer | None = None,
         embedder: EmbedderLike | None = None,
         counter: TokenCounter | None = None,
         policy: PolicyLike | None = None,
@@ -127,6 +133,7 @@ class Runtime:
         self._config = config
         self._directory: Path | None = Path(directory if directory is not None else config.directory)
         self._chat_model = None if chat_model is None else as_chat_model(chat_model)
+        self._summarizer = summarizer
         self._given_embedder = None if embedder is None else as_embedder(embedder, dimension=config.models.embedding_dimension)
         self._given_counter = counter
         self._redact = None if redact is None else validated_hook(redact)
@@ -385,7 +392,7 @@ class Runtime:
             recall = Recall(self.long_term, self._embedder, config.recall)
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
         planner = Planner(Tiers(recall=recall), counter, config)
-        return _Parts(journal, directory, supervisor, schedule, planner, recall, counter)
+        return _Parts(journal, directory, supervisor, schedule, planner, recall, counter, (fallback, summarizer))
 
     async def _run(self, parts: _Parts, left: Sequence[Job], *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """All background tasks, in a group of their own: closing cancels them and not the caller, whose group is the host's."""
@@ -425,15 +432,29 @@ class Runtime:
             return HeuristicCounter(tokens.unit, media_tokens=media)
         return TiktokenCounter(tokens.encoding, media_tokens=media)
 
-    def _make_summarizers(self, counter: TokenCounter) -> tuple[Summarizer, Summarizer]:
-        fallback = ExtractiveSummarizer(counter.count)
-        if self._chat_model is not None:
-            return ChatSummarizer(self._chat_model), fallback
-        if self._config.models.summarizer == "openai":
-            chat = importlib.import_module("remora.models.openai").OpenAIChatModel(self._config.models)
-            self._closers.append(chat.aclose)
-            return ChatSummarizer(chat), fallback
-        return fallback, fallback
+    def _make_summarizers(self, counter: TokenCounter) -> tuple[CompressionMeter, CompressionMeter]:
+        """The configured summarizer, and the extract that stands in for it; the same where that is what is configured."""
+        models = self._config.models
+        prompt = models.summary_prompt or DEFAULT_PROMPT
+        fallback = CompressionMeter(ExtractiveSummarizer(counter.count), counter.count)
+        chosen: Summarizer
+        if self._summarizer is not None:
+            chosen = self._summarizer
+        elif self._chat_model is not None:
+            chosen = ChatSummarizer(self._chat_model, prompt=prompt)
+        else:
+            match models.summarizer:
+                case "extractive":
+                    return fallback, fallback
+                case "lead":
+                    chosen = LeadSummarizer(counter.count)
+                case "tail":
+                    chosen = TailSummarizer(counter.count)
+                case "openai":
+                    chat = importlib.import_module("remora.models.openai").OpenAIChatModel(models)
+                    self._closers.append(chat.aclose)
+                    chosen = ChatSummarizer(chat, prompt=prompt)
+        return CompressionMeter(chosen, counter.count), fallback
 
     def _make_embedder(self) -> Embedder | None:
         if self._given_embedder is not None:
@@ -569,6 +590,7 @@ class Runtime:
             parts.journal.statistics(),
             parts.supervisor.statistics(),
             parts.schedule.statistics(),
+            {meter.name: meter.statistics() for meter in parts.meters},
         )
 
 
