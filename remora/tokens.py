@@ -22,10 +22,19 @@ from remora.messages import media_parts
 if TYPE_CHECKING:
     import tiktoken
 
-__all__ = ["CallableCounter", "HeuristicCounter", "TiktokenCounter", "TokenCounter", "count_message", "load_encoding"]
+__all__ = [
+    "MEDIA_TOKENS",
+    "CallableCounter",
+    "HeuristicCounter",
+    "MediaCounter",
+    "TiktokenCounter",
+    "TokenCounter",
+    "count_message",
+    "load_encoding",
+]
 
 MEDIA_TOKENS = 256
-"""What an image, audio or file part is taken to cost (S3.32's source takes 256 as well)."""
+"""What an image, audio or file part is taken to cost, unless `context.media_tokens` says otherwise (S3.32's source takes 256)."""
 
 
 class TokenCounter(Protocol):
@@ -51,7 +60,7 @@ def count_message(counter: TokenCounter, chat: Mapping[str, Any]) -> int:
         for part in content:
             if part["type"] in {"text", "refusal"}:
                 total += counter.count(part[part["type"]])
-        total += MEDIA_TOKENS * sum(1 for _ in media_parts(chat))
+        total += getattr(counter, "media_tokens", MEDIA_TOKENS) * sum(1 for _ in media_parts(chat))
     if name := chat.get("name"):
         total += counter.count(name)
     for call in chat.get("tool_calls") or ():
@@ -102,6 +111,25 @@ class CallableCounter:
         """What the function says."""
         result = self._function(text)
         return result if isinstance(result, int) else len(result)
+
+
+class MediaCounter:
+    """A counter with an estimate of its own for parts that are no text (S3.32).
+
+    Args:
+        counter: counts the text.
+        media_tokens: what an image, audio or file part is taken to cost.
+    """
+
+    def __init__(self, counter: TokenCounter, media_tokens: int) -> None:
+        self._counter = counter
+        self.media_tokens = media_tokens
+        self.message_overhead = counter.message_overhead
+        self.name = f"{getattr(counter, 'name', type(counter).__qualname__)}+media:{media_tokens}"
+
+    def count(self, text: str) -> int:
+        """What the counter says."""
+        return self._counter.count(text)
 
 
 class TiktokenCounter:

@@ -9,13 +9,13 @@ lines fill that share, best first. Every piece is counted by the configured coun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import anyio
 import msgspec
 
 from remora.actors.protocol import Snapshot
 from remora.actors.recall import Memory, Recall
+from remora.actors.sources import Source
 from remora.config import RecallConfig
 from remora.errors import LongTermError, ModelError
 from remora.identity import SessionKey
@@ -27,21 +27,6 @@ __all__ = ["Context", "Planner", "Source"]
 
 _logger = get_logger("remora.planner")
 _RECALL_HEAD = "Possibly relevant, from earlier conversations with this user:"
-
-
-class Source(msgspec.Struct, frozen=True):
-    """What one tier gave to a context.
-
-    Attributes:
-        status: ``ok``; ``late``: it missed its deadline and was left out; ``failed``: so was it; ``degraded``: an extract
-            stands in for the configured model's summary; ``off``: not asked for, or switched off.
-        count: messages, or memories, that it gave.
-        detail: what went wrong.
-    """
-
-    status: Literal["ok", "late", "failed", "degraded", "off"]
-    count: int = 0
-    detail: str = ""
 
 
 class Context(msgspec.Struct, frozen=True):

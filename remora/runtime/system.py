@@ -16,12 +16,16 @@ import anyio.abc
 import anyio.to_thread
 import msgspec
 
+from remora.actors.block_jobs import BlocksHandler
+from remora.actors.block_state import BlockSet, checked
+from remora.actors.block_view import BlockView
+from remora.actors.blocks import BlockServices, BlocksLike
 from remora.actors.jobs import FlushHandler, SummarizeHandler
 from remora.actors.planner import Planner
 from remora.actors.policies import BufferPolicy, BufferPreset, PolicyLike, policy_of
 from remora.actors.protocol import Flush, Inspect, SessionView
 from remora.actors.recall import Recall
-from remora.actors.session import FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
+from remora.actors.session import BLOCKS_LANE, FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
 from remora.actors.summary import ChatSummarizer
 from remora.config import Config
 from remora.errors import ConfigError, EmbedderChanged, ReentrantAsk, RuntimeClosed, StorageError
@@ -44,7 +48,7 @@ from remora.storage.lock import DirectoryLock
 from remora.storage.longterm import LanceStore
 from remora.storage.memory import MemoryJournal
 from remora.storage.ports import JournalCounts, LongTermStatistics, LongTermStore
-from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter, count_message
+from remora.tokens import MEDIA_TOKENS, HeuristicCounter, MediaCounter, TiktokenCounter, TokenCounter, count_message
 
 __all__ = ["Runtime", "RuntimeStatistics"]
 
@@ -73,6 +77,7 @@ class _Parts(msgspec.Struct):
     planner: Planner
     recall: Recall | None
     counter: TokenCounter
+    block_view: BlockView | None
 
 
 class Runtime:
@@ -88,6 +93,8 @@ class Runtime:
         counter: counts tokens; `tokens.counter` decides otherwise.
         policy: what sessions keep and what becomes of the rest, one for all or a function of the session's key;
             `buffer.policy` decides otherwise.
+        blocks: memory blocks (`remora.blocks`), which see what leaves a session's buffer and speak in its context: prototypes for
+            all sessions, or a function of the session's key that gives the same ones each time.
         clock: for tests.
         rng: for jitter; for tests.
 
@@ -105,6 +112,7 @@ class Runtime:
         embedder: EmbedderLike | None = None,
         counter: TokenCounter | None = None,
         policy: PolicyLike | None = None,
+        blocks: BlocksLike | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -122,6 +130,7 @@ class Runtime:
         self._given_embedder = None if embedder is None else as_embedder(embedder, dimension=config.models.embedding_dimension)
         self._given_counter = counter
         self._policies = policy if policy is not None else policy_of(config.buffer)
+        self._blocks: BlocksLike | None = blocks if blocks is None or callable(blocks) else checked(blocks) or None
         self._clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._parts: _Parts | None = None
@@ -212,6 +221,11 @@ class Runtime:
     def counter(self) -> TokenCounter:
         """The token counter."""
         return self._open.counter
+
+    @property
+    def block_view(self) -> BlockView | None:
+        """Memory blocks in a context; None where there are none."""
+        return self._open.block_view
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -305,6 +319,8 @@ class Runtime:
         counter = self._given_counter
         if counter is None:
             counter = await anyio.to_thread.run_sync(self._make_counter)
+        if config.context.media_tokens != MEDIA_TOKENS:
+            counter = MediaCounter(counter, config.context.media_tokens)
         # in a thread: a model's module may bring half a framework along
         summarizer, fallback = await anyio.to_thread.run_sync(self._make_summarizers, counter)
         long_term = config.long_term.enabled
@@ -318,7 +334,9 @@ class Runtime:
         if await journal.setting("counters"):
             # Rows hold the figures of the counter that they were written under; a budget is kept by today's (G9).
             recount = partial(count_message, counter)
-        behavior = SessionBehavior(self._policy, instance=journal.instance, flushes=long_term, recount=recount)
+        behavior = SessionBehavior(
+            self._policy, instance=journal.instance, flushes=long_term, blocks=self._blocks is not None, recount=recount
+        )
 
         def decided(turn: Turn) -> None:
             supervisor.cancel(turn.cancel)
@@ -358,8 +376,22 @@ class Runtime:
             supervisor.add_lane(Lane(FLUSH_LANE, flush, concurrency=concurrency.flush_concurrency, retry=retry))
             recall = Recall(self.long_term, self._embedder, config.recall)
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
+        block_view = None
+        if self._blocks is not None:
+            blocks = BlockSet(self._blocks, partial(self._block_services, counter))
+            show = BlocksHandler(journal, directory.tell, blocks, batch_tokens=config.buffer.token_flush_size)
+            # as many at once as summaries: what blocks wait for is the chat model as well
+            supervisor.add_lane(Lane(BLOCKS_LANE, show, concurrency=concurrency.summarize_concurrency, retry=retry))
+            block_view = BlockView(
+                blocks, count=partial(count_message, counter), method=config.context.insert_method,
+                timeout_s=config.context.block_timeout_s,
+            )  # fmt: skip
         planner = Planner(recall, counter, config.recall)
-        return _Parts(journal, directory, supervisor, schedule, planner, recall, counter)
+        return _Parts(journal, directory, supervisor, schedule, planner, recall, counter, block_view)
+
+    def _block_services(self, counter: TokenCounter, key: SessionKey) -> BlockServices:
+        long_term = self.long_term if self._config.long_term.enabled else None
+        return BlockServices(key.user, key.session, counter, self._chat_model, self._embedder, long_term)
 
     async def _run(self, parts: _Parts, left: Sequence[Job], *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """All background tasks, in a group of their own: closing cancels them and not the caller, whose group is the host's."""
@@ -403,6 +435,7 @@ class Runtime:
         if self._config.models.summarizer == "openai":
             chat = importlib.import_module("remora.models.openai").OpenAIChatModel(self._config.models)
             self._closers.append(chat.aclose)
+            self._chat_model = chat
             return ChatSummarizer(chat), fallback
         return fallback, fallback
 
