@@ -195,9 +195,7 @@ async def ask_reference(
 ) -> dict[str, list[Answer]]:
     """The in-memory recipes, on the same rows and vectors."""
     task = bar.add_task("asking the reference", total=len(questions))
-    references = {
-        user: Reference([session for session, _ in one.places], one.turns, one.vectors) for user, one in rows.items()
-    }
+    references = {user: Reference([session for session, _ in one.places], one.turns, one.vectors) for user, one in rows.items()}
     answers: dict[str, list[Answer]] = {"BM25 in memory": [], "LEX in memory": []}
     if embedder is not None:
         answers["HYB in memory"] = []
@@ -298,7 +296,9 @@ def show(figures: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="conversations and questions, JSONL")
-    parser.add_argument("--embedder", default="wordllama", help="wordllama, none, hash, or module:name of an embedder or its class")
+    parser.add_argument(
+        "--embedder", default="wordllama", help="wordllama, none, hash, or module:name of an embedder or its class"
+    )
     parser.add_argument("--limit", type=int, help="ask at most so many questions, spread evenly over the file")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures there, too")
     options = parser.parse_args()

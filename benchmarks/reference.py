@@ -20,8 +20,11 @@ __all__ = ["Bm25", "Reference", "stem", "words"]
 Scores = npt.NDArray[np.float64]
 
 STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was "
-    "will with".split()
+    "a about after all also am an and any are as at be because been before being but by can could did do does doing down "
+    "during each few for from further had has have having he her here hers him his how i if in into is it its just me more "
+    "most my no nor not now of off on once only or other our ours out over own same she should so some such than that the "
+    "their theirs them then there these they this those through to too under until up very was we were what when where "
+    "which while who whom why will with would you your yours".split()
 )
 _CONSONANT = re.compile(r"[^aeiou]")
 _STEPS_2 = {
