@@ -10,6 +10,7 @@ import importlib
 import re
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -44,7 +45,7 @@ class Hashing:
 def _features(text: str) -> Iterator[tuple[str, float]]:
     found = re.findall(r"\w+", text)
     yield from ((word, 1.0) for word in found)
-    yield from ((f"{first} {second}", 0.5) for first, second in zip(found, found[1:], strict=False))
+    yield from ((f"{first} {second}", 0.5) for first, second in pairwise(found))
     for word in found:
         padded = f"<{word}>"
         yield from ((padded[i : i + 4], 0.3) for i in range(len(padded) - 3))

@@ -2,15 +2,17 @@
 
     python -m benchmarks.recall --data FILE [--embedder wordllama|none|hash|MODULE:NAME] [--limit N] [--json OUT]
 
-FILE is JSONL as in docs/replay-format.md, with questions beside the turns: ``{"type": "qa", "conv", "question", "evidence":
-[turn ids], "category"}``. LoCoMo (snap-research/LoCoMo, `data/locomo10.json`) and the memory questions of BFCL
-(ShishirPatil/gorilla) can be written that way. Category 5, questions without an answer, and questions without evidence are left out.
+FILE is JSONL as in docs/replay-format.md, with questions beside the turns: ``{"type": "qa", "conv", "question", "category",
+"evidence": [turn ids]}``. LoCoMo (snap-research/LoCoMo, `data/locomo10.json`) and the memory questions of BFCL
+(ShishirPatil/gorilla) can be written that way. Category 5, questions without an answer, and questions without evidence are left
+out.
 
 The conversations are replayed through remora itself: appends, folds, flushes, LanceDB, compaction. Then each question is asked by
 `user.recall(question, k=20)`, and by `load(query=question, max_tokens=4000)` in a new session of the same user. Beside it, on
-the same rows: LanceDB's full-text search of the turns, its hybrid query with the default reranker, and, in memory, plain BM25 and the
-recipes LEX and HYB of `benchmarks.reference`. Recall@k is the share of a question's evidence turns among the first k; hit@k, any of
-them; MRR goes by the first of them within 20. Without the file it exits with code 77, "skipped" to most test harnesses.
+the same rows: LanceDB's full-text search of the turns, its hybrid query with the default reranker, and, in memory, plain BM25 and
+the recipes LEX and HYB of `benchmarks.reference`. Recall@k is the share of a question's evidence turns among the first k; hit@k,
+any of them; MRR goes by the first of them within 20. The environment sets what is to be tried (``REMORA_RECALL__DEPTH=200``).
+Without the file it exits with code 77, "skipped" to most test harnesses.
 """
 
 from __future__ import annotations
@@ -111,18 +113,22 @@ async def ask_remora(
     directory: Path, conversations: Conversations, questions: Sequence[Question], embedder: Embedder | None, bar: Progress
 ) -> tuple[list[Answer], list[Answer]]:
     """Replay everything, and ask every question by `recall` and by `load`."""
-    # Waiting for fewer fragments would leave rows outside the full-text index: slower, and scored by other statistics.
-    tree: dict[str, Any] = {"long_term": {"compact_fragments": 1}, "recall": {"deadline_s": 60.0}}
-    if embedder is None:
-        tree["models"] = {"embedder": "none"}
+    given = Config.from_environment()
+    config = msgspec.structs.replace(
+        given,
+        # Waiting for fewer fragments would leave rows outside the full-text index: slower, and scored by other statistics.
+        long_term=msgspec.structs.replace(given.long_term, compact_fragments=1),
+        recall=msgspec.structs.replace(given.recall, deadline_s=60.0),
+        models=msgspec.structs.replace(given.models, embedder="none" if embedder is None else given.models.embedder),
+    )
     recalled, loaded = [], []
-    async with Runtime(directory, config=Config.from_dict(tree), embedder=embedder) as runtime:
+    async with Runtime(directory, config=config, embedder=embedder) as runtime:
         task = bar.add_task("replaying", total=conversations.messages)
         await replay(runtime, conversations, concurrency=64, progress=lambda count: bar.advance(task, count))
         await (await runtime.long_term()).compact()
         task = bar.add_task("asking remora", total=len(questions))
-        for user in conversations.users:  # what a first query has to load is no part of the figures
-            await runtime.user(user).recall("warm", k=1)
+        for name in conversations.users:  # what a first query has to load is no part of the figures
+            await runtime.user(name).recall("warm", k=1)
         for question in questions:
             user = runtime.user(question.user)
             begun = time.perf_counter()
@@ -282,8 +288,9 @@ def show(figures: dict[str, Any]) -> None:
             print(f"{name:<20}" + "".join(f"{one[key]:>8.3f}" for key in keys))
     context = figures["context"]
     print(
-        f"in a context of {CONTEXT_TOKENS:,} tokens: all of the evidence {context['all_of_it']:.3f}, any of it {context['any_of_it']:.3f}; "
-        f"{context['memories']:.1f} memories; p50 {context['p50_ms']:.1f} ms, p95 {context['p95_ms']:.1f} ms"
+        f"in a context of {CONTEXT_TOKENS:,} tokens: all of the evidence {context['all_of_it']:.3f}, any of it "
+        f"{context['any_of_it']:.3f}; {context['memories']:.1f} memories; p50 {context['p50_ms']:.1f} ms, "
+        f"p95 {context['p95_ms']:.1f} ms"
     )
     best = {key: max(one["all"][key] for name, one in figures["methods"].items() if name.endswith("in memory"))
             for key in ("recall@5", "recall@10")}  # fmt: skip

@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from math import log
 
 import numpy as np
@@ -19,13 +20,14 @@ __all__ = ["Bm25", "Reference", "stem", "words"]
 
 Scores = npt.NDArray[np.float64]
 
-STOP_WORDS = frozenset(
+_STOP_TEXT = (
     "a about after all also am an and any are as at be because been before being but by can could did do does doing down "
     "during each few for from further had has have having he her here hers him his how i if in into is it its just me more "
     "most my no nor not now of off on once only or other our ours out over own same she should so some such than that the "
     "their theirs them then there these they this those through to too under until up very was we were what when where "
-    "which while who whom why will with would you your yours".split()
+    "which while who whom why will with would you your yours"
 )
+STOP_WORDS = frozenset(_STOP_TEXT.split())
 _CONSONANT = re.compile(r"[^aeiou]")
 _STEPS_2 = {
     "ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize", "bli": "ble", "alli": "al", "entli": "ent",
@@ -81,7 +83,7 @@ def stem(word: str) -> str:
 
 
 def _plural(word: str) -> str:
-    if word.endswith("sses") or word.endswith("ies"):
+    if word.endswith(("sses", "ies")):
         return word[:-2]
     return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
 
@@ -103,7 +105,7 @@ def _consonants(word: str) -> list[bool]:
 
 def _measure(word: str) -> int:
     kinds = _consonants(word)
-    return sum(not before and after for before, after in zip(kinds, kinds[1:], strict=False))
+    return sum(not before and after for before, after in pairwise(kinds))
 
 
 def _has_vowel(word: str) -> bool:
@@ -154,8 +156,8 @@ class Bm25:
 class Reference:
     """LEX and HYB over one user's messages.
 
-    LEX = .5 × BM25(turn) + .5 × BM25(turn with two turns either side), each min-max scaled over its first hundred; then each
-    turn gains .3 of its best neighbour's score. HYB = the same with .5 × cosine as a third list.
+    LEX = .5 x BM25(turn) + .5 x BM25(turn with two turns either side), each min-max scaled over its first hundred; then each
+    turn gains .3 of its best neighbour's score. HYB = the same with .5 x cosine as a third list.
 
     Args:
         sessions: each message's session; a session's messages stand together, in order.

@@ -25,9 +25,11 @@ from remora.storage.ports import Candidate, MemoryRow
 
 __all__ = ["Ranked", "asks", "fuse", "question_share", "speakers_named"]
 
-_SENTENCE = re.compile(r"([^.!?。！？؟\n]+)([.!?。！？؟]*)")
-_ASKS = re.compile(r"[?？؟][^\w?？؟]*$")
-_ASIDE = re.compile(r"\s*[\[(][^\[\]()]*[\])]\s*$")
+_MARKS = "?\uff1f\u061f"  # of a question: Latin, Chinese and Japanese, Arabic
+_SENTENCE = re.compile(rf"([^.!\u3002\uff01\n{_MARKS}]+)([.!\u3002\uff01{_MARKS}]*)")
+_ASKS = re.compile(rf"[{_MARKS}][^\w{_MARKS}]*(?:[\[(][^\[\]()]*[\])])?[^\w{_MARKS}]*$")
+_MARK = re.compile(f"[{_MARKS}]")
+_END_CHARS = 200  # of a message, where its last question is looked for
 _JUDGED_CHARS = 1_000  # of a message, for its share of questions: what is longer is mostly no question
 _FEWEST_JUDGED = 30  # candidates from which on two lists can be said to agree or not
 _LEAST_TRUST = 0.2
@@ -59,7 +61,7 @@ def fuse(candidates: Sequence[Candidate], config: RecallConfig, query: str = "")
         score = sum(weights[name] * value for name, value in part.items())
         # Where speakers have names, both are people, and who they are says nothing about who knows.
         base[row.session, row.seq] = score * (config.user_prior if row.role == "user" and not row.speaker else 1.0)
-    asking = {(c.row.session, c.row.seq) for c in candidates if asks(c.row.content)} if config.answer_bonus else set()
+    asking = {(c.row.session, c.row.seq) for c in candidates if asks(c.row.content)}
     ranked = []
     for part, candidate in zip(parts, candidates, strict=True):
         row = candidate.row
@@ -71,8 +73,7 @@ def fuse(candidates: Sequence[Candidate], config: RecallConfig, query: str = "")
         score = base[row.session, row.seq]
         score += max(bonus * base.get(before, 0.0), config.neighbour_bonus * base.get(after, 0.0))
         score *= config.speaker_prior if row.speaker in named else 1.0
-        if config.question_penalty:
-            score *= 1 - config.question_penalty * question_share(row.content)
+        score *= 1 - config.question_penalty * question_share(row.content)
         ranked.append(Ranked(row, score, part))
     ranked.sort(key=lambda one: (-one.score, one.row.created_us, one.row.session, one.row.seq))
     return ranked
@@ -133,17 +134,17 @@ def speakers_named(query: str, speakers: set[str]) -> set[str]:
 def question_share(text: str) -> float:
     """How much of a message stands in questions, 0 to 1."""
     text = text[:_JUDGED_CHARS]
-    if "?" not in text and "？" not in text and "؟" not in text:
+    if _MARK.search(text) is None:
         return 0.0
     whole = asked = 0
     for said, end in _SENTENCE.findall(text):
         size = len(said.strip())
         whole += size
-        if end and ("?" in end or "？" in end or "؟" in end):
+        if end and _MARK.search(end) is not None:
             asked += size
     return asked / whole if whole else 0.0
 
 
 def asks(text: str) -> bool:
     """A message ends in a question; a smile or an aside in brackets may follow."""
-    return bool(_ASKS.search(text) or _ASKS.search(_ASIDE.sub("", text)))
+    return _ASKS.search(text[-_END_CHARS:]) is not None
