@@ -147,8 +147,9 @@ class LongTermConfig(_Section, frozen=True, kw_only=True):
 class RecallConfig(_Section, frozen=True, kw_only=True):
     """How lists of candidates become one ranking; measured on LoCoMo, REALTALK, BFCL and BEAM."""
 
-    k: int = 8
-    """Memories that `load(query=…)` brings."""
+    k: int = 16
+    """Most memories that `load(query=…)` brings; `context_share` may allow fewer. 16 instead of 8 put all the evidence
+    into .77 instead of .72 of LoCoMo's contexts, for some 350 tokens."""
     depth: int = 100
     """Candidates taken from each list."""
     turn_weight: float = 0.5

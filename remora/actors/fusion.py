@@ -119,14 +119,13 @@ def speakers_named(query: str, speakers: set[str]) -> set[str]:
     "When will Ann call?" names Ann and not Will; in a query without capitals, both might be meant.
     """
     words = set(re.findall(r"\w+", query))
-    if query == query.lower():
-        words |= {word.title() for word in words}
-    words |= {word.lower() for word in words if word != word.lower()}
+    plain = query == query.lower()
+    capitals = {word.casefold() for word in words if plain or word != word.lower()}
     found = set()
     for speaker in speakers:
         names = [name for name in re.split(r"[\W_]+", speaker) if len(name) > 1 and not name.isdigit()]
         # Scripts without blanks between words: a name is found wherever it stands.
-        if any(name in words or (not name.isascii() and name in query) for name in names):
+        if any(n.casefold() in capitals or n in words or (not n.isascii() and n in query) for n in names):
             found.add(speaker)
     return found
 
