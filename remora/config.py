@@ -161,6 +161,8 @@ class RecallConfig(_Section, frozen=True, kw_only=True):
     embedder does no harm; 0 trusts any."""
     neighbour_bonus: float = 0.3
     """Share of its best neighbour's score that a message gains."""
+    neighbour_chars: int = 300
+    """Length up to which it gains all of that; of twice the length, half."""
     answer_bonus: float = 0.2
     """Further share that it gains from a question right before it."""
     question_penalty: float = 0.3

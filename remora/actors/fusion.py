@@ -1,7 +1,8 @@
 """From several lists of candidates to one ranking.
 
 Each list is min-max scaled over its candidates, weighted and added; then each message gains a share of its best neighbour's
-score, since the evidence often stands beside the words that match; then who spoke and what kind of message it is are weighed:
+score, the less the longer it is itself, since the evidence often stands beside the words that match; then who spoke and what
+kind of message it is are weighed:
 
 * who is named in the query is more often whom its answer is by than whom it is about;
 * a question is seldom an answer, and what follows it often is;
@@ -66,12 +67,12 @@ def fuse(candidates: Sequence[Candidate], config: RecallConfig, query: str = "")
     for part, candidate in zip(parts, candidates, strict=True):
         row = candidate.row
         before, after = (row.session, row.seq - 1), (row.session, row.seq + 1)
-        bonus = config.neighbour_bonus
         # An assistant's answer says little about its user.
-        if before in asking and (row.speaker or row.role == "user"):
-            bonus += config.answer_bonus
-        score = base[row.session, row.seq]
-        score += max(bonus * base.get(before, 0.0), config.neighbour_bonus * base.get(after, 0.0))
+        answers = before in asking and (row.speaker or row.role == "user")
+        bonus = config.neighbour_bonus + (config.answer_bonus if answers else 0.0)
+        near = max(bonus * base.get(before, 0.0), config.neighbour_bonus * base.get(after, 0.0))
+        # A long message holds its evidence itself.
+        score = base[row.session, row.seq] + near * min(1.0, config.neighbour_chars / max(len(row.content), 1))
         score *= config.speaker_prior if row.speaker in named else 1.0
         score *= 1 - config.question_penalty * question_share(row.content)
         ranked.append(Ranked(row, score, part))

@@ -89,6 +89,20 @@ def test_an_answer_comes_before_its_question() -> None:
     assert [one.score for one in with_bonus] == [one.score for one in without]
 
 
+def test_a_long_message_stands_for_itself() -> None:
+    """S2.28: beside a match a short message comes up, a long one does not; the longer, the less it gains."""
+    match, stray = candidate(1, "bees", turn=9.0), candidate(9, "bees, once", turn=3.0)
+    bottom = candidate(20, "b", turn=0.0)
+
+    def gained(text: str) -> float:
+        beside = candidate(2, text, turn=1.0)
+        return next(one.score for one in fuse([match, beside, stray, bottom], RecallConfig()) if one.row.seq == 2)
+
+    assert gained("Eleven hives.") == gained("x" * 300) > gained("x" * 600) > gained("x" * 6_000)
+    assert order([match, candidate(2, "Eleven hives.", turn=1.0), stray, bottom])[:2] == [1, 2]
+    assert order([match, candidate(2, "x" * 6_000, turn=1.0), stray, bottom])[:2] == [1, 9]
+
+
 def test_vectors_that_contradict_the_words_weigh_little() -> None:
     """S4.03: with an embedder that knows nothing, text decides; with one that agrees, or without words, the vectors count."""
     rng = random.Random(1)
