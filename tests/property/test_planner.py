@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora import Config
+from remora import Config, Runtime
 from remora.actors.buffer import units
 from remora.actors.planner import Context, Planner, Tiers
 from remora.actors.policies import BufferPolicy
@@ -150,7 +150,7 @@ def test_the_newest_are_always_there(count: int, budget: int, memories: list[str
 
 
 def test_tagged_with_their_sources() -> None:
-    """S2.01, S2.22, S2.28: one context names what each tier gave, and at most what was asked of each; every search is the user's own."""
+    """S2.01, S2.22, S2.28: one context names what each tier gave, at most what was asked of each; searches are the user's own."""
     asked: list[Any] = []
     snapshot, _ = shown([{"role": "user", "content": "hello"}], 4000)
     config = Config.from_dict({"recall": {"k": 5}})
@@ -268,8 +268,6 @@ def test_negative_budgets_are_the_handles_business() -> None:
 
 
 async def _negative() -> None:
-    from remora import Runtime
-
     config = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}})
     async with Runtime.in_memory(config=config) as runtime:
         await runtime.session("a", "b").load(max_tokens=-1)
