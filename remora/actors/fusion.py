@@ -43,11 +43,17 @@ def fuse(candidates: Sequence[Candidate], config: RecallConfig) -> list[Ranked]:
         row = candidate.row
         score = sum(weights[name] * value for name, value in part.items())
         # Where speakers have names, both are people, and who they are says nothing about who knows.
-        base[row.session, row.seq] = score * (config.user_prior if row.role == "user" and not row.speaker else 1.0)
+        base[_place(row)] = score * (config.user_prior if row.role == "user" and not row.speaker else 1.0)
     ranked = []
     for part, candidate in zip(parts, candidates, strict=True):
         row = candidate.row
-        near = max(base.get((row.session, row.seq - 1), 0.0), base.get((row.session, row.seq + 1), 0.0))
-        ranked.append(Ranked(row, base[row.session, row.seq] + config.neighbour_bonus * near, part))
+        session, seq = _place(row)
+        near = max(base.get((session, seq - 1), 0.0), base.get((session, seq + 1), 0.0))
+        ranked.append(Ranked(row, base[session, seq] + config.neighbour_bonus * near, part))
     ranked.sort(key=lambda one: (-one.score, one.row.created_us, one.row.session, one.row.seq))
     return ranked
+
+
+def _place(row: MemoryRow) -> tuple[str, int]:
+    """Where a row stands: a message in its session, anything else alone, however many share its session."""
+    return (row.session, row.seq) if row.seq > 0 else (row.id, -1)

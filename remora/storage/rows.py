@@ -53,7 +53,9 @@ INSERT_MESSAGES = (
     "m.value ->> 9 FROM json_each(?1) AS m"
 )
 _REMOVE_MESSAGE = "UPDATE messages SET removed = ? WHERE pos = ? AND removed IS NULL"
-_PRUNE_MESSAGE = "UPDATE messages SET pruned = 1 WHERE pos = ?"
+_PRUNE_MESSAGE = (
+    f"UPDATE messages SET pruned = 1 WHERE pos = ((SELECT sid FROM actors WHERE user = ? AND session = ?) << {SEQ_BITS}) + ?"
+)
 _UPDATE_MARKS = "UPDATE actors SET generation = ?, summarized = ?, folding = ?, flushing = ?, cleared = ? WHERE sid = ?"
 _UPDATE_FLUSHED = "UPDATE actors SET flushed = max(flushed, ?) WHERE sid = ?"
 _INSERT_FOLD = (
@@ -143,8 +145,8 @@ class Rows:
                 self._start(sid, jobs)
             case Flushed(sid=sid, through=through):
                 rows[_UPDATE_FLUSHED].append((through, sid))
-            case Pruned(sid=sid, seqs=seqs):
-                rows[_PRUNE_MESSAGE].extend((sid << SEQ_BITS | seq,) for seq in seqs)
+            case Pruned(key=key, seqs=seqs):
+                rows[_PRUNE_MESSAGE].extend((key.user, key.session, seq) for seq in seqs)
             case FacetsChanged(sid=sid, put=put, dropped=dropped):
                 self._facets.update(((sid, facet.kind, facet.name), facet.value) for facet in put)
                 self._facets.update(((sid, kind, name), None) for kind, name in dropped)
