@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,17 +17,19 @@ import anyio.to_thread
 import msgspec
 
 from remora.actors.jobs import FlushHandler, SummarizeHandler
-from remora.actors.planner import Planner
+from remora.actors.planner import Planner, Tiers
 from remora.actors.policies import BufferPolicy, BufferPreset, PolicyLike, policy_of
 from remora.actors.protocol import Flush, Inspect, SessionView
 from remora.actors.recall import Recall
+from remora.actors.redaction import validated_hook
+from remora.actors.scoring import heuristic_score
 from remora.actors.session import FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
 from remora.actors.summary import ChatSummarizer
 from remora.config import Config
 from remora.errors import ConfigError, EmbedderChanged, ReentrantAsk, RuntimeClosed, StorageError
 from remora.identity import SessionKey, validated_id
 from remora.logs import get_logger
-from remora.messages import MessageLike, encode_message
+from remora.messages import ChatDict, MessageLike, encode_message
 from remora.models.breaker import CircuitBreaker
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import ChatModelLike, Embedder, EmbedderLike, Summarizer, as_chat_model, as_embedder
@@ -88,6 +90,9 @@ class Runtime:
         counter: counts tokens; `tokens.counter` decides otherwise.
         policy: what sessions keep and what becomes of the rest, one for all or a function of the session's key;
             `buffer.policy` decides otherwise.
+        redact: goes over every text of a message before the journal sees it; where it raises, the message is refused (S4.43).
+        redact_long_term: goes over what is left before long-term memory sees it.
+        scorer: says from 0 to 1 what a chat message is worth keeping (S4.35); `importance.score_messages` decides otherwise.
         clock: for tests.
         rng: for jitter; for tests.
 
@@ -105,6 +110,9 @@ class Runtime:
         embedder: EmbedderLike | None = None,
         counter: TokenCounter | None = None,
         policy: PolicyLike | None = None,
+        redact: Callable[[str], str] | None = None,
+        redact_long_term: Callable[[str], str] | None = None,
+        scorer: Callable[[ChatDict], float] | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -121,6 +129,9 @@ class Runtime:
         self._chat_model = None if chat_model is None else as_chat_model(chat_model)
         self._given_embedder = None if embedder is None else as_embedder(embedder, dimension=config.models.embedding_dimension)
         self._given_counter = counter
+        self._redact = None if redact is None else validated_hook(redact)
+        self._redact_long_term = None if redact_long_term is None else validated_hook(redact_long_term)
+        self._scorer = heuristic_score if scorer is None and config.importance.score_messages else scorer
         self._policies = policy if policy is not None else policy_of(config.buffer)
         self._clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random()
@@ -212,6 +223,21 @@ class Runtime:
     def counter(self) -> TokenCounter:
         """The token counter."""
         return self._open.counter
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """The embedder; None where there is none."""
+        return self._embedder
+
+    @property
+    def redact(self) -> Callable[[str], str] | None:
+        """The redaction hook in front of the journal."""
+        return self._redact
+
+    @property
+    def scorer(self) -> Callable[[ChatDict], float] | None:
+        """What weighs messages at the door."""
+        return self._scorer
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -308,8 +334,8 @@ class Runtime:
         # in a thread: a model's module may bring half a framework along
         summarizer, fallback = await anyio.to_thread.run_sync(self._make_summarizers, counter)
         long_term = config.long_term.enabled
+        self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
         if long_term:
-            self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
             await self._check_settings(journal)
         recount = None
         named = _counter_name(counter)
@@ -353,12 +379,12 @@ class Runtime:
         if long_term:
             flush = FlushHandler(
                 journal, self.long_term, self._embedder, counter, window_chars=config.long_term.window_chars,
-                batch_tokens=config.buffer.token_flush_size, redact=None, written=lambda _: None,
+                batch_tokens=config.buffer.token_flush_size, redact=self._redact_long_term, written=lambda _: None,
             )  # fmt: skip
             supervisor.add_lane(Lane(FLUSH_LANE, flush, concurrency=concurrency.flush_concurrency, retry=retry))
             recall = Recall(self.long_term, self._embedder, config.recall)
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
-        planner = Planner(recall, counter, config.recall)
+        planner = Planner(Tiers(recall=recall), counter, config)
         return _Parts(journal, directory, supervisor, schedule, planner, recall, counter)
 
     async def _run(self, parts: _Parts, left: Sequence[Job], *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -394,7 +420,10 @@ class Runtime:
 
     def _make_counter(self) -> TokenCounter:
         tokens = self._config.tokens
-        return HeuristicCounter(tokens.unit) if tokens.counter == "heuristic" else TiktokenCounter(tokens.encoding)
+        media = {"image_url": tokens.image_tokens, "input_audio": tokens.audio_tokens, "file": tokens.file_tokens}
+        if tokens.counter == "heuristic":
+            return HeuristicCounter(tokens.unit, media_tokens=media)
+        return TiktokenCounter(tokens.encoding, media_tokens=media)
 
     def _make_summarizers(self, counter: TokenCounter) -> tuple[Summarizer, Summarizer]:
         fallback = ExtractiveSummarizer(counter.count)
