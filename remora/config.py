@@ -206,6 +206,8 @@ class ImportanceConfig(_Section, frozen=True, kw_only=True):
     """bounded: 0 to 1, whatever the access count. seed: MUXI's own, whose logarithm lets access count swamp the rest."""
     half_life_days: float = 30.0
     """Age at which recency has halved."""
+    score_messages: bool = False
+    """Weigh messages as they come, by what they look like, where the application has no scorer of its own (S4.35)."""
     weight: float = 0.2
     """How much the importance that its sender gave a memory moves its rank; 0.5 moves nothing."""
 
@@ -222,8 +224,6 @@ class ContextConfig(_Section, frozen=True, kw_only=True):
     """Of the budget, kept for memory blocks from older messages (S3.09: the conversation has the other 0.7)."""
     block_timeout_s: float = 5.0
     """A memory block that has not answered after this long is left out, and named in the context's sources."""
-    media_tokens: int = 256
-    """What an image, audio or file part is taken to cost (S3.32)."""
 
 
 class RecallConfig(_Section, frozen=True, kw_only=True):
@@ -304,6 +304,12 @@ class TokensConfig(_Section, frozen=True, kw_only=True):
     """Which of tiktoken's vocabularies."""
     unit: Literal["bytes", "characters"] = "bytes"
     """What the heuristic divides by four."""
+    image_tokens: int = 256
+    """What an image is taken to cost (S3.32)."""
+    audio_tokens: int = 256
+    """What a piece of audio is taken to cost."""
+    file_tokens: int = 2_048
+    """What a document is taken to cost."""
 
 
 class Config(_Section, frozen=True, kw_only=True):

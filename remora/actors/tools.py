@@ -112,9 +112,7 @@ class MemoryTools:
 
     def specs(self) -> list[dict[str, Any]]:
         """Plain specifications: ``name``, ``description``, ``function``."""
-        return [
-            {"name": name, "description": _DESCRIPTIONS[name], "function": getattr(self, name)} for name in (_SAVE, _RECALL)
-        ]
+        return [{"name": name, "description": _DESCRIPTIONS[name], "function": getattr(self, name)} for name in (_SAVE, _RECALL)]
 
     def openai_specs(self) -> list[dict[str, Any]]:
         """The ``tools`` of an OpenAI chat request."""

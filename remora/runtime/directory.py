@@ -510,6 +510,10 @@ class Directory:
         """Whether the actor is in memory."""
         return key in self._cells
 
+    def live_keys(self) -> list[Hashable]:
+        """The keys of all actors in memory."""
+        return list(self._cells)
+
     def statistics(self) -> DirectoryStatistics:
         """Counters and sizes."""
         return DirectoryStatistics(

@@ -19,6 +19,7 @@ from remora.actors.importance import DEFAULT_IMPORTANCE
 from remora.actors.memories import MEMORY_TYPES, ROW_TYPES, recorded_turn
 from remora.actors.pruning import PruningStrategy
 from remora.actors.recall import Memory, Recall
+from remora.actors.redaction import redacted_text
 from remora.actors.tools import MemoryTools
 from remora.actors.user_protocol import PruneNow, Remember, Remembering, Touch
 from remora.errors import CommitFailed, InvalidInput, InvalidMessage, OutcomeUnknown, RecordingFailed
@@ -123,6 +124,7 @@ class LongTermHandle:
         Raises:
             InvalidInput: no text, an empty one, or another value out of range; nothing was written.
             RecordingFailed: the journal failed; all of it is recorded, or nothing. Retry it as it was.
+            RedactionFailed: the redaction hook failed on it; nothing was written (S4.43).
             MailboxFull, SessionQuarantined: nothing ran.
         """
         contents = [content] if isinstance(content, (str, Mapping)) else _listed(content)
@@ -195,6 +197,8 @@ class LongTermHandle:
         if not isinstance(text, str):
             raise InvalidInput(f"what is to be remembered must be text, not {type(text).__name__}")
         text = sound_text(text)
+        if self._services.redact is not None:
+            text = sound_text(redacted_text(text, self._services.redact))
         if not text.strip():
             raise InvalidInput("what is to be remembered is empty")
         limit = self._services.config.buffer.max_message_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,17 +17,23 @@ import anyio.to_thread
 import msgspec
 
 from remora.actors.jobs import FlushHandler, SummarizeHandler
-from remora.actors.planner import Planner
+from remora.actors.kinds import ByKind
+from remora.actors.memories import PruneHandler, RecordHandler
+from remora.actors.planner import Planner, Tiers
 from remora.actors.policies import BufferPolicy, BufferPreset, PolicyLike, policy_of
 from remora.actors.protocol import Flush, Inspect, SessionView
 from remora.actors.recall import Recall
+from remora.actors.redaction import validated_hook
+from remora.actors.scoring import heuristic_score
 from remora.actors.session import FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
 from remora.actors.summary import ChatSummarizer
+from remora.actors.user import PRUNE_LANE, RECORD_LANE, UserBehavior
+from remora.actors.user_protocol import InspectUser, PruneNow, UserView
 from remora.config import Config
 from remora.errors import ConfigError, EmbedderChanged, ReentrantAsk, RuntimeClosed, StorageError
-from remora.identity import SessionKey, validated_id
+from remora.identity import SessionKey, UserKey, validated_id
 from remora.logs import get_logger
-from remora.messages import MessageLike, encode_message
+from remora.messages import ChatDict, MessageLike, encode_message
 from remora.models.breaker import CircuitBreaker
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import ChatModelLike, Embedder, EmbedderLike, Summarizer, as_chat_model, as_embedder
@@ -36,8 +42,10 @@ from remora.runtime.clock import Clock, SystemClock
 from remora.runtime.containment import contained
 from remora.runtime.directory import Directory, DirectoryLimits, DirectoryStatistics
 from remora.runtime.handles import Session, User
+from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, LogStatistics
 from remora.runtime.schedule import Schedule, TaskStatistics
+from remora.runtime.shared import SharedScope
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor, SupervisorStatistics
 from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
@@ -51,6 +59,8 @@ __all__ = ["Runtime", "RuntimeStatistics"]
 _logger = get_logger("remora.runtime")
 _CHECKPOINT_S = 5.0
 _TAIL_CONCURRENCY = 16
+_PRUNE_CONCURRENCY = 2
+_DAY_S = 86_400.0
 _MOST_TAILS = 1_000_000
 
 
@@ -88,6 +98,9 @@ class Runtime:
         counter: counts tokens; `tokens.counter` decides otherwise.
         policy: what sessions keep and what becomes of the rest, one for all or a function of the session's key;
             `buffer.policy` decides otherwise.
+        redact: goes over every text of a message before the journal sees it; where it raises, the message is refused (S4.43).
+        redact_long_term: goes over what is left before long-term memory sees it.
+        scorer: says from 0 to 1 what a chat message is worth keeping (S4.35); `importance.score_messages` decides otherwise.
         clock: for tests.
         rng: for jitter; for tests.
 
@@ -105,6 +118,9 @@ class Runtime:
         embedder: EmbedderLike | None = None,
         counter: TokenCounter | None = None,
         policy: PolicyLike | None = None,
+        redact: Callable[[str], str] | None = None,
+        redact_long_term: Callable[[str], str] | None = None,
+        scorer: Callable[[ChatDict], float] | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -121,6 +137,9 @@ class Runtime:
         self._chat_model = None if chat_model is None else as_chat_model(chat_model)
         self._given_embedder = None if embedder is None else as_embedder(embedder, dimension=config.models.embedding_dimension)
         self._given_counter = counter
+        self._redact = None if redact is None else validated_hook(redact)
+        self._redact_long_term = None if redact_long_term is None else validated_hook(redact_long_term)
+        self._scorer = heuristic_score if scorer is None and config.importance.score_messages else scorer
         self._policies = policy if policy is not None else policy_of(config.buffer)
         self._clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random()
@@ -168,6 +187,14 @@ class Runtime:
         """Short for ``runtime.user(user).session(session)``."""
         return self.user(user).session(session)
 
+    def shared(self, name: str) -> SharedScope:
+        """A handle on a memory that agents share, of any user or none (S4.33).
+
+        Raises:
+            InvalidId: the name cannot be one.
+        """
+        return SharedScope(self, validated_id(name, "a shared scope's name"))
+
     # -- what handles need --------------------------------------------------------------------------------------------
 
     @property
@@ -212,6 +239,26 @@ class Runtime:
     def counter(self) -> TokenCounter:
         """The token counter."""
         return self._open.counter
+
+    @property
+    def clock(self) -> Clock:
+        """What the time is."""
+        return self._clock
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """The embedder; None where there is none."""
+        return self._embedder
+
+    @property
+    def redact(self) -> Callable[[str], str] | None:
+        """The redaction hook in front of the journal."""
+        return self._redact
+
+    @property
+    def scorer(self) -> Callable[[ChatDict], float] | None:
+        """What weighs messages at the door."""
+        return self._scorer
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -308,8 +355,8 @@ class Runtime:
         # in a thread: a model's module may bring half a framework along
         summarizer, fallback = await anyio.to_thread.run_sync(self._make_summarizers, counter)
         long_term = config.long_term.enabled
+        self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
         if long_term:
-            self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
             await self._check_settings(journal)
         recount = None
         named = _counter_name(counter)
@@ -318,7 +365,8 @@ class Runtime:
         if await journal.setting("counters"):
             # Rows hold the figures of the counter that they were written under; a budget is kept by today's (G9).
             recount = partial(count_message, counter)
-        behavior = SessionBehavior(self._policy, instance=journal.instance, flushes=long_term, recount=recount)
+        sessions = SessionBehavior(self._policy, instance=journal.instance, flushes=long_term, recount=recount)
+        behavior = ByKind(sessions, self._user_behavior())
 
         def decided(turn: Turn) -> None:
             supervisor.cancel(turn.cancel)
@@ -351,14 +399,31 @@ class Runtime:
         schedule.every(_CHECKPOINT_S, "checkpoint", journal.checkpoint)
         recall = None
         if long_term:
+            recall = Recall(self.long_term, self._embedder, config.recall, importance_weight=config.importance.weight)
+            users = SharedLocks()
             flush = FlushHandler(
                 journal, self.long_term, self._embedder, counter, window_chars=config.long_term.window_chars,
-                batch_tokens=config.buffer.token_flush_size, redact=None, written=lambda _: None,
+                batch_tokens=config.buffer.token_flush_size, redact=self._redact_long_term, written=recall.written, users=users,
             )  # fmt: skip
             supervisor.add_lane(Lane(FLUSH_LANE, flush, concurrency=concurrency.flush_concurrency, retry=retry))
-            recall = Recall(self.long_term, self._embedder, config.recall)
+            record = RecordHandler(
+                journal, self.long_term, self._embedder, redact=self._redact_long_term, written=recall.written, users=users
+            )
+            supervisor.add_lane(Lane(RECORD_LANE, record, concurrency=concurrency.flush_concurrency, retry=retry))
+
+            async def look_at_user(key: UserKey) -> UserView:
+                view: UserView = await directory.tell(key, InspectUser())
+                return view
+
+            prune = PruneHandler(
+                journal, self.long_term, look_at_user, now=self._clock.time, importance=config.importance,
+                written=recall.written, users=users,
+            )  # fmt: skip
+            supervisor.add_lane(Lane(PRUNE_LANE, prune, concurrency=_PRUNE_CONCURRENCY, retry=retry))
+            if config.long_term.max_user_rows:
+                schedule.every(config.long_term.prune_interval_s, "prune", self._prune)
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
-        planner = Planner(recall, counter, config.recall)
+        planner = Planner(Tiers(recall=recall), counter, config)
         return _Parts(journal, directory, supervisor, schedule, planner, recall, counter)
 
     async def _run(self, parts: _Parts, left: Sequence[Job], *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -392,9 +457,23 @@ class Runtime:
         chosen = self._policies if isinstance(self._policies, (BufferPolicy, BufferPreset)) else self._policies(key)
         return chosen.value if isinstance(chosen, BufferPreset) else chosen
 
+    def _user_behavior(self) -> UserBehavior:
+        synopsis, embedder = self._config.synopsis, self._embedder
+        return UserBehavior(
+            embedder.dimension if embedder is not None else None,
+            embedder=embedder.name if embedder is not None else "",
+            max_bytes=int(self._config.working.max_memory_mb * (1 << 20)),
+            identity_ttl=synopsis.identity_ttl,
+            context_ttl=synopsis.context_ttl,
+            refresh_on_access=synopsis.refresh_on_access,
+        )
+
     def _make_counter(self) -> TokenCounter:
         tokens = self._config.tokens
-        return HeuristicCounter(tokens.unit) if tokens.counter == "heuristic" else TiktokenCounter(tokens.encoding)
+        media = {"image_url": tokens.image_tokens, "input_audio": tokens.audio_tokens, "file": tokens.file_tokens}
+        if tokens.counter == "heuristic":
+            return HeuristicCounter(tokens.unit, media_tokens=media)
+        return TiktokenCounter(tokens.encoding, media_tokens=media)
 
     def _make_summarizers(self, counter: TokenCounter) -> tuple[Summarizer, Summarizer]:
         fallback = ExtractiveSummarizer(counter.count)
@@ -458,8 +537,9 @@ class Runtime:
                 if self._store is None:
                     assert self._tasks is not None
                     tasks = self._tasks
+                    uri = self._config.long_term.uri.reveal()
                     store = await LanceStore.open(
-                        None if self._directory is None else self._directory / "longterm",
+                        None if self._directory is None else uri or self._directory / "longterm",
                         dimension=self._embedder.dimension if self._embedder else None,
                         config=msgspec.structs.replace(self._config.long_term, shards=self._shards),
                     )
@@ -479,6 +559,19 @@ class Runtime:
     async def _compact(self) -> None:
         if self._store is not None:
             await self._store.compact()
+
+    async def _prune(self) -> None:
+        """Have live users' long-term memory pruned where it is over its bound (S4.27); others' has not grown."""
+        parts, config = self._open, self._config.long_term
+        max_age_s = config.max_age_days * _DAY_S if config.prune == "age" else 0.0
+        store = await self.long_term()
+        for key in parts.directory.live_keys():
+            if not isinstance(key, UserKey):
+                continue
+            rows = await store.rows(key.user)
+            oldest_us = (self._clock.time() - max_age_s) * 1_000_000 if max_age_s else 0.0
+            if len(rows) > config.max_user_rows or (rows and rows[0].created_us < oldest_us):
+                await parts.directory.tell(key, PruneNow(config.max_user_rows, config.prune, max_age_s))
 
     async def _flush_tails(self) -> None:
         """Flush what sessions of an earlier run had not handed over, unless somebody talks to them first."""

@@ -1,4 +1,4 @@
-"""Long-term memory in this process: for tests, for what need not last, and to show how little a store has to do (S2.16, S4.19)."""
+"""Long-term memory in this process: for tests, for what need not last, and to show what a store has to do (S2.16, S4.19)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What remora's tests and its users' tests share: scripted models, virtual time, a journal that fails on demand, suites for stores."""
+"""What remora's tests and its users' tests share: scripted models, virtual time, a journal that fails, checks of stores."""
 
 from __future__ import annotations
 

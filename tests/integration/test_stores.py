@@ -49,7 +49,7 @@ async def test_in_memory(check: Check) -> None:
 
 
 async def test_columns(tmp_path: Path) -> None:
-    """S2.17: the document's columns, under its names, none of which may be null; when a row was read is the journal's business."""
+    """S2.17: the document's columns, none of which may be null; when and how often a row was read is the journal's business."""
     async with lance(tmp_path / "lance") as store:
         await store.add([long_term_row("r", "x")], np.eye(1, DIMENSION, dtype=np.float32), doubtful=False)
         (shard,) = store._shards.values()

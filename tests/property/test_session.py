@@ -10,13 +10,13 @@ import anyio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.planner import Planner
+from remora.actors.planner import Planner, Tiers
 from remora.actors.policies import BufferPolicy
 from remora.actors.protocol import Append, Clear, Flush, Load, Snapshot, SummaryReady
 from remora.actors.session import SessionBehavior
 from remora.actors.state import SessionState
 from remora.cli.replay import split_tool_calls
-from remora.config import RecallConfig
+from remora.config import Config
 from remora.identity import SessionKey
 from remora.messages import Receipt
 from remora.runtime.actor import Missing, Turn
@@ -194,7 +194,7 @@ def test_budget_holds(program: list[Any], budget: int) -> None:
         model.step(step)
     snapshot = model.ask(Load(budget))
     assert isinstance(snapshot, Snapshot)
-    planner = Planner(None, COUNTER, RecallConfig())
+    planner = Planner(Tiers(), COUNTER, Config())
     context = anyio.run(planner.assemble, KEY, snapshot, None, budget)
     shown = context.messages[1:] if context.summary else context.messages
     counted = sum(count_message(COUNTER, message) for message in shown)

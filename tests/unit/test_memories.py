@@ -130,9 +130,7 @@ class Bench:
         async def look(_: UserKey) -> UserView:
             return UserView(1, 0, 0, 0, self.accesses, Synopsis("", "", "empty"), 0, 0, {})
 
-        self.record = RecordHandler(
-            self.journal, store, embedder, redact=redact, written=self.told.append, users=users
-        )
+        self.record = RecordHandler(self.journal, store, embedder, redact=redact, written=self.told.append, users=users)
         self.prune = PruneHandler(
             self.journal, store, look, now=lambda: self.now, importance=ImportanceConfig(), written=self.told.append, users=users
         )
@@ -190,7 +188,13 @@ async def test_a_memory_becomes_a_row() -> None:
         memory = item("My PIN is 4711", importance=0.9, kind="preference", agent="scout")
         await made.record(await made.remember(memory))
         (row,) = await made.store.rows("alice")
-        assert (row.id, row.session, row.agent, row.memory_type, row.importance) == (memory.id, "chat", "scout", "preference", 0.9)
+        assert (row.id, row.session, row.agent, row.memory_type, row.importance) == (
+            memory.id,
+            "chat",
+            "scout",
+            "preference",
+            0.9,
+        )
         assert (row.content, row.turn) == ("My PIN is …", "(14 November 2023) My PIN is …")
         assert row.window == row.turn == recorded_turn(row.content, memory.created_us)
         assert made.told == ["alice"]
