@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from remora.actors.recall import Memory
 from remora.errors import InvalidInput, RemoraError
 from remora.logs import get_logger
+from remora.messages import sound_text
 
 __all__ = ["MemoryTools", "Remembers"]
 
@@ -135,7 +136,8 @@ class MemoryTools:
             name: of the tool, or its older name (``record_to_memory``, ``retrieve_from_memory``; S4.44).
             arguments: JSON text as the model wrote it, or a dict.
         """
-        return json.dumps(await self._answered(self._call, name, arguments), ensure_ascii=False)
+        # what went wrong may quote what the model wrote, half an emoji included
+        return sound_text(json.dumps(await self._answered(self._call, name, arguments), ensure_ascii=False))
 
     # -- what they do -----------------------------------------------------------------------------------------------
 
