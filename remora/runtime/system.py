@@ -16,7 +16,9 @@ import anyio.abc
 import anyio.to_thread
 import msgspec
 
+from remora.actors.cleanup import FifoCleanup
 from remora.actors.jobs import FlushHandler, SummarizeHandler
+from remora.actors.kinds import ByKind
 from remora.actors.planner import Planner, Tiers
 from remora.actors.policies import BufferPolicy, BufferPreset, PolicyLike, policy_of
 from remora.actors.protocol import Flush, Inspect, SessionView
@@ -25,22 +27,26 @@ from remora.actors.redaction import validated_hook
 from remora.actors.scoring import heuristic_score
 from remora.actors.session import FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
 from remora.actors.summary import ChatSummarizer
+from remora.actors.synopsis import SynopsisHandler
+from remora.actors.user import SYNOPSIS_LANE, UserBehavior
 from remora.config import Config
 from remora.errors import ConfigError, EmbedderChanged, ReentrantAsk, RuntimeClosed, StorageError
 from remora.identity import SessionKey, validated_id
 from remora.logs import get_logger
 from remora.messages import ChatDict, MessageLike, encode_message
 from remora.models.breaker import CircuitBreaker
+from remora.models.cache import CachingEmbedder
 from remora.models.extractive import ExtractiveSummarizer
-from remora.models.ports import ChatModelLike, Embedder, EmbedderLike, Summarizer, as_chat_model, as_embedder
+from remora.models.ports import ChatModel, ChatModelLike, Embedder, EmbedderLike, Summarizer, as_chat_model, as_embedder
 from remora.runtime.actor import Turn
 from remora.runtime.clock import Clock, SystemClock
 from remora.runtime.containment import contained
 from remora.runtime.directory import Directory, DirectoryLimits, DirectoryStatistics
-from remora.runtime.handles import Session, User
+from remora.runtime.handles import Session
 from remora.runtime.log import Job, LogStatistics
 from remora.runtime.schedule import Schedule, TaskStatistics
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor, SupervisorStatistics
+from remora.runtime.user_handle import User
 from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
 from remora.storage.longterm import LanceStore
@@ -141,6 +147,7 @@ class Runtime:
         self._store: LanceStore | None = None
         self._store_lock = anyio.Lock()
         self._embedder: Embedder | None = None
+        self._cached_embedder: CachingEmbedder | None = None
         self._shards = 0
         self._closers: list[Any] = []
         self._lifetime: Any = None
@@ -225,9 +232,14 @@ class Runtime:
         return self._open.counter
 
     @property
-    def embedder(self) -> Embedder | None:
-        """The embedder; None where there is none."""
-        return self._embedder
+    def embedder(self) -> CachingEmbedder | None:
+        """The embedder, which keeps the vectors of the texts last asked for; None where there is none."""
+        return self._cached_embedder
+
+    @property
+    def clock(self) -> Clock:
+        """What the time is."""
+        return self._clock
 
     @property
     def redact(self) -> Callable[[str], str] | None:
@@ -332,9 +344,13 @@ class Runtime:
         if counter is None:
             counter = await anyio.to_thread.run_sync(self._make_counter)
         # in a thread: a model's module may bring half a framework along
-        summarizer, fallback = await anyio.to_thread.run_sync(self._make_summarizers, counter)
+        chat = await anyio.to_thread.run_sync(self._make_chat_model)
+        fallback = ExtractiveSummarizer(counter.count)
+        summarizer: Summarizer = fallback if chat is None else ChatSummarizer(chat)
         long_term = config.long_term.enabled
         self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
+        if self._embedder is not None:
+            self._cached_embedder = CachingEmbedder(self._embedder, size=config.working.embedding_cache)
         if long_term:
             await self._check_settings(journal)
         recount = None
@@ -344,14 +360,23 @@ class Runtime:
         if await journal.setting("counters"):
             # Rows hold the figures of the counter that they were written under; a budget is kept by today's (G9).
             recount = partial(count_message, counter)
-        behavior = SessionBehavior(self._policy, instance=journal.instance, flushes=long_term, recount=recount)
+        sessions = SessionBehavior(self._policy, instance=journal.instance, flushes=long_term, recount=recount)
+        max_working_bytes = int(config.working.max_memory_mb * (1 << 20))
+        users = UserBehavior(
+            self._embedder.dimension if self._embedder else None,
+            embedder=_embedder_name(self._embedder),
+            max_bytes=max_working_bytes,
+            identity_ttl=config.synopsis.identity_ttl,
+            context_ttl=config.synopsis.context_ttl,
+            refresh_on_access=config.synopsis.refresh_on_access,
+        )
 
         def decided(turn: Turn) -> None:
             supervisor.cancel(turn.cancel)
             supervisor.submit(turn.jobs)
             supervisor.expedite(turn.expedite)
 
-        directory = Directory(behavior, journal, self._clock, self._limits(), decided)
+        directory = Directory(ByKind(sessions, users), journal, self._clock, self._limits(), decided)
         supervisor = Supervisor(journal, directory.tell, self._clock, self._rng)
         breaker = CircuitBreaker(
             self._clock, failures=config.supervisor.breaker_failures, rest_s=config.supervisor.breaker_rest_s
@@ -373,8 +398,15 @@ class Runtime:
         )  # fmt: skip
         concurrency = config.supervisor
         supervisor.add_lane(Lane(SUMMARIZE_LANE, summarize, concurrency=concurrency.summarize_concurrency, retry=retry))
+        synopsis = SynopsisHandler(
+            journal, chat, fallback, clock=self._clock, breaker=breaker, counter=counter,
+            max_tokens=config.synopsis.max_tokens, prompt=config.synopsis.prompt,
+        )  # fmt: skip
+        supervisor.add_lane(Lane(SYNOPSIS_LANE, synopsis, concurrency=concurrency.summarize_concurrency, retry=retry))
         schedule = Schedule(self._clock)
         schedule.every(_CHECKPOINT_S, "checkpoint", journal.checkpoint)
+        cleanup = FifoCleanup(directory, max_working_bytes)
+        schedule.every(config.working.fifo_interval_min * 60, "fifo_cleanup", cleanup)
         recall = None
         if long_term:
             flush = FlushHandler(
@@ -382,7 +414,7 @@ class Runtime:
                 batch_tokens=config.buffer.token_flush_size, redact=self._redact_long_term, written=lambda _: None,
             )  # fmt: skip
             supervisor.add_lane(Lane(FLUSH_LANE, flush, concurrency=concurrency.flush_concurrency, retry=retry))
-            recall = Recall(self.long_term, self._embedder, config.recall)
+            recall = Recall(self.long_term, self._cached_embedder, config.recall)
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
         planner = Planner(Tiers(recall=recall), counter, config)
         return _Parts(journal, directory, supervisor, schedule, planner, recall, counter)
@@ -425,15 +457,15 @@ class Runtime:
             return HeuristicCounter(tokens.unit, media_tokens=media)
         return TiktokenCounter(tokens.encoding, media_tokens=media)
 
-    def _make_summarizers(self, counter: TokenCounter) -> tuple[Summarizer, Summarizer]:
-        fallback = ExtractiveSummarizer(counter.count)
+    def _make_chat_model(self) -> ChatModel | None:
         if self._chat_model is not None:
-            return ChatSummarizer(self._chat_model), fallback
-        if self._config.models.summarizer == "openai":
-            chat = importlib.import_module("remora.models.openai").OpenAIChatModel(self._config.models)
-            self._closers.append(chat.aclose)
-            return ChatSummarizer(chat), fallback
-        return fallback, fallback
+            return self._chat_model
+        if self._config.models.summarizer == "extractive":
+            return None
+        chat: Any = importlib.import_module("remora.models.openai").OpenAIChatModel(self._config.models)
+        self._closers.append(chat.aclose)
+        made: ChatModel = chat
+        return made
 
     def _make_embedder(self) -> Embedder | None:
         if self._given_embedder is not None:
@@ -451,7 +483,7 @@ class Runtime:
 
     async def _check_settings(self, journal: SqliteJournal | MemoryJournal) -> None:
         """What was fixed when the directory was made must still hold."""
-        wanted = f"{self._embedder.name}/{self._embedder.dimension}" if self._embedder else "none/0"
+        wanted = _embedder_name(self._embedder)
         found = await journal.setting("embedder", wanted)
         if found != wanted:
             raise EmbedderChanged(
@@ -531,6 +563,15 @@ class Runtime:
             for _ in range(_TAIL_CONCURRENCY):
                 group.start_soon(work)
 
+    def reschedule(self, task: str, seconds: float) -> None:
+        """Run a periodic task, ``fifo_cleanup`` for instance, each `seconds` from now on (S2.15); `statistics` names them all.
+
+        Raises:
+            InvalidInput: there is no such task, or the interval is no positive number.
+            RuntimeClosed: the runtime is not open.
+        """
+        self._open.schedule.change(task, seconds)
+
     # -- looking ----------------------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
@@ -570,6 +611,10 @@ class Runtime:
             parts.supervisor.statistics(),
             parts.schedule.statistics(),
         )
+
+
+def _embedder_name(embedder: Embedder | None) -> str:
+    return "none/0" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
 def _counter_name(counter: TokenCounter) -> str:
