@@ -84,9 +84,7 @@ async def test_cleanup_comes_every_five_minutes() -> None:
             assert runtime.statistics().schedule["fifo_cleanup"].runs == minutes // 5
         # What stays is the newest.
         left = {hit.text for hit in await users[0].search_working("number", k=100)}
-        learned = [f"5 ada number {n}" for n in range(9)] + [
-            f"{minutes} ada number {n}" for minutes in (10, 15) for n in range(4)
-        ]
+        learned = [f"{minutes} ada number {n}" for minutes, items in ((5, 9), (10, 4), (15, 4)) for n in range(items)]
         assert left == set(learned[-len(left) :])
 
 
@@ -311,7 +309,7 @@ async def test_a_model_that_fails_is_tried_again() -> None:
 
 
 async def test_a_model_that_is_down_degrades_visibly() -> None:
-    """G6: after the last attempt an extract stands in, says so, holds for the short term only, and then the model has its turn."""
+    """G6: after the last attempt an extract stands in, says so, and holds for the short term; then it is the model's turn."""
     clock = Calendar()
     model = ScriptedChatModel([ModelUnavailable("down")] * 3 + [ANSWER])
     limits = {"max_attempts": 3, "backoff_s": 1, "jitter": 0}

@@ -162,14 +162,14 @@ async def test_the_last_attempt_comes_to_something(broken: str) -> None:
     assert (result.identity, result.context, result.degraded) == ("", "", True)
 
 
-COUNTERS = {"heuristic": HeuristicCounter(), "tiktoken": TiktokenCounter("cl100k_base")}
+COUNTERS: dict[str, Any] = {"heuristic": HeuristicCounter(), "tiktoken": TiktokenCounter("cl100k_base")}
 words = st.text("abc é漢 \n", max_size=400).map(lambda text: text * 3)
 
 
 @given(words, words, st.integers(1, 120), st.sampled_from(sorted(COUNTERS)))
 def test_both_parts_are_within_the_bound(identity: str, context: str, most: int, name: str) -> None:
     """S2.26: whatever a model answers, both parts together take at most `max_tokens`; what fits is left as it is."""
-    counter: Any = COUNTERS[name]
+    counter = COUNTERS[name]
     lane = handler(MemoryJournal(), max_tokens=most, counter=counter)
     first, second, tokens = lane._fitted(identity, context)
     assert sum(counter.count(text) for text in (first, second) if text) == sum(tokens) <= most
