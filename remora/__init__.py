@@ -11,11 +11,26 @@ from __future__ import annotations
 from remora import errors
 from remora.actors.planner import Context, Source
 from remora.actors.recall import Memory
+from remora.actors.user_protocol import Synopsis
 from remora.config import Config
 from remora.messages import Message, Receipt
-from remora.runtime.handles import Session, User
+from remora.runtime.handles import Session
 from remora.runtime.system import Runtime
+from remora.runtime.user_handle import User, WorkingHit
 
-__all__ = ["Config", "Context", "Memory", "Message", "Receipt", "Runtime", "Session", "Source", "User", "errors"]
+__all__ = [
+    "Config",
+    "Context",
+    "Memory",
+    "Message",
+    "Receipt",
+    "Runtime",
+    "Session",
+    "Source",
+    "Synopsis",
+    "User",
+    "WorkingHit",
+    "errors",
+]
 
 __version__ = "0.1.0"
