@@ -9,8 +9,10 @@ async with remora.Runtime("memory/") as runtime:
 from __future__ import annotations
 
 from remora import errors
-from remora.actors.planner import Context, Source
+from remora.actors.planner import Context
+from remora.actors.policies import BufferPolicy, BufferPreset
 from remora.actors.recall import Memory
+from remora.actors.sources import Source
 from remora.actors.user_protocol import Synopsis
 from remora.config import Config
 from remora.messages import Message, Receipt
@@ -19,6 +21,8 @@ from remora.runtime.system import Runtime
 from remora.runtime.user_handle import User, WorkingHit
 
 __all__ = [
+    "BufferPolicy",
+    "BufferPreset",
     "Config",
     "Context",
     "Memory",

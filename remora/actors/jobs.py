@@ -206,7 +206,8 @@ class FlushHandler:
                     case FlushSpec():
                         await self.flush(key, spec.first, spec.through, doubtful=False)
                     case UnflushSpec():
-                        await (await self._store()).delete(key.user, [row_id(key, seq) for seq in spec.seqs])
+                        async with self._users.shared(key.user):
+                            await self._unflush(key, spec)
                     case EntryFlushSpec():
                         await self._add([entry_row(key, spec.entry, spec.at_us)], doubtful=doubtful)
                     case _:
@@ -226,6 +227,15 @@ class FlushHandler:
         mine = [entry for entry in entries if entry.seq in by_seq]
         for batch in batches(mine, self._batch_tokens):
             await self._add([by_seq[entry.seq] for entry in batch], doubtful=doubtful)
+
+    async def _unflush(self, key: SessionKey, spec: UnflushSpec) -> None:
+        """Remove messages' rows, and write those of their neighbours anew, whose windows hold the same words."""
+        removed = set(spec.seqs)
+        reach = range(-_NEIGHBOURS, _NEIGHBOURS + 1)
+        beside = {seq + step for seq in removed for step in reach if 0 < seq + step <= spec.flushing} - removed
+        await (await self._store()).delete(key.user, [row_id(key, seq) for seq in (*removed, *beside)])
+        for seq in sorted(beside):
+            await self.flush(key, seq, seq, doubtful=True)
 
     async def _add(self, rows: list[MemoryRow], *, doubtful: bool) -> None:
         if self._redact is not None:

@@ -161,7 +161,7 @@ class Recall:
             if not vector.any():  # no word that the embedder knows: it would be equally near to everything
                 vector = None
         candidates = await store.search(user, query, vector, depth=self._config.depth, scope=scope)
-        ranked = self._weighed(fuse(candidates, self._config))
+        ranked = self._weighed(fuse(candidates, self._config, query))
         return _Found(tuple(_once([_memory(one.row, one.score, one.parts) for one in ranked])), whole=True)
 
     def _weighed(self, ranked: Sequence[Ranked]) -> list[Ranked]:

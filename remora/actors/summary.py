@@ -12,7 +12,7 @@ from remora.tokens import TokenCounter
 
 __all__ = ["DEFAULT_PROMPT", "ChatSummarizer", "refuses", "shortened"]
 
-DEFAULT_PROMPT = "Summarize the following conversation concisely:\n\n"
+DEFAULT_PROMPT = "Summarize the following conversation concisely, focusing on key facts and important information:\n\n"
 """Stands before the conversation's lines; `models.summary_prompt` gives another (S0.11, S1.27)."""
 _REFUSAL = re.compile(
     r"(i['\u2019]?m|i am) (sorry|unable|not able)|(sorry|unfortunately),? (but )?i|i (can['\u2019]?t|cannot|won['\u2019]?t)\b",
@@ -35,12 +35,13 @@ class ChatSummarizer:
         self._prompt = prompt
 
     async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
-        """One model call; the previous summary goes first, as a system message (S1.10)."""
+        """One model call: the previous summary first, as a system message (S1.10), then a line for each message (S0.11)."""
         messages: list[ChatDict] = []
         if previous:
             messages.append({"role": "system", "content": f"Previous summary: {previous}"})
-        said = "\n".join(f"{line.role}: {line.text}" for line in lines)
-        messages.append({"role": "user", "content": f"{self._prompt}{said}\n\nUse at most {max_tokens} tokens."})
+        messages.append({"role": "system", "content": f"Answer with the summary alone, in at most {max_tokens} tokens."})
+        said = "\n".join(f"{line.speaker}: {line.text}" for line in lines)
+        messages.append({"role": "user", "content": self._prompt + said})
         text = await self._model.complete(messages)
         if not isinstance(text, str) or not text.strip():
             raise ModelAnswerInvalid(f"{self.name} returned no summary")

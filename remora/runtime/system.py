@@ -16,6 +16,10 @@ import anyio.abc
 import anyio.to_thread
 import msgspec
 
+from remora.actors.block_jobs import BlocksHandler
+from remora.actors.block_state import BlockSet, checked
+from remora.actors.block_view import BlockView
+from remora.actors.blocks import BlockServices, BlocksLike
 from remora.actors.cleanup import FifoCleanup
 from remora.actors.jobs import FlushHandler, SummarizeHandler
 from remora.actors.kinds import ByKind
@@ -26,8 +30,8 @@ from remora.actors.protocol import Flush, Inspect, SessionView
 from remora.actors.recall import Recall
 from remora.actors.redaction import validated_hook
 from remora.actors.scoring import heuristic_score
-from remora.actors.session import FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
-from remora.actors.summary import ChatSummarizer
+from remora.actors.session import BLOCKS_LANE, FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
+from remora.actors.summary import DEFAULT_PROMPT, ChatSummarizer
 from remora.actors.synopsis import SynopsisHandler
 from remora.actors.user import PRUNE_LANE, RECORD_LANE, SYNOPSIS_LANE, UserBehavior
 from remora.actors.user_protocol import InspectUser, PruneNow, UserView
@@ -38,8 +42,9 @@ from remora.logs import get_logger
 from remora.messages import ChatDict, MessageLike, encode_message
 from remora.models.breaker import CircuitBreaker
 from remora.models.cache import CachingEmbedder
+from remora.models.compression import CompressionMeter, CompressionStatistics, LeadSummarizer, TailSummarizer
 from remora.models.extractive import ExtractiveSummarizer
-from remora.models.ports import ChatModel, ChatModelLike, Embedder, EmbedderLike, Summarizer, as_chat_model, as_embedder
+from remora.models.ports import ChatModelLike, Embedder, EmbedderLike, Summarizer, as_chat_model, as_embedder
 from remora.runtime.actor import Turn
 from remora.runtime.clock import Clock, SystemClock
 from remora.runtime.containment import contained
@@ -75,6 +80,8 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
     log: LogStatistics
     supervisor: SupervisorStatistics
     schedule: dict[str, TaskStatistics]
+    compression: dict[str, CompressionStatistics]
+    """By the name of the strategy that made the summaries."""
 
 
 class _Parts(msgspec.Struct):
@@ -87,6 +94,7 @@ class _Parts(msgspec.Struct):
     planner: Planner
     recall: Recall | None
     counter: TokenCounter
+    meters: tuple[CompressionMeter, ...]
 
 
 class Runtime:
@@ -97,11 +105,14 @@ class Runtime:
         config: the configuration; `Config()` otherwise, changed by ``REMORA_…`` environment variables.
         chat_model: summarizes; an object with ``async complete(messages) -> str``, or a callable ``prompt -> str``.
             Without one, `models.summarizer` decides; the default is an extract that needs no model.
+        summarizer: makes the summaries, in a way of its own: a compression strategy (S4.34).
         embedder: an object with ``async embed(texts)``, ``name`` and ``dimension``, or a callable. Without one,
             `models.embedder` decides; the default is embedded.
         counter: counts tokens; `tokens.counter` decides otherwise.
         policy: what sessions keep and what becomes of the rest, one for all or a function of the session's key;
             `buffer.policy` decides otherwise.
+        blocks: memory blocks (`remora.blocks`), which see what leaves a session's buffer and speak in its context: prototypes for
+            all sessions, or a function of the session's key that gives the same ones each time.
         redact: goes over every text of a message before the journal sees it; where it raises, the message is refused (S4.43).
         redact_long_term: goes over what is left before long-term memory sees it.
         scorer: says from 0 to 1 what a chat message is worth keeping (S4.35); `importance.score_messages` decides otherwise.
@@ -119,9 +130,11 @@ class Runtime:
         *,
         config: Config | None = None,
         chat_model: ChatModelLike | None = None,
+        summarizer: Summarizer | None = None,
         embedder: EmbedderLike | None = None,
         counter: TokenCounter | None = None,
         policy: PolicyLike | None = None,
+        blocks: BlocksLike | None = None,
         redact: Callable[[str], str] | None = None,
         redact_long_term: Callable[[str], str] | None = None,
         scorer: Callable[[ChatDict], float] | None = None,
@@ -139,12 +152,14 @@ class Runtime:
         self._config = config
         self._directory: Path | None = Path(directory if directory is not None else config.directory)
         self._chat_model = None if chat_model is None else as_chat_model(chat_model)
+        self._summarizer = summarizer
         self._given_embedder = None if embedder is None else as_embedder(embedder, dimension=config.models.embedding_dimension)
         self._given_counter = counter
         self._redact = None if redact is None else validated_hook(redact)
         self._redact_long_term = None if redact_long_term is None else validated_hook(redact_long_term)
         self._scorer = heuristic_score if scorer is None and config.importance.score_messages else scorer
         self._policies = policy if policy is not None else policy_of(config.buffer)
+        self._blocks: BlocksLike | None = blocks if blocks is None or callable(blocks) else checked(blocks) or None
         self._clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._parts: _Parts | None = None
@@ -359,9 +374,7 @@ class Runtime:
         if counter is None:
             counter = await anyio.to_thread.run_sync(self._make_counter)
         # in a thread: a model's module may bring half a framework along
-        chat = await anyio.to_thread.run_sync(self._make_chat_model)
-        fallback = ExtractiveSummarizer(counter.count)
-        summarizer: Summarizer = fallback if chat is None else ChatSummarizer(chat)
+        summarizer, fallback = await anyio.to_thread.run_sync(self._make_summarizers, counter)
         long_term = config.long_term.enabled
         self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
         if self._embedder is not None:
@@ -375,7 +388,9 @@ class Runtime:
         if await journal.setting("counters"):
             # Rows hold the figures of the counter that they were written under; a budget is kept by today's (G9).
             recount = partial(count_message, counter)
-        sessions = SessionBehavior(self._policy, instance=journal.instance, flushes=long_term, recount=recount)
+        sessions = SessionBehavior(
+            self._policy, instance=journal.instance, flushes=long_term, blocks=self._blocks is not None, recount=recount
+        )
         max_working_bytes = int(config.working.max_memory_mb * (1 << 20))
         users = UserBehavior(
             self._embedder.dimension if self._embedder else None,
@@ -414,7 +429,7 @@ class Runtime:
         concurrency = config.supervisor
         supervisor.add_lane(Lane(SUMMARIZE_LANE, summarize, concurrency=concurrency.summarize_concurrency, retry=retry))
         synopsis = SynopsisHandler(
-            journal, chat, fallback, clock=self._clock, breaker=breaker, counter=counter,
+            journal, self._chat_model, ExtractiveSummarizer(counter.count), clock=self._clock, breaker=breaker, counter=counter,
             max_tokens=config.synopsis.max_tokens, prompt=config.synopsis.prompt,
         )  # fmt: skip
         supervisor.add_lane(Lane(SYNOPSIS_LANE, synopsis, concurrency=concurrency.summarize_concurrency, retry=retry))
@@ -448,8 +463,22 @@ class Runtime:
             if config.long_term.max_user_rows:
                 schedule.every(config.long_term.prune_interval_s, "prune", self._prune)
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
-        planner = Planner(Tiers(recall=recall), counter, config)
-        return _Parts(journal, directory, supervisor, schedule, planner, recall, counter)
+        block_view = None
+        if self._blocks is not None:
+            blocks = BlockSet(self._blocks, partial(self._block_services, counter))
+            show = BlocksHandler(journal, directory.tell, blocks, batch_tokens=config.buffer.token_flush_size)
+            # as many at once as summaries: what blocks wait for is the chat model as well
+            supervisor.add_lane(Lane(BLOCKS_LANE, show, concurrency=concurrency.summarize_concurrency, retry=retry))
+            block_view = BlockView(
+                blocks, count=partial(count_message, counter), method=config.context.insert_method,
+                timeout_s=config.context.block_timeout_s,
+            )  # fmt: skip
+        planner = Planner(Tiers(recall=recall, blocks=block_view), counter, config)
+        return _Parts(journal, directory, supervisor, schedule, planner, recall, counter, (fallback, summarizer))
+
+    def _block_services(self, counter: TokenCounter, key: SessionKey) -> BlockServices:
+        long_term = self.long_term if self._config.long_term.enabled else None
+        return BlockServices(key.user, key.session, counter, self._chat_model, self._embedder, long_term)
 
     async def _run(self, parts: _Parts, left: Sequence[Job], *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """All background tasks, in a group of their own: closing cancels them and not the caller, whose group is the host's."""
@@ -489,15 +518,30 @@ class Runtime:
             return HeuristicCounter(tokens.unit, media_tokens=media)
         return TiktokenCounter(tokens.encoding, media_tokens=media)
 
-    def _make_chat_model(self) -> ChatModel | None:
-        if self._chat_model is not None:
-            return self._chat_model
-        if self._config.models.summarizer == "extractive":
-            return None
-        chat: Any = importlib.import_module("remora.models.openai").OpenAIChatModel(self._config.models)
-        self._closers.append(chat.aclose)
-        made: ChatModel = chat
-        return made
+    def _make_summarizers(self, counter: TokenCounter) -> tuple[CompressionMeter, CompressionMeter]:
+        """The configured summarizer, and the extract that stands in for it; the same where that is what is configured."""
+        models = self._config.models
+        prompt = models.summary_prompt or DEFAULT_PROMPT
+        fallback = CompressionMeter(ExtractiveSummarizer(counter.count), counter.count)
+        chosen: Summarizer
+        if self._summarizer is not None:
+            chosen = self._summarizer
+        elif self._chat_model is not None:
+            chosen = ChatSummarizer(self._chat_model, prompt=prompt)
+        else:
+            match models.summarizer:
+                case "extractive":
+                    return fallback, fallback
+                case "lead":
+                    chosen = LeadSummarizer(counter.count)
+                case "tail":
+                    chosen = TailSummarizer(counter.count)
+                case "openai":
+                    chat = importlib.import_module("remora.models.openai").OpenAIChatModel(models)
+                    self._closers.append(chat.aclose)
+                    self._chat_model = chat
+                    chosen = ChatSummarizer(chat, prompt=prompt)
+        return CompressionMeter(chosen, counter.count), fallback
 
     def _make_embedder(self) -> Embedder | None:
         if self._given_embedder is not None:
@@ -644,9 +688,9 @@ class Runtime:
         """
         return count_message(self._open.counter, encode_message(message)[1])
 
-    async def counts(self) -> JournalCounts:
-        """How much the journal holds."""
-        return await self._open.journal.counts()
+    async def counts(self, user: str | None = None) -> JournalCounts:
+        """How much the journal holds, of everybody or of one user."""
+        return await self._open.journal.counts(user)
 
     async def long_term_statistics(self) -> LongTermStatistics:
         """How much long-term memory holds.
@@ -668,6 +712,7 @@ class Runtime:
             parts.journal.statistics(),
             parts.supervisor.statistics(),
             parts.schedule.statistics(),
+            {meter.name: meter.statistics() for meter in parts.meters},
         )
 
 

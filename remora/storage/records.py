@@ -130,10 +130,11 @@ class FlushSpec(msgspec.Struct, frozen=True, tag="flush"):
 
 
 class UnflushSpec(msgspec.Struct, frozen=True, tag="unflush"):
-    """Take messages that were deleted or rewound out of long-term memory."""
+    """Take messages that were deleted or rewound out of long-term memory, which has messages up to `flushing`."""
 
     sid: int
     seqs: tuple[int, ...]
+    flushing: int
 
 
 class EntryFlushSpec(msgspec.Struct, frozen=True, tag="entry_flush"):
