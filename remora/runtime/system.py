@@ -117,6 +117,8 @@ class Runtime:
         summarizer: makes the summaries, in a way of its own: a compression strategy (S4.34).
         embedder: an object with ``async embed(texts)``, ``name`` and ``dimension``, or a callable. Without one,
             `models.embedder` decides; the default is embedded.
+        store: keeps long-term memory, instead of LanceDB in the directory; its vectors have the embedder's dimension. The runtime
+            closes it at its end (S2.16).
         counter: counts tokens; `tokens.counter` decides otherwise.
         policy: what sessions keep and what becomes of the rest, one for all or a function of the session's key;
             `buffer.policy` decides otherwise.
@@ -141,6 +143,7 @@ class Runtime:
         chat_model: ChatModelLike | None = None,
         summarizer: Summarizer | None = None,
         embedder: EmbedderLike | None = None,
+        store: LongTermStore | None = None,
         counter: TokenCounter | None = None,
         policy: PolicyLike | None = None,
         blocks: BlocksLike | None = None,
@@ -163,6 +166,7 @@ class Runtime:
         self._chat_model = None if chat_model is None else as_chat_model(chat_model)
         self._summarizer = summarizer
         self._given_embedder = None if embedder is None else as_embedder(embedder, dimension=config.models.embedding_dimension)
+        self._given_store = store
         self._given_counter = counter
         self._redact = None if redact is None else validated_hook(redact)
         self._redact_long_term = None if redact_long_term is None else validated_hook(redact_long_term)
@@ -174,7 +178,7 @@ class Runtime:
         self._parts: _Parts | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._ended = anyio.Event()
-        self._store: LanceStore | None = None
+        self._store: LongTermStore | None = None
         self._store_lock = anyio.Lock()
         self._embedder: Embedder | None = None
         self._cached_embedder: CachingEmbedder | None = None
@@ -439,7 +443,7 @@ class Runtime:
         concurrency = config.supervisor
         supervisor.add_lane(Lane(SUMMARIZE_LANE, summarize, concurrency=concurrency.summarize_concurrency, retry=retry))
         synopsis = SynopsisHandler(
-            journal, chat, fallback, clock=self._clock, breaker=breaker, counter=counter,
+            journal, self._chat_model, ExtractiveSummarizer(counter.count), clock=self._clock, breaker=breaker, counter=counter,
             max_tokens=config.synopsis.max_tokens, prompt=config.synopsis.prompt,
         )  # fmt: skip
         supervisor.add_lane(Lane(SYNOPSIS_LANE, synopsis, concurrency=concurrency.summarize_concurrency, retry=retry))
@@ -615,6 +619,8 @@ class Runtime:
             RuntimeClosed: the runtime is not open.
         """
         _ = self._open
+        if self._store is None and self._given_store is not None:
+            self._store = self._given_store
         if self._store is None:
             async with self._store_lock:
                 if self._store is None:
