@@ -94,6 +94,7 @@ class BlocksHandler:
     async def _show(self, key: SessionKey, through: int, *, last: bool) -> tuple[list[Facet], dict[str, Exception]]:
         """Show each block what it lacks; what to journal, and who failed."""
         view: SessionView = await self._tell(key, Inspect())
+        through = min(through, view.marks.folding)  # what a rewind has brought back leaves again, with a job of its own
         progress = progress_of(view.blocks)
         unseen = unseen_of(view.blocks, view.marks.cleared)
         prototypes = self._blocks.prototypes(key)
