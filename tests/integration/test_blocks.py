@@ -490,7 +490,7 @@ async def test_load_shows_facts_and_batches(tmp_path: Path) -> None:
     blocks = [
         StaticMemoryBlock(static_content="I am Logan."),
         FactExtractionMemoryBlock(priority=1),
-        VectorMemoryBlock(priority=2, similarity_top_k=1),
+        VectorMemoryBlock(priority=2, similarity_top_k=1, retrieval_context_window=1),
     ]
     settings = config(models={"embedder": "wordllama"})
     async with Runtime(
