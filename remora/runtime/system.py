@@ -34,17 +34,26 @@ from remora.actors.session import BLOCKS_LANE, FLUSH_LANE, SUMMARIZE_LANE, Sessi
 from remora.actors.summary import DEFAULT_PROMPT, ChatSummarizer
 from remora.actors.synopsis import SynopsisHandler
 from remora.actors.user import PRUNE_LANE, RECORD_LANE, SYNOPSIS_LANE, UserBehavior
-from remora.actors.user_protocol import InspectUser, PruneNow, UserView
+from remora.actors.user_protocol import Found, InspectUser, PruneNow, ReadSynopsis, SearchWorking, Synopsis, UserView
 from remora.config import Config
 from remora.errors import ConfigError, EmbedderChanged, ReentrantAsk, RuntimeClosed, StorageError
 from remora.identity import SessionKey, UserKey, validated_id
 from remora.logs import get_logger
-from remora.messages import ChatDict, MessageLike, encode_message
+from remora.messages import ChatDict, MessageLike, encode_message, sound_text
 from remora.models.breaker import CircuitBreaker
 from remora.models.cache import CachingEmbedder
 from remora.models.compression import CompressionMeter, CompressionStatistics, LeadSummarizer, TailSummarizer
 from remora.models.extractive import ExtractiveSummarizer
-from remora.models.ports import ChatModelLike, Embedder, EmbedderLike, Summarizer, as_chat_model, as_embedder
+from remora.models.ports import (
+    ChatModel,
+    ChatModelLike,
+    Embedder,
+    EmbedderLike,
+    Summarizer,
+    as_chat_model,
+    as_embedder,
+    embed_texts,
+)
 from remora.runtime.actor import Turn
 from remora.runtime.clock import Clock, SystemClock
 from remora.runtime.containment import contained
@@ -378,7 +387,8 @@ class Runtime:
         if counter is None:
             counter = await anyio.to_thread.run_sync(self._make_counter)
         # in a thread: a model's module may bring half a framework along
-        summarizer, fallback = await anyio.to_thread.run_sync(self._make_summarizers, counter)
+        chat = await anyio.to_thread.run_sync(self._make_chat_model)
+        summarizer, fallback = self._make_summarizers(counter, chat)
         long_term = config.long_term.enabled
         self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
         if self._embedder is not None:
@@ -433,7 +443,7 @@ class Runtime:
         concurrency = config.supervisor
         supervisor.add_lane(Lane(SUMMARIZE_LANE, summarize, concurrency=concurrency.summarize_concurrency, retry=retry))
         synopsis = SynopsisHandler(
-            journal, self._chat_model, ExtractiveSummarizer(counter.count), clock=self._clock, breaker=breaker, counter=counter,
+            journal, chat, fallback, clock=self._clock, breaker=breaker, counter=counter,
             max_tokens=config.synopsis.max_tokens, prompt=config.synopsis.prompt,
         )  # fmt: skip
         supervisor.add_lane(Lane(SYNOPSIS_LANE, synopsis, concurrency=concurrency.summarize_concurrency, retry=retry))
@@ -469,7 +479,7 @@ class Runtime:
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
         block_view = None
         if self._blocks is not None:
-            blocks = BlockSet(self._blocks, partial(self._block_services, counter))
+            blocks = BlockSet(self._blocks, partial(self._block_services, counter, chat))
             show = BlocksHandler(journal, directory.tell, blocks, batch_tokens=config.buffer.token_flush_size)
             # as many at once as summaries: what blocks wait for is the chat model as well
             supervisor.add_lane(Lane(BLOCKS_LANE, show, concurrency=concurrency.summarize_concurrency, retry=retry))
@@ -477,12 +487,25 @@ class Runtime:
                 blocks, count=partial(count_message, counter), method=config.context.insert_method,
                 timeout_s=config.context.block_timeout_s,
             )  # fmt: skip
-        planner = Planner(Tiers(recall=recall, blocks=block_view), counter, config)
+
+        async def working(user: str, session: str, query: str) -> Sequence[Found]:
+            assert self._cached_embedder is not None
+            vector = (await embed_texts(self._cached_embedder, [sound_text(query)]))[0]
+            found: Sequence[Found] = await directory.tell(UserKey(user), SearchWorking(vector, config.working.k, session))
+            return found
+
+        async def known(user: str) -> Synopsis:
+            read: Synopsis = await directory.tell(UserKey(user), ReadSynopsis(self._clock.time()))
+            return read
+
+        searched = working if self._cached_embedder is not None else None
+        tiers = Tiers(recall=recall, working=searched, synopsis=known, blocks=block_view)
+        planner = Planner(tiers, counter, config)
         return _Parts(journal, directory, supervisor, schedule, planner, recall, counter, (fallback, summarizer))
 
-    def _block_services(self, counter: TokenCounter, key: SessionKey) -> BlockServices:
+    def _block_services(self, counter: TokenCounter, chat: ChatModel | None, key: SessionKey) -> BlockServices:
         long_term = self.long_term if self._config.long_term.enabled else None
-        return BlockServices(key.user, key.session, counter, self._chat_model, self._embedder, long_term)
+        return BlockServices(key.user, key.session, counter, chat, self._embedder, long_term)
 
     async def _run(self, parts: _Parts, left: Sequence[Job], *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """All background tasks, in a group of their own: closing cancels them and not the caller, whose group is the host's."""
@@ -522,30 +545,32 @@ class Runtime:
             return HeuristicCounter(tokens.unit, media_tokens=media)
         return TiktokenCounter(tokens.encoding, media_tokens=media)
 
-    def _make_summarizers(self, counter: TokenCounter) -> tuple[CompressionMeter, CompressionMeter]:
+    def _make_summarizers(self, counter: TokenCounter, chat: ChatModel | None) -> tuple[CompressionMeter, CompressionMeter]:
         """The configured summarizer, and the extract that stands in for it; the same where that is what is configured."""
         models = self._config.models
-        prompt = models.summary_prompt or DEFAULT_PROMPT
         fallback = CompressionMeter(ExtractiveSummarizer(counter.count), counter.count)
         chosen: Summarizer
         if self._summarizer is not None:
             chosen = self._summarizer
-        elif self._chat_model is not None:
-            chosen = ChatSummarizer(self._chat_model, prompt=prompt)
+        elif chat is not None:
+            chosen = ChatSummarizer(chat, prompt=models.summary_prompt or DEFAULT_PROMPT)
+        elif models.summarizer == "lead":
+            chosen = LeadSummarizer(counter.count)
+        elif models.summarizer == "tail":
+            chosen = TailSummarizer(counter.count)
         else:
-            match models.summarizer:
-                case "extractive":
-                    return fallback, fallback
-                case "lead":
-                    chosen = LeadSummarizer(counter.count)
-                case "tail":
-                    chosen = TailSummarizer(counter.count)
-                case "openai":
-                    chat = importlib.import_module("remora.models.openai").OpenAIChatModel(models)
-                    self._closers.append(chat.aclose)
-                    self._chat_model = chat
-                    chosen = ChatSummarizer(chat, prompt=prompt)
+            return fallback, fallback
         return CompressionMeter(chosen, counter.count), fallback
+
+    def _make_chat_model(self) -> ChatModel | None:
+        if self._chat_model is not None:
+            return self._chat_model
+        if self._config.models.summarizer != "openai":
+            return None
+        chat: Any = importlib.import_module("remora.models.openai").OpenAIChatModel(self._config.models)
+        self._closers.append(chat.aclose)
+        made: ChatModel = chat
+        return made
 
     def _make_embedder(self) -> Embedder | None:
         if self._given_embedder is not None:
