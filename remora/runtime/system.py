@@ -443,7 +443,7 @@ class Runtime:
         concurrency = config.supervisor
         supervisor.add_lane(Lane(SUMMARIZE_LANE, summarize, concurrency=concurrency.summarize_concurrency, retry=retry))
         synopsis = SynopsisHandler(
-            journal, self._chat_model, ExtractiveSummarizer(counter.count), clock=self._clock, breaker=breaker, counter=counter,
+            journal, chat, fallback, clock=self._clock, breaker=breaker, counter=counter,
             max_tokens=config.synopsis.max_tokens, prompt=config.synopsis.prompt,
         )  # fmt: skip
         supervisor.add_lane(Lane(SYNOPSIS_LANE, synopsis, concurrency=concurrency.summarize_concurrency, retry=retry))
