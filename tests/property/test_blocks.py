@@ -221,7 +221,8 @@ def test_two_jobs_at_once() -> None:
     """S3.12: two jobs of one session that run at the same time show nothing twice."""
 
     async def scenario() -> None:
-        session = Session(BufferPolicy.keep_all(), Recorder(name="one"))
+        calls: list[None] = []
+        session = Session(BufferPolicy.keep_all(), Recorder(name="one", faults=lambda: calls.append(None)))
         await left_behind(session, 6)
         await left_behind(session, 6)
         async with anyio.create_task_group() as group:
@@ -229,6 +230,25 @@ def test_two_jobs_at_once() -> None:
                 group.start_soon(session.run, job)
         assert session.jobs == {}
         assert session.seen("one")[0] == list(range(1, 13))
+        assert len(calls) == 2 * 4  # before and after each put: two of four and two messages for each job
+
+    anyio.run(scenario)
+
+
+def test_what_a_rewind_brought_back() -> None:
+    """S3.12: messages whose job a rewind overtook are shown when they leave again, and not while they are in the buffer."""
+
+    async def scenario() -> None:
+        session = Session(BufferPolicy.keep_all(), Recorder(name="one"))
+        await left_behind(session, 3)
+        (overtaken,) = session.jobs.values()
+        await session.turn(Rewind(2))
+        await session.run(overtaken)
+        assert session.seen("one")[0] == []
+        await left_behind(session, 1)
+        (job,) = session.jobs.values()
+        await session.run(job)
+        assert session.seen("one")[0] == [1, 2, 4]
 
     anyio.run(scenario)
 
