@@ -81,7 +81,9 @@ class BlocksHandler:
         async with self._turns(key):
             facets, failures = await self._show(key, spec.through, last=attempt.last)
             if not failures:
-                return Verdict(message=BlocksReady(tuple(facets), attempt.job.id))
+                # Told here and not by the supervisor: the session's next job must find this one's states.
+                await self._tell(key, BlocksReady(tuple(facets), attempt.job.id))
+                return Verdict()
             if facets:
                 await self._tell(key, BlocksReady(tuple(facets)))
         raise BlockFailed(

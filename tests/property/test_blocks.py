@@ -44,6 +44,7 @@ class Recorder(BaseMemoryBlock[str]):
     async def _aput(self, messages: list[ChatMessage]) -> None:
         if self.faults is not None and self.faults():
             raise ValueError("before")
+        await anyio.lowlevel.checkpoint()
         self.seqs.extend(one.seq or 0 for one in messages)
         self.puts.append(len(messages))
         if self.faults is not None and self.faults():
@@ -117,8 +118,7 @@ class Session:
             await self.turn(SummaryReady(job.payload, job.id, "", "s", 1, degraded=False, model="m"))
             return
         try:
-            verdict = await self.handler(Attempt(job, last=last, expedited=False))
-            await self.tell(KEY, verdict.message)
+            await self.handler(Attempt(job, last=last, expedited=False))
         except Crash:
             pass
         except BlockFailed:
@@ -207,6 +207,73 @@ def test_each_message_that_leaves_is_seen_once(fold: Any, data: st.DataObject) -
             assert set(seqs) >= session.left - session.gone
             if set(seqs) == session.left and session.left:
                 event("all seen")
+
+    anyio.run(scenario)
+
+
+async def left_behind(session: Session, count: int) -> None:
+    """Append so many messages and have them leave the buffer."""
+    await session.turn(append(*({"role": "user", "content": "x" * 12} for _ in range(count))))
+    await session.turn(Truncate(0))
+
+
+def test_two_jobs_at_once() -> None:
+    """S3.12: two jobs of one session that run at the same time show nothing twice."""
+
+    async def scenario() -> None:
+        calls: list[None] = []
+        session = Session(BufferPolicy.keep_all(), Recorder(name="one", faults=lambda: calls.append(None)))
+        await left_behind(session, 6)
+        await left_behind(session, 6)
+        async with anyio.create_task_group() as group:
+            for job in list(session.jobs.values()):
+                group.start_soon(session.run, job)
+        assert session.jobs == {}
+        assert session.seen("one")[0] == list(range(1, 13))
+        assert len(calls) == 2 * 4  # before and after each put: two of four and two messages for each job
+
+    anyio.run(scenario)
+
+
+def test_what_a_rewind_brought_back() -> None:
+    """S3.12: messages whose job a rewind overtook are shown when they leave again, and not while they are in the buffer."""
+
+    async def scenario() -> None:
+        session = Session(BufferPolicy.keep_all(), Recorder(name="one"))
+        await left_behind(session, 3)
+        (overtaken,) = session.jobs.values()
+        await session.turn(Rewind(2))
+        await session.run(overtaken)
+        assert session.seen("one")[0] == []
+        await left_behind(session, 1)
+        (job,) = session.jobs.values()
+        await session.run(job)
+        assert session.seen("one")[0] == [1, 2, 4]
+
+    anyio.run(scenario)
+
+
+def test_what_was_cleared_and_came_back() -> None:
+    """S3.12: cleared messages that a rewind brought back are shown when they leave; what was shown before is not again."""
+
+    async def scenario() -> None:
+        session = Session(BufferPolicy.keep_all(), Recorder(name="one"))
+
+        async def settled() -> list[int]:
+            for job in list(session.jobs.values()):
+                await session.run(job)
+            return session.seen("one")[0]
+
+        await left_behind(session, 3)
+        await session.turn(append(*({"role": "user", "content": "x"} for _ in range(3))))
+        await session.turn(Clear())
+        await left_behind(session, 2)
+        assert await settled() == [1, 2, 3, 7, 8]
+        await session.turn(Rewind(5))
+        assert [one.seq for one in session.state.entries] == [4, 5]
+        assert await settled() == [1, 2, 3, 7, 8]
+        await left_behind(session, 1)
+        assert await settled() == [1, 2, 3, 7, 8, 4, 5, 9]
 
     anyio.run(scenario)
 
