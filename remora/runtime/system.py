@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import anyio
 import anyio.abc
@@ -50,15 +50,18 @@ from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
 from remora.storage.longterm import LanceStore
 from remora.storage.memory import MemoryJournal
-from remora.storage.ports import JournalCounts, LongTermStatistics, LongTermStore
+from remora.storage.ports import Journal, JournalCounts, LongTermStatistics, LongTermStore
 from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter, count_message
 
-__all__ = ["Runtime", "RuntimeStatistics"]
+__all__ = ["JournalLike", "Runtime", "RuntimeStatistics"]
 
 _logger = get_logger("remora.runtime")
 _CHECKPOINT_S = 5.0
 _TAIL_CONCURRENCY = 16
 _MOST_TAILS = 1_000_000
+
+JournalLike: TypeAlias = Journal | Callable[[], Awaitable[Journal]]
+"""A journal, or what opens one."""
 
 
 class RuntimeStatistics(msgspec.Struct, frozen=True):
@@ -75,7 +78,7 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
 class _Parts(msgspec.Struct):
     """What is there while the runtime is open."""
 
-    journal: SqliteJournal | MemoryJournal
+    journal: Journal
     directory: Directory
     supervisor: Supervisor
     schedule: Schedule
@@ -104,6 +107,9 @@ class Runtime:
         redact: goes over every text of a message before the journal sees it; where it raises, the message is refused (S4.43).
         redact_long_term: goes over what is left before long-term memory sees it.
         scorer: says from 0 to 1 what a chat message is worth keeping (S4.35); `importance.score_messages` decides otherwise.
+        journal: a journal of your own instead of the embedded SQLite (S1.02, S3.26): an object that follows
+            `remora.storage.ports.Journal`, or an async callable that opens one. The runtime closes it on leaving; the directory
+            then holds long-term memory alone.
         clock: for tests.
         rng: for jitter; for tests.
 
@@ -126,6 +132,7 @@ class Runtime:
         redact: Callable[[str], str] | None = None,
         redact_long_term: Callable[[str], str] | None = None,
         scorer: Callable[[ChatDict], float] | None = None,
+        journal: JournalLike | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -148,6 +155,9 @@ class Runtime:
         self._scorer = heuristic_score if scorer is None and config.importance.score_messages else scorer
         self._policies = policy if policy is not None else policy_of(config.buffer)
         self._blocks: BlocksLike | None = blocks if blocks is None or callable(blocks) else checked(blocks) or None
+        if journal is not None and not (callable(journal) or hasattr(journal, "hydrate")):
+            raise ConfigError(f"journal must follow remora.storage.ports.Journal or open one, not {type(journal).__name__}")
+        self._given_journal = journal
         self._clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._parts: _Parts | None = None
@@ -220,7 +230,7 @@ class Runtime:
         return self._open.supervisor
 
     @property
-    def journal(self) -> SqliteJournal | MemoryJournal:
+    def journal(self) -> Journal:
         """The write-ahead journal."""
         return self._open.journal
 
@@ -321,10 +331,12 @@ class Runtime:
                     await anyio.to_thread.run_sync(lock.release)
 
     @asynccontextmanager
-    async def _opened_journal(self) -> AsyncIterator[SqliteJournal | MemoryJournal]:
+    async def _opened_journal(self) -> AsyncIterator[Journal]:
         config = self._config.journal
-        journal: SqliteJournal | MemoryJournal
-        if self._directory is None:
+        journal: Journal
+        if self._given_journal is not None:
+            journal = await _opened(self._given_journal)
+        elif self._directory is None:
             journal = MemoryJournal()
         else:
             journal = await SqliteJournal.open(
@@ -341,7 +353,7 @@ class Runtime:
                         _logger.exception("close_failed")  # jobs that it leaves are still in the journal
                 await journal.aclose()
 
-    async def _build(self, journal: SqliteJournal | MemoryJournal) -> _Parts:
+    async def _build(self, journal: Journal) -> _Parts:
         config = self._config
         counter = self._given_counter
         if counter is None:
@@ -495,7 +507,7 @@ class Runtime:
         found: Embedder = embedder
         return found
 
-    async def _check_settings(self, journal: SqliteJournal | MemoryJournal) -> None:
+    async def _check_settings(self, journal: Journal) -> None:
         """What was fixed when the directory was made must still hold."""
         wanted = f"{self._embedder.name}/{self._embedder.dimension}" if self._embedder else "none/0"
         found = await journal.setting("embedder", wanted)
@@ -621,3 +633,10 @@ class Runtime:
 
 def _counter_name(counter: TokenCounter) -> str:
     return str(getattr(counter, "name", type(counter).__qualname__))
+
+
+async def _opened(journal: JournalLike) -> Journal:
+    if hasattr(journal, "hydrate"):
+        return journal
+    opened: Journal = await journal()
+    return opened
