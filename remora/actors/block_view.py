@@ -136,11 +136,10 @@ class BlockView:
         contents = tuple(found[name] for name in prototypes if name in found)
         return Gathered(contents, {f"block:{name}": sources[name] for name in prototypes})
 
-    async def sizes(self, gathered: Gathered) -> tuple[int, int]:
-        """Tokens of what is always kept, and of all of it, as a message of its own."""
-        everything = dict(enumerate(gathered.contents))
-        kept = {place: one for place, one in everything.items() if one.priority == 0}
-        return await self._size(kept, (), None), await self._size(everything, (), None)
+    async def size_of_kept(self, gathered: Gathered) -> int:
+        """Tokens of what is always kept, as a message of its own."""
+        kept = {place: one for place, one in enumerate(gathered.contents) if one.priority == 0}
+        return await self._size(kept, (), None)
 
     async def fit(
         self, gathered: Gathered, room_tokens: int, messages: Sequence[ChatDict] = (), method: InsertMethod | None = None

@@ -21,7 +21,7 @@ from typing import Literal
 import anyio
 import msgspec
 
-from remora.actors.block_view import BlockView, Gathered
+from remora.actors.block_view import BlockView, FittedBlocks, Gathered
 from remora.actors.buffer import newest, units
 from remora.actors.protocol import Snapshot
 from remora.actors.recall import Memory, Recall
@@ -215,9 +215,9 @@ class Planner:
     async def _fit(self, key: SessionKey, snapshot: Snapshot, gathered: _Gathered, budget: int) -> Context:
         config, blocks = self._config, self._tiers.blocks
         entries = snapshot.entries
-        kept = blocks_tokens = 0
+        kept = 0
         if blocks is not None:
-            kept, blocks_tokens = await blocks.sizes(gathered.blocks)
+            kept = await blocks.size_of_kept(gathered.blocks)
             if kept > budget:
                 await blocks.fit(gathered.blocks, budget)  # raises, and says how much they need
         left = budget - kept
@@ -237,7 +237,10 @@ class Planner:
         recall_share = int(budget * config.recall.context_share)
         wanted = recall_share if gathered.memories or gathered.working else 0
         room = max(left - older - wanted, min(left, int(budget * config.context.blocks_share)))
-        left -= min(blocks_tokens - kept, room)
+        fitted = FittedBlocks()
+        if blocks is not None:
+            fitted = await blocks.fit(gathered.blocks, kept + room)
+            left -= blocks.insert((), fitted)[1] - kept
         room = max(left - older, min(left, recall_share))
         # What of the older conversation will be shown needs not be recalled; its place in the budget depends on what is.
         shown = {(key.session, entry.seq) for entry in entries[first:]}
@@ -249,8 +252,10 @@ class Planner:
         context = self._context(key, snapshot, gathered, entries[start:], summaries, taken, message, cost, synopsis)
         if blocks is None:
             return context
-        fitted = await blocks.fit(gathered.blocks, budget - context.tokens, context.messages)
         messages, grown = blocks.insert(context.messages, fitted)
+        if context.tokens + grown > budget:  # two texts that became one may cost a little more than both
+            fitted = await blocks.fit(gathered.blocks, budget - context.tokens, context.messages)
+            messages, grown = blocks.insert(context.messages, fitted)
         sources = {**context.sources, **fitted.sources}
         return msgspec.structs.replace(context, messages=messages, tokens=context.tokens + grown, sources=sources)
 
