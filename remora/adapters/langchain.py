@@ -6,7 +6,7 @@ that its chat message does not give back exactly is kept beside it, in the messa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import anyio.from_thread
@@ -99,7 +99,7 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
         _from_thread(self.aclear)
 
 
-def _from_thread(function: Callable[..., Awaitable[_Result]], *arguments: Any) -> _Result:
+def _from_thread(function: Callable[..., Coroutine[Any, Any, _Result]], *arguments: Any) -> _Result:
     try:
         anyio.from_thread.check_cancelled()  # raises outside a worker thread, before anything is asked
     except RuntimeError as e:
@@ -119,7 +119,7 @@ def _message(message: BaseMessage, index: int) -> ChatDict:
 
 
 def _chat(message: BaseMessage) -> ChatDict:
-    chat: ChatDict = convert_to_openai_messages(message)  # type: ignore[assignment]
+    chat: ChatDict = convert_to_openai_messages(message)
     content = chat.get("content")
     if isinstance(content, list):
         chat["content"] = [part if part.get("type") in _PARTS else _named(part) for part in content]

@@ -143,7 +143,7 @@ class ChatMemory:
     aput_messages = put_messages
     aget = get
     aget_all = get_all
-    aset = set
+    aset = set  # noqa: A003
     areset = reset
 
 

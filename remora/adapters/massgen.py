@@ -1,4 +1,4 @@
-"""MassGen's `ConversationMemory` and `PersistentMemory` over remora: the document's names, and nothing of their own (S4.06, S4.07).
+"""MassGen's `ConversationMemory` and `PersistentMemory` over remora: the document's names, nothing of their own (S4.06, S4.07).
 
 agentscope's `InMemoryMemory` and `Mem0LongTermMemory` are the same two, and ``record_to_memory`` and ``retrieve_from_memory`` are
 names for the tools as well (S4.44).
@@ -46,7 +46,9 @@ class ConversationMemory:
         """
         if messages is None:
             return
-        batch: Any = messages if isinstance(messages, (Message, Mapping, str)) or not isinstance(messages, list) else list(messages)
+        batch: Any = (
+            messages if isinstance(messages, (Message, Mapping, str)) or not isinstance(messages, list) else list(messages)
+        )
         if batch != []:
             await self.session.append(batch, allow_duplicates=allow_duplicates)
 
@@ -107,8 +109,8 @@ class PersistentMemory:
     """Long-term memory across conversations: `record` and `retrieve` for the developer, two tools for the agent.
 
     Made from models, ``PersistentMemory("agent", llm_backend=…, embedding_backend=…)``, or from a whole configuration,
-    ``PersistentMemory("agent", config=…)``, it opens a runtime of its own: ``async with memory: …``. Made with a ``runtime=…`` it is
-    ready at once, and shares that with its sessions (S4.24).
+    ``PersistentMemory("agent", config=…)``, it opens a runtime of its own: ``async with memory: …``. Made with a ``runtime=…`` it
+    is ready at once, and shares that with its sessions (S4.24).
 
     Args:
         agent_name: whose memories: an agent finds its own only.

@@ -125,7 +125,11 @@ def _message(chat: ChatDict, items: Iterable[Mapping[str, Any]]) -> ChatDict:
 
 def _call_message(items: Iterable[Mapping[str, Any]]) -> ChatDict:
     calls = [
-        {"id": item.get("call_id"), "type": "function", "function": {"name": item.get("name"), "arguments": item.get("arguments")}}
+        {
+            "id": item.get("call_id"),
+            "type": "function",
+            "function": {"name": item.get("name"), "arguments": item.get("arguments")},
+        }
         for item in items
         if item["type"] == "function_call"
     ]

@@ -155,7 +155,7 @@ class Runtime:
         self._scorer = heuristic_score if scorer is None and config.importance.score_messages else scorer
         self._policies = policy if policy is not None else policy_of(config.buffer)
         self._blocks: BlocksLike | None = blocks if blocks is None or callable(blocks) else checked(blocks) or None
-        if journal is not None and not (callable(journal) or hasattr(journal, "hydrate")):
+        if journal is not None and not callable(journal) and not hasattr(journal, "hydrate"):
             raise ConfigError(f"journal must follow remora.storage.ports.Journal or open one, not {type(journal).__name__}")
         self._given_journal = journal
         self._clock: Clock = clock or SystemClock()
@@ -636,7 +636,4 @@ def _counter_name(counter: TokenCounter) -> str:
 
 
 async def _opened(journal: JournalLike) -> Journal:
-    if hasattr(journal, "hydrate"):
-        return journal
-    opened: Journal = await journal()
-    return opened
+    return await journal() if callable(journal) else journal
