@@ -40,6 +40,24 @@ _HYDRATE = 256  # sessions read in one batch
 _SWEEP_S = 0.1
 
 
+class _Unheard:
+    """The promise of a message that nobody waits for."""
+
+    abandoned = False
+
+    def resolve(self, value: Any) -> None:
+        """Nobody hears it."""
+
+    def reject(self, error: BaseException) -> None:
+        """What failed is logged where it failed."""
+
+    async def wait(self) -> Any:
+        """Nobody waits."""
+
+
+_UNHEARD = _Unheard()
+
+
 class DirectoryLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds (G10) and the restart policy (G11)."""
 
@@ -154,6 +172,21 @@ class Directory:
         envelope = Envelope(message, new_promise(), size=0, deadline=float("inf"), control=True)
         self._enqueue(cell, envelope)
         return await envelope.promise.wait()
+
+    def post(self, key: Hashable, message: Any) -> bool:
+        """Put a message into its actor's mailbox, wait for nothing, and hear nothing of what came of it.
+
+        False if it was refused: intake has stopped, the mailbox is full, or the actor rests.
+        """
+        if self._closed:
+            return False
+        cell = self._cells.get(key) or self._create(key)
+        if cell.status is CellStatus.QUARANTINED or cell.parked:
+            return False
+        if not self._mailbox(cell).offer(Envelope(message, _UNHEARD, size=0, deadline=float("inf"), control=False)):
+            return False
+        self.ready(cell)
+        return True
 
     def _mailbox(self, cell: Cell) -> Mailbox:
         """The cell's mailbox, made at first need."""
@@ -476,6 +509,10 @@ class Directory:
     def is_live(self, key: Hashable) -> bool:
         """Whether the actor is in memory."""
         return key in self._cells
+
+    def live_keys(self) -> list[Hashable]:
+        """The keys of all actors in memory."""
+        return list(self._cells)
 
     def statistics(self) -> DirectoryStatistics:
         """Counters and sizes."""

@@ -5,7 +5,8 @@ The scope is the handle: there is no call that takes another user's id, so none 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import anyio.to_thread
@@ -13,16 +14,19 @@ import msgspec
 
 from remora.actors.planner import Context, Planner
 from remora.actors.protocol import Append, Clear, Flush, Load, Snapshot
-from remora.actors.recall import Memory, Recall
+from remora.actors.pruning import PruningStrategy
+from remora.actors.recall import Recall
 from remora.actors.view import select
 from remora.config import Config
 from remora.errors import InvalidInput
-from remora.identity import SessionKey, key_digest, validated_id
+from remora.identity import SessionKey, UserKey, key_digest, validated_id
 from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt
 from remora.models.ports import Embedder
 from remora.runtime.buffer_handle import BufferVerbs
+from remora.runtime.clock import Clock
 from remora.runtime.directory import Directory
 from remora.runtime.encoding import batch_of, encoded_entries
+from remora.runtime.long_term_handle import Agent, LongTermHandle, gathered, prune_message, recording, touched
 from remora.runtime.supervisor import Supervisor
 from remora.storage.ports import FoldFigures, Journal, SessionListing, earlier_buffer
 from remora.storage.records import Summary
@@ -69,6 +73,11 @@ class Services(Protocol):
     @property
     def counter(self) -> TokenCounter:
         """The token counter."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """What the time is."""
         ...
 
     @property
@@ -206,6 +215,7 @@ class Session(BufferVerbs):
         if messages is not None:
             about = await encoded_entries(services, batch_of(messages)) if messages else []
         context: Context = await services.planner.assemble(self.key, snapshot, query, budget, about=about, own=override is None)
+        touched(services, self.key.user, context.memories)
         return context
 
     async def clear(self, *, timeout_s: float | None = None) -> int:
@@ -272,13 +282,13 @@ class Session(BufferVerbs):
         await self._services.supervisor.settle(self.key)
 
 
-class User:
+class User(LongTermHandle):
     """One user: their sessions, and what was said in all of them. Get one from `Runtime.user`."""
 
-    __slots__ = ("_services", "id")
+    __slots__ = ("id",)
 
     def __init__(self, services: Services, id_: str) -> None:
-        self._services = services
+        super().__init__(services, id_)
         self.id = id_
 
     def __repr__(self) -> str:
@@ -296,24 +306,63 @@ class User:
         """The user's sessions, the one with the newest message last."""
         return await self._services.journal.sessions(self.id)
 
-    async def recall(self, query: str, *, k: int = 5) -> list[Memory]:
-        """What was said before, in any of the user's sessions, that bears on `query`; best first.
+    # -- long-term memory (what else there is of it: `LongTermHandle`) ------------------------------------------------
 
-        Finds what is in long-term memory: what was folded, flushed, or left idle.
+    def agent(self, agent: str) -> Agent:
+        """A handle on one of the user's agents: what it records is its own, and it finds nothing else (S4.17, S4.18).
 
         Raises:
-            InvalidInput: `k` is not positive, or the query is no text.
-            LongTermError: long-term memory failed, or is switched off.
-            ModelError: the embedder failed.
+            InvalidId: the id cannot name an agent.
         """
-        if not isinstance(query, str):
-            raise InvalidInput(f"query must be text, not {type(query).__name__}")
-        if k < 1:
-            raise InvalidInput(f"k must be positive, not {k}")
-        recall = self._services.recall
-        if recall is None:
-            raise InvalidInput("long-term memory is switched off: long_term.enabled is false")
-        return await recall(self.id, query, k=k)
+        return Agent(self._services, self.id, validated_id(agent, "an agent's id"))
+
+    async def append_many(self, messages: Mapping[str, MessageLike | Iterable[MessageLike]]) -> dict[str, Receipt]:
+        """Append to several of the user's sessions at once; each as by `Session.append` (S4.40).
+
+        Args:
+            messages: for each session's id, one message or many; those of a session are all or none.
+
+        Raises:
+            InvalidId, InvalidMessage, MailboxFull, CommitFailed, OutcomeUnknown: see `Session.append`; the first of them, when
+                all have ended. Other sessions' messages may be written.
+        """
+        sessions = [(self.session(name), batch) for name, batch in messages.items()]
+        receipts = await gathered([partial(session.append, batch) for session, batch in sessions])
+        return dict(zip(messages, receipts, strict=True))
+
+    async def prune(
+        self,
+        *,
+        keep: int | None = None,
+        strategy: PruningStrategy | None = None,
+        max_age_s: float | None = None,
+        types: str | Iterable[str] | None = None,
+        wait: bool = True,
+    ) -> None:
+        """Take out of long-term memory what matters least (S4.41); what was said stays in the sessions' history.
+
+        Args:
+            keep: memories that stay, at most; None for no such bound.
+            strategy: ``fifo``: the oldest go; ``age``: what is older than `max_age_s`, and the oldest beyond `keep`;
+                ``importance``: what weighs least by age, use and importance; ``lru``: what was not retrieved for longest. None
+                for the configured one (`long_term.prune`).
+            max_age_s: seconds, for ``age``.
+            types: memory types that are looked at; `keep` counts these alone. None for all.
+            wait: return when it is done, and not when it is written down to be done.
+
+        Raises:
+            InvalidInput: a value out of range, neither `keep` nor `max_age_s`, or long-term memory is switched off.
+            RecordingFailed: the journal failed; nothing is pruned, unless its outcome is unknown.
+            ReentrantAsk: called from within the user's background work, with `wait`.
+        """
+        services = self._services
+        strategy = strategy or services.config.long_term.prune
+        message = prune_message(keep, strategy, max_age_s, types)
+        self._recall  # noqa: B018 -- refused where long-term memory is switched off
+        with recording("prune", self.id, ""):
+            await services.directory.ask(UserKey(self.id), message)
+        if wait:
+            await self.settle()
 
 
 def _snapshot(

@@ -35,6 +35,7 @@ __all__ = [
     "Supervisor",
     "SupervisorStatistics",
     "Verdict",
+    "durable",
 ]
 
 _logger = get_logger("remora.supervisor")
@@ -77,6 +78,25 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 Handler = Callable[[Attempt], Awaitable[Verdict]]
+
+
+async def durable(log: Log, records: Sequence[Any]) -> None:
+    """Write records of no actor's turn, and return when they are durable.
+
+    Raises:
+        CommitFailed: nothing of it is stored.
+        OutcomeUnknown: the commit's fate is uncertain.
+    """
+    promise = new_promise()
+
+    def settled(_: Write, error: Exception | None) -> None:
+        if error is None:
+            promise.resolve(None)
+        else:
+            promise.reject(error)
+
+    log.write(Write(records, settled))
+    await promise.wait()
 
 
 class LaneStatistics(msgspec.Struct, frozen=True):
@@ -273,7 +293,7 @@ class Supervisor:
             if verdict.message is not None:
                 await self._tell(job.key, verdict.message)
             else:
-                await self._durable((*verdict.records, JobDone(job.id)))
+                await durable(self._log, (*verdict.records, JobDone(job.id)))
         except Exception as e:
             # The work is done but its end is not recorded: do it again, which it must bear.
             await self._failed(lane, attempt, e, last=False)
@@ -300,7 +320,7 @@ class Supervisor:
             _logger.warning("job_failed", job=job.id, lane=lane.name, attempts=attempts, retry_s=wait_s, error=text)
             record = JobRetried(job.id, attempts, self._clock.time() + wait_s, text)
         try:
-            await self._durable((record,))
+            await durable(self._log, (record,))
         except Exception:
             _logger.exception("job_failure_not_recorded", job=job.id)
         if last or job.id in self._cancelled:
@@ -325,18 +345,6 @@ class Supervisor:
         del self._outstanding[job.key]
         for promise in self._settling.pop(job.key, ()):
             promise.resolve(None)
-
-    async def _durable(self, records: Sequence[Any]) -> None:
-        promise = new_promise()
-
-        def settled(_: Write, error: Exception | None) -> None:
-            if error is None:
-                promise.resolve(None)
-            else:
-                promise.reject(error)
-
-        self._log.write(Write(records, settled))
-        await promise.wait()
 
     def abandon(self, error: Exception) -> None:
         """Fail whoever waits for jobs to settle; they stay in the log."""

@@ -21,6 +21,8 @@ from remora.actors.block_state import BlockSet, checked
 from remora.actors.block_view import BlockView
 from remora.actors.blocks import BlockServices, BlocksLike
 from remora.actors.jobs import FlushHandler, SummarizeHandler
+from remora.actors.kinds import ByKind
+from remora.actors.memories import PruneHandler, RecordHandler
 from remora.actors.planner import Planner, Tiers
 from remora.actors.policies import BufferPolicy, BufferPreset, PolicyLike, policy_of
 from remora.actors.protocol import Flush, Inspect, SessionView
@@ -29,9 +31,11 @@ from remora.actors.redaction import validated_hook
 from remora.actors.scoring import heuristic_score
 from remora.actors.session import BLOCKS_LANE, FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
 from remora.actors.summary import DEFAULT_PROMPT, ChatSummarizer
+from remora.actors.user import PRUNE_LANE, RECORD_LANE, UserBehavior
+from remora.actors.user_protocol import InspectUser, PruneNow, UserView
 from remora.config import Config
 from remora.errors import ConfigError, EmbedderChanged, ReentrantAsk, RuntimeClosed, StorageError
-from remora.identity import SessionKey, validated_id
+from remora.identity import SessionKey, UserKey, validated_id
 from remora.logs import get_logger
 from remora.messages import ChatDict, MessageLike, encode_message
 from remora.models.breaker import CircuitBreaker
@@ -43,8 +47,10 @@ from remora.runtime.clock import Clock, SystemClock
 from remora.runtime.containment import contained
 from remora.runtime.directory import Directory, DirectoryLimits, DirectoryStatistics
 from remora.runtime.handles import Session, User
+from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, LogStatistics
 from remora.runtime.schedule import Schedule, TaskStatistics
+from remora.runtime.shared import SharedScope
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor, SupervisorStatistics
 from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
@@ -58,6 +64,8 @@ __all__ = ["JournalLike", "Runtime", "RuntimeStatistics"]
 _logger = get_logger("remora.runtime")
 _CHECKPOINT_S = 5.0
 _TAIL_CONCURRENCY = 16
+_PRUNE_CONCURRENCY = 2
+_DAY_S = 86_400.0
 _MOST_TAILS = 1_000_000
 
 JournalLike: TypeAlias = Journal | Callable[[], Awaitable[Journal]]
@@ -204,6 +212,14 @@ class Runtime:
         """Short for ``runtime.user(user).session(session)``."""
         return self.user(user).session(session)
 
+    def shared(self, name: str) -> SharedScope:
+        """A handle on a memory that agents share, of any user or none (S4.33).
+
+        Raises:
+            InvalidId: the name cannot be one.
+        """
+        return SharedScope(self, validated_id(name, "a shared scope's name"))
+
     # -- what handles need --------------------------------------------------------------------------------------------
 
     @property
@@ -248,6 +264,11 @@ class Runtime:
     def counter(self) -> TokenCounter:
         """The token counter."""
         return self._open.counter
+
+    @property
+    def clock(self) -> Clock:
+        """What the time is."""
+        return self._clock
 
     @property
     def embedder(self) -> Embedder | None:
@@ -371,9 +392,10 @@ class Runtime:
         if await journal.setting("counters"):
             # Rows hold the figures of the counter that they were written under; a budget is kept by today's (G9).
             recount = partial(count_message, counter)
-        behavior = SessionBehavior(
+        sessions = SessionBehavior(
             self._policy, instance=journal.instance, flushes=long_term, blocks=self._blocks is not None, recount=recount
         )
+        behavior = ByKind(sessions, self._user_behavior())
 
         def decided(turn: Turn) -> None:
             supervisor.cancel(turn.cancel)
@@ -406,12 +428,29 @@ class Runtime:
         schedule.every(_CHECKPOINT_S, "checkpoint", journal.checkpoint)
         recall = None
         if long_term:
+            recall = Recall(self.long_term, self._embedder, config.recall, importance_weight=config.importance.weight)
+            users = SharedLocks()
             flush = FlushHandler(
                 journal, self.long_term, self._embedder, counter, window_chars=config.long_term.window_chars,
-                batch_tokens=config.buffer.token_flush_size, redact=self._redact_long_term, written=lambda _: None,
+                batch_tokens=config.buffer.token_flush_size, redact=self._redact_long_term, written=recall.written, users=users,
             )  # fmt: skip
             supervisor.add_lane(Lane(FLUSH_LANE, flush, concurrency=concurrency.flush_concurrency, retry=retry))
-            recall = Recall(self.long_term, self._embedder, config.recall)
+            record = RecordHandler(
+                journal, self.long_term, self._embedder, redact=self._redact_long_term, written=recall.written, users=users
+            )
+            supervisor.add_lane(Lane(RECORD_LANE, record, concurrency=concurrency.flush_concurrency, retry=retry))
+
+            async def look_at_user(key: UserKey) -> UserView:
+                view: UserView = await directory.tell(key, InspectUser())
+                return view
+
+            prune = PruneHandler(
+                journal, self.long_term, look_at_user, now=self._clock.time, importance=config.importance,
+                written=recall.written, users=users,
+            )  # fmt: skip
+            supervisor.add_lane(Lane(PRUNE_LANE, prune, concurrency=_PRUNE_CONCURRENCY, retry=retry))
+            if config.long_term.max_user_rows:
+                schedule.every(config.long_term.prune_interval_s, "prune", self._prune)
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
         block_view = None
         if self._blocks is not None:
@@ -460,6 +499,17 @@ class Runtime:
     def _policy(self, key: SessionKey) -> BufferPolicy:
         chosen = self._policies if isinstance(self._policies, (BufferPolicy, BufferPreset)) else self._policies(key)
         return chosen.value if isinstance(chosen, BufferPreset) else chosen
+
+    def _user_behavior(self) -> UserBehavior:
+        synopsis, embedder = self._config.synopsis, self._embedder
+        return UserBehavior(
+            embedder.dimension if embedder is not None else None,
+            embedder=embedder.name if embedder is not None else "",
+            max_bytes=int(self._config.working.max_memory_mb * (1 << 20)),
+            identity_ttl=synopsis.identity_ttl,
+            context_ttl=synopsis.context_ttl,
+            refresh_on_access=synopsis.refresh_on_access,
+        )
 
     def _make_counter(self) -> TokenCounter:
         tokens = self._config.tokens
@@ -545,8 +595,9 @@ class Runtime:
                 if self._store is None:
                     assert self._tasks is not None
                     tasks = self._tasks
+                    uri = self._config.long_term.uri.reveal()
                     store = await LanceStore.open(
-                        None if self._directory is None else self._directory / "longterm",
+                        None if self._directory is None else uri or self._directory / "longterm",
                         dimension=self._embedder.dimension if self._embedder else None,
                         config=msgspec.structs.replace(self._config.long_term, shards=self._shards),
                     )
@@ -566,6 +617,19 @@ class Runtime:
     async def _compact(self) -> None:
         if self._store is not None:
             await self._store.compact()
+
+    async def _prune(self) -> None:
+        """Have live users' long-term memory pruned where it is over its bound (S4.27); others' has not grown."""
+        parts, config = self._open, self._config.long_term
+        max_age_s = config.max_age_days * _DAY_S if config.prune == "age" else 0.0
+        store = await self.long_term()
+        for key in parts.directory.live_keys():
+            if not isinstance(key, UserKey):
+                continue
+            rows = await store.rows(key.user)
+            oldest_us = (self._clock.time() - max_age_s) * 1_000_000 if max_age_s else 0.0
+            if len(rows) > config.max_user_rows or (rows and rows[0].created_us < oldest_us):
+                await parts.directory.tell(key, PruneNow(config.max_user_rows, config.prune, max_age_s))
 
     async def _flush_tails(self) -> None:
         """Flush what sessions of an earlier run had not handed over, unless somebody talks to them first."""
@@ -603,9 +667,9 @@ class Runtime:
         """
         return count_message(self._open.counter, encode_message(message)[1])
 
-    async def counts(self) -> JournalCounts:
-        """How much the journal holds."""
-        return await self._open.journal.counts()
+    async def counts(self, user: str | None = None) -> JournalCounts:
+        """How much the journal holds, of everybody or of one user."""
+        return await self._open.journal.counts(user)
 
     async def long_term_statistics(self) -> LongTermStatistics:
         """How much long-term memory holds.

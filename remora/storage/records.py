@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from remora.identity import SessionKey
 from remora.messages import Entry
 from remora.runtime.log import Job
 
@@ -350,9 +351,12 @@ class MemoriesRemoved(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """Messages of a session were taken out of long-term memory for good; the journal keeps them."""
+    """Messages of a session were taken out of long-term memory for good; the journal keeps them.
 
-    sid: int
+    It names the session instead of the actor's number: whoever prunes a user's memory works for the user's own actor.
+    """
+
+    key: SessionKey
     seqs: tuple[int, ...]
 
 

@@ -45,7 +45,7 @@ async def test_redaction_before_the_journal(tmp_path: Path) -> None:
                 user("my card is 1111-2222", metadata={"note": ["1111-2222"]}, id="m1"),
                 {"role": "assistant", "content": None, "tool_calls": [call]},
                 {"role": "tool", "tool_call_id": "c", "content": "paid with 1111-2222"},
-                user([{"type": "text", "text": "again 1111-2222"}, {"type": "image_url", "image_url": {"url": "data:x"}}]),  # type: ignore[arg-type]
+                user([{"type": "text", "text": "again 1111-2222"}, {"type": "image_url", "image_url": {"url": "data:x"}}]),
             ]
         )
         await chat.flush()
