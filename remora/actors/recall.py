@@ -162,7 +162,7 @@ class Recall:
                 vector = None
         candidates = await store.search(user, query, vector, depth=self._config.depth, scope=scope)
         ranked = self._weighed(fuse(candidates, self._config, query))
-        return _Found(tuple(_memory(one.row, one.score, one.parts) for one in ranked), whole=True)
+        return _Found(tuple(_once([_memory(one.row, one.score, one.parts) for one in ranked])), whole=True)
 
     def _weighed(self, ranked: Sequence[Ranked]) -> list[Ranked]:
         """By score and importance; of equals the more important, then as they were ranked."""
@@ -172,6 +172,22 @@ class Recall:
             for one in ranked
         ]
         return sorted(moved, key=lambda one: (-one.score, -one.row.importance))
+
+
+def _once(memories: list[Memory]) -> list[Memory]:
+    """Without what was both said and recorded in the same words: the better of the two stays (S4.23)."""
+    if len({memory.type == "message" for memory in memories}) < 2:
+        return memories
+    said: set[str] = set()
+    recorded: set[str] = set()
+    kept = []
+    for memory in memories:
+        words = " ".join(memory.text.split()).casefold()
+        mine, others = (said, recorded) if memory.type == "message" else (recorded, said)
+        if words not in others:
+            mine.add(words)
+            kept.append(memory)
+    return kept
 
 
 def _memory(row: MemoryRow, score: float, parts: dict[str, float]) -> Memory:

@@ -149,7 +149,7 @@ class MemoryTools:
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments or "{}")
-            except ValueError as e:
+            except (ValueError, RecursionError) as e:
                 raise InvalidInput(f"the arguments of {name} are not JSON: {e}") from e
         if not isinstance(arguments, Mapping):
             raise InvalidInput(f"the arguments of {name} must be an object, not {type(arguments).__name__}")

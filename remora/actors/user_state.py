@@ -236,5 +236,5 @@ def _drop(state: UserState, places: Sequence[tuple[str, str]]) -> None:
         else:
             items.append(name)
     if items and state.working is not None:
-        state.evicted += len(state.working.remove(items))
+        state.evicted += state.working.discard(items)
         state.working.fit()

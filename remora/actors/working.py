@@ -184,13 +184,9 @@ class WorkingMemory:
         """
         if self._rows is None or self.size_bytes <= max_bytes:
             return []
-        count = len(self.excess(max_bytes))
-        evicted = [self._whole(item, i) for i, item in enumerate(itertools.islice(self._items, count))]
-        for item in evicted:
-            self._items.popleft()
-            self._ids.discard(item.id)
-        self._start += count
-        self._shrink()
+        leaving = self.excess(max_bytes)
+        evicted = [self._whole(item, i) for i, item in enumerate(itertools.islice(self._items, len(leaving)))]
+        self.discard(leaving)
         if self.size_bytes > max_bytes:
             self.fit()
         return evicted
@@ -223,13 +219,26 @@ class WorkingMemory:
         if not gone or self._rows is None:
             return []
         removed = [self._whole(item, i) for i, item in enumerate(self._items) if item.id in gone]
-        stay = [self._start + i for i, item in enumerate(self._items) if item.id not in gone]
-        self._items = deque(item for item in self._items if item.id not in gone)
-        self._ids -= gone
-        self._rows.keep(stay)
-        self._start = 0
-        self._shrink()
+        self.discard(gone)
         return removed
+
+    def discard(self, ids: Collection[str]) -> int:
+        """Remove the items of these ids, wherever they are; returns how many were here. Of the oldest, nothing has to move."""
+        gone = self._ids.intersection(ids)
+        if not gone or self._rows is None:
+            return 0
+        if all(item.id in gone for item in itertools.islice(self._items, len(gone))):
+            for _ in gone:
+                self._items.popleft()
+            self._start += len(gone)
+        else:
+            stay = [self._start + i for i, item in enumerate(self._items) if item.id not in gone]
+            self._items = deque(item for item in self._items if item.id not in gone)
+            self._rows.keep(stay)
+            self._start = 0
+        self._ids -= gone
+        self._shrink()
+        return len(gone)
 
     def _whole(self, item: WorkingItem, index: int) -> WorkingItem:
         """The item at `index`, with its vector."""

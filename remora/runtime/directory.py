@@ -166,10 +166,14 @@ class Directory:
         self._enqueue(cell, envelope)
         return await envelope.promise.wait()
 
-    async def tell(self, key: Hashable, message: Any) -> Any:
-        """Run a control message: never refused by a full mailbox, and no deadline. Returns the durable reply."""
+    async def tell(self, key: Hashable, message: Any, *, use: bool = True) -> Any:
+        """Run a control message: never refused by a full mailbox, and no deadline. Returns the durable reply.
+
+        One that is no `use` leaves the actor as idle as it was, or a round that comes by every few minutes would keep it in
+        memory for ever.
+        """
         cell = self._cells.get(key) or self._create(key)
-        envelope = Envelope(message, new_promise(), size=0, deadline=float("inf"), control=True)
+        envelope = Envelope(message, new_promise(), size=0, deadline=float("inf"), control=True, use=use)
         self._enqueue(cell, envelope)
         return await envelope.promise.wait()
 
@@ -374,6 +378,7 @@ class Directory:
     def _drain(self, cell: Cell) -> None:
         self._admit_parked(cell)
         mailbox = cell.mailbox
+        used = False
         for _ in range(_QUANTUM):
             if not mailbox or cell.status is not CellStatus.VALID or cell.waiting >= self._limits.held_replies:
                 break
@@ -381,9 +386,11 @@ class Directory:
             if envelope.promise.abandoned and not envelope.control:
                 continue  # its sender left before it ran: nothing has happened, and nothing will
             cell.deliver(envelope)
+            used = used or envelope.use
             self._queued_turns += 1
         if cell.status is CellStatus.VALID:
-            cell.last_used = self._clock.monotonic()
+            if used:
+                cell.last_used = self._clock.monotonic()
             self._weigh(cell)
         self._admit_parked(cell)
         # A full gate re-queues its cell itself when a commit lands.

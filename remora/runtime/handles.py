@@ -1,99 +1,30 @@
-"""Handles: what an application holds of a user or a session. Making one does no I/O and starts no actor.
+"""Handles: what an application holds of a session. Making one does no I/O and starts no actor.
 
 The scope is the handle: there is no call that takes another user's id, so none can reach another user's data (S2.31).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 import anyio.to_thread
 import msgspec
 
-from remora.actors.planner import Context, Planner
+from remora.actors.planner import Context
 from remora.actors.protocol import Append, Clear, Flush, Load, Snapshot
-from remora.actors.pruning import PruningStrategy
-from remora.actors.recall import Recall
 from remora.actors.view import select
-from remora.config import Config
 from remora.errors import InvalidInput
-from remora.identity import SessionKey, UserKey, key_digest, validated_id
-from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt
-from remora.models.ports import Embedder
+from remora.identity import key_digest, validated_id
+from remora.messages import Entry, Message, MessageLike, Receipt
 from remora.runtime.buffer_handle import BufferVerbs
-from remora.runtime.clock import Clock
-from remora.runtime.directory import Directory
 from remora.runtime.encoding import batch_of, encoded_entries
-from remora.runtime.long_term_handle import Agent, LongTermHandle, gathered, prune_message, recording, touched
-from remora.runtime.supervisor import Supervisor
-from remora.storage.ports import FoldFigures, Journal, SessionListing, earlier_buffer
+from remora.runtime.long_term_handle import touched
+from remora.storage.ports import FoldFigures, earlier_buffer
 from remora.storage.records import Summary
-from remora.tokens import TokenCounter
 
-__all__ = ["Services", "Session", "SessionStatistics", "User"]
+__all__ = ["Session", "SessionStatistics"]
 
 _IN_THREAD = 200  # messages from which on decoding them is a thread's work
-
-
-class Services(Protocol):
-    """What handles need of the runtime; each attribute raises `RuntimeClosed` while it is not open."""
-
-    @property
-    def config(self) -> Config:
-        """The configuration in force."""
-        ...
-
-    @property
-    def directory(self) -> Directory:
-        """Live sessions."""
-        ...
-
-    @property
-    def supervisor(self) -> Supervisor:
-        """Background jobs."""
-        ...
-
-    @property
-    def journal(self) -> Journal:
-        """The write-ahead journal."""
-        ...
-
-    @property
-    def planner(self) -> Planner:
-        """Context assembly."""
-        ...
-
-    @property
-    def recall(self) -> Recall | None:
-        """Search in long-term memory."""
-        ...
-
-    @property
-    def counter(self) -> TokenCounter:
-        """The token counter."""
-        ...
-
-    @property
-    def clock(self) -> Clock:
-        """What the time is."""
-        ...
-
-    @property
-    def embedder(self) -> Embedder | None:
-        """The embedder; None where there is none."""
-        ...
-
-    @property
-    def redact(self) -> Callable[[str], str] | None:
-        """The redaction hook in front of the journal."""
-        ...
-
-    @property
-    def scorer(self) -> Callable[[ChatDict], float] | None:
-        """What weighs messages at the door."""
-        ...
 
 
 class SessionStatistics(msgspec.Struct, frozen=True):
@@ -280,89 +211,6 @@ class Session(BufferVerbs):
             ReentrantAsk: called from within that work.
         """
         await self._services.supervisor.settle(self.key)
-
-
-class User(LongTermHandle):
-    """One user: their sessions, and what was said in all of them. Get one from `Runtime.user`."""
-
-    __slots__ = ("id",)
-
-    def __init__(self, services: Services, id_: str) -> None:
-        super().__init__(services, id_)
-        self.id = id_
-
-    def __repr__(self) -> str:
-        return f"User({self.id!r})"
-
-    def session(self, session: str) -> Session:
-        """A handle on one of the user's sessions; it exists from its first message on.
-
-        Raises:
-            InvalidId: the id cannot name a session.
-        """
-        return Session(self._services, SessionKey(self.id, validated_id(session, "a session id")))
-
-    async def sessions(self) -> Sequence[SessionListing]:
-        """The user's sessions, the one with the newest message last."""
-        return await self._services.journal.sessions(self.id)
-
-    # -- long-term memory (what else there is of it: `LongTermHandle`) ------------------------------------------------
-
-    def agent(self, agent: str) -> Agent:
-        """A handle on one of the user's agents: what it records is its own, and it finds nothing else (S4.17, S4.18).
-
-        Raises:
-            InvalidId: the id cannot name an agent.
-        """
-        return Agent(self._services, self.id, validated_id(agent, "an agent's id"))
-
-    async def append_many(self, messages: Mapping[str, MessageLike | Iterable[MessageLike]]) -> dict[str, Receipt]:
-        """Append to several of the user's sessions at once; each as by `Session.append` (S4.40).
-
-        Args:
-            messages: for each session's id, one message or many; those of a session are all or none.
-
-        Raises:
-            InvalidId, InvalidMessage, MailboxFull, CommitFailed, OutcomeUnknown: see `Session.append`; the first of them, when
-                all have ended. Other sessions' messages may be written.
-        """
-        sessions = [(self.session(name), batch) for name, batch in messages.items()]
-        receipts = await gathered([partial(session.append, batch) for session, batch in sessions])
-        return dict(zip(messages, receipts, strict=True))
-
-    async def prune(
-        self,
-        *,
-        keep: int | None = None,
-        strategy: PruningStrategy | None = None,
-        max_age_s: float | None = None,
-        types: str | Iterable[str] | None = None,
-        wait: bool = True,
-    ) -> None:
-        """Take out of long-term memory what matters least (S4.41); what was said stays in the sessions' history.
-
-        Args:
-            keep: memories that stay, at most; None for no such bound.
-            strategy: ``fifo``: the oldest go; ``age``: what is older than `max_age_s`, and the oldest beyond `keep`;
-                ``importance``: what weighs least by age, use and importance; ``lru``: what was not retrieved for longest. None
-                for the configured one (`long_term.prune`).
-            max_age_s: seconds, for ``age``.
-            types: memory types that are looked at; `keep` counts these alone. None for all.
-            wait: return when it is done, and not when it is written down to be done.
-
-        Raises:
-            InvalidInput: a value out of range, neither `keep` nor `max_age_s`, or long-term memory is switched off.
-            RecordingFailed: the journal failed; nothing is pruned, unless its outcome is unknown.
-            ReentrantAsk: called from within the user's background work, with `wait`.
-        """
-        services = self._services
-        strategy = strategy or services.config.long_term.prune
-        message = prune_message(keep, strategy, max_age_s, types)
-        self._recall  # noqa: B018 -- refused where long-term memory is switched off
-        with recording("prune", self.id, ""):
-            await services.directory.ask(UserKey(self.id), message)
-        if wait:
-            await self.settle()
 
 
 def _snapshot(

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import anyio
 import anyio.to_thread
@@ -25,11 +25,9 @@ from remora.actors.user_protocol import PruneNow, Remember, Remembering, Touch
 from remora.errors import CommitFailed, InvalidInput, InvalidMessage, OutcomeUnknown, RecordingFailed
 from remora.identity import UserKey, memory_id, validated_id
 from remora.messages import Message, MessageLike, decode_chat, encode_message, plain_text, sound_text
+from remora.runtime.services import Services
 from remora.storage.ports import Scope
 from remora.storage.records import MemoryItem
-
-if TYPE_CHECKING:
-    from remora.runtime.handles import Services
 
 __all__ = ["Agent", "LongTermHandle", "MemoryLike", "gathered", "prune_message", "recording", "touched"]
 

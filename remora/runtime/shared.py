@@ -7,16 +7,13 @@ user's handle reaches it. Who may do what, the actor itself keeps and says, befo
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from remora.actors.recall import Memory
 from remora.actors.user_protocol import Grant, GrantsOf, Right
 from remora.errors import InvalidInput, NotGranted
 from remora.identity import UserKey, validated_id
 from remora.runtime.long_term_handle import LongTermHandle, MemoryLike, recording
-
-if TYPE_CHECKING:
-    from remora.runtime.handles import Services
+from remora.runtime.services import Services
 
 __all__ = ["SharedMember", "SharedScope"]
 

@@ -156,6 +156,7 @@ class Supervisor:
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._outstanding: dict[Hashable, int] = {}
         self._settling: dict[Hashable, list[Promise]] = {}
+        self._awaited: dict[str, list[Promise]] = {}
         self._timer_event = anyio.Event()
         self._ticket = 0
         self._abandoned: Exception | None = None
@@ -236,6 +237,29 @@ class Supervisor:
             promise = new_promise()
             self._settling.setdefault(key, []).append(promise)
             await promise.wait()
+
+    async def finished(self, id_: str) -> None:
+        """Return when this job is neither queued, delayed nor running: it is done, cancelled, or a dead letter.
+
+        Raises:
+            ReentrantAsk: called from within a job of the same actor, which may be that job.
+        """
+        job = self._known.get(id_)
+        if job is None:
+            return
+        if _working_for.get() == job.key:
+            raise ReentrantAsk(f"a background job of {job.key!r} waits for another of its own, or for itself")
+        if self._abandoned is not None:
+            raise self._abandoned
+        promise = new_promise()
+        self._awaited.setdefault(id_, []).append(promise)
+        try:
+            await promise.wait()
+        finally:
+            if waiting := self._awaited.get(id_):  # this waiter gave up, so that others' promises stay
+                waiting.remove(promise)
+                if not waiting:
+                    del self._awaited[id_]
 
     async def settle_all(self) -> None:
         """Return when no job of any actor is queued, delayed or running."""
@@ -338,6 +362,8 @@ class Supervisor:
         self._known.pop(job.id, None)
         self._cancelled.discard(job.id)
         self._expedited.discard(job.id)
+        for promise in self._awaited.pop(job.id, ()):
+            promise.resolve(None)
         left = self._outstanding[job.key] - 1
         if left:
             self._outstanding[job.key] = left
@@ -349,10 +375,11 @@ class Supervisor:
     def abandon(self, error: Exception) -> None:
         """Fail whoever waits for jobs to settle; they stay in the log."""
         self._abandoned = error
-        for promises in self._settling.values():
+        for promises in (*self._settling.values(), *self._awaited.values()):
             for promise in promises:
                 promise.reject(error)
         self._settling.clear()
+        self._awaited.clear()
 
     # -- back-off ---------------------------------------------------------------------------------------------------
 

@@ -124,11 +124,23 @@ async def test_a_tool_call_loop(runtime: Runtime) -> None:
     assert tools.record_to_memory == tools.save_to_memory
     assert tools.retrieve_from_memory == tools.recall_from_memory
     for name, arguments in (
-        ("save_to_memory", "{not json"), ("save_to_memory", "[]"), ("save_to_memory", "null"), ("save_to_memory", ""),
-        ("save_to_memory", '{"content": ["x"], "user": "bob"}'), ("recall_from_memory", "{}"), ("forget_everything", "{}"),
-        ("half an emoji \ud83d", "{}"), ("specs", "{}"), ("__init__", "{}"), (None, "{}"), (["x"], "{}"), ("recall_from_memory", 7), ("recall_from_memory", None),
-        ("recall_from_memory", '{"keywords": ["x"], "limit": 1e400}'), ("save_to_memory", "[" * 100_000),
-    ):  # fmt: skip
+        ("save_to_memory", "{not json"),
+        ("save_to_memory", "[]"),
+        ("save_to_memory", "null"),
+        ("save_to_memory", ""),
+        ("save_to_memory", "[" * 100_000),
+        ("save_to_memory", '{"content": ["x"], "user": "bob"}'),
+        ("recall_from_memory", "{}"),
+        ("recall_from_memory", 7),
+        ("recall_from_memory", None),
+        ("recall_from_memory", '{"keywords": ["x"], "limit": 1e400}'),
+        ("forget_everything", "{}"),
+        ("half an emoji \ud83d", "{}"),
+        ("specs", "{}"),
+        ("__init__", "{}"),
+        (None, "{}"),
+        (["x"], "{}"),
+    ):
         text = await tools.call(name, arguments)  # type: ignore[arg-type]
         answer = json.loads(text.encode())
         assert answer["success"] is False, (name, arguments)
@@ -136,7 +148,7 @@ async def test_a_tool_call_loop(runtime: Runtime) -> None:
 
 
 async def test_both_at_once_store_a_fact_once(runtime: Runtime) -> None:
-    """S4.23: what the application records and the model saves, in whatever order and spelling of blanks and case, is one memory."""
+    """S4.23: what the application records and the model saves, in whatever order, blanks and case, is one memory."""
     alice = runtime.user("alice")
     tools = alice.tools()
     (recorded,) = await alice.record([{"role": "user", "content": "My birthday is March 15"}])
@@ -148,3 +160,17 @@ async def test_both_at_once_store_a_fact_once(runtime: Runtime) -> None:
     assert sorted(memory.text for memory in memories) == ["Likes cake", "My birthday is March 15"]
     assert [memory.type for memory in memories if memory.id == recorded] == ["context"]
     assert sorted(await (await runtime.long_term()).row_ids()) == sorted({recorded, *saved["memory_ids"]})
+
+
+async def test_what_was_said_and_recorded_is_found_once(runtime: Runtime) -> None:
+    """S4.23, S2.29: a message that is flushed, and recorded as well, takes one place among the results."""
+    alice = runtime.user("alice")
+    for name in ("one", "two"):
+        await alice.session(name).append({"role": "user", "content": "My birthday is March 15"})
+        await alice.session(name).flush()
+    await alice.record([{"role": "user", "content": "My birthday is March 15"}])
+    await alice.remember("My cat's birthday is in May")
+    await runtime.settle()
+    found = await alice.recall("birthday", k=9)
+    assert sorted((memory.type, memory.session) for memory in found) == [("fact", ""), ("message", "one"), ("message", "two")]
+    assert [memory.type for memory in await alice.recall("birthday", types="context")] == ["context"]
