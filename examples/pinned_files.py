@@ -27,7 +27,7 @@ class Pins:
 class PinnedFiles(BaseMemoryBlock[str], kw_only=True):
     pins: Pins
 
-    async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:
+    async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:  # noqa: ARG002
         files = self.pins.by_session.get(block_kwargs["session_id"], {})
         return "\n\n".join(f"# {name}\n{text}" for name, text in files.items())
 

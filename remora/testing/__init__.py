@@ -1,4 +1,4 @@
-"""What remora's tests and its users' tests share: scripted models, virtual time, a journal that fails, checks of stores and memories."""
+"""What remora's tests and its users' tests share: scripted models, virtual time, failing journals, suites for what others write."""
 
 from __future__ import annotations
 

@@ -65,15 +65,25 @@ async def test_agents_run_over_a_session() -> None:
         ]  # fmt: skip
         assert (await session.get_items())[: len(seen)] == seen
         context = await session.session.load()
-        assert [message["role"] for message in context.messages] == ["user", "assistant", "tool", "tool", "assistant", "user", "assistant"]
+        assert [message["role"] for message in context.messages] == [
+            "user",
+            "assistant",
+            "tool",
+            "tool",
+            "assistant",
+            "user",
+            "assistant",
+        ]
         assert [call["id"] for call in context.messages[1]["tool_calls"]] == ["call_Oslo", "call_Rome"]
 
 
 async def test_agents_items_come_back_as_they_were() -> None:
     """S3.03: items of every kind, exactly; the newest so many with a limit."""
+    picture = {"type": "input_image", "image_url": "data:,", "detail": "low"}
+    answer = {"type": "output_text", "text": "A ship.", "annotations": []}
     items: list[Any] = [
         {"role": "user", "content": "hello"},
-        {"role": "user", "content": [{"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": "data:,", "detail": "low"}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "look"}, picture]},
         {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "I should look."}]},
         {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}", "id": "fc_1", "status": "completed"},
         {"type": "reasoning", "id": "rs_2", "summary": []},
@@ -82,7 +92,7 @@ async def test_agents_items_come_back_as_they_were() -> None:
         {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "a gull"}]},
         {"type": "web_search_call", "id": "ws_1", "status": "completed"},
         {"type": "reasoning", "id": "rs_3", "summary": []},
-        {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [{"type": "output_text", "text": "A ship.", "annotations": []}]},
+        {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [answer]},
     ]  # fmt: skip
     async with agents_session() as session:
         await session.add_items(items)
@@ -155,7 +165,7 @@ async def test_agents_refuse_what_is_no_item() -> None:
 
 def test_other_messages_as_items() -> None:
     """S3.03: a session that was written by other means can be handed to the SDK: parts, audio, files, tool calls."""
-    parts = [
+    parts: list[dict[str, Any]] = [
         {"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:,"}},
         {"type": "file", "file": {"file_id": "f"}}, {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
     ]  # fmt: skip
@@ -232,7 +242,7 @@ async def test_langchain_refuses_what_is_no_message() -> None:
     async with Runtime.in_memory(config=PLAIN) as runtime:
         history = RemoraChatMessageHistory(runtime.session("alice", "chat"))
         wrong: Any
-        for wrong in ([HumanMessage("a"), "b"], [ChatMessage("a", role="nobody")]):
+        for wrong in ([HumanMessage("a"), "b"], [ChatMessage(content="a", role="nobody")]):
             with pytest.raises(InvalidMessage):
                 await history.aadd_messages(wrong)
         assert await history.aget_messages() == []

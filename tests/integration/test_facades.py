@@ -114,7 +114,9 @@ async def test_chat_memory_from_defaults() -> None:
 
 async def test_chat_memory_keeps_to_its_limit() -> None:
     """S3.02, S3.04, S3.30: what is beyond its share leaves, oldest first, and no model is asked."""
-    memory = ChatMemory.from_defaults(token_limit=100, chat_history_token_ratio=0.5, config=PLAIN, chat_model=ScriptedChatModel([]))
+    memory = ChatMemory.from_defaults(
+        token_limit=100, chat_history_token_ratio=0.5, config=PLAIN, chat_model=ScriptedChatModel([])
+    )
     async with memory:
         for number in range(30):
             await memory.put(user(f"{number:012d}"))  # 3 tokens each, by bytes
@@ -170,7 +172,9 @@ async def test_synaptic_example() -> None:
         memory = ConversationSummaryBufferMemory(runtime)
         await memory.append("test", Message.human("What is Rust?"))
         await memory.append("other", Message.human("Hello"))
-        await memory.append("test", Message.ai("Rust is a systems programming language focused on safety, speed, and concurrency."))
+        await memory.append(
+            "test", Message.ai("Rust is a systems programming language focused on safety, speed, and concurrency.")
+        )
         await memory.append("test", Message.human("How does ownership work?"))
         rules = "Ownership is a set of rules the compiler checks at compile time. Each value has a single owner."
         await memory.append("test", Message.ai(rules))
@@ -349,7 +353,7 @@ def test_persistent_memory_says_what_is_missing() -> None:
 
 
 async def test_persistent_memory_errors() -> None:
-    """S4.28, S4.30: a bad message is a `TypeError`; a failing journal is a `RuntimeError` that says where, and nothing is left."""
+    """S4.28, S4.30: a bad message is a `TypeError`; a failing journal is a `RuntimeError` that says where; nothing is left."""
     broken: list[CommitFault] = []
     journal = FaultyJournal(lambda: broken.pop() if broken else None)
     config = Config.from_dict({"models": {"embedder": "none"}, "tokens": {"counter": "heuristic"}})

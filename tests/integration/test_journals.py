@@ -57,7 +57,8 @@ async def test_journals(check: Callable[[OpenJournal], Awaitable[None]], kind: s
 
 async def test_a_journal_of_the_callers_own(tmp_path: Path) -> None:
     """S3.26, S1.02: an object is used instead of SQLite, and closed; long-term memory stays in the directory."""
-    journal: Any = Wrapped()
+    wrapped = Wrapped()
+    journal: Any = wrapped
     async with Runtime(tmp_path / "memory", journal=journal, embedder=HashEmbedder()) as runtime:
         chat = runtime.session("alice", "chat")
         await chat.append({"role": "user", "content": "My cat is called Figaro."})
@@ -65,7 +66,7 @@ async def test_a_journal_of_the_callers_own(tmp_path: Path) -> None:
         await chat.settle()
         assert "Figaro" in (await runtime.user("alice").recall("What is the cat called?"))[0].text
         assert runtime.journal is journal
-    assert {"write", "aclose"} <= set(journal.asked)
+    assert {"write", "aclose"} <= set(wrapped.asked)
     names = {path.name async for path in anyio.Path(tmp_path / "memory").iterdir()}
     assert "longterm" in names
     assert "journal.db" not in names
@@ -73,5 +74,5 @@ async def test_a_journal_of_the_callers_own(tmp_path: Path) -> None:
 
 async def test_what_is_no_journal_is_refused() -> None:
     """S3.26: before anything is opened."""
-    with pytest.raises(ConfigError, match="remora.storage.ports.Journal"):
+    with pytest.raises(ConfigError, match=r"remora\.storage\.ports\.Journal"):
         Runtime.in_memory(journal="postgresql://localhost/memory")
