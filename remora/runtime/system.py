@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import anyio
 import anyio.abc
@@ -69,10 +69,10 @@ from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
 from remora.storage.longterm import LanceStore
 from remora.storage.memory import MemoryJournal
-from remora.storage.ports import JournalCounts, LongTermStatistics, LongTermStore
+from remora.storage.ports import Journal, JournalCounts, LongTermStatistics, LongTermStore
 from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter, count_message
 
-__all__ = ["Runtime", "RuntimeStatistics"]
+__all__ = ["JournalLike", "Runtime", "RuntimeStatistics"]
 
 _logger = get_logger("remora.runtime")
 _CHECKPOINT_S = 5.0
@@ -80,6 +80,9 @@ _TAIL_CONCURRENCY = 16
 _PRUNE_CONCURRENCY = 2
 _DAY_S = 86_400.0
 _MOST_TAILS = 1_000_000
+
+JournalLike: TypeAlias = Journal | Callable[[], Awaitable[Journal]]
+"""A journal, or what opens one."""
 
 
 class RuntimeStatistics(msgspec.Struct, frozen=True):
@@ -96,7 +99,7 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
 class _Parts(msgspec.Struct):
     """What is there while the runtime is open."""
 
-    journal: SqliteJournal | MemoryJournal
+    journal: Journal
     directory: Directory
     supervisor: Supervisor
     schedule: Schedule
@@ -127,6 +130,9 @@ class Runtime:
         redact: goes over every text of a message before the journal sees it; where it raises, the message is refused (S4.43).
         redact_long_term: goes over what is left before long-term memory sees it.
         scorer: says from 0 to 1 what a chat message is worth keeping (S4.35); `importance.score_messages` decides otherwise.
+        journal: a journal of your own instead of the embedded SQLite (S1.02, S3.26): an object that follows
+            `remora.storage.ports.Journal`, or an async callable that opens one. The runtime closes it on leaving; the directory
+            then holds long-term memory alone.
         clock: for tests.
         rng: for jitter; for tests.
 
@@ -150,6 +156,7 @@ class Runtime:
         redact: Callable[[str], str] | None = None,
         redact_long_term: Callable[[str], str] | None = None,
         scorer: Callable[[ChatDict], float] | None = None,
+        journal: JournalLike | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -173,6 +180,9 @@ class Runtime:
         self._scorer = heuristic_score if scorer is None and config.importance.score_messages else scorer
         self._policies = policy if policy is not None else policy_of(config.buffer)
         self._blocks: BlocksLike | None = blocks if blocks is None or callable(blocks) else checked(blocks) or None
+        if journal is not None and not callable(journal) and not hasattr(journal, "hydrate"):
+            raise ConfigError(f"journal must follow remora.storage.ports.Journal or open one, not {type(journal).__name__}")
+        self._given_journal = journal
         self._clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._parts: _Parts | None = None
@@ -255,7 +265,7 @@ class Runtime:
         return self._open.supervisor
 
     @property
-    def journal(self) -> SqliteJournal | MemoryJournal:
+    def journal(self) -> Journal:
         """The write-ahead journal."""
         return self._open.journal
 
@@ -361,10 +371,12 @@ class Runtime:
                     await anyio.to_thread.run_sync(lock.release)
 
     @asynccontextmanager
-    async def _opened_journal(self) -> AsyncIterator[SqliteJournal | MemoryJournal]:
+    async def _opened_journal(self) -> AsyncIterator[Journal]:
         config = self._config.journal
-        journal: SqliteJournal | MemoryJournal
-        if self._directory is None:
+        journal: Journal
+        if self._given_journal is not None:
+            journal = await _opened(self._given_journal)
+        elif self._directory is None:
             journal = MemoryJournal()
         else:
             journal = await SqliteJournal.open(
@@ -381,7 +393,7 @@ class Runtime:
                         _logger.exception("close_failed")  # jobs that it leaves are still in the journal
                 await journal.aclose()
 
-    async def _build(self, journal: SqliteJournal | MemoryJournal) -> _Parts:
+    async def _build(self, journal: Journal) -> _Parts:
         config = self._config
         counter = self._given_counter
         if counter is None:
@@ -586,7 +598,7 @@ class Runtime:
         found: Embedder = embedder
         return found
 
-    async def _check_settings(self, journal: SqliteJournal | MemoryJournal) -> None:
+    async def _check_settings(self, journal: Journal) -> None:
         """What was fixed when the directory was made must still hold."""
         wanted = _embedder_name(self._embedder)
         found = await journal.setting("embedder", wanted)
@@ -753,3 +765,7 @@ def _embedder_name(embedder: Embedder | None) -> str:
 
 def _counter_name(counter: TokenCounter) -> str:
     return str(getattr(counter, "name", type(counter).__qualname__))
+
+
+async def _opened(journal: JournalLike) -> Journal:
+    return await journal() if callable(journal) else journal
