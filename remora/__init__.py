@@ -9,13 +9,37 @@ async with remora.Runtime("memory/") as runtime:
 from __future__ import annotations
 
 from remora import errors
-from remora.actors.planner import Context, Source
+from remora.actors.planner import Context
+from remora.actors.policies import BufferPolicy, BufferPreset
 from remora.actors.recall import Memory
+from remora.actors.sources import Source
+from remora.actors.user_protocol import Synopsis
 from remora.config import Config
 from remora.messages import Message, Receipt
-from remora.runtime.handles import Session, User
+from remora.runtime.handles import Session
+from remora.runtime.long_term_handle import Agent
+from remora.runtime.shared import SharedMember, SharedScope
 from remora.runtime.system import Runtime
+from remora.runtime.user_handle import User, WorkingHit
 
-__all__ = ["Config", "Context", "Memory", "Message", "Receipt", "Runtime", "Session", "Source", "User", "errors"]
+__all__ = [
+    "Agent",
+    "BufferPolicy",
+    "BufferPreset",
+    "Config",
+    "Context",
+    "Memory",
+    "Message",
+    "Receipt",
+    "Runtime",
+    "Session",
+    "SharedMember",
+    "SharedScope",
+    "Source",
+    "Synopsis",
+    "User",
+    "WorkingHit",
+    "errors",
+]
 
 __version__ = "0.1.0"

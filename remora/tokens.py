@@ -22,23 +22,17 @@ from remora.messages import media_parts
 if TYPE_CHECKING:
     import tiktoken
 
-__all__ = [
-    "MEDIA_TOKENS",
-    "CallableCounter",
-    "HeuristicCounter",
-    "MediaCounter",
-    "TiktokenCounter",
-    "TokenCounter",
-    "count_message",
-    "load_encoding",
-]
+__all__ = ["CallableCounter", "HeuristicCounter", "TiktokenCounter", "TokenCounter", "count_message", "load_encoding"]
 
-MEDIA_TOKENS = 256
-"""What an image, audio or file part is taken to cost, unless `context.media_tokens` says otherwise (S3.32's source takes 256)."""
+MEDIA_TOKENS: Mapping[str, int] = {"image_url": 256, "input_audio": 256, "file": 2_048}
+"""What a part that is no text is taken to cost, by its type: LlamaIndex's estimates (S3.32)."""
 
 
 class TokenCounter(Protocol):
-    """Anything that counts: `count` must be pure, and safe to call from a worker thread."""
+    """Anything that counts: `count` must be pure, and safe to call from a worker thread.
+
+    One that has an attribute ``media_tokens``, a dict from a part's type to its tokens, decides what media cost as well.
+    """
 
     name: str
     """Kept with the journal, so that a change of counter is noticed and everything is counted anew."""
@@ -60,7 +54,8 @@ def count_message(counter: TokenCounter, chat: Mapping[str, Any]) -> int:
         for part in content:
             if part["type"] in {"text", "refusal"}:
                 total += counter.count(part[part["type"]])
-        total += getattr(counter, "media_tokens", MEDIA_TOKENS) * sum(1 for _ in media_parts(chat))
+        media: Mapping[str, int] = getattr(counter, "media_tokens", MEDIA_TOKENS)
+        total += sum(media.get(kind, 0) for kind in media_parts(chat))
     if name := chat.get("name"):
         total += counter.count(name)
     for call in chat.get("tool_calls") or ():
@@ -77,6 +72,11 @@ def count_message(counter: TokenCounter, chat: Mapping[str, Any]) -> int:
 _COUNTED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 
 
+def _suffix(media_tokens: Mapping[str, int]) -> str:
+    """What tells counters apart that take media for something else, since stored counts depend on it."""
+    return "" if media_tokens == MEDIA_TOKENS else ":" + ",".join(f"{kind}={n}" for kind, n in sorted(media_tokens.items()))
+
+
 class HeuristicCounter:
     """A quarter of the text's length, at least 1 (S1.15). Under-counts 71 % of tool messages; free.
 
@@ -86,11 +86,12 @@ class HeuristicCounter:
 
     message_overhead = 0
 
-    def __init__(self, unit: str = "bytes") -> None:
+    def __init__(self, unit: str = "bytes", *, media_tokens: Mapping[str, int] = MEDIA_TOKENS) -> None:
         if unit not in {"bytes", "characters"}:
             raise ConfigError(f"tokens.unit must be 'bytes' or 'characters', not {unit!r}", key="tokens.unit")
         self._unit = unit
-        self.name = f"heuristic:{unit}"
+        self.media_tokens = media_tokens
+        self.name = f"heuristic:{unit}{_suffix(media_tokens)}"
 
     def count(self, text: str) -> int:
         """`max(length // 4, 1)`."""
@@ -103,33 +104,15 @@ class CallableCounter:
 
     message_overhead = 0
 
-    def __init__(self, function: Callable[[str], int | Sized]) -> None:
+    def __init__(self, function: Callable[[str], int | Sized], *, media_tokens: Mapping[str, int] = MEDIA_TOKENS) -> None:
         self._function = function
-        self.name = f"callable:{getattr(function, '__qualname__', type(function).__qualname__)}"
+        self.media_tokens = media_tokens
+        self.name = f"callable:{getattr(function, '__qualname__', type(function).__qualname__)}{_suffix(media_tokens)}"
 
     def count(self, text: str) -> int:
         """What the function says."""
         result = self._function(text)
         return result if isinstance(result, int) else len(result)
-
-
-class MediaCounter:
-    """A counter with an estimate of its own for parts that are no text (S3.32).
-
-    Args:
-        counter: counts the text.
-        media_tokens: what an image, audio or file part is taken to cost.
-    """
-
-    def __init__(self, counter: TokenCounter, media_tokens: int) -> None:
-        self._counter = counter
-        self.media_tokens = media_tokens
-        self.message_overhead = counter.message_overhead
-        self.name = f"{getattr(counter, 'name', type(counter).__qualname__)}+media:{media_tokens}"
-
-    def count(self, text: str) -> int:
-        """What the counter says."""
-        return self._counter.count(text)
 
 
 class TiktokenCounter:
@@ -144,8 +127,9 @@ class TiktokenCounter:
     _LONG_BLANK = re.compile(r"\s{16384,}")
     _PIECE = 16_384
 
-    def __init__(self, encoding: str = "o200k_base") -> None:
-        self.name = f"tiktoken:{encoding}"
+    def __init__(self, encoding: str = "o200k_base", *, media_tokens: Mapping[str, int] = MEDIA_TOKENS) -> None:
+        self.media_tokens = media_tokens
+        self.name = f"tiktoken:{encoding}{_suffix(media_tokens)}"
         self._encode = load_encoding(encoding).encode_ordinary
 
     def count(self, text: str) -> int:

@@ -136,6 +136,11 @@ class BlockView:
         contents = tuple(found[name] for name in prototypes if name in found)
         return Gathered(contents, {f"block:{name}": sources[name] for name in prototypes})
 
+    async def size_of_kept(self, gathered: Gathered) -> int:
+        """Tokens of what is always kept, as a message of its own."""
+        kept = {place: one for place, one in enumerate(gathered.contents) if one.priority == 0}
+        return await self._size(kept, (), None)
+
     async def fit(
         self, gathered: Gathered, room_tokens: int, messages: Sequence[ChatDict] = (), method: InsertMethod | None = None
     ) -> FittedBlocks:

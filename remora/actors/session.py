@@ -473,7 +473,7 @@ class SessionBehavior:
         flushed = tuple(seq for seq in removed if seq <= marks.flushing) if self._flushes else ()
         if flushed:
             id_ = f"unflush-{state.sid}-{after.generation}"
-            jobs = (*jobs, Job(id_, FLUSH_LANE, state.key, UnflushSpec(state.sid, flushed)))
+            jobs = (*jobs, Job(id_, FLUSH_LANE, state.key, UnflushSpec(state.sid, flushed, marks.flushing)))
         gone = set(removed)
         left = [entry for entry in entries if entry.seq > moved and entry.seq not in gone]
         cancelled = self._jobs_under_way(state)

@@ -14,12 +14,12 @@ class Source(msgspec.Struct, frozen=True):
 
     Attributes:
         status: ``ok``; ``late``: it missed its deadline and was left out; ``failed``: so was it, or it is behind;
-            ``degraded``: an extract stands in for the configured model's summary, or a memory block was shortened; ``off``:
-            not asked for, or switched off.
-        count: messages, or memories, that it gave.
+            ``degraded``: an extract stands in for the configured model's answer, or a memory block was shortened;
+            ``pending``: it is being made; ``omitted``: it did not fit; ``off``: not asked for, or switched off.
+        count: messages, memories or blocks that it gave.
         detail: what went wrong.
     """
 
-    status: Literal["ok", "late", "failed", "degraded", "off"]
+    status: Literal["ok", "late", "failed", "degraded", "pending", "omitted", "off"]
     count: int = 0
     detail: str = ""

@@ -211,7 +211,8 @@ def apply(state: SessionState, record: Any) -> None:
             state.summary = record.summary
             state.summaries = list(record.summaries)
             state.condensing = 0
-            state.has_ids = state.has_ids or any(entry.id is not None for entry in state.entries if entry.seq <= marks.summarized)
+            gone = (entry for entry in state.entries if entry.seq <= marks.summarized)
+            state.has_ids = marks.cleared < marks.summarized and (state.has_ids or any(entry.id for entry in gone))
             state.entries = [entry for entry in state.entries if entry.seq > marks.summarized and entry.seq not in removed]
             _measure(state)
         case FacetsChanged(put=put):

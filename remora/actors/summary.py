@@ -10,9 +10,9 @@ from remora.messages import ChatDict
 from remora.models.ports import ChatModel, Line
 from remora.tokens import TokenCounter
 
-__all__ = ["DEFAULT_PROMPT", "ChatSummarizer", "shortened"]
+__all__ = ["DEFAULT_PROMPT", "ChatSummarizer", "refuses", "shortened"]
 
-DEFAULT_PROMPT = "Summarize the following conversation concisely:\n\n"
+DEFAULT_PROMPT = "Summarize the following conversation concisely, focusing on key facts and important information:\n\n"
 """Stands before the conversation's lines; `models.summary_prompt` gives another (S0.11, S1.27)."""
 _REFUSAL = re.compile(
     r"(i['\u2019]?m|i am) (sorry|unable|not able)|(sorry|unfortunately),? (but )?i|i (can['\u2019]?t|cannot|won['\u2019]?t)\b",
@@ -35,19 +35,25 @@ class ChatSummarizer:
         self._prompt = prompt
 
     async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
-        """One model call; the previous summary goes first, as a system message (S1.10)."""
+        """One model call: the previous summary first, as a system message (S1.10), then a line for each message (S0.11)."""
         messages: list[ChatDict] = []
         if previous:
             messages.append({"role": "system", "content": f"Previous summary: {previous}"})
-        said = "\n".join(f"{line.role}: {line.text}" for line in lines)
-        messages.append({"role": "user", "content": f"{self._prompt}{said}\n\nUse at most {max_tokens} tokens."})
+        messages.append({"role": "system", "content": f"Answer with the summary alone, in at most {max_tokens} tokens."})
+        said = "\n".join(f"{line.speaker}: {line.text}" for line in lines)
+        messages.append({"role": "user", "content": self._prompt + said})
         text = await self._model.complete(messages)
         if not isinstance(text, str) or not text.strip():
             raise ModelAnswerInvalid(f"{self.name} returned no summary")
         text = text.strip()
-        if len(text) < _LONGEST_REFUSAL and _REFUSAL.match(text):
+        if refuses(text):
             raise ModelAnswerInvalid(f"{self.name} refused to summarize")
         return text
+
+
+def refuses(text: str) -> bool:
+    """Whether a model's answer is none: it apologizes, briefly."""
+    return len(text) < _LONGEST_REFUSAL and _REFUSAL.match(text) is not None
 
 
 def shortened(text: str, max_tokens: int, counter: TokenCounter) -> str:

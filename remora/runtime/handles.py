@@ -1,85 +1,71 @@
-"""Handles: what an application holds of a user or a session. Making one does no I/O and starts no actor.
+"""Handles: what an application holds of a session. Making one does no I/O and starts no actor.
 
 The scope is the handle: there is no call that takes another user's id, so none can reach another user's data (S2.31).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 import anyio.to_thread
+import msgspec
 
-from remora.actors.planner import Context, Planner
-from remora.actors.protocol import Append, Clear, Flush, Inspect, Load, SessionView, Snapshot
-from remora.actors.recall import Memory, Recall
-from remora.config import Config
-from remora.errors import InvalidInput, InvalidMessage
-from remora.identity import SessionKey, key_digest, message_id, validated_id
-from remora.messages import Entry, Message, MessageLike, Receipt, encode_message, restore_message
-from remora.runtime.directory import Directory
-from remora.runtime.supervisor import Supervisor
-from remora.storage.ports import Journal, SessionListing
-from remora.tokens import TokenCounter, count_message
+from remora.actors.planner import Context
+from remora.actors.protocol import Append, Clear, Flush, Load, Snapshot
+from remora.actors.view import select
+from remora.errors import InvalidInput
+from remora.identity import key_digest, validated_id
+from remora.messages import Entry, Message, MessageLike, Receipt
+from remora.runtime.buffer_handle import BufferVerbs
+from remora.runtime.encoding import batch_of, encoded_entries
+from remora.runtime.long_term_handle import touched
+from remora.storage.ports import FoldFigures, earlier_buffer
+from remora.storage.records import Summary
 
-__all__ = ["Services", "Session", "User"]
+__all__ = ["Session", "SessionStatistics"]
 
-_INLINE_CHARACTERS = 16_000  # texts up to this are counted on the event loop: about a millisecond
-
-
-class Services(Protocol):
-    """What handles need of the runtime; each attribute raises `RuntimeClosed` while it is not open."""
-
-    @property
-    def config(self) -> Config:
-        """The configuration in force."""
-        ...
-
-    @property
-    def directory(self) -> Directory:
-        """Live sessions."""
-        ...
-
-    @property
-    def supervisor(self) -> Supervisor:
-        """Background jobs."""
-        ...
-
-    @property
-    def journal(self) -> Journal:
-        """The write-ahead journal."""
-        ...
-
-    @property
-    def planner(self) -> Planner:
-        """Context assembly."""
-        ...
-
-    @property
-    def recall(self) -> Recall | None:
-        """Search in long-term memory."""
-        ...
-
-    @property
-    def counter(self) -> TokenCounter:
-        """The token counter."""
-        ...
+_IN_THREAD = 200  # messages from which on decoding them is a thread's work
 
 
-class Session:
+class SessionStatistics(msgspec.Struct, frozen=True):
+    """A session in figures (S4.36, S1.19).
+
+    Attributes:
+        messages: ever taken; those deleted or rewound included.
+        buffered: messages in the buffer, `pending` ones included.
+        buffered_tokens: their size.
+        pending: folded messages that wait for their summary.
+        summary_tokens: size of the running summary and the entries.
+        folds: summaries that were made, and the tokens that they took and gave.
+        flushed: messages that long-term memory has, or will have: a job is journalled.
+        restated: how often the session was cleared, rewound, or something of it deleted.
+    """
+
+    messages: int
+    buffered: int
+    buffered_tokens: int
+    pending: int
+    summary_tokens: int
+    folds: FoldFigures
+    flushed: int
+    restated: int
+
+
+class Session(BufferVerbs):
     """One conversation. Get one from `User.session` or `Runtime.session`."""
 
-    __slots__ = ("_services", "key")
-
-    def __init__(self, services: Services, key: SessionKey) -> None:
-        self._services = services
-        self.key = key
+    __slots__ = ()
 
     def __repr__(self) -> str:
         return f"Session({self.key.user!r}, {self.key.session!r})"
 
     async def append(
-        self, messages: MessageLike | Iterable[MessageLike], *, key: str | None = None, timeout_s: float | None = None
+        self,
+        messages: MessageLike | Iterable[MessageLike],
+        *,
+        key: str | None = None,
+        allow_duplicates: bool = False,
+        timeout_s: float | None = None,
     ) -> Receipt:
         """Add one message or many, all or none; returns when they are durable (G3, G4).
 
@@ -89,45 +75,54 @@ class Session:
         Args:
             messages: dicts in the OpenAI chat format, or `Message` objects.
             key: idempotency key: a second append under it, restart or not, adds nothing and returns the original numbers.
+            allow_duplicates: take a message although one with its id is there; otherwise it is skipped, and the receipt has
+                the number of the one that is there (S4.11). Ids that were cleared or deleted may come again.
             timeout_s: seconds to wait; the configured default otherwise.
 
         Raises:
             InvalidMessage: one of them is no chat message; nothing was written.
             InvalidId: the key cannot be one.
+            RedactionFailed: the redaction hook failed on one of them; nothing was written.
             MailboxFull: the session is overloaded; nothing ran.
             CommitFailed: the journal refused it; nothing was written.
             OutcomeUnknown: it may have been written; retry with the same key.
         """
-        batch = _batch(messages)
+        batch = batch_of(messages)
         digest = None if key is None else key_digest(validated_id(key, "an idempotency key"))
-        counter, limit = self._services.counter, self._services.config.buffer.max_message_bytes
-        encoded = [encode_message(message, index=i, max_bytes=limit) for i, message in enumerate(batch)]
-        size = sum(entry.size for entry, _ in encoded)
-        if size <= _INLINE_CHARACTERS:
-            counts = [count_message(counter, chat) for _, chat in encoded]
-        else:
-            counts = await anyio.to_thread.run_sync(lambda: [count_message(counter, chat) for _, chat in encoded])
-        entries = tuple(
-            Entry(0, e.at_us, tokens, e.role, e.chat, e.meta, e.id, e.calls, e.answers)
-            for (e, _), tokens in zip(encoded, counts, strict=True)
-        )
-        request = Append(entries, digest, size, dedup_window=self._services.config.buffer.dedup_window)
+        entries = await encoded_entries(self._services, batch)
+        size = sum(entry.size for entry in entries)
+        window = self._services.config.buffer.dedup_window
+        request = Append(tuple(entries), digest, size, allow_duplicates=allow_duplicates, dedup_window=window)
         receipt: Receipt = await self._services.directory.ask(self.key, request, size=size, timeout_s=timeout_s)
         return receipt
 
-    async def load(self, query: str | None = None, *, max_tokens: int | None = None, timeout_s: float | None = None) -> Context:
+    async def load(
+        self,
+        query: str | None = None,
+        *,
+        max_tokens: int | None = None,
+        override: Sequence[MessageLike] | None = None,
+        messages: Sequence[MessageLike] | None = None,
+        at: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Context:
         """What a model should see now: summary, recent messages and, with a `query`, what was recalled for it.
 
-        Never waits for a model without a query (G5); with one, long-term memory has a deadline, and a tier that misses
+        Never waits for a model without a query (G5); with one, every other tier has a deadline, and a tier that misses
         it is left out and named in `Context.sources`.
 
         Args:
             query: what to recall for, usually the user's newest message.
             max_tokens: the budget; `buffer.token_limit` otherwise.
+            override: a conversation to be shown instead of the session's own, which stays as it is (S3.05).
+            messages: what memory blocks are asked about instead of the conversation (S3.21).
+            at: show the session as it was when this message was its newest.
             timeout_s: seconds to wait for the session; the configured default otherwise.
 
         Raises:
-            InvalidInput: a negative budget, or a query that is no text.
+            InvalidInput: a negative budget, a query that is no text, no such message, or memory blocks that must always be
+                shown and do not fit.
+            InvalidMessage: in `override` or `messages`.
             MailboxFull, OutcomeUnknown, CommitFailed: see `append`; reading changes nothing, so simply retry.
         """
         services = self._services
@@ -136,9 +131,23 @@ class Session:
             raise InvalidInput(f"max_tokens must not be negative, not {budget}")
         if query is not None and not isinstance(query, str):
             raise InvalidInput(f"query must be text, not {type(query).__name__}")
-        request = Load(services.planner.conversation_tokens(budget, query=query is not None))
-        snapshot: Snapshot = await services.directory.ask(self.key, request, timeout_s=timeout_s)
-        return await services.planner.assemble(self.key, snapshot, query, budget)
+        snapshot: Snapshot = await services.directory.ask(self.key, Load(budget), timeout_s=timeout_s)
+        if override is not None:
+            entries = await encoded_entries(services, batch_of(override)) if override else []
+            numbered = [entry.numbered(n) for n, entry in enumerate(entries, start=1)]
+            snapshot = _snapshot(numbered, None, (), budget, snapshot)
+        elif at is not None:
+            last = (await self.inspect()).last_seq
+            if not 0 <= at <= last:
+                raise InvalidInput(f"a session with {last} messages has no message {at}")
+            earlier = await earlier_buffer(services.journal, self.key, at, as_it_was=True)
+            snapshot = _snapshot(earlier.entries, earlier.summary, earlier.summaries, budget, snapshot)
+        about = None
+        if messages is not None:
+            about = await encoded_entries(services, batch_of(messages)) if messages else []
+        context: Context = await services.planner.assemble(self.key, snapshot, query, budget, about=about, own=override is None)
+        touched(services, self.key.user, context.memories)
+        return context
 
     async def clear(self, *, timeout_s: float | None = None) -> int:
         """Empty the buffer and the summary; returns how many messages left the buffer (S1.14).
@@ -162,24 +171,38 @@ class Session:
         count: int = await self._services.directory.ask(self.key, Flush(), timeout_s=timeout_s)
         return count
 
-    async def history(self) -> list[Message]:
-        """Every message ever appended and not forgotten, folded, cleared or not, oldest first, with their numbers."""
+    async def history(self, *, include_archived: bool = True, at: int | None = None) -> list[Message]:
+        """Every message ever appended and not deleted, rewound or forgotten, oldest first, with their numbers (S1.22).
+
+        Args:
+            include_archived: those that left the buffer (folded, cleared) as well.
+            at: as it was when this message was the newest: what was deleted or rewound later is there.
+        """
         view = await self.inspect()
         if view.last_seq == 0:
             return []
-        journal = self._services.journal
-        entries = await journal.read(self.key, 1, view.last_seq)
-        instance, sid = journal.instance, view.sid
+        first = 1 if include_archived else view.marks.summarized + 1
+        last = view.last_seq if at is None else min(at, view.last_seq)
+        entries = await self._services.journal.read(self.key, first, last, at=at)
+        if len(entries) < _IN_THREAD:
+            return self._restored(view.sid, entries)
+        return await anyio.to_thread.run_sync(self._restored, view.sid, entries)
 
-        def restore() -> list[Message]:
-            return [restore_message(entry, entry.id or message_id(instance, sid, entry.seq)) for entry in entries]
-
-        return restore() if len(entries) < 200 else await anyio.to_thread.run_sync(restore)
-
-    async def inspect(self) -> SessionView:
-        """How things stand: marks, what is buffered, what is pending, the summary. For people and tools."""
-        view: SessionView = await self._services.directory.ask(self.key, Inspect())
-        return view
+    async def stats(self) -> SessionStatistics:
+        """The session in figures (S4.36)."""
+        view = await self.inspect()
+        folds = await self._services.journal.folds(self.key)
+        summaries = [*([view.summary] if view.summary else []), *view.summaries]
+        return SessionStatistics(
+            messages=view.last_seq,
+            buffered=view.buffered + view.pending,
+            buffered_tokens=view.buffered_tokens + view.pending_tokens,
+            pending=view.pending,
+            summary_tokens=sum(one.tokens for one in summaries),
+            folds=folds,
+            flushed=min(view.marks.flushing, view.last_seq),
+            restated=view.marks.generation,
+        )
 
     async def settle(self) -> None:
         """Wait until this session's background work (folds, flushes) is done: for tests, scripts and shutdown.
@@ -190,57 +213,21 @@ class Session:
         await self._services.supervisor.settle(self.key)
 
 
-class User:
-    """One user: their sessions, and what was said in all of them. Get one from `Runtime.user`."""
-
-    __slots__ = ("_services", "id")
-
-    def __init__(self, services: Services, id_: str) -> None:
-        self._services = services
-        self.id = id_
-
-    def __repr__(self) -> str:
-        return f"User({self.id!r})"
-
-    def session(self, session: str) -> Session:
-        """A handle on one of the user's sessions; it exists from its first message on.
-
-        Raises:
-            InvalidId: the id cannot name a session.
-        """
-        return Session(self._services, SessionKey(self.id, validated_id(session, "a session id")))
-
-    async def sessions(self) -> Sequence[SessionListing]:
-        """The user's sessions, the one with the newest message last."""
-        return await self._services.journal.sessions(self.id)
-
-    async def recall(self, query: str, *, k: int = 5) -> list[Memory]:
-        """What was said before, in any of the user's sessions, that bears on `query`; best first.
-
-        Finds what is in long-term memory: what was folded, flushed, or left idle.
-
-        Raises:
-            InvalidInput: `k` is not positive, or the query is no text.
-            LongTermError: long-term memory failed, or is switched off.
-            ModelError: the embedder failed.
-        """
-        if not isinstance(query, str):
-            raise InvalidInput(f"query must be text, not {type(query).__name__}")
-        if k < 1:
-            raise InvalidInput(f"k must be positive, not {k}")
-        recall = self._services.recall
-        if recall is None:
-            raise InvalidInput("long-term memory is switched off: long_term.enabled is false")
-        return await recall(self.id, query, k=k)
-
-
-def _batch(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]:
-    if isinstance(messages, (Message, Mapping)):
-        return [messages]
-    found: object = messages
-    if isinstance(found, (str, bytes)) or not isinstance(messages, Iterable):
-        raise InvalidMessage(f"a message is a dict in the OpenAI chat format or a remora.Message, not {type(messages).__name__}")
-    batch = list(messages)
-    if not batch:
-        raise InvalidMessage("there is no message to append")
-    return batch
+def _snapshot(
+    entries: Sequence[Entry], summary: Summary | None, summaries: Sequence[Summary], budget: int, now: Snapshot
+) -> Snapshot:
+    """What `load` shows of another buffer than the one of `now`."""
+    tools = any(entry.calls or entry.answers for entry in entries)
+    shown = select(entries, sum(entry.tokens for entry in entries), summary, summaries, budget, tools=tools)
+    return Snapshot(
+        summary=shown.summary,
+        summaries=shown.summaries,
+        entries=shown.entries,
+        tokens=shown.tokens,
+        pending=0,
+        omitted=shown.omitted,
+        awaiting=shown.awaiting,
+        orphans=shown.orphans,
+        prefix_changed=True,
+        blocks=now.blocks,
+    )

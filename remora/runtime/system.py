@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import anyio
 import anyio.abc
@@ -20,42 +20,69 @@ from remora.actors.block_jobs import BlocksHandler
 from remora.actors.block_state import BlockSet, checked
 from remora.actors.block_view import BlockView
 from remora.actors.blocks import BlockServices, BlocksLike
+from remora.actors.cleanup import FifoCleanup
 from remora.actors.jobs import FlushHandler, SummarizeHandler
-from remora.actors.planner import Planner
+from remora.actors.kinds import ByKind
+from remora.actors.memories import PruneHandler, RecordHandler
+from remora.actors.planner import Planner, Tiers
 from remora.actors.policies import BufferPolicy, BufferPreset, PolicyLike, policy_of
 from remora.actors.protocol import Flush, Inspect, SessionView
 from remora.actors.recall import Recall
+from remora.actors.redaction import validated_hook
+from remora.actors.scoring import heuristic_score
 from remora.actors.session import BLOCKS_LANE, FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
-from remora.actors.summary import ChatSummarizer
+from remora.actors.summary import DEFAULT_PROMPT, ChatSummarizer
+from remora.actors.synopsis import SynopsisHandler
+from remora.actors.user import PRUNE_LANE, RECORD_LANE, SYNOPSIS_LANE, UserBehavior
+from remora.actors.user_protocol import Found, InspectUser, PruneNow, ReadSynopsis, SearchWorking, Synopsis, UserView
 from remora.config import Config
 from remora.errors import ConfigError, EmbedderChanged, ReentrantAsk, RuntimeClosed, StorageError
-from remora.identity import SessionKey, validated_id
+from remora.identity import SessionKey, UserKey, validated_id
 from remora.logs import get_logger
-from remora.messages import MessageLike, encode_message
+from remora.messages import ChatDict, MessageLike, encode_message, sound_text
 from remora.models.breaker import CircuitBreaker
+from remora.models.cache import CachingEmbedder
+from remora.models.compression import CompressionMeter, CompressionStatistics, LeadSummarizer, TailSummarizer
 from remora.models.extractive import ExtractiveSummarizer
-from remora.models.ports import ChatModelLike, Embedder, EmbedderLike, Summarizer, as_chat_model, as_embedder
+from remora.models.ports import (
+    ChatModel,
+    ChatModelLike,
+    Embedder,
+    EmbedderLike,
+    Summarizer,
+    as_chat_model,
+    as_embedder,
+    embed_texts,
+)
 from remora.runtime.actor import Turn
 from remora.runtime.clock import Clock, SystemClock
 from remora.runtime.containment import contained
 from remora.runtime.directory import Directory, DirectoryLimits, DirectoryStatistics
-from remora.runtime.handles import Session, User
+from remora.runtime.handles import Session
+from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, LogStatistics
 from remora.runtime.schedule import Schedule, TaskStatistics
+from remora.runtime.shared import SharedScope
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor, SupervisorStatistics
+from remora.runtime.user_handle import User
 from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
 from remora.storage.longterm import LanceStore
 from remora.storage.memory import MemoryJournal
-from remora.storage.ports import JournalCounts, LongTermStatistics, LongTermStore
-from remora.tokens import MEDIA_TOKENS, HeuristicCounter, MediaCounter, TiktokenCounter, TokenCounter, count_message
+from remora.storage.ports import Journal, JournalCounts, LongTermStatistics, LongTermStore
+from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter, count_message
 
-__all__ = ["Runtime", "RuntimeStatistics"]
+__all__ = ["JournalLike", "Runtime", "RuntimeStatistics"]
 
 _logger = get_logger("remora.runtime")
 _CHECKPOINT_S = 5.0
 _TAIL_CONCURRENCY = 16
+_PRUNE_CONCURRENCY = 2
+_DAY_S = 86_400.0
 _MOST_TAILS = 1_000_000
+
+JournalLike: TypeAlias = Journal | Callable[[], Awaitable[Journal]]
+"""A journal, or what opens one."""
 
 
 class RuntimeStatistics(msgspec.Struct, frozen=True):
@@ -65,19 +92,21 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
     log: LogStatistics
     supervisor: SupervisorStatistics
     schedule: dict[str, TaskStatistics]
+    compression: dict[str, CompressionStatistics]
+    """By the name of the strategy that made the summaries."""
 
 
 class _Parts(msgspec.Struct):
     """What is there while the runtime is open."""
 
-    journal: SqliteJournal | MemoryJournal
+    journal: Journal
     directory: Directory
     supervisor: Supervisor
     schedule: Schedule
     planner: Planner
     recall: Recall | None
     counter: TokenCounter
-    block_view: BlockView | None
+    meters: tuple[CompressionMeter, ...]
 
 
 class Runtime:
@@ -88,13 +117,22 @@ class Runtime:
         config: the configuration; `Config()` otherwise, changed by ``REMORA_…`` environment variables.
         chat_model: summarizes; an object with ``async complete(messages) -> str``, or a callable ``prompt -> str``.
             Without one, `models.summarizer` decides; the default is an extract that needs no model.
+        summarizer: makes the summaries, in a way of its own: a compression strategy (S4.34).
         embedder: an object with ``async embed(texts)``, ``name`` and ``dimension``, or a callable. Without one,
             `models.embedder` decides; the default is embedded.
+        store: keeps long-term memory, instead of LanceDB in the directory; its vectors have the embedder's dimension. The runtime
+            closes it at its end (S2.16).
         counter: counts tokens; `tokens.counter` decides otherwise.
         policy: what sessions keep and what becomes of the rest, one for all or a function of the session's key;
             `buffer.policy` decides otherwise.
         blocks: memory blocks (`remora.blocks`), which see what leaves a session's buffer and speak in its context: prototypes for
             all sessions, or a function of the session's key that gives the same ones each time.
+        redact: goes over every text of a message before the journal sees it; where it raises, the message is refused (S4.43).
+        redact_long_term: goes over what is left before long-term memory sees it.
+        scorer: says from 0 to 1 what a chat message is worth keeping (S4.35); `importance.score_messages` decides otherwise.
+        journal: a journal of your own instead of the embedded SQLite (S1.02, S3.26): an object that follows
+            `remora.storage.ports.Journal`, or an async callable that opens one. The runtime closes it on leaving; the directory
+            then holds long-term memory alone.
         clock: for tests.
         rng: for jitter; for tests.
 
@@ -109,10 +147,16 @@ class Runtime:
         *,
         config: Config | None = None,
         chat_model: ChatModelLike | None = None,
+        summarizer: Summarizer | None = None,
         embedder: EmbedderLike | None = None,
+        store: LongTermStore | None = None,
         counter: TokenCounter | None = None,
         policy: PolicyLike | None = None,
         blocks: BlocksLike | None = None,
+        redact: Callable[[str], str] | None = None,
+        redact_long_term: Callable[[str], str] | None = None,
+        scorer: Callable[[ChatDict], float] | None = None,
+        journal: JournalLike | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -127,19 +171,29 @@ class Runtime:
         self._config = config
         self._directory: Path | None = Path(directory if directory is not None else config.directory)
         self._chat_model = None if chat_model is None else as_chat_model(chat_model)
+        self._summarizer = summarizer
         self._given_embedder = None if embedder is None else as_embedder(embedder, dimension=config.models.embedding_dimension)
+        self._given_store = store
         self._given_counter = counter
+        self._redact = None if redact is None else validated_hook(redact)
+        self._redact_long_term = None if redact_long_term is None else validated_hook(redact_long_term)
+        self._scorer = heuristic_score if scorer is None and config.importance.score_messages else scorer
         self._policies = policy if policy is not None else policy_of(config.buffer)
         self._blocks: BlocksLike | None = blocks if blocks is None or callable(blocks) else checked(blocks) or None
+        if journal is not None and not callable(journal) and not hasattr(journal, "hydrate"):
+            raise ConfigError(f"journal must follow remora.storage.ports.Journal or open one, not {type(journal).__name__}")
+        self._given_journal = journal
         self._clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._parts: _Parts | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._ended = anyio.Event()
-        self._store: LanceStore | None = None
+        self._store: LongTermStore | None = None
         self._store_lock = anyio.Lock()
         self._embedder: Embedder | None = None
+        self._cached_embedder: CachingEmbedder | None = None
         self._shards = 0
+        self._grown: set[str] = set()
         self._closers: list[Any] = []
         self._lifetime: Any = None
         self._closed = False
@@ -177,6 +231,14 @@ class Runtime:
         """Short for ``runtime.user(user).session(session)``."""
         return self.user(user).session(session)
 
+    def shared(self, name: str) -> SharedScope:
+        """A handle on a memory that agents share, of any user or none (S4.33).
+
+        Raises:
+            InvalidId: the name cannot be one.
+        """
+        return SharedScope(self, validated_id(name, "a shared scope's name"))
+
     # -- what handles need --------------------------------------------------------------------------------------------
 
     @property
@@ -203,7 +265,7 @@ class Runtime:
         return self._open.supervisor
 
     @property
-    def journal(self) -> SqliteJournal | MemoryJournal:
+    def journal(self) -> Journal:
         """The write-ahead journal."""
         return self._open.journal
 
@@ -223,9 +285,24 @@ class Runtime:
         return self._open.counter
 
     @property
-    def block_view(self) -> BlockView | None:
-        """Memory blocks in a context; None where there are none."""
-        return self._open.block_view
+    def embedder(self) -> CachingEmbedder | None:
+        """The embedder, which keeps the vectors of the texts last asked for; None where there is none."""
+        return self._cached_embedder
+
+    @property
+    def clock(self) -> Clock:
+        """What the time is."""
+        return self._clock
+
+    @property
+    def redact(self) -> Callable[[str], str] | None:
+        """The redaction hook in front of the journal."""
+        return self._redact
+
+    @property
+    def scorer(self) -> Callable[[ChatDict], float] | None:
+        """What weighs messages at the door."""
+        return self._scorer
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -294,10 +371,12 @@ class Runtime:
                     await anyio.to_thread.run_sync(lock.release)
 
     @asynccontextmanager
-    async def _opened_journal(self) -> AsyncIterator[SqliteJournal | MemoryJournal]:
+    async def _opened_journal(self) -> AsyncIterator[Journal]:
         config = self._config.journal
-        journal: SqliteJournal | MemoryJournal
-        if self._directory is None:
+        journal: Journal
+        if self._given_journal is not None:
+            journal = await _opened(self._given_journal)
+        elif self._directory is None:
             journal = MemoryJournal()
         else:
             journal = await SqliteJournal.open(
@@ -314,18 +393,19 @@ class Runtime:
                         _logger.exception("close_failed")  # jobs that it leaves are still in the journal
                 await journal.aclose()
 
-    async def _build(self, journal: SqliteJournal | MemoryJournal) -> _Parts:
+    async def _build(self, journal: Journal) -> _Parts:
         config = self._config
         counter = self._given_counter
         if counter is None:
             counter = await anyio.to_thread.run_sync(self._make_counter)
-        if config.context.media_tokens != MEDIA_TOKENS:
-            counter = MediaCounter(counter, config.context.media_tokens)
         # in a thread: a model's module may bring half a framework along
-        summarizer, fallback = await anyio.to_thread.run_sync(self._make_summarizers, counter)
+        chat = await anyio.to_thread.run_sync(self._make_chat_model)
+        summarizer, fallback = self._make_summarizers(counter, chat)
         long_term = config.long_term.enabled
+        self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
+        if self._embedder is not None:
+            self._cached_embedder = CachingEmbedder(self._embedder, size=config.working.embedding_cache)
         if long_term:
-            self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
             await self._check_settings(journal)
         recount = None
         named = _counter_name(counter)
@@ -334,8 +414,17 @@ class Runtime:
         if await journal.setting("counters"):
             # Rows hold the figures of the counter that they were written under; a budget is kept by today's (G9).
             recount = partial(count_message, counter)
-        behavior = SessionBehavior(
+        sessions = SessionBehavior(
             self._policy, instance=journal.instance, flushes=long_term, blocks=self._blocks is not None, recount=recount
+        )
+        max_working_bytes = int(config.working.max_memory_mb * (1 << 20))
+        users = UserBehavior(
+            self._embedder.dimension if self._embedder else None,
+            embedder=_embedder_name(self._embedder),
+            max_bytes=max_working_bytes,
+            identity_ttl=config.synopsis.identity_ttl,
+            context_ttl=config.synopsis.context_ttl,
+            refresh_on_access=config.synopsis.refresh_on_access,
         )
 
         def decided(turn: Turn) -> None:
@@ -343,7 +432,7 @@ class Runtime:
             supervisor.submit(turn.jobs)
             supervisor.expedite(turn.expedite)
 
-        directory = Directory(behavior, journal, self._clock, self._limits(), decided)
+        directory = Directory(ByKind(sessions, users), journal, self._clock, self._limits(), decided)
         supervisor = Supervisor(journal, directory.tell, self._clock, self._rng)
         breaker = CircuitBreaker(
             self._clock, failures=config.supervisor.breaker_failures, rest_s=config.supervisor.breaker_rest_s
@@ -365,20 +454,44 @@ class Runtime:
         )  # fmt: skip
         concurrency = config.supervisor
         supervisor.add_lane(Lane(SUMMARIZE_LANE, summarize, concurrency=concurrency.summarize_concurrency, retry=retry))
+        synopsis = SynopsisHandler(
+            journal, chat, fallback, clock=self._clock, breaker=breaker, counter=counter,
+            max_tokens=config.synopsis.max_tokens, prompt=config.synopsis.prompt,
+        )  # fmt: skip
+        supervisor.add_lane(Lane(SYNOPSIS_LANE, synopsis, concurrency=concurrency.summarize_concurrency, retry=retry))
         schedule = Schedule(self._clock)
         schedule.every(_CHECKPOINT_S, "checkpoint", journal.checkpoint)
+        cleanup = FifoCleanup(directory, max_working_bytes)
+        schedule.every(config.working.fifo_interval_min * 60, "fifo_cleanup", cleanup)
         recall = None
         if long_term:
+            recall = Recall(self.long_term, self._cached_embedder, config.recall, importance_weight=config.importance.weight)
+            writers = SharedLocks()
             flush = FlushHandler(
                 journal, self.long_term, self._embedder, counter, window_chars=config.long_term.window_chars,
-                batch_tokens=config.buffer.token_flush_size, redact=None, written=lambda _: None,
+                batch_tokens=config.buffer.token_flush_size, redact=self._redact_long_term, written=self._written, users=writers,
             )  # fmt: skip
             supervisor.add_lane(Lane(FLUSH_LANE, flush, concurrency=concurrency.flush_concurrency, retry=retry))
-            recall = Recall(self.long_term, self._embedder, config.recall)
+            record = RecordHandler(
+                journal, self.long_term, self._embedder, redact=self._redact_long_term, written=self._written, users=writers
+            )
+            supervisor.add_lane(Lane(RECORD_LANE, record, concurrency=concurrency.flush_concurrency, retry=retry))
+
+            async def look_at_user(key: UserKey) -> UserView:
+                view: UserView = await directory.tell(key, InspectUser(), use=False)
+                return view
+
+            prune = PruneHandler(
+                journal, self.long_term, look_at_user, now=self._clock.time, importance=config.importance,
+                written=recall.written, users=writers,
+            )  # fmt: skip
+            supervisor.add_lane(Lane(PRUNE_LANE, prune, concurrency=_PRUNE_CONCURRENCY, retry=retry))
+            if config.long_term.max_user_rows:
+                schedule.every(config.long_term.prune_interval_s, "prune", self._prune)
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
         block_view = None
         if self._blocks is not None:
-            blocks = BlockSet(self._blocks, partial(self._block_services, counter))
+            blocks = BlockSet(self._blocks, partial(self._block_services, counter, chat))
             show = BlocksHandler(journal, directory.tell, blocks, batch_tokens=config.buffer.token_flush_size)
             # as many at once as summaries: what blocks wait for is the chat model as well
             supervisor.add_lane(Lane(BLOCKS_LANE, show, concurrency=concurrency.summarize_concurrency, retry=retry))
@@ -386,12 +499,25 @@ class Runtime:
                 blocks, count=partial(count_message, counter), method=config.context.insert_method,
                 timeout_s=config.context.block_timeout_s,
             )  # fmt: skip
-        planner = Planner(recall, counter, config.recall)
-        return _Parts(journal, directory, supervisor, schedule, planner, recall, counter, block_view)
 
-    def _block_services(self, counter: TokenCounter, key: SessionKey) -> BlockServices:
+        async def working(user: str, session: str, query: str) -> Sequence[Found]:
+            assert self._cached_embedder is not None
+            vector = (await embed_texts(self._cached_embedder, [sound_text(query)]))[0]
+            found: Sequence[Found] = await directory.tell(UserKey(user), SearchWorking(vector, config.working.k, session))
+            return found
+
+        async def known(user: str) -> Synopsis:
+            read: Synopsis = await directory.tell(UserKey(user), ReadSynopsis(self._clock.time()))
+            return read
+
+        searched = working if self._cached_embedder is not None else None
+        tiers = Tiers(recall=recall, working=searched, synopsis=known, blocks=block_view)
+        planner = Planner(tiers, counter, config)
+        return _Parts(journal, directory, supervisor, schedule, planner, recall, counter, (fallback, summarizer))
+
+    def _block_services(self, counter: TokenCounter, chat: ChatModel | None, key: SessionKey) -> BlockServices:
         long_term = self.long_term if self._config.long_term.enabled else None
-        return BlockServices(key.user, key.session, counter, self._chat_model, self._embedder, long_term)
+        return BlockServices(key.user, key.session, counter, chat, self._embedder, long_term)
 
     async def _run(self, parts: _Parts, left: Sequence[Job], *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """All background tasks, in a group of their own: closing cancels them and not the caller, whose group is the host's."""
@@ -426,18 +552,37 @@ class Runtime:
 
     def _make_counter(self) -> TokenCounter:
         tokens = self._config.tokens
-        return HeuristicCounter(tokens.unit) if tokens.counter == "heuristic" else TiktokenCounter(tokens.encoding)
+        media = {"image_url": tokens.image_tokens, "input_audio": tokens.audio_tokens, "file": tokens.file_tokens}
+        if tokens.counter == "heuristic":
+            return HeuristicCounter(tokens.unit, media_tokens=media)
+        return TiktokenCounter(tokens.encoding, media_tokens=media)
 
-    def _make_summarizers(self, counter: TokenCounter) -> tuple[Summarizer, Summarizer]:
-        fallback = ExtractiveSummarizer(counter.count)
+    def _make_summarizers(self, counter: TokenCounter, chat: ChatModel | None) -> tuple[CompressionMeter, CompressionMeter]:
+        """The configured summarizer, and the extract that stands in for it; the same where that is what is configured."""
+        models = self._config.models
+        fallback = CompressionMeter(ExtractiveSummarizer(counter.count), counter.count)
+        chosen: Summarizer
+        if self._summarizer is not None:
+            chosen = self._summarizer
+        elif chat is not None:
+            chosen = ChatSummarizer(chat, prompt=models.summary_prompt or DEFAULT_PROMPT)
+        elif models.summarizer == "lead":
+            chosen = LeadSummarizer(counter.count)
+        elif models.summarizer == "tail":
+            chosen = TailSummarizer(counter.count)
+        else:
+            return fallback, fallback
+        return CompressionMeter(chosen, counter.count), fallback
+
+    def _make_chat_model(self) -> ChatModel | None:
         if self._chat_model is not None:
-            return ChatSummarizer(self._chat_model), fallback
-        if self._config.models.summarizer == "openai":
-            chat = importlib.import_module("remora.models.openai").OpenAIChatModel(self._config.models)
-            self._closers.append(chat.aclose)
-            self._chat_model = chat
-            return ChatSummarizer(chat), fallback
-        return fallback, fallback
+            return self._chat_model
+        if self._config.models.summarizer != "openai":
+            return None
+        chat: Any = importlib.import_module("remora.models.openai").OpenAIChatModel(self._config.models)
+        self._closers.append(chat.aclose)
+        made: ChatModel = chat
+        return made
 
     def _make_embedder(self) -> Embedder | None:
         if self._given_embedder is not None:
@@ -453,9 +598,9 @@ class Runtime:
         found: Embedder = embedder
         return found
 
-    async def _check_settings(self, journal: SqliteJournal | MemoryJournal) -> None:
+    async def _check_settings(self, journal: Journal) -> None:
         """What was fixed when the directory was made must still hold."""
-        wanted = f"{self._embedder.name}/{self._embedder.dimension}" if self._embedder else "none/0"
+        wanted = _embedder_name(self._embedder)
         found = await journal.setting("embedder", wanted)
         if found != wanted:
             raise EmbedderChanged(
@@ -486,13 +631,16 @@ class Runtime:
             RuntimeClosed: the runtime is not open.
         """
         _ = self._open
+        if self._store is None and self._given_store is not None:
+            self._store = self._given_store
         if self._store is None:
             async with self._store_lock:
                 if self._store is None:
                     assert self._tasks is not None
                     tasks = self._tasks
+                    uri = self._config.long_term.uri.reveal()
                     store = await LanceStore.open(
-                        None if self._directory is None else self._directory / "longterm",
+                        None if self._directory is None else uri or self._directory / "longterm",
                         dimension=self._embedder.dimension if self._embedder else None,
                         config=msgspec.structs.replace(self._config.long_term, shards=self._shards),
                     )
@@ -512,6 +660,31 @@ class Runtime:
     async def _compact(self) -> None:
         if self._store is not None:
             await self._store.compact()
+
+    def _written(self, user: str) -> None:
+        """Something of the user's came into long-term memory, or may have."""
+        parts = self._parts  # None where a job ends because the runtime does
+        if parts is not None and parts.recall is not None:
+            parts.recall.written(user)
+        if self._config.long_term.max_user_rows:
+            self._grown.add(user)
+
+    async def _prune(self) -> None:
+        """Have long-term memory pruned where it has grown since the last round, and over its bound (S4.27)."""
+        parts, config = self._open, self._config.long_term
+        max_age_s = config.max_age_days * _DAY_S if config.prune == "age" else 0.0
+        store = await self.long_term()
+        for user in list(self._grown):
+            self._grown.discard(user)  # first: what comes meanwhile is for the next round
+            try:
+                rows = await store.rows(user)
+                too_old_us = (self._clock.time() - max_age_s) * 1_000_000 if max_age_s else 0.0
+                if len(rows) > config.max_user_rows or (rows and rows[0].created_us < too_old_us):
+                    order = PruneNow(config.max_user_rows, config.prune, max_age_s)
+                    await parts.directory.tell(UserKey(user), order, use=False)
+            except Exception:
+                self._grown.add(user)
+                raise
 
     async def _flush_tails(self) -> None:
         """Flush what sessions of an earlier run had not handed over, unless somebody talks to them first."""
@@ -535,6 +708,15 @@ class Runtime:
             for _ in range(_TAIL_CONCURRENCY):
                 group.start_soon(work)
 
+    def reschedule(self, task: str, seconds: float) -> None:
+        """Run a periodic task, ``fifo_cleanup`` for instance, each `seconds` from now on (S2.15); `statistics` names them all.
+
+        Raises:
+            InvalidInput: there is no such task, or the interval is no positive number.
+            RuntimeClosed: the runtime is not open.
+        """
+        self._open.schedule.change(task, seconds)
+
     # -- looking ----------------------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
@@ -549,9 +731,9 @@ class Runtime:
         """
         return count_message(self._open.counter, encode_message(message)[1])
 
-    async def counts(self) -> JournalCounts:
-        """How much the journal holds."""
-        return await self._open.journal.counts()
+    async def counts(self, user: str | None = None) -> JournalCounts:
+        """How much the journal holds, of everybody or of one user."""
+        return await self._open.journal.counts(user)
 
     async def long_term_statistics(self) -> LongTermStatistics:
         """How much long-term memory holds.
@@ -573,8 +755,17 @@ class Runtime:
             parts.journal.statistics(),
             parts.supervisor.statistics(),
             parts.schedule.statistics(),
+            {meter.name: meter.statistics() for meter in parts.meters},
         )
+
+
+def _embedder_name(embedder: Embedder | None) -> str:
+    return "none/0" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
 def _counter_name(counter: TokenCounter) -> str:
     return str(getattr(counter, "name", type(counter).__qualname__))
+
+
+async def _opened(journal: JournalLike) -> Journal:
+    return await journal() if callable(journal) else journal

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from remora.identity import SessionKey
 from remora.messages import Entry
 from remora.runtime.log import Job
 
@@ -129,10 +130,11 @@ class FlushSpec(msgspec.Struct, frozen=True, tag="flush"):
 
 
 class UnflushSpec(msgspec.Struct, frozen=True, tag="unflush"):
-    """Take messages that were deleted or rewound out of long-term memory."""
+    """Take messages that were deleted or rewound out of long-term memory, which has messages up to `flushing`."""
 
     sid: int
     seqs: tuple[int, ...]
+    flushing: int
 
 
 class EntryFlushSpec(msgspec.Struct, frozen=True, tag="entry_flush"):
@@ -349,9 +351,12 @@ class MemoriesRemoved(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """Messages of a session were taken out of long-term memory for good; the journal keeps them."""
+    """Messages of a session were taken out of long-term memory for good; the journal keeps them.
 
-    sid: int
+    It names the session instead of the actor's number: whoever prunes a user's memory works for the user's own actor.
+    """
+
+    key: SessionKey
     seqs: tuple[int, ...]
 
 

@@ -115,8 +115,8 @@ async def seen(chat: Session, name: str) -> list[int]:
 
 
 async def gathered(runtime: Runtime, chat: Session, *messages: dict[str, Any]) -> Gathered:
-    assert runtime.block_view is not None
-    return await runtime.block_view.gather(chat.key, (await chat.inspect()).blocks, messages)
+    assert runtime.planner._tiers.blocks is not None
+    return await runtime.planner._tiers.blocks.gather(chat.key, (await chat.inspect()).blocks, messages)
 
 
 async def text_of(runtime: Runtime, chat: Session, name: str, *messages: dict[str, Any]) -> str:
@@ -266,7 +266,7 @@ async def test_cleared_and_deleted_messages_are_not_shown(tmp_path: Path) -> Non
 async def test_without_blocks(tmp_path: Path) -> None:
     """S3.11, S3.12: without blocks there is no lane, no job and no state; what was cleared meanwhile is never shown later."""
     async with Runtime(tmp_path, config=config(), counter=WORDS) as runtime:
-        assert runtime.block_view is None
+        assert runtime.planner._tiers.blocks is None
         assert "blocks" not in runtime.statistics().supervisor.lanes
         chat = runtime.session("alice", "one")
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
@@ -364,7 +364,8 @@ async def test_wrong_blocks(tmp_path: Path) -> None:
 async def test_media_cost_what_is_configured(tmp_path: Path) -> None:
     """S3.32: what an image costs is configured, and an image in a message is stored and counted with it."""
     message = {"role": "user", "content": [{"type": "text", "text": "look here"}, IMAGE]}
-    async with Runtime(tmp_path / "a", config=config(context={"media_tokens": 10}), counter=WORDS) as runtime:
+    cheap = CallableCounter(str.split, media_tokens={"image_url": 10})
+    async with Runtime(tmp_path / "a", config=config(), counter=cheap) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append(message)
         assert (await chat.load()).tokens == 12
@@ -466,8 +467,8 @@ async def test_load_without_a_block_that_fails(tmp_path: Path) -> None:
 async def test_load_with_an_image(tmp_path: Path) -> None:
     """S3.13, S3.32: an image in static content is in the context, costs its estimate, and makes the message one of parts."""
     content: BlockContent = [{"type": "text", "text": "The plan:"}, IMAGE]
-    settings = config(context={"media_tokens": 50})
-    async with Runtime(tmp_path, config=settings, counter=WORDS, blocks=[StaticMemoryBlock(static_content=content)]) as runtime:
+    counter = CallableCounter(str.split, media_tokens={"image_url": 50})
+    async with Runtime(tmp_path, config=config(), counter=counter, blocks=[StaticMemoryBlock(static_content=content)]) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append(user("hello"))
         context = await chat.load()

@@ -152,7 +152,7 @@ async def test_golden_summary_buffer() -> None:
             {"role": "assistant", "content": texts[3]},
         ]
         assert len(model.requests) == 1
-        asked = model.requests[0][0]["content"]
+        asked = model.requests[0][-1]["content"]
         assert all(text in asked for text in texts[:3])
         assert texts[3] not in asked
 

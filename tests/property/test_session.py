@@ -10,20 +10,31 @@ import anyio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.planner import Planner
+from remora.actors.planner import Planner, Tiers
 from remora.actors.policies import BufferPolicy
-from remora.actors.protocol import Append, Clear, Flush, Load, Snapshot, SummaryReady
+from remora.actors.protocol import Append, Clear, Flush, Load, Remove, Replace, Rewind, Snapshot, SummaryReady, Truncate
 from remora.actors.session import SessionBehavior
 from remora.actors.state import SessionState
 from remora.cli.replay import split_tool_calls
-from remora.config import RecallConfig
+from remora.config import Config
+from remora.errors import InvalidInput
 from remora.identity import SessionKey
 from remora.messages import Receipt
 from remora.runtime.actor import Missing, Turn
 from remora.runtime.log import Job, Write
 from remora.storage.journal import SqliteJournal
 from remora.storage.memory import MemoryJournal
-from remora.storage.records import Appended, FlushSpec, IdLookup, Marks, OriginalAppend, SessionImage, SummarizeSpec
+from remora.storage.records import (
+    Appended,
+    FlushSpec,
+    IdLookup,
+    Marks,
+    OriginalAppend,
+    PastLookup,
+    Restated,
+    SessionImage,
+    SummarizeSpec,
+)
 from remora.tokens import count_message
 from tests.harness import COUNTER, append
 
@@ -55,6 +66,10 @@ steps = st.one_of(
     ),
     st.just(Clear()),
     st.just(Flush()),
+    st.integers(0, 5).map(Truncate),
+    st.lists(st.integers(0, 5), max_size=2).map(lambda places: Remove(tuple(places))),
+    st.integers(0, 20).map(Rewind),
+    st.lists(messages, max_size=2).map(lambda batch: Replace(append(*batch).entries, None, 10)),
     st.just("summarize"),
     st.just("late"),
 )
@@ -75,15 +90,22 @@ class Model:
         self.cleared_unflushed: set[int] = set()
 
     def look_up(self, query: Any) -> Any:
+        if isinstance(query, PastLookup):
+            journal = MemoryJournal()
+            for record in self.records:
+                journal._store(record)
+            return anyio.run(journal.fetch, KEY, query)
         if isinstance(query, IdLookup):
             entries = [entry for record in self.records if isinstance(record, Appended) for entry in record.entries]
-            return {entry.id: entry.seq for entry in entries if entry.id in query.ids and entry.seq > query.after}
+            gone = {seq for record in self.records if isinstance(record, Restated) for seq in record.removed}
+            kept = [entry for entry in entries if entry.seq > query.after and entry.seq not in gone]
+            return {entry.id: entry.seq for entry in kept if entry.id in query.ids}
         found = [record for record in self.records if isinstance(record, Appended) and record.key == query.digest]
         return OriginalAppend(*zip(*((entry.seq, entry.id) for entry in found[0].entries), strict=True)) if found else None
 
     def ask(self, message: Any) -> Any:
         outcome = self.actor.handle(self.state, message)
-        if isinstance(outcome, Missing):
+        while isinstance(outcome, Missing):
             self.actor.supply(self.state, outcome.query, self.look_up(outcome.query))
             outcome = self.actor.handle(self.state, message)
         assert isinstance(outcome, Turn)
@@ -117,15 +139,19 @@ class Model:
                 if isinstance(job.payload, SummarizeSpec):
                     assert self.ask(SummaryReady(job.payload, job.id, "S: ", "late", 3, False, "m")) is False
         else:
-            if isinstance(step, Clear):
-                self.cleared_unflushed.update(range(self.state.marks.flushing + 1, self.state.next_seq))
-            self.ask(step)
+            handed = self.state.marks.flushing
+            if isinstance(step, (Clear, Replace)):
+                self.cleared_unflushed.update(range(handed + 1, self.state.next_seq))
+            try:
+                self.ask(step)
+            except InvalidInput:
+                assert isinstance(step, (Remove, Rewind)), "places and numbers that are not there"
 
 
 def facts(state: SessionState) -> tuple[Any, ...]:
     return (
         state.sid, state.opened, state.marks, state.next_seq, state.entries, state.summary, state.keys, state.pending,
-        state.pending_tokens, state.live_tokens, state.tools, state.size,
+        state.pending_tokens, state.live_tokens, state.tools, state.size, state.ids, state.summaries,
     )  # fmt: skip
 
 
@@ -140,7 +166,9 @@ def test_marks_and_jobs_add_up(program: list[Any]) -> None:
         assert set(model.flushed) | model.cleared_unflushed >= set(range(1, state.marks.flushing + 1))
         assert not set(model.flushed) & model.cleared_unflushed
         assert state.live_tokens + state.pending_tokens == sum(entry.tokens for entry in state.entries)
-        assert [entry.seq for entry in state.entries] == list(range(state.marks.summarized + 1, state.next_seq))
+        gone = {seq for record in model.records if isinstance(record, Restated) for seq in record.removed}
+        left = [seq for seq in range(state.marks.summarized + 1, state.next_seq) if seq not in gone]
+        assert [entry.seq for entry in state.entries] == left
         assert state.summary is None or state.summary.text == "summary"
 
 
@@ -194,7 +222,7 @@ def test_budget_holds(program: list[Any], budget: int) -> None:
         model.step(step)
     snapshot = model.ask(Load(budget))
     assert isinstance(snapshot, Snapshot)
-    planner = Planner(None, COUNTER, RecallConfig())
+    planner = Planner(Tiers(), COUNTER, Config())
     context = anyio.run(planner.assemble, KEY, snapshot, None, budget)
     shown = context.messages[1:] if context.summary else context.messages
     counted = sum(count_message(COUNTER, message) for message in shown)

@@ -27,7 +27,7 @@ from remora.identity import SessionKey
 from remora.messages import ChatDict
 from remora.storage.records import Facet
 from remora.testing import HashEmbedder
-from remora.tokens import CallableCounter, HeuristicCounter, MediaCounter, TokenCounter, count_message
+from remora.tokens import CallableCounter, HeuristicCounter, TokenCounter, count_message
 
 pytestmark = pytest.mark.anyio
 KEY = SessionKey("alice", "one")
@@ -149,7 +149,7 @@ async def test_parts() -> None:
 async def test_an_image_costs_what_is_configured() -> None:
     """S3.32: the estimate for media counts against the room, and can be set."""
     static = StaticMemoryBlock(static_content=[IMAGE], priority=1)
-    cheap = MediaCounter(WORDS, 10)
+    cheap = CallableCounter(str.split, media_tokens={"image_url": 10})
     _, added, _ = await shown([static], 14, counter=cheap)
     assert added == 14
     fresh, _, sources = await shown([static], 14)

@@ -1,0 +1,110 @@
+"""From what a caller hands over to entries: checked, redacted, encoded once, counted once, and weighed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import anyio.to_thread
+import msgspec
+
+from remora.actors.redaction import redacted_chat, redacted_metadata
+from remora.actors.scoring import NEUTRAL_SCORE, validated_score
+from remora.config import Config
+from remora.errors import InvalidMessage
+from remora.logs import get_logger
+from remora.messages import ChatDict, Entry, Message, MessageLike, encode_message
+from remora.tokens import TokenCounter, count_message
+
+__all__ = ["Door", "batch_of", "encoded_entries"]
+
+_logger = get_logger("remora.door")
+_INLINE_CHARACTERS = 16_000  # texts up to this are counted on the event loop: about a millisecond
+
+
+class Door(Protocol):
+    """What stands at the door of a runtime."""
+
+    @property
+    def config(self) -> Config:
+        """For the largest message."""
+        ...
+
+    @property
+    def counter(self) -> TokenCounter:
+        """Counts tokens."""
+        ...
+
+    @property
+    def redact(self) -> Callable[[str], str] | None:
+        """Goes over every text before the journal sees it (S4.43)."""
+        ...
+
+    @property
+    def scorer(self) -> Callable[[ChatDict], float] | None:
+        """Says what a message is worth keeping (S4.35)."""
+        ...
+
+
+def batch_of(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]:
+    """One message or many, as a list.
+
+    Raises:
+        InvalidMessage: it is neither, or there is none.
+    """
+    if isinstance(messages, (Message, Mapping)):
+        return [messages]
+    found: object = messages
+    if isinstance(found, (str, bytes)) or not isinstance(messages, Iterable):
+        raise InvalidMessage(f"a message is a dict in the OpenAI chat format or a remora.Message, not {type(messages).__name__}")
+    batch = list(messages)
+    if not batch:
+        raise InvalidMessage("there is no message to append")
+    return batch
+
+
+async def encoded_entries(door: Door, batch: Sequence[MessageLike]) -> list[Entry]:
+    """The entries of a batch, not yet numbered. Batches over 16 000 characters are counted in a thread.
+
+    Raises:
+        InvalidMessage: one of them is no chat message.
+        RedactionFailed: the redaction hook failed on one of them.
+    """
+    limit = door.config.buffer.max_message_bytes
+    encoded = [encode_message(message, index=i, max_bytes=limit) for i, message in enumerate(batch)]
+    if door.redact is not None:
+        encoded = [_redacted(pair, i, door.redact, limit) for i, pair in enumerate(encoded)]
+    counter = door.counter
+
+    def count() -> list[int]:
+        return [count_message(counter, chat) for _, chat in encoded]
+
+    large = sum(entry.size for entry, _ in encoded) > _INLINE_CHARACTERS
+    counts = await anyio.to_thread.run_sync(count) if large else count()
+    scorer = door.scorer
+    return [
+        Entry(0, e.at_us, tokens, e.role, e.chat, e.meta, e.id, e.calls, e.answers, _score(scorer, chat))
+        for (e, chat), tokens in zip(encoded, counts, strict=True)
+    ]
+
+
+def _redacted(pair: tuple[Entry, ChatDict], index: int, redact: Callable[[str], str], limit: int) -> tuple[Entry, ChatDict]:
+    entry, chat = pair
+    message: dict[str, Any] = redacted_chat(chat, redact)
+    if entry.meta:
+        message["metadata"] = redacted_metadata(msgspec.msgpack.decode(entry.meta), redact)
+    if entry.id is not None:
+        message["id"] = entry.id
+    fresh, chat = encode_message(message, index=index, max_bytes=limit)
+    return msgspec.structs.replace(fresh, at_us=entry.at_us), chat
+
+
+def _score(scorer: Callable[[ChatDict], float] | None, chat: ChatDict) -> float:
+    """What a scorer says; one that fails leaves the message neutral, for what is said matters more than what it is worth."""
+    if scorer is None:
+        return NEUTRAL_SCORE
+    try:
+        return validated_score(scorer(chat), str(getattr(scorer, "__qualname__", type(scorer).__qualname__)))
+    except Exception:
+        _logger.exception("scorer_failed")
+        return NEUTRAL_SCORE

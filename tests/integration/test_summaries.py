@@ -1,0 +1,272 @@
+"""The summary buffer: what the model is asked, when, and what becomes of its answers, good and bad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from remora import BufferPolicy, Config, Message, Runtime
+from remora.models.ports import Line
+from remora.storage.records import SummarizeSpec
+from remora.testing import ChatResponse, ScriptedChatModel
+from tests.integration.test_buffers import PLAIN, Recording, said, session, user
+
+pytestmark = pytest.mark.anyio
+FAST = Config.from_dict(
+    {
+        "tokens": {"counter": "heuristic"},
+        "long_term": {"enabled": False},
+        "models": {"embedder": "none"},
+        "supervisor": {"backoff_s": 0.01, "max_backoff_s": 0.02, "max_attempts": 2},
+    }
+)
+SUMMARY = BufferPolicy.summary_buffer(50)
+LONG = "word " * 12  # 15 tokens
+
+
+async def test_the_prompt() -> None:
+    """S0.11, S1.10, S1.27: the prompt, a line for each message under the role's title, the previous summary in front of it."""
+    model = ScriptedChatModel(["first", "second"])
+    async with session(BufferPolicy.window(2, fold="summary"), chat_model=model) as chat:
+        await chat.append([user("I like tea."), Message.assistant("Noted."), user("b"), user("c")])
+        await chat.settle()
+        await chat.append(user("d"))
+        await chat.settle()
+    assert model.requests[0][-1]["content"] == (
+        "Summarize the following conversation concisely, focusing on key facts and important information:\n\n"
+        "User: I like tea.\nAssistant: Noted."
+    )
+    assert all("Previous summary" not in str(message["content"]) for message in model.requests[0])
+    assert model.requests[1][0] == {"role": "system", "content": "Previous summary: first"}
+    assert model.requests[1][-1]["content"].endswith("User: b")
+
+
+async def test_another_prompt_and_prefix() -> None:
+    """S0.11, S0.15, S1.13, S1.27: both can be configured."""
+    config = Config.from_dict(
+        {
+            "tokens": {"counter": "heuristic"},
+            "long_term": {"enabled": False},
+            "models": {"summary_prompt": "Fasse zusammen:\n"},
+            "buffer": {"summary_prefix": "Previous conversation summary: "},
+        }
+    )
+    model = ScriptedChatModel(["kurz"])
+    async with session(BufferPolicy.window(1, fold="summary"), config, chat_model=model) as chat:
+        await chat.append([user("a"), user("b")])
+        await chat.settle()
+        assert model.requests[0][-1]["content"] == "Fasse zusammen:\nUser: a"
+        assert (await chat.load()).messages[0]["content"] == "Previous conversation summary: kurz"
+
+
+async def test_any_callable_summarizes() -> None:
+    """S0.10, S0.12, S4.20: a plain function, an async one and an object are all chat models."""
+    asked: list[str] = []
+
+    def plain(prompt: str) -> str:
+        asked.append(prompt)
+        return "by a function"
+
+    async def waiting(prompt: str) -> str:
+        await anyio.lowlevel.checkpoint()
+        return "by a coroutine"
+
+    for model, text in (
+        (plain, "by a function"),
+        (waiting, "by a coroutine"),
+        (ScriptedChatModel(["by an object"]), "by an object"),
+    ):
+        async with session(BufferPolicy.window(1, fold="summary"), chat_model=model) as chat:
+            await chat.append([user("a"), user("b")])
+            await chat.settle()
+            assert (await chat.load()).summary == text
+    assert "User: a" in asked[0]
+
+
+async def test_below_the_limit_nobody_is_asked() -> None:
+    """S1.08, S1.17, S1.18, S1.23: at the limit no call; one over-long message, no call; what is kept is the original."""
+    async with session(SUMMARY, chat_model=ScriptedChatModel([])) as chat:
+        await chat.append(user("x" * 1000))
+        await chat.settle()
+        assert await chat.size() == 1
+    async with session(SUMMARY, chat_model=ScriptedChatModel([])) as chat:
+        texts = ["x" * 80, "y" * 80, "z" * 40]
+        await chat.append([user(text) for text in texts])  # 20 + 20 + 10: the limit itself
+        await chat.settle()
+        assert said(await chat.get_messages()) == texts
+    async with session(SUMMARY, chat_model=ScriptedChatModel(["summed up"])) as chat:
+        await chat.append([user(text) for text in texts])
+        await chat.append(user("over"))
+        await chat.settle()
+        context = await chat.load()
+        assert said(context.messages) == ["Summary of earlier conversation: summed up", "z" * 40, "over"]
+
+
+async def test_exhausted_script(caplog: pytest.LogCaptureFixture) -> None:
+    """S1.07, S1.23, S1.24, G6: an exhausted script fails as it says; no message is lost, and an extract stands in, visibly."""
+    model = ScriptedChatModel([ChatResponse("one", usage=3), "two"])
+    assert [await model.complete([user("a")]), await model.complete([user("b")])] == ["one", "two"]
+    with pytest.raises(Exception, match="scripted model exhausted responses"):
+        await model.complete([user("c")])
+    async with session(BufferPolicy.window(1, fold="summary"), FAST, chat_model=model) as chat:
+        assert (await chat.append([user("I was born in Faro."), user("b")])).seqs == (1, 2)
+        await chat.settle()
+        context = await chat.load()
+        assert context.sources["summary"].status == "degraded"
+        assert "Faro" in (context.summary or "")
+        assert said(await chat.history()) == ["I was born in Faro.", "b"]
+
+
+@pytest.mark.parametrize("answer", ["", "   \n", "I'm sorry, but I can't help with that.", "I cannot assist with this request."])
+async def test_empty_answers_and_refusals(answer: str) -> None:
+    """G6, S1.22: an empty text or a refusal is no summary: an extract stands in, says so, and the originals stay."""
+    async with session(BufferPolicy.window(1, fold="summary"), FAST, chat_model=lambda _: answer) as chat:
+        await chat.append([user("My badge number is 4711."), user("b")])
+        await chat.settle()
+        context = await chat.load()
+        assert context.sources["summary"].status == "degraded"
+        assert "4711" in (context.summary or "")
+        assert answer.strip() == "" or answer not in (context.summary or "")
+        assert len(await chat.history(include_archived=True)) == 2
+        assert (await chat.stats()).folds.degraded == 1
+
+
+async def test_endless_answer() -> None:
+    """G9, G6: a summary of a hundred thousand tokens is cut to what a summary may be."""
+    async with session(BufferPolicy.window(1, fold="summary"), chat_model=lambda _: "endless " * 100_000) as chat:
+        await chat.append([user("a"), user("b")])
+        await chat.settle()
+        view = await chat.inspect()
+        assert view.summary is not None
+        assert view.summary.tokens <= 800
+        assert (await chat.load(max_tokens=900)).tokens <= 900
+
+
+async def test_calls_and_tokens_are_counted(tmp_path: Path) -> None:
+    """S1.19, S0.26, S4.34: a session counts its summaries and what they cost, after a restart too; a runtime, the ratio."""
+    policy = BufferPolicy.summary_buffer(100)
+    async with Runtime(tmp_path, config=PLAIN, policy=policy, summarizer=Recording()) as runtime:
+        chat = runtime.session("alice", "chat")
+        for number in range(40):
+            await chat.append(user(f"{number} {LONG}"))
+        await chat.settle()
+        folds = (await chat.stats()).folds
+        assert 0 < folds.calls <= 40 * 15 // 50
+        assert folds.tokens_in > folds.calls * 50
+        measured = runtime.statistics().compression["recording"]
+        assert (measured.calls, measured.failures) == (folds.calls, 0)
+        assert measured.tokens_in > 0
+    async with Runtime(tmp_path, config=PLAIN, policy=policy, summarizer=Recording()) as runtime:
+        assert (await runtime.session("alice", "chat").stats()).folds == folds
+
+
+async def test_compression_strategies() -> None:
+    """S4.34: four strategies can be chosen; each makes less of what it is given, and says how much less."""
+    ratios = {}
+    for name in ("extractive", "lead", "tail"):
+        config = Config.from_dict(
+            {
+                "tokens": {"counter": "heuristic"},
+                "long_term": {"enabled": False},
+                "models": {"summarizer": name},
+                "buffer": {"summary_tokens": 120, "token_limit": 1000},
+            }
+        )
+        async with session(None, config) as chat:
+            for number in range(60):
+                await chat.append(
+                    user(f"On day {number} I went to place {number}. The weather was as one would expect it there.")
+                )
+            await chat.settle()
+            assert (await chat.load()).summary
+            measured = chat._services.statistics().compression[name]
+            assert measured.calls > 0
+            ratios[name] = measured.ratio
+    assert all(0 < ratio < 0.6 for ratio in ratios.values())
+
+
+async def test_the_slow_summarizer_is_not_on_the_way() -> None:
+    """S1.21, G5, S1.11: while a summary is being made, appends and loads go on, in order, and nothing is lost."""
+    opened = anyio.Event()
+
+    class Slow(Recording):
+        async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+            await opened.wait()
+            return await super().summarize(previous, lines, max_tokens=max_tokens)
+
+    async with session(BufferPolicy.window(2, fold="summary"), summarizer=Slow()) as chat:
+        with anyio.fail_after(30):
+            for number in range(50):
+                await chat.append(user(f"m{number}"))
+                assert said((await chat.load()).messages)[-1] == f"m{number}"
+        context = await chat.load()
+        assert context.pending == 1
+        assert said(context.messages) == [f"m{number}" for number in range(50)]
+        opened.set()
+        await chat.settle()
+        context = await chat.load()
+        assert (context.summary or "").split() + said(context.messages)[1:] == [f"m{number}" for number in range(50)]
+
+
+async def test_flush_batches(tmp_path: Path) -> None:
+    """S3.07, S3.08, S3.09, S3.10: the queue folds above 0.7 of the limit, not at it, and hands over a flush size at once."""
+    config = Config.from_dict(
+        {
+            "tokens": {"counter": "heuristic"},
+            "models": {"embedder": "none"},
+            "buffer": {"token_limit": 1000, "token_flush_size": 100, "summary_tokens": 50},
+        }
+    )
+    assert (Config().buffer.token_limit, Config().buffer.fold_ratio, Config().buffer.token_flush_size) == (30_000, 0.7, 3_000)
+    async with Runtime(tmp_path, config=config) as runtime:
+        store: Any = await runtime.long_term()
+        handed: list[int] = []
+        add = store.add
+
+        async def recorded(rows: Any, vectors: Any, *, doubtful: bool) -> None:
+            handed.append(sum(len(row.content) // 4 for row in rows))
+            await add(rows, vectors, doubtful=doubtful)
+
+        store.add = recorded
+        chat = runtime.session("alice", "chat")
+        for _ in range(70):
+            await chat.append(user("word " * 8))  # 10 tokens
+        await chat.settle()
+        assert (await chat.inspect()).buffered_tokens == 700
+        assert handed == []
+        await chat.append(user("one"))
+        await chat.settle()
+        assert sum(handed) >= 300
+        assert all(tokens <= 100 for tokens in handed)
+        await chat.append([user("small"), user("x" * 1600)])
+        await chat.settle()
+        assert (await chat.inspect()).buffered_tokens <= 700
+
+
+async def test_stale_summary_is_dropped_after_a_delete() -> None:
+    """G5, S4.12: what was deleted while its summary was being made is in no summary."""
+    asked = anyio.Event()
+    answers = ["secret leaked", "clean"]
+
+    class Slow(Recording):
+        async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+            self.given.append((previous, [line.text for line in lines]))
+            asked.set()
+            if len(self.given) == 1:
+                await anyio.sleep_forever()
+            return answers[len(self.given) - 1]
+
+    slow = Slow()
+    async with session(BufferPolicy.window(2, fold="summary"), summarizer=slow) as chat:
+        await chat.append([user("secret"), user("b"), user("c"), user("d")])
+        await asked.wait()
+        await chat.delete(0)
+        await chat.settle()
+        assert slow.given[1][1] == ["b"]
+        assert (await chat.load()).summary == "clean"
+        jobs = await chat._services.journal.jobs()
+        assert [job for job in jobs if isinstance(job.payload, SummarizeSpec)] == []
