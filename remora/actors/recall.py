@@ -12,7 +12,7 @@ from remora.actors.fusion import Ranked, fuse
 from remora.config import RecallConfig
 from remora.messages import sound_text
 from remora.models.ports import Embedder, embed_texts
-from remora.storage.ports import EVERYTHING, LongTermStore, MemoryRow, Scope
+from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope
 
 __all__ = ["Memory", "Recall"]
 
@@ -142,7 +142,8 @@ class Recall:
         Raises:
             LongTermError: the store failed.
         """
-        return [_memory(row, 0.0, {}) for row in await (await self._store()).rows(user, scope)]
+        rows = await (await self._store()).rows(user, scope)
+        return [_memory(row, 0.0, {}) for row in rows if row.memory_type != BLOCK_TYPE]
 
     def written(self, user: str) -> None:
         """Something of the user's was written, or may have been: no result from before it is served any more (S4.39)."""
@@ -160,7 +161,8 @@ class Recall:
             vector = (await embed_texts(self._embedder, [query]))[0]
             if not vector.any():  # no word that the embedder knows: it would be equally near to everything
                 vector = None
-        candidates = await store.search(user, query, vector, depth=self._config.depth, scope=scope)
+        found = await store.search(user, query, vector, depth=self._config.depth, scope=scope)
+        candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]
         ranked = self._weighed(fuse(candidates, self._config, query))
         return _Found(tuple(_once([_memory(one.row, one.score, one.parts) for one in ranked])), whole=True)
 
