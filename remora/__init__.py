@@ -9,9 +9,10 @@ async with remora.Runtime("memory/") as runtime:
 from __future__ import annotations
 
 from remora import errors
-from remora.actors.planner import Context, Source
+from remora.actors.planner import Context
 from remora.actors.policies import BufferPolicy, BufferPreset
 from remora.actors.recall import Memory
+from remora.actors.sources import Source
 from remora.config import Config
 from remora.messages import Message, Receipt
 from remora.runtime.handles import Session, User

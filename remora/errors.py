@@ -18,6 +18,7 @@ from __future__ import annotations
 from pathlib import Path
 
 __all__ = [
+    "BlockFailed",
     "CommitFailed",
     "ConfigError",
     "DirectoryLocked",
@@ -256,6 +257,23 @@ class LongTermError(StorageError):
 
     def __init__(self, text: str, *, retryable: bool) -> None:
         super().__init__(text)
+        self.retryable = retryable
+
+
+# -- memory blocks ----------------------------------------------------------------------------------------------------
+
+
+class BlockFailed(RemoraError, RuntimeError):
+    """A memory block did not take in what it was shown; it is shown it again with the next job of its session (S3.12).
+
+    Attributes:
+        blocks: which ones.
+        retryable: whether the same may succeed later.
+    """
+
+    def __init__(self, text: str, *, blocks: tuple[str, ...], retryable: bool) -> None:
+        super().__init__(text)
+        self.blocks = blocks
         self.retryable = retryable
 
 

@@ -15,45 +15,31 @@ out and named in `sources`; the conversation itself never waits for any of them 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal
 
 import anyio
 import msgspec
 
+from remora.actors.block_view import BlockView, FittedBlocks, Gathered
 from remora.actors.buffer import newest, units
 from remora.actors.protocol import Snapshot
 from remora.actors.recall import Memory, Recall
+from remora.actors.sources import Source
 from remora.actors.user_protocol import Found, Synopsis
 from remora.config import Config
 from remora.errors import LongTermError, ModelError
 from remora.identity import SessionKey
 from remora.logs import get_logger
 from remora.messages import ChatDict, Entry, decode_chat
-from remora.storage.records import Facet, Summary
+from remora.storage.records import Summary
 from remora.tokens import TokenCounter, count_message
 
-__all__ = ["Blocks", "Context", "Planner", "Source", "Tiers", "synopsis_text"]
+__all__ = ["Context", "Planner", "Source", "Tiers", "synopsis_text"]
 
 _logger = get_logger("remora.planner")
 _RECALL_HEAD = "Possibly relevant, from what is known of this user and earlier conversations:"
 _FRONTS = 10_000  # sessions whose last front is remembered
-
-
-class Source(msgspec.Struct, frozen=True):
-    """What one tier gave to a context.
-
-    Attributes:
-        status: ``ok``; ``late``: it missed its deadline and was left out; ``failed``: so was it; ``degraded``: an extract
-            stands in for the configured model's answer; ``pending``: it is being made; ``omitted``: it did not fit;
-            ``off``: not asked for, or switched off.
-        count: messages, memories or blocks that it gave.
-        detail: what went wrong.
-    """
-
-    status: Literal["ok", "late", "failed", "degraded", "pending", "omitted", "off"]
-    count: int = 0
-    detail: str = ""
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -88,40 +74,6 @@ class Context(msgspec.Struct, frozen=True):
     synopsis: Synopsis | None = None
 
 
-class FittedBlocks(Protocol):
-    """Blocks as they will be shown."""
-
-    @property
-    def tokens(self) -> int:
-        """What they cost."""
-        ...
-
-    @property
-    def sources(self) -> Mapping[str, Source]:
-        """What each gave."""
-        ...
-
-
-class Blocks(Protocol):
-    """The session's memory blocks; see `remora.actors.block_view`."""
-
-    async def gather(self, key: SessionKey, states: Sequence[Facet], messages: Sequence[Entry]) -> Any:
-        """Ask every block what it has to say."""
-        ...
-
-    async def fit(self, gathered: Any, room: int, budget: int) -> FittedBlocks:
-        """Truncate by priority until they fit into `room` tokens; blocks of priority 0 stay, whatever the room.
-
-        Raises:
-            InvalidInput: those of priority 0 alone exceed `budget`.
-        """
-        ...
-
-    def insert(self, messages: list[ChatDict], fitted: Any) -> tuple[list[ChatDict], int]:
-        """The messages with the blocks in them, and by how many tokens they grew."""
-        ...
-
-
 class Tiers(msgspec.Struct, frozen=True):
     """Where contexts are gathered from, beside the session itself; None for a tier that is not there.
 
@@ -135,7 +87,7 @@ class Tiers(msgspec.Struct, frozen=True):
     recall: Recall | None = None
     working: Callable[[str, str, str], Awaitable[Sequence[Found]]] | None = None
     synopsis: Callable[[str], Awaitable[Synopsis]] | None = None
-    blocks: Blocks | None = None
+    blocks: BlockView | None = None
 
 
 class _Gathered:
@@ -145,7 +97,7 @@ class _Gathered:
         self.memories: Sequence[Memory] = ()
         self.working: Sequence[Found] = ()
         self.synopsis: Synopsis | None = None
-        self.blocks: Any = None
+        self.blocks = Gathered()
         self.sources: dict[str, Source] = {name: Source("off") for name in ("synopsis", "working", "long_term")}
 
 
@@ -197,7 +149,7 @@ class Planner:
             InvalidInput: memory blocks of priority 0 do not fit.
         """
         if query is None and self._tiers.blocks is None:
-            return self._context(key, snapshot, _Gathered(), snapshot.entries, list(_summaries(snapshot)), [], None, 0)
+            return self._context(key, snapshot, _Gathered(), snapshot.entries, _summaries(snapshot), [], None, 0, None)
         gathered = await self._gather(key, snapshot, query, max_tokens, about, own=own)
         return await self._fit(key, snapshot, gathered, max_tokens)
 
@@ -243,7 +195,8 @@ class Planner:
 
         async def blocks() -> None:
             assert tiers.blocks is not None
-            found.blocks = await tiers.blocks.gather(key, snapshot.blocks, snapshot.entries if about is None else about)
+            chats = [decode_chat(entry.chat) for entry in (snapshot.entries if about is None else about)]
+            found.blocks = await tiers.blocks.gather(key, snapshot.blocks, chats)
 
         async with anyio.create_task_group() as tasks:
             if tiers.blocks is not None:
@@ -260,45 +213,51 @@ class Planner:
     # -- fitting ------------------------------------------------------------------------------------------------------
 
     async def _fit(self, key: SessionKey, snapshot: Snapshot, gathered: _Gathered, budget: int) -> Context:
-        config, tiers = self._config, self._tiers
+        config, blocks = self._config, self._tiers.blocks
         entries = snapshot.entries
-        left = budget
-        fixed: FittedBlocks | None = None
-        if tiers.blocks is not None:
-            fixed = await tiers.blocks.fit(gathered.blocks, 0, budget)
-            left -= fixed.tokens
-        synopsis = self._synopsis_message(gathered, min(left, max(budget // 4, 0)))
+        kept = 0
+        if blocks is not None:
+            kept = await blocks.size_of_kept(gathered.blocks)
+            if kept > budget:
+                await blocks.fit(gathered.blocks, budget)  # raises, and says how much they need
+        left = budget - kept
+        synopsis = self._synopsis_message(gathered, min(left, budget // 4))
         if synopsis is not None:
             left -= synopsis[1]
         first = _recent(entries, config.context.recent)
         first += newest(entries[first:], left)
         left -= sum(entry.tokens for entry in entries[first:])
         summaries: list[Summary] = []
-        for one in reversed(list(_summaries(snapshot))):
+        for one in reversed(_summaries(snapshot)):
             if one.tokens > left:
                 break
             summaries.insert(0, one)
             left -= one.tokens
         older = sum(entry.tokens for entry in entries[:first])
-        fitted = fixed
-        if tiers.blocks is not None and fixed is not None:
-            share = int(budget * config.context.blocks_share)
-            recall_share = int(budget * config.recall.context_share) if gathered.memories or gathered.working else 0
-            room = max(left - older - recall_share, min(left, share))
-            fitted = await tiers.blocks.fit(gathered.blocks, fixed.tokens + room, budget)
-            left -= fitted.tokens - fixed.tokens
-        room = max(left - older, min(left, int(budget * config.recall.context_share)))
-        lines = self._ranked(gathered)
+        recall_share = int(budget * config.recall.context_share)
+        wanted = recall_share if gathered.memories or gathered.working else 0
+        room = max(left - older - wanted, min(left, int(budget * config.context.blocks_share)))
+        fitted = FittedBlocks()
+        if blocks is not None:
+            fitted = await blocks.fit(gathered.blocks, kept + room)
+            left -= blocks.insert((), fitted)[1] - kept
+        room = max(left - older, min(left, recall_share))
         # What of the older conversation will be shown needs not be recalled; its place in the budget depends on what is.
         shown = {(key.session, entry.seq) for entry in entries[first:]}
-        message, taken, cost = self._fitted([one for one in lines if not _among(one, shown)], room)
+        message, taken, cost = self._fitted([one for one in self._ranked(gathered) if not _among(one, shown)], room)
         start = newest(entries[:first], left - cost)
         shown.update((key.session, entry.seq) for entry in entries[start:first])
         if any(_among(one, shown) for one in taken):
             message, taken, cost = self._fitted([one for one in taken if not _among(one, shown)], cost)
-        return self._context(
-            key, snapshot, gathered, entries[start:], summaries, taken, message, cost, synopsis=synopsis, blocks=fitted
-        )
+        context = self._context(key, snapshot, gathered, entries[start:], summaries, taken, message, cost, synopsis)
+        if blocks is None:
+            return context
+        messages, grown = blocks.insert(context.messages, fitted)
+        if context.tokens + grown > budget:  # two texts that became one may cost a little more than both
+            fitted = await blocks.fit(gathered.blocks, budget - context.tokens, context.messages)
+            messages, grown = blocks.insert(context.messages, fitted)
+        sources = {**context.sources, **fitted.sources}
+        return msgspec.structs.replace(context, messages=messages, tokens=context.tokens + grown, sources=sources)
 
     def _context(
         self,
@@ -310,9 +269,7 @@ class Planner:
         taken: Sequence[_Recalled],
         recalled: ChatDict | None,
         cost: int,
-        *,
-        synopsis: tuple[ChatDict, int] | None = None,
-        blocks: FittedBlocks | None = None,
+        synopsis: tuple[ChatDict, int] | None,
     ) -> Context:
         messages: list[ChatDict] = []
         sources: dict[str, Source] = {"summary": Source("off"), **gathered.sources}
@@ -339,11 +296,6 @@ class Planner:
             if messages and messages[-1]["role"] == "user":
                 at -= 1
             messages.insert(at, recalled)
-        if blocks is not None:
-            assert self._tiers.blocks is not None
-            sources.update(blocks.sources)
-            messages, grown = self._tiers.blocks.insert(messages, blocks)
-            tokens += grown
         return Context(
             messages=messages,
             tokens=tokens,
@@ -369,7 +321,7 @@ class Planner:
     ) -> bool:
         """Whether the front is another one than at the last load: the session knows of its own part, this of the rest."""
         front = 0
-        if synopsis is not None or len(entries) < len(snapshot.entries) or len(summaries) < len(list(_summaries(snapshot))):
+        if synopsis is not None or len(entries) < len(snapshot.entries) or len(summaries) < len(_summaries(snapshot)):
             first = entries[0].seq if entries else 0
             front = hash((synopsis[0]["content"] if synopsis else "", first, len(summaries)))
         changed = snapshot.prefix_changed or self._fronts.get(key, 0) != front

@@ -143,10 +143,10 @@ class SummaryReady(msgspec.Struct, frozen=True):
 
 
 class BlocksReady(msgspec.Struct, frozen=True):
-    """Memory blocks have seen messages: what they are now. Replies nothing."""
+    """Memory blocks have seen messages: what they are now; with a `job`, that job is done. Replies nothing."""
 
     states: tuple[Facet, ...]
-    job: str
+    job: str | None = None
 
 
 # -- replies ------------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ class Recall:
             if not vector.any():  # no word that the embedder knows: it would be equally near to everything
                 vector = None
         candidates = await store.search(user, query, vector, depth=self._config.depth)
-        ranked = fuse(candidates, self._config)
+        ranked = fuse(candidates, self._config, query)
         return [
             Memory(
                 text=one.row.content,

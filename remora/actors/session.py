@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from remora.actors.block_state import joined, unseen_facet, unseen_of
 from remora.actors.buffer import closed_length, units
 from remora.actors.policies import BufferPolicy
 from remora.actors.protocol import (
@@ -179,7 +180,8 @@ class SessionBehavior:
             case SummaryReady():
                 return self._summary_ready(state, message)
             case BlocksReady():
-                return Turn(None, [FacetsChanged(state.sid, message.states), JobDone(message.job)])
+                changed = [FacetsChanged(state.sid, message.states)] if message.states else []
+                return Turn(None, [*changed, *([JobDone(message.job)] if message.job is not None else [])])
             case _:
                 raise TypeError(f"a session has no answer to {type(message).__name__}")
 
@@ -408,12 +410,20 @@ class SessionBehavior:
         # What is cleared is not flushed later: long-term memory has what was folded or handed over before.
         marks = Marks(state.marks.generation + 1, last, last, max(state.marks.flushing, last), last)
         cancelled = self._jobs_under_way(state)
-        records = [Cleared(state.sid, marks, cancelled, last), *self._withheld(state, state.marks.flushing + 1, last)]
+        unflushed = self._withheld(state, state.marks.flushing + 1, last)
+        records = [Cleared(state.sid, marks, cancelled, last), *unflushed, *self._unseen(state, last)]
         return Turn(len(state.entries), records, cancel=cancelled)
 
     def _withheld(self, state: SessionState, first: int, last: int) -> tuple[Pruned, ...]:
         """That long-term memory is never to have messages `first`…`last`: the flush mark, which passes them, does not say so."""
         return (Pruned(state.sid, tuple(range(first, last + 1))),) if first <= last else ()
+
+    def _unseen(self, state: SessionState, through: int) -> list[FacetsChanged]:
+        """What left the buffer up to `through` without a job is not for memory blocks, not even for one that comes later."""
+        if not self._blocks:
+            return []
+        ranges = joined((*unseen_of(state.blocks.values(), state.marks.cleared), (state.marks.folding + 1, through)))
+        return [FacetsChanged(state.sid, (unseen_facet(ranges),))]
 
     def _remove(self, state: SessionState, message: Remove) -> Turn:
         outside = tuple(place for place in message.places if not 0 <= place < len(state.entries))
@@ -482,6 +492,9 @@ class SessionBehavior:
         left = [entry for entry in entries if entry.seq > moved and entry.seq not in gone]
         cancelled = self._jobs_under_way(state)
         records: list[Any] = [Restated(state.sid, after, state.next_seq - 1, removed, summary, summaries, cancelled, jobs)]
+        if earlier is not None and (unseen := unseen_of(state.blocks.values(), 0)):  # what was cleared may be back
+            clipped = joined((first, min(through, moved)) for first, through in unseen)
+            records.append(FacetsChanged(state.sid, (unseen_facet(clipped),)))
         if state.policy.due(sum(entry.tokens for entry in left), len(left)):
             fold = self._fold(state, left, after)
             if fold is not None:
@@ -502,6 +515,7 @@ class SessionBehavior:
             summary = msgspec.structs.replace(summary, first=min(1, last), through=last)
         records.append(Restated(state.sid, marks, last, (), summary, (), cancelled, ()))
         records.extend(self._withheld(state, state.marks.flushing + 1, last))
+        records.extend(self._unseen(state, last))
         if entries:
             records.append(Appended(state.sid, entries, None))
         receipt = Receipt(seqs, self._ids(state, seqs, (entry.id for entry in entries)))

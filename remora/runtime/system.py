@@ -16,6 +16,10 @@ import anyio.abc
 import anyio.to_thread
 import msgspec
 
+from remora.actors.block_jobs import BlocksHandler
+from remora.actors.block_state import BlockSet, checked
+from remora.actors.block_view import BlockView
+from remora.actors.blocks import BlockServices, BlocksLike
 from remora.actors.jobs import FlushHandler, SummarizeHandler
 from remora.actors.planner import Planner, Tiers
 from remora.actors.policies import BufferPolicy, BufferPreset, PolicyLike, policy_of
@@ -23,7 +27,7 @@ from remora.actors.protocol import Flush, Inspect, SessionView
 from remora.actors.recall import Recall
 from remora.actors.redaction import validated_hook
 from remora.actors.scoring import heuristic_score
-from remora.actors.session import FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
+from remora.actors.session import BLOCKS_LANE, FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
 from remora.actors.summary import DEFAULT_PROMPT, ChatSummarizer
 from remora.config import Config
 from remora.errors import ConfigError, EmbedderChanged, ReentrantAsk, RuntimeClosed, StorageError
@@ -95,6 +99,8 @@ class Runtime:
         counter: counts tokens; `tokens.counter` decides otherwise.
         policy: what sessions keep and what becomes of the rest, one for all or a function of the session's key;
             `buffer.policy` decides otherwise.
+        blocks: memory blocks (`remora.blocks`), which see what leaves a session's buffer and speak in its context: prototypes for
+            all sessions, or a function of the session's key that gives the same ones each time.
         redact: goes over every text of a message before the journal sees it; where it raises, the message is refused (S4.43).
         redact_long_term: goes over what is left before long-term memory sees it.
         scorer: says from 0 to 1 what a chat message is worth keeping (S4.35); `importance.score_messages` decides otherwise.
@@ -116,6 +122,7 @@ class Runtime:
         embedder: EmbedderLike | None = None,
         counter: TokenCounter | None = None,
         policy: PolicyLike | None = None,
+        blocks: BlocksLike | None = None,
         redact: Callable[[str], str] | None = None,
         redact_long_term: Callable[[str], str] | None = None,
         scorer: Callable[[ChatDict], float] | None = None,
@@ -140,6 +147,7 @@ class Runtime:
         self._redact_long_term = None if redact_long_term is None else validated_hook(redact_long_term)
         self._scorer = heuristic_score if scorer is None and config.importance.score_messages else scorer
         self._policies = policy if policy is not None else policy_of(config.buffer)
+        self._blocks: BlocksLike | None = blocks if blocks is None or callable(blocks) else checked(blocks) or None
         self._clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._parts: _Parts | None = None
@@ -351,7 +359,9 @@ class Runtime:
         if await journal.setting("counters"):
             # Rows hold the figures of the counter that they were written under; a budget is kept by today's (G9).
             recount = partial(count_message, counter)
-        behavior = SessionBehavior(self._policy, instance=journal.instance, flushes=long_term, recount=recount)
+        behavior = SessionBehavior(
+            self._policy, instance=journal.instance, flushes=long_term, blocks=self._blocks is not None, recount=recount
+        )
 
         def decided(turn: Turn) -> None:
             supervisor.cancel(turn.cancel)
@@ -391,8 +401,22 @@ class Runtime:
             supervisor.add_lane(Lane(FLUSH_LANE, flush, concurrency=concurrency.flush_concurrency, retry=retry))
             recall = Recall(self.long_term, self._embedder, config.recall)
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
-        planner = Planner(Tiers(recall=recall), counter, config)
+        block_view = None
+        if self._blocks is not None:
+            blocks = BlockSet(self._blocks, partial(self._block_services, counter))
+            show = BlocksHandler(journal, directory.tell, blocks, batch_tokens=config.buffer.token_flush_size)
+            # as many at once as summaries: what blocks wait for is the chat model as well
+            supervisor.add_lane(Lane(BLOCKS_LANE, show, concurrency=concurrency.summarize_concurrency, retry=retry))
+            block_view = BlockView(
+                blocks, count=partial(count_message, counter), method=config.context.insert_method,
+                timeout_s=config.context.block_timeout_s,
+            )  # fmt: skip
+        planner = Planner(Tiers(recall=recall, blocks=block_view), counter, config)
         return _Parts(journal, directory, supervisor, schedule, planner, recall, counter, (fallback, summarizer))
+
+    def _block_services(self, counter: TokenCounter, key: SessionKey) -> BlockServices:
+        long_term = self.long_term if self._config.long_term.enabled else None
+        return BlockServices(key.user, key.session, counter, self._chat_model, self._embedder, long_term)
 
     async def _run(self, parts: _Parts, left: Sequence[Job], *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """All background tasks, in a group of their own: closing cancels them and not the caller, whose group is the host's."""
@@ -453,6 +477,7 @@ class Runtime:
                 case "openai":
                     chat = importlib.import_module("remora.models.openai").OpenAIChatModel(models)
                     self._closers.append(chat.aclose)
+                    self._chat_model = chat
                     chosen = ChatSummarizer(chat, prompt=prompt)
         return CompressionMeter(chosen, counter.count), fallback
 

@@ -147,7 +147,7 @@ async def test_endless_answer() -> None:
 
 
 async def test_calls_and_tokens_are_counted(tmp_path: Path) -> None:
-    """S1.19, S0.26, S4.34: a session says how many summaries it took and what they cost, after a restart too; a runtime, the ratio."""
+    """S1.19, S0.26, S4.34: a session counts its summaries and what they cost, after a restart too; a runtime, the ratio."""
     policy = BufferPolicy.summary_buffer(100)
     async with Runtime(tmp_path, config=PLAIN, policy=policy, summarizer=Recording()) as runtime:
         chat = runtime.session("alice", "chat")
@@ -213,7 +213,7 @@ async def test_the_slow_summarizer_is_not_on_the_way() -> None:
 
 
 async def test_flush_batches(tmp_path: Path) -> None:
-    """S3.07, S3.08, S3.09, S3.10: the queue folds above 0.7 of the limit, not at it, and hands over at most a flush size at once."""
+    """S3.07, S3.08, S3.09, S3.10: the queue folds above 0.7 of the limit, not at it, and hands over a flush size at once."""
     config = Config.from_dict(
         {
             "tokens": {"counter": "heuristic"},

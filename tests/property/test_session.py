@@ -139,9 +139,9 @@ class Model:
                 if isinstance(job.payload, SummarizeSpec):
                     assert self.ask(SummaryReady(job.payload, job.id, "S: ", "late", 3, False, "m")) is False
         else:
-            before = self.state.marks.flushing
+            handed = self.state.marks.flushing
             if isinstance(step, (Clear, Replace)):
-                self.cleared_unflushed.update(range(before + 1, self.state.next_seq))
+                self.cleared_unflushed.update(range(handed + 1, self.state.next_seq))
             try:
                 self.ask(step)
             except InvalidInput:

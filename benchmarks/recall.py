@@ -1,0 +1,343 @@
+"""How much of the evidence recall brings back, on conversations with questions whose evidence is known.
+
+    python -m benchmarks.recall --data FILE [--embedder wordllama|none|hash|MODULE:NAME] [--limit N] [--json OUT]
+
+FILE is JSONL as in docs/replay-format.md, with questions beside the turns: ``{"type": "qa", "conv", "question", "category",
+"evidence": [turn ids]}``. LoCoMo (snap-research/LoCoMo, `data/locomo10.json`) and the memory questions of BFCL
+(ShishirPatil/gorilla) can be written that way. Category 5, questions without an answer, and questions without evidence are left
+out.
+
+The conversations are replayed through remora itself: appends, folds, flushes, LanceDB, compaction. Then each question is asked by
+`user.recall(question, k=20)`, and by `load(query=question, max_tokens=4000)` in a new session of the same user. Beside it, on
+the same rows: LanceDB's full-text search of the turns, its hybrid query with the default reranker, and, in memory, plain BM25 and
+the recipes LEX and HYB of `benchmarks.reference`. Recall@k is the share of a question's evidence turns among the first k; hit@k,
+any of them; MRR goes by the first of them within 20. The environment sets what is to be tried (``REMORA_RECALL__DEPTH=200``).
+Without the file it exits with code 77, "skipped" to most test harnesses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.embedders import Hashing
+from benchmarks.reference import Reference
+from remora import Config, Runtime
+from remora.cli.reader import Conversations, read_conversations
+from remora.cli.render import percentile
+from remora.cli.replay import replay
+from remora.identity import user_key
+from remora.models.ports import Embedder, as_embedder, embed_texts
+from remora.models.static import WordLlamaEmbedder
+
+EXIT_SKIPPED = 77
+DEPTHS = (1, 5, 10, 20)
+CONTEXT_TOKENS = 4_000
+Place = tuple[str, int]  # session, seq
+
+
+class Question(msgspec.Struct, frozen=True):
+    """One question, and where its evidence stands."""
+
+    user: str
+    category: str
+    text: str
+    evidence: tuple[Place, ...]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What one method gave for one question."""
+
+    found: list[Place]
+    seconds: float
+
+
+class Rows(msgspec.Struct):
+    """One user's rows as LanceDB holds them, in order."""
+
+    places: list[Place]
+    turns: list[str]
+    vectors: npt.NDArray[np.float32] | None
+
+
+def read_questions(path: Path, conversations: Conversations) -> list[Question]:
+    """The file's questions that have an answer and evidence; evidence that names no turn is left out."""
+    places = {
+        (session.user, planned.key.removeprefix("replay:")): (session.session, number)
+        for session, messages in conversations.sessions.items()
+        for number, planned in enumerate(messages, start=1)
+    }
+    questions = []
+    for line in path.read_text(encoding="utf-8-sig").splitlines():
+        row = json.loads(line) if '"qa"' in line else {}
+        if row.get("type") != "qa" or row.get("category") == 5:
+            continue
+        user = str(row["conv"])
+        evidence = dict.fromkeys(places[user, turn] for turn in row.get("evidence") or () if (user, turn) in places)
+        if evidence:
+            questions.append(Question(user, str(row.get("category", "")), row["question"], tuple(evidence)))
+    return questions
+
+
+def make_embedder(name: str) -> Embedder | None:
+    """The embedder that the command line names."""
+    if name == "none":
+        return None
+    if name == "wordllama":
+        return WordLlamaEmbedder()
+    if name == "hash":
+        return Hashing()
+    module, _, attribute = name.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    return as_embedder(found() if isinstance(found, type) else found, dimension=Config().models.embedding_dimension)
+
+
+async def ask_remora(
+    directory: Path, conversations: Conversations, questions: Sequence[Question], embedder: Embedder | None, bar: Progress
+) -> tuple[list[Answer], list[Answer]]:
+    """Replay everything, and ask every question by `recall` and by `load`."""
+    given = Config.from_environment()
+    config = msgspec.structs.replace(
+        given,
+        # Waiting for fewer fragments would leave rows outside the full-text index: slower, and scored by other statistics.
+        long_term=msgspec.structs.replace(given.long_term, compact_fragments=1),
+        recall=msgspec.structs.replace(given.recall, deadline_s=60.0),
+        models=msgspec.structs.replace(given.models, embedder="none" if embedder is None else given.models.embedder),
+    )
+    recalled, loaded = [], []
+    async with Runtime(directory, config=config, embedder=embedder) as runtime:
+        task = bar.add_task("replaying", total=conversations.messages)
+        await replay(runtime, conversations, concurrency=64, progress=lambda count: bar.advance(task, count))
+        await (await runtime.long_term()).compact()
+        task = bar.add_task("asking remora", total=len(questions))
+        for name in conversations.users:  # what a first query has to load is no part of the figures
+            await runtime.user(name).recall("warm", k=1)
+        for question in questions:
+            user = runtime.user(question.user)
+            begun = time.perf_counter()
+            memories = await user.recall(question.text, k=max(DEPTHS))
+            recalled.append(Answer([(m.session, m.seq) for m in memories], time.perf_counter() - begun))
+            begun = time.perf_counter()
+            context = await user.session("the-question").load(query=question.text, max_tokens=CONTEXT_TOKENS)
+            loaded.append(Answer([(m.session, m.seq) for m in context.memories], time.perf_counter() - begun))
+            bar.advance(task)
+    return recalled, loaded
+
+
+async def ask_lancedb(
+    directory: Path, users: Collection[str], questions: Sequence[Question], embedder: Embedder | None, bar: Progress
+) -> tuple[dict[str, Rows], dict[str, list[Answer]]]:
+    """LanceDB by itself on the same tables: its full-text search, and its hybrid query; and the rows."""
+    lancedb: Any = importlib.import_module("lancedb")
+    match: Any = importlib.import_module("lancedb.query").MatchQuery
+    reranker: Any = importlib.import_module("lancedb.rerankers").RRFReranker()
+    database = await lancedb.connect_async(str(directory / "longterm"))
+    homes: dict[str, Any] = {}
+    rows: dict[str, Rows] = {}
+    for name in (await database.list_tables(limit=10_000)).tables:
+        table = await database.open_table(name)
+        for user in users:
+            if await table.count_rows(_mine(user)):
+                homes[user] = table
+                rows[user] = await _rows(table, user, vectors=embedder is not None)
+    answers: dict[str, list[Answer]] = {"LanceDB full text": []}
+    if embedder is not None:
+        answers["LanceDB hybrid"] = []
+    task = bar.add_task("asking LanceDB", total=len(questions))
+    for question in questions:
+        table = homes[question.user]
+        for name, found in answers.items():
+            begun = time.perf_counter()
+            query, columns = table.query(), ["session_id", "seq", "_score"]
+            if name == "LanceDB hybrid":
+                assert embedder is not None
+                vector = (await embed_texts(embedder, [question.text]))[0]
+                query = query.nearest_to(vector).distance_type("cosine")
+                columns = ["session_id", "seq"]
+            query = query.nearest_to_text(match(question.text, column="turn")).where(_mine(question.user)).limit(max(DEPTHS))
+            query = query.rerank(reranker) if name == "LanceDB hybrid" else query.select(columns)
+            result = (await query.to_arrow()).select(["session_id", "seq"]).to_pydict()
+            places = list(zip(result["session_id"], result["seq"], strict=True))
+            found.append(Answer(places[: max(DEPTHS)], time.perf_counter() - begun))
+        bar.advance(task)
+    database.close()
+    return rows, answers
+
+
+def _mine(user: str) -> str:
+    return f"user_key = '{user_key(user)}'"  # a digest: 32 hex characters
+
+
+async def _rows(table: Any, user: str, *, vectors: bool) -> Rows:
+    columns = ["session_id", "seq", "turn", *(["vector"] if vectors else [])]
+    found = await table.query().where(_mine(user)).select(columns).to_arrow()
+    found = found.sort_by([("session_id", "ascending"), ("seq", "ascending")])
+    places = list(zip(found["session_id"].to_pylist(), found["seq"].to_pylist(), strict=True))
+    matrix = None
+    if vectors:
+        matrix = np.array(found["vector"].to_pylist(), dtype=np.float32)
+    return Rows(places, found["turn"].to_pylist(), matrix)
+
+
+async def ask_reference(
+    rows: dict[str, Rows], questions: Sequence[Question], embedder: Embedder | None, bar: Progress
+) -> dict[str, list[Answer]]:
+    """The in-memory recipes, on the same rows and vectors."""
+    task = bar.add_task("asking the reference", total=len(questions))
+    references = {user: Reference([session for session, _ in one.places], one.turns, one.vectors) for user, one in rows.items()}
+    answers: dict[str, list[Answer]] = {"BM25 in memory": [], "LEX in memory": []}
+    if embedder is not None:
+        answers["HYB in memory"] = []
+    for question in questions:
+        reference, places = references[question.user], rows[question.user].places
+
+        def add(name: str, rank: Callable[[], list[int]], places: list[Place] = places) -> None:
+            begun = time.perf_counter()
+            order = rank()
+            answers[name].append(Answer([places[n] for n in order[: max(DEPTHS)]], time.perf_counter() - begun))
+
+        add("BM25 in memory", lambda: reference.bm25(question.text))  # noqa: B023
+        add("LEX in memory", lambda: reference.lex(question.text))  # noqa: B023
+        if embedder is not None:
+            vector = (await embed_texts(embedder, [question.text]))[0]
+            add("HYB in memory", lambda: reference.hyb(question.text, vector))  # noqa: B023
+        bar.advance(task)
+    return answers
+
+
+def judged(questions: Sequence[Question], answers: Sequence[Answer]) -> dict[str, Any]:
+    """The figures of one method, for each category and overall."""
+    categories = sorted({question.category for question in questions})
+    figures: dict[str, Any] = {}
+    for category in ["all", *categories]:
+        chosen = [
+            (question, answer)
+            for question, answer in zip(questions, answers, strict=True)
+            if category in ("all", question.category)
+        ]
+        one: dict[str, float] = {"questions": len(chosen)}
+        for depth in DEPTHS:
+            shares = [len(set(q.evidence) & set(a.found[:depth])) / len(q.evidence) for q, a in chosen]
+            one[f"recall@{depth}"] = sum(shares) / len(chosen)
+            one[f"hit@{depth}"] = sum(share > 0 for share in shares) / len(chosen)
+        one["mrr"] = sum(
+            max((1 / (rank + 1) for rank, place in enumerate(a.found) if place in q.evidence), default=0.0) for q, a in chosen
+        ) / len(chosen)
+        figures[category] = one
+    seconds = [answer.seconds for answer in answers]
+    figures["p50_ms"], figures["p95_ms"] = percentile(seconds, 0.5) * 1e3, percentile(seconds, 0.95) * 1e3
+    return figures
+
+
+def judged_contexts(questions: Sequence[Question], answers: Sequence[Answer]) -> dict[str, Any]:
+    """In how many contexts all, and any, of the evidence stands."""
+    pairs = list(zip(questions, answers, strict=True))
+    seconds = [answer.seconds for answer in answers]
+    return {
+        "all_of_it": sum(set(q.evidence) <= set(a.found) for q, a in pairs) / len(pairs),
+        "any_of_it": sum(bool(set(q.evidence) & set(a.found)) for q, a in pairs) / len(pairs),
+        "memories": sum(len(a.found) for a in answers) / len(pairs),
+        "p50_ms": percentile(seconds, 0.5) * 1e3,
+        "p95_ms": percentile(seconds, 0.95) * 1e3,
+    }
+
+
+async def measure(
+    directory: Path, conversations: Conversations, questions: Sequence[Question], embedder: Embedder | None, bar: Progress
+) -> dict[str, Any]:
+    recalled, loaded = await ask_remora(directory, conversations, questions, embedder, bar)
+    rows, answers = await ask_lancedb(directory, conversations.users, questions, embedder, bar)
+    answers = {"remora": recalled, **answers, **await ask_reference(rows, questions, embedder, bar)}
+    return {
+        "methods": {name: judged(questions, found) for name, found in answers.items()},
+        "context": judged_contexts(questions, loaded),
+        "rows": sum(len(one.places) for one in rows.values()),
+    }
+
+
+def show(figures: dict[str, Any]) -> None:
+    print(f"{figures['machine']}\n{figures['data']}: {figures['rows']:,} messages, {figures['questions']:,} questions, "
+          f"embedder {figures['embedder']}")  # fmt: skip
+    names = [f"R@{depth}" for depth in DEPTHS] + [f"hit@{depth}" for depth in DEPTHS] + ["MRR"]
+    keys = [f"recall@{depth}" for depth in DEPTHS] + [f"hit@{depth}" for depth in DEPTHS] + ["mrr"]
+    print(f"{'':<20}" + "".join(f"{name:>8}" for name in [*names, "p50 ms", "p95 ms"]))
+    for method, one in figures["methods"].items():
+        values = "".join(f"{one['all'][key]:>8.3f}" for key in keys)
+        print(f"{method:<20}{values}{one['p50_ms']:>8.1f}{one['p95_ms']:>8.1f}")
+    remora = figures["methods"]["remora"]
+    for category, one in remora.items():
+        if isinstance(one, dict) and category != "all":
+            name = f"  category {category} ({one['questions']:,})"
+            print(f"{name:<20}" + "".join(f"{one[key]:>8.3f}" for key in keys))
+    context = figures["context"]
+    print(
+        f"in a context of {CONTEXT_TOKENS:,} tokens: all of the evidence {context['all_of_it']:.3f}, any of it "
+        f"{context['any_of_it']:.3f}; {context['memories']:.1f} memories; p50 {context['p50_ms']:.1f} ms, "
+        f"p95 {context['p95_ms']:.1f} ms"
+    )
+    best = {key: max(one["all"][key] for name, one in figures["methods"].items() if name.endswith("in memory"))
+            for key in ("recall@5", "recall@10")}  # fmt: skip
+    print(
+        "against the best recipe in memory: "
+        + ", ".join(f"{key} {remora['all'][key] - value:+.3f}" for key, value in best.items())
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="conversations and questions, JSONL")
+    parser.add_argument(
+        "--embedder", default="wordllama", help="wordllama, none, hash, or module:name of an embedder or its class"
+    )
+    parser.add_argument("--limit", type=int, help="ask at most so many questions, spread evenly over the file")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures there, too")
+    options = parser.parse_args()
+    if not options.data.is_file():
+        print(f"skipped: there is no file {options.data}; docs/replay-format.md says what it holds", file=sys.stderr)
+        raise SystemExit(EXIT_SKIPPED)
+    logging.getLogger("remora").setLevel(logging.ERROR)  # each load is told of a summarizer that it does not use
+    conversations = read_conversations(options.data)
+    questions = read_questions(options.data, conversations)
+    if options.limit and options.limit < len(questions):
+        questions = [questions[n * len(questions) // options.limit] for n in range(options.limit)]
+    if not questions:
+        print(f"skipped: {options.data} has no questions with evidence", file=sys.stderr)
+        raise SystemExit(EXIT_SKIPPED)
+    embedder = make_embedder(options.embedder)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        Progress(*columns, console=Console(stderr=True)) as bar,
+        tempfile.TemporaryDirectory() as temporary,
+    ):
+        figures = anyio.run(measure, Path(temporary), conversations, questions, embedder, bar)
+    figures = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",
+        "data": options.data.name,
+        "embedder": embedder.name if embedder else "none",
+        "questions": len(questions),
+        **figures,
+    }
+    show(figures)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

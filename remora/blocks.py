@@ -1,0 +1,49 @@
+"""Memory blocks: long-term memory in pieces that an application chooses, and may write itself.
+
+from remora.blocks import FactExtractionMemoryBlock, StaticMemoryBlock, VectorMemoryBlock
+
+blocks = [
+    StaticMemoryBlock(name="core_info", static_content="My name is Logan, and I live in Saskatoon."),
+    FactExtractionMemoryBlock(name="extracted_info", max_facts=50, priority=1),
+    VectorMemoryBlock(name="vector_memory", priority=2),
+]
+async with remora.Runtime("memory/", blocks=blocks) as runtime: …
+"""
+
+from __future__ import annotations
+
+from remora.actors.blocks import (
+    BaseMemoryBlock,
+    BlockContent,
+    BlockServices,
+    BlocksLike,
+    ChatMessage,
+    MemoryBlock,
+    StaticMemoryBlock,
+)
+from remora.actors.fact_block import FactExtractionMemoryBlock
+from remora.actors.vector_block import (
+    InMemoryVectorStore,
+    LongTermVectorStore,
+    PostProcessor,
+    VectorHit,
+    VectorMemoryBlock,
+    VectorStore,
+)
+
+__all__ = [
+    "BaseMemoryBlock",
+    "BlockContent",
+    "BlockServices",
+    "BlocksLike",
+    "ChatMessage",
+    "FactExtractionMemoryBlock",
+    "InMemoryVectorStore",
+    "LongTermVectorStore",
+    "MemoryBlock",
+    "PostProcessor",
+    "StaticMemoryBlock",
+    "VectorHit",
+    "VectorMemoryBlock",
+    "VectorStore",
+]

@@ -1,0 +1,193 @@
+"""At the door: redaction, importance, media."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from remora import Config, Message, Runtime
+from remora.actors.scoring import heuristic_score
+from remora.errors import ConfigError, RedactionFailed
+from remora.messages import ChatDict
+from remora.tokens import count_message
+from tests.integration.test_buffers import said, user
+
+pytestmark = pytest.mark.anyio
+NUMBER = re.compile(r"\b\d{4}-\d{4}\b")
+SMALL: dict[str, Any] = {"tokens": {"counter": "heuristic"}, "models": {"embedder": "none"}, "long_term": {"batch_ms": 5}}
+
+
+def hidden(text: str) -> str:
+    return NUMBER.sub("[card]", text)
+
+
+async def holding(directory: Path, needle: str) -> list[Path]:
+    """The files in which these bytes stand."""
+
+    def search() -> list[Path]:
+        return [path for path in directory.rglob("*") if path.is_file() and needle.encode() in path.read_bytes()]
+
+    return await anyio.to_thread.run_sync(search)
+
+
+async def test_redaction_before_the_journal(tmp_path: Path) -> None:
+    """S4.43: what the hook takes out stands in no file and in no answer: content, parts, arguments, results, metadata."""
+    call = {"id": "c", "type": "function", "function": {"name": "pay", "arguments": '{"card": "1111-2222"}'}}
+    async with Runtime(tmp_path, config=Config.from_dict(SMALL), redact=hidden) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append(
+            [
+                user("my card is 1111-2222", metadata={"note": ["1111-2222"]}, id="m1"),
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "c", "content": "paid with 1111-2222"},
+                user([{"type": "text", "text": "again 1111-2222"}, {"type": "image_url", "image_url": {"url": "data:x"}}]),  # type: ignore[arg-type]
+            ]
+        )
+        await chat.flush()
+        await chat.settle()
+        messages = await chat.get_messages()
+        assert messages[0].content == "my card is [card]"
+        assert (messages[0].id, messages[0].metadata) == ("m1", {"note": ["[card]"]})
+        assert "[card]" in str((await runtime.user("alice").recall("card"))[0].text)
+    assert await holding(tmp_path, "1111-2222") == []
+    assert await holding(tmp_path, "[card]") != []
+
+
+async def test_redaction_before_long_term_memory(tmp_path: Path) -> None:
+    """S4.43: the second hook spares the conversation and keeps long-term memory clean."""
+    async with Runtime(tmp_path, config=Config.from_dict(SMALL), redact_long_term=hidden) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append(user("my card is 1111-2222, and the sky is blue"))
+        await chat.flush()
+        await chat.settle()
+        assert said(await chat.get_messages()) == ["my card is 1111-2222, and the sky is blue"]
+        assert (await runtime.user("alice").recall("sky"))[0].text == "my card is [card], and the sky is blue"
+    assert await holding(tmp_path / "longterm", "1111-2222") == []
+
+
+async def test_redaction_that_fails_refuses_the_message(tmp_path: Path) -> None:
+    """S4.43, G4: a hook that raises, or returns no text, refuses the whole batch; nothing is stored unredacted."""
+
+    def fails(text: str) -> str:
+        if "bad" in text:
+            raise ValueError(f"cannot read {text}")
+        return text
+
+    async with Runtime(tmp_path, config=Config.from_dict(SMALL), redact=fails) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append(user("good"))
+        with pytest.raises(RedactionFailed) as caught:
+            await chat.append([user("fine"), user("this is bad zebra")])
+        assert "zebra" not in str(caught.value)
+        assert said(await chat.get_messages()) == ["good"]
+        assert (await chat.append(user("next"))).seqs == (2,)
+    assert await holding(tmp_path, "zebra") == []
+    none: Any = lambda _: None  # noqa: E731
+    async with Runtime.in_memory(config=Config.from_dict(SMALL), redact=none) as runtime:
+        with pytest.raises(RedactionFailed):
+            await runtime.session("alice", "chat").append(user("x"))
+
+    async def asynchronous(text: str) -> str:
+        return text
+
+    with pytest.raises(ConfigError, match="async"):
+        Runtime.in_memory(redact=asynchronous)  # type: ignore[arg-type]
+
+
+async def test_redaction_in_long_term_that_fails_keeps_the_message_out(tmp_path: Path) -> None:
+    """S4.43, G6: a failing second hook keeps the message out of long-term memory, visibly; the conversation has it."""
+
+    def fails(text: str) -> str:
+        raise ValueError(text)
+
+    config = Config.from_dict({**SMALL, "supervisor": {"backoff_s": 0.01, "max_attempts": 2}})
+    async with Runtime(tmp_path, config=config, redact_long_term=fails) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append(user("zebra"))
+        await chat.flush()
+        await chat.settle()
+        (dead,) = await runtime.dead_letters()
+        assert "RedactionFailed" in dead.error
+        assert "zebra" not in dead.error
+        assert said(await chat.get_messages()) == ["zebra"]
+    assert await holding(tmp_path / "longterm", "zebra") == []
+
+
+async def test_importance_at_append(tmp_path: Path) -> None:
+    """S4.35: a scorer weighs each message as it comes; the weight reaches long-term memory, and survives a restart."""
+    seen: list[ChatDict] = []
+
+    def scorer(chat: ChatDict) -> float:
+        seen.append(chat)
+        return 0.9 if "birthday" in str(chat["content"]) else 0.1
+
+    async with Runtime(tmp_path, config=Config.from_dict(SMALL), scorer=scorer) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append([user("hello"), user("my birthday is in March")])
+        assert len(seen) == 2
+    async with Runtime(tmp_path, config=Config.from_dict(SMALL)) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.flush()
+        await chat.settle()
+        rows = await (await runtime.long_term()).rows("alice")
+        assert [round(row.importance, 2) for row in rows] == [0.1, 0.9]
+
+
+async def test_a_scorer_that_fails_costs_no_message() -> None:
+    """S4.35: what is said matters more than what it is worth: a scorer that raises, or answers nonsense, weighs neutrally."""
+    for bad in (lambda _: 1 / 0, lambda _: 7.0, lambda _: "high", lambda _: float("nan")):
+        async with Runtime.in_memory(config=Config.from_dict(SMALL), scorer=bad) as runtime:  # type: ignore[arg-type]
+            chat = runtime.session("alice", "chat")
+            assert (await chat.append(user("hello"))).seqs == (1,)
+            await chat.flush()
+            await chat.settle()
+            (row,) = await (await runtime.long_term()).rows("alice")
+            assert row.importance == 0.5
+
+
+async def test_importance_by_configuration() -> None:
+    """S4.35: without a scorer of its own, an application may have messages weighed by what they look like."""
+    config = Config.from_dict({**SMALL, "importance": {"score_messages": True}})
+    async with Runtime.in_memory(config=config) as runtime:
+        chat = runtime.session("alice", "chat")
+        texts = ["ok", "Please remember: my sister's birthday is 14 March 1985, in Porto."]
+        await chat.append([user(text) for text in texts])
+        await chat.flush()
+        await chat.settle()
+        rows = await (await runtime.long_term()).rows("alice")
+        assert [row.importance for row in rows] == pytest.approx([heuristic_score(user(text)) for text in texts])
+        assert rows[0].importance < rows[1].importance
+
+
+@pytest.mark.parametrize(("kind", "part", "key"), [
+    ("image_url", {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, "image_tokens"),
+    ("input_audio", {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, "audio_tokens"),
+    ("file", {"type": "file", "file": {"file_id": "f-1", "filename": "a.pdf"}}, "file_tokens"),
+])  # fmt: skip
+async def test_media_are_kept_and_counted(tmp_path: Path, kind: str, part: dict[str, Any], key: str) -> None:
+    """S3.32, S4.38, S2.30: a part that is no text survives a restart byte for byte, and costs what is configured."""
+    config = Config.from_dict({**SMALL, "tokens": {"counter": "heuristic", key: 77}})
+    message = {"role": "user", "content": [{"type": "text", "text": "look"}, part]}
+    async with Runtime(tmp_path, config=config) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append(message)
+        context = await chat.load()
+        assert context.messages == [message]
+        assert context.tokens == 1 + 77 == runtime.message_tokens(message)
+        assert (await chat.load(max_tokens=77)).messages == []
+    async with Runtime(tmp_path, config=Config.from_dict(SMALL)) as runtime:
+        chat = runtime.session("alice", "chat")
+        context = await chat.load()
+        assert context.messages == [message]
+        default = {"image_url": 256, "input_audio": 256, "file": 2_048}[kind]
+        assert context.tokens == 1 + default, "another estimate counts anew"
+        assert count_message(runtime.counter, message) == 1 + default
+        await chat.append(Message.assistant("a picture"))
+        await chat.flush()
+        await chat.settle()
+        assert (await runtime.user("alice").recall("look"))[0].text.startswith("look\n[")

@@ -1,0 +1,129 @@
+"""The recall benchmark, on a file small enough to know every answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.recall import Answer, Question, judged, judged_contexts, read_questions
+from benchmarks.reference import Bm25, Reference, words
+from remora.cli.reader import read_conversations
+
+ROOT = Path(__file__).resolve().parents[2]
+SAID = {
+    "a": [
+        ("Ann", "My sister Ottilie keeps bees in Coimbra."),
+        ("Bob", "How many hives does she have?"),
+        ("Ann", "Eleven, and a twelfth in spring."),
+        ("Bob", "I bought a walnut table for the harbour house."),
+        ("Ann", "Was it expensive?"),
+        ("Bob", "Four hundred, with delivery."),
+    ],
+    "b": [
+        ("Cleo", "The cello needs a new bridge before the concert."),
+        ("Dan", "Take it to the luthier in Ghent."),
+        ("Cleo", "He is away until Thursday."),
+        ("Dan", "Then play the old one."),
+    ],
+}
+ASKED: list[dict[str, Any]] = [
+    {"conv": "a", "category": 4, "question": "Who keeps bees?", "evidence": ["a:1"]},
+    {"conv": "a", "category": 1, "question": "What did Bob buy, and for how much?", "evidence": ["a:4", "a:6"]},
+    {"conv": "b", "category": 4, "question": "What does the cello need?", "evidence": ["b:1", "b:99"]},
+    {"conv": "a", "category": 5, "question": "Who keeps goats?", "evidence": ["a:1"]},
+    {"conv": "a", "category": 4, "question": "Where is the key?", "evidence": ["a:77"]},
+    {"conv": "a", "category": 4, "question": "Why?", "evidence": []},
+]
+
+
+def written(path: Path) -> Path:
+    rows: list[dict[str, Any]] = []
+    for conv, turns in SAID.items():
+        for number, (speaker, text) in enumerate(turns, start=1):
+            turn = {"type": "turn", "conv": conv, "session": 1 + (number > 3), "time": "2024-03-04T10:00:00"}
+            rows.append({**turn, "id": f"{conv}:{number}", "speaker": speaker, "text": text})
+    rows += [{"type": "qa", "qid": str(number), "answer": "", **asked} for number, asked in enumerate(ASKED)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.recall", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_it_measures_every_method_on_the_same_questions(tmp_path: Path) -> None:
+    """S5.06: replayed through the whole runtime, asked by recall and load, beside LanceDB and the recipes in memory."""
+    out = tmp_path / "figures.json"
+    done = run("--data", str(written(tmp_path / "chats.jsonl")), "--embedder", "hash", "--json", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "against the best recipe in memory" in done.stdout
+    assert "asking remora" in done.stderr
+    figures = json.loads(out.read_text())
+    assert (figures["rows"], figures["questions"], figures["embedder"]) == (10, 3, "hashing-1024")
+    assert set(figures["methods"]) == {
+        "remora", "LanceDB full text", "LanceDB hybrid", "BM25 in memory", "LEX in memory", "HYB in memory",
+    }  # fmt: skip
+    for method in figures["methods"].values():
+        assert method["all"]["questions"] == 3
+        assert method["4"]["recall@1"] == 1.0
+    remora = figures["methods"]["remora"]
+    assert remora["1"]["recall@5"] == 1.0
+    assert remora["p50_ms"] > 0
+    assert figures["context"]["any_of_it"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "rows", [None, '{"type": "turn", "conv": "a", "session": 1, "id": "1", "speaker": "Ann", "text": "Hi."}\n']
+)
+def test_it_says_that_it_skips(tmp_path: Path, rows: str | None) -> None:
+    """S5.06: without the file, or without questions in it, there is nothing to measure, and no figure is printed."""
+    file = tmp_path / "absent.jsonl"
+    if rows is not None:
+        file.write_text(rows)
+    done = run("--data", str(file))
+    assert done.returncode == 77
+    assert done.stderr.startswith("skipped:")
+    assert "absent.jsonl" in done.stderr
+    assert done.stdout == ""
+
+
+def test_questions_are_those_with_evidence(tmp_path: Path) -> None:
+    """S5.06: evidence is found by its turn's id, and counted once."""
+    path = written(tmp_path / "chats.jsonl")
+    questions = read_questions(path, read_conversations(path))
+    assert [question.text for question in questions] == [asked["question"] for asked in ASKED[:3]]
+    assert questions[1].evidence == (("session-2", 1), ("session-2", 3))
+    assert questions[2].evidence == (("session-1", 1),)
+
+
+def test_the_figures_are_what_they_are_called() -> None:
+    """S5.06: recall is a share, a hit is any, MRR goes by the first; contexts count all and any."""
+    questions = [
+        Question("u", "1", "?", (("s", 1), ("s", 2))),
+        Question("u", "4", "?", (("s", 3),)),
+    ]
+    answers = [Answer([("s", 9), ("s", 2), ("t", 1)], 0.001), Answer([("s", 4)], 0.003)]
+    figures = judged(questions, answers)
+    assert (figures["all"]["recall@5"], figures["all"]["hit@5"], figures["all"]["hit@1"]) == (0.25, 0.5, 0.0)
+    assert (figures["1"]["recall@5"], figures["1"]["mrr"], figures["4"]["mrr"]) == (0.5, 0.5, 0.0)
+    contexts = judged_contexts(questions, answers)
+    assert (contexts["all_of_it"], contexts["any_of_it"], contexts["memories"]) == (0.0, 0.5, 2.0)
+
+
+def test_the_reference_is_bm25() -> None:
+    """S5.06: stems and stop words as said; rare words count more than common ones, and short texts more than long ones."""
+    assert words("The relational Ponies were hopping, generously!") == ["relat", "poni", "hop", "gener"]
+    bm25 = Bm25(["bees in spring", "bees and hives and a garden by the river", "bees bees", "rain"])
+    scores = bm25.scores("hives of bees")
+    assert scores[1] > scores[2] > scores[0] > scores[3] == 0
+    turns = ["Who keeps bees?", "Ottilie does.", "It rained.", "Bees."]
+    reference = Reference(["one", "one", "two", "two"], turns, None)
+    assert reference.bm25("bees") == [3, 0]
+    # The window finds what stands beside a match, never what stands in another session.
+    assert set(reference.lex("ottilie")) == {0, 1}
