@@ -1,10 +1,10 @@
-"""What each tier costs: the latency table of MUXI's document on 100 000 rows of 1 000 users (S2.32), and what a synopsis saves (S2.26).
+"""What each tier costs: MUXI's latency table on 100 000 rows of 1 000 users (S2.32), and what a synopsis saves (S2.26).
 
     python -m benchmarks.tiers [--rows 100000] [--users 1000] [--json FILE] [--smoke]
     python -m benchmarks.tiers --savings locomo_dev.jsonl      tokens of whole conversations against synopses
 
-Everything at its default on the embedded models; the time of a chat model is nobody's but its own, so the synopsis is written by the
-extract. Each operation is measured one after the other on an idle runtime, and again while 32 callers load whole contexts.
+Everything at its default on the embedded models; the time of a chat model is nobody's but its own, so the synopsis is written by
+the extract. Each operation is measured one after the other on an idle runtime, and again while 32 callers load whole contexts.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ async def savings(directory: Path, path: Path) -> dict[str, Any]:
     """Tokens of each user's whole history against those of the synopsis."""
     conversations = read_conversations(path)
     async with Runtime(directory) as runtime:
-        await replay(runtime, conversations, concurrency=8)
+        await replay(runtime, conversations, concurrency=8, progress=lambda _: None)
         found = []
         for user in conversations.users:
             counts = await runtime.counts(user)

@@ -13,10 +13,12 @@ from remora.actors.planner import Context
 from remora.actors.policies import BufferPolicy, BufferPreset
 from remora.actors.recall import Memory
 from remora.actors.sources import Source
+from remora.actors.user_protocol import Synopsis
 from remora.config import Config
 from remora.messages import Message, Receipt
-from remora.runtime.handles import Session, User
+from remora.runtime.handles import Session
 from remora.runtime.system import Runtime
+from remora.runtime.user_handle import User, WorkingHit
 
 __all__ = [
     "BufferPolicy",
@@ -29,7 +31,9 @@ __all__ = [
     "Runtime",
     "Session",
     "Source",
+    "Synopsis",
     "User",
+    "WorkingHit",
     "errors",
 ]
 

@@ -200,6 +200,8 @@ class SynopsisConfig(_Section, frozen=True, kw_only=True):
     """Both parts together (S2.26)."""
     deadline_s: float = 0.5
     """`load(query=…)` goes on without a synopsis after this long, and says so."""
+    prompt: str = ""
+    """What a chat model is told before it sees a user's memories and messages; empty for remora's own."""
 
 
 class ImportanceConfig(_Section, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutO
                        `NotGranted`, `RedactionFailed`, `ReentrantAsk`
 retry, nothing ran     `MailboxFull`, `CommitFailed`, `SessionQuarantined`
 retry, *same key*      `OutcomeUnknown`
+retry, nothing doubles `RecordingFailed`
 look at the directory  `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`, `JournalDamaged`, `EmbedderChanged`
 wait for a service     `ModelUnavailable`, `ModelTimeout`, `ModelAnswerInvalid`, `LongTermError`
 open another runtime   `RuntimeClosed`
@@ -39,6 +40,7 @@ __all__ = [
     "ModelUnavailable",
     "NotGranted",
     "OutcomeUnknown",
+    "RecordingFailed",
     "RedactionFailed",
     "ReentrantAsk",
     "RemoraError",
@@ -205,6 +207,27 @@ class StorageError(RemoraError, RuntimeError):
     """
 
     retryable = True
+
+
+class RecordingFailed(StorageError):
+    """What was to be remembered may not be recorded; all of it is, or nothing (S4.30).
+
+    Retry it as it was: what is recorded already is known by its words, and is not recorded twice. The journal's own error is
+    the cause.
+
+    Attributes:
+        op: what was tried, for instance ``"remember"``.
+        user: whose memory it was.
+        session: the session that it was recorded for; empty for none.
+        cause: the journal's error.
+    """
+
+    def __init__(self, text: str, *, op: str, user: str, session: str, cause: Exception) -> None:
+        super().__init__(text)
+        self.op = op
+        self.user = user
+        self.session = session
+        self.cause = cause
 
 
 class DirectoryUnusable(StorageError):

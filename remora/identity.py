@@ -19,6 +19,7 @@ __all__ = [
     "row_id",
     "user_key",
     "validated_id",
+    "working_id",
 ]
 
 MAX_ID_BYTES = 512
@@ -89,6 +90,12 @@ def memory_id(user: str, agent: str, content: str) -> str:
     parts = [part.encode() for part in (user, agent, " ".join(content.split()).casefold())]
     text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
     return blake2b(text, digest_size=16, person=b"remora.memory").hexdigest()
+
+
+def working_id(session: str, text: str) -> str:
+    """The deterministic id (32 hex characters) of an item of working memory, within its user's (S2.11)."""
+    name = session.encode()
+    return blake2b(b"%d:%b%b" % (len(name), name, text.encode()), digest_size=16, person=b"remora.working").hexdigest()
 
 
 def key_digest(key: str) -> bytes:

@@ -61,18 +61,19 @@ def fuse(candidates: Sequence[Candidate], config: RecallConfig, query: str = "")
         row = candidate.row
         score = sum(weights[name] * value for name, value in part.items())
         # Where speakers have names, both are people, and who they are says nothing about who knows.
-        base[row.session, row.seq] = score * (config.user_prior if row.role == "user" and not row.speaker else 1.0)
-    asking = {(c.row.session, c.row.seq) for c in candidates if asks(c.row.content)}
+        base[_place(row)] = score * (config.user_prior if row.role == "user" and not row.speaker else 1.0)
+    asking = {_place(c.row) for c in candidates if asks(c.row.content)}
     ranked = []
     for part, candidate in zip(parts, candidates, strict=True):
         row = candidate.row
-        before, after = (row.session, row.seq - 1), (row.session, row.seq + 1)
+        session, seq = _place(row)
+        before, after = (session, seq - 1), (session, seq + 1)
         # An assistant's answer says little about its user.
         answers = before in asking and (row.speaker or row.role == "user")
         bonus = config.neighbour_bonus + (config.answer_bonus if answers else 0.0)
         near = max(bonus * base.get(before, 0.0), config.neighbour_bonus * base.get(after, 0.0))
         # A long message holds its evidence itself.
-        score = base[row.session, row.seq] + near * min(1.0, config.neighbour_chars / max(len(row.content), 1))
+        score = base[session, seq] + near * min(1.0, config.neighbour_chars / max(len(row.content), 1))
         score *= config.speaker_prior if row.speaker in named else 1.0
         score *= 1 - config.question_penalty * question_share(row.content)
         ranked.append(Ranked(row, score, part))
@@ -148,3 +149,8 @@ def question_share(text: str) -> float:
 def asks(text: str) -> bool:
     """A message ends in a question; a smile or an aside in brackets may follow."""
     return _ASKS.search(text[-_END_CHARS:]) is not None
+
+
+def _place(row: MemoryRow) -> tuple[str, int]:
+    """Where a row stands: a message in its session, anything else alone, however many share its session."""
+    return (row.session, row.seq) if row.seq > 0 else (row.id, -1)

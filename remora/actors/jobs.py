@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -23,7 +22,7 @@ from remora.messages import Entry, decode_chat, plain_text, sound_text, speaker_
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Embedder, Line, Summarizer, embed_texts
 from remora.runtime.containment import contained
-from remora.runtime.locks import KeyedLocks
+from remora.runtime.locks import KeyedLocks, SharedLocks
 from remora.runtime.supervisor import Attempt, Verdict
 from remora.storage.ports import Journal, LongTermStore, MemoryRow
 from remora.storage.records import EntryFlushSpec, Flushed, FlushSpec, SummarizeSpec, Summary, UnflushSpec
@@ -164,7 +163,8 @@ class FlushHandler:
         window_chars: how much of each neighbour a row's window holds.
         batch_tokens: what is embedded and written at once, at most, or one whole turn (S3.10).
         redact: goes over every text before long-term memory sees it (S4.43).
-        written: told the user of whatever was written.
+        written: told the user of whatever was written, or may have been.
+        users: keeps a repeated flush apart from the pruning of its user's rows.
     """
 
     def __init__(
@@ -178,6 +178,7 @@ class FlushHandler:
         batch_tokens: int,
         redact: Callable[[str], str] | None,
         written: Callable[[str], None],
+        users: SharedLocks,
     ) -> None:
         self._journal = journal
         self._store = store
@@ -187,6 +188,7 @@ class FlushHandler:
         self._batch_tokens = batch_tokens
         self._redact = redact
         self._written = written
+        self._users = users
         self._turns = KeyedLocks()
 
     async def __call__(self, attempt: Attempt) -> Verdict:
@@ -196,20 +198,23 @@ class FlushHandler:
         doubtful = attempt.job.resumed or attempt.job.attempts > 0
         # One at a time for each session: what was removed must not be put back by a flush that had read it before.
         async with self._turns(key):
-            match spec:
-                case FlushSpec():
-                    await self.flush(key, spec.first, spec.through, doubtful=doubtful)
-                    records: tuple[Any, ...] = (Flushed(spec.sid, spec.through),)
-                case UnflushSpec():
-                    await self._unflush(key, spec)
-                    records = ()
-                case EntryFlushSpec():
-                    await self._add([entry_row(key, spec.entry, spec.at_us)], doubtful=doubtful)
-                    records = ()
-                case _:
-                    raise TypeError(f"the flush lane cannot do {type(spec).__name__}")
-        self._written(key.user)
-        return Verdict(records=records)
+            try:
+                match spec:
+                    case FlushSpec() if doubtful:
+                        async with self._users.shared(key.user):
+                            await self.flush(key, spec.first, spec.through, doubtful=True)
+                    case FlushSpec():
+                        await self.flush(key, spec.first, spec.through, doubtful=False)
+                    case UnflushSpec():
+                        async with self._users.shared(key.user):
+                            await self._unflush(key, spec)
+                    case EntryFlushSpec():
+                        await self._add([entry_row(key, spec.entry, spec.at_us)], doubtful=doubtful)
+                    case _:
+                        raise TypeError(f"the flush lane cannot do {type(spec).__name__}")
+            finally:
+                self._written(key.user)
+        return Verdict(records=(Flushed(spec.sid, spec.through),) if isinstance(spec, FlushSpec) else ())
 
     async def flush(self, key: SessionKey, first: int, through: int, *, doubtful: bool) -> None:
         """Write messages `first`…`through`, those that were pruned left out; `doubtful`: some may be there already."""
@@ -242,8 +247,8 @@ class FlushHandler:
 
 
 def embedded_text(row: MemoryRow) -> str:
-    """What of a row is embedded: who said it is worth 16 points of recall to a vector search."""
-    return f"{row.speaker or row.role.title()}: {row.content}"
+    """What of a row is embedded: who said it is worth 16 points of recall to a vector search, where somebody said it."""
+    return f"{row.speaker or row.role.title()}: {row.content}" if row.memory_type == "message" else row.content
 
 
 def redacted_row(row: MemoryRow, redact: Callable[[str], str]) -> MemoryRow:
@@ -311,7 +316,7 @@ def entry_row(key: SessionKey, entry: Summary, at_us: int) -> MemoryRow:
         content=entry.text,
         turn=turn,
         window=turn,
-        memory_type="context",
+        memory_type="summary",
         importance=0.5,
         created_us=at_us,
         tokens=entry.tokens,

@@ -1,34 +1,42 @@
-"""Finding what a user said before: embed the question, search the user's rows, rank."""
+"""Finding what a user said before, or had recorded: embed the question, search the user's rows, rank."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
-from remora.actors.fusion import fuse
+from remora.actors.cache import RetrievalCache, RetrievalCacheStatistics
+from remora.actors.fusion import Ranked, fuse
 from remora.config import RecallConfig
 from remora.messages import sound_text
 from remora.models.ports import Embedder, embed_texts
-from remora.storage.ports import LongTermStore
+from remora.storage.ports import EVERYTHING, LongTermStore, MemoryRow, Scope
 
 __all__ = ["Memory", "Recall"]
 
+_SPARE = 32  # results that are held beyond those asked for, so that `without` may take some away
+
 
 class Memory(msgspec.Struct, frozen=True):
-    """Something that was said before, found again.
+    """Something that was said before, or recorded, found again.
 
     Attributes:
         text: what was said.
-        role: the chat role of who said it.
+        role: the chat role of who said it; ``system`` for what is no message.
         speaker: their name, where several share a role.
-        session: where it was said.
-        seq: the message's number there.
+        session: where it was said; empty for what was recorded outside of any.
+        seq: the message's number there; 0 for what is no message.
         created_at: when, aware UTC.
         score: rank score; comparable within one recall only.
         parts: what each list gave it, scaled to 0…1: ``turn``, ``window`` (full text) and ``vector``.
         tokens: size in a context.
+        id: its own, for good.
+        type: ``message``, ``summary``, or what it was recorded as: ``fact``, ``preference``, ``context``, ``procedural``,
+            ``message_batch`` (S2.17).
+        importance: 0 to 1, as its sender gave it.
+        agent: whose it is; empty for all of the user's agents.
     """
 
     text: str
@@ -40,55 +48,161 @@ class Memory(msgspec.Struct, frozen=True):
     score: float
     parts: dict[str, float]
     tokens: int
+    id: str = ""
+    type: str = "message"
+    importance: float = 0.5
+    agent: str = ""
 
     @property
     def line(self) -> str:
-        """One line for a context: "(8 May 2023) Caroline: …"."""
-        return f"({self.created_at.day} {self.created_at:%B %Y}) {self.speaker or self.role.title()}: {self.text}"
+        """One line for a context: "(8 May 2023) Caroline: …", or without a speaker what was recorded on purpose."""
+        said = f"{self.speaker or self.role.title()}: {self.text}" if self.type == "message" else self.text
+        return f"({self.created_at.day} {self.created_at:%B %Y}) {said}"
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """What a search brought, as far as it is held.
+
+    Attributes:
+        memories: the best, best first.
+        whole: there are no others.
+    """
+
+    memories: tuple[Memory, ...]
+    whole: bool
+
+    def best(self, k: int, without: Collection[tuple[str, int]]) -> list[Memory] | None:
+        """The `k` best that are wanted; None if they might be among those that are not held."""
+        wanted = [one for one in self.memories if (one.session, one.seq) not in without]
+        if len(wanted) < k and not self.whole:
+            return None
+        # a dict is handed out anew each time: what a caller does to it must not come back to the next
+        return [msgspec.structs.replace(one, parts=dict(one.parts)) for one in wanted[:k]]
 
 
 class Recall:
     """Search in one user's long-term memory.
 
+    Results are kept until something is written about their user (S4.39).
+
     Args:
         store: opens long-term memory at first use.
         embedder: None for text search alone.
-        config: weights and depths.
+        config: weights, depths, and how many results are kept.
+        importance_weight: how much importance moves the rank: the most important gains this share, the least loses as
+            much, and 0.5 moves nothing (S2.20).
     """
 
-    def __init__(self, store: Callable[[], Awaitable[LongTermStore]], embedder: Embedder | None, config: RecallConfig) -> None:
+    def __init__(
+        self,
+        store: Callable[[], Awaitable[LongTermStore]],
+        embedder: Embedder | None,
+        config: RecallConfig,
+        *,
+        importance_weight: float = 0.0,
+    ) -> None:
         self._store = store
         self._embedder = embedder
         self._config = config
+        self._gain = 1.0 + importance_weight
+        self._cache: RetrievalCache[_Found] | None = RetrievalCache(config.cache) if config.cache else None
 
-    async def __call__(self, user: str, query: str, *, k: int, without: Collection[tuple[str, int]] = ()) -> list[Memory]:
-        """The `k` best memories, best first; `without` names messages, by session and number, that are not wanted.
+    async def __call__(
+        self, user: str, query: str, *, k: int, scope: Scope = EVERYTHING, without: Collection[tuple[str, int]] = ()
+    ) -> list[Memory]:
+        """The `k` best memories, best first.
+
+        Args:
+            user: whose.
+            query: what is asked.
+            k: how many at most.
+            scope: which of the user's rows are meant (S4.17).
+            without: messages, by session and number, that are not wanted.
 
         Raises:
             LongTermError: the store failed.
             ModelError: the embedder failed.
         """
         query = sound_text(query)
+        cache, key = self._cache, (query, k, scope)
+        if cache is not None:
+            held = cache.get(user, key)
+            if held is not None and (best := held.best(k, without)) is not None:
+                return best
+            version = cache.version(user)
+        found = await self._search(user, query, scope)
+        if cache is not None:
+            kept = found.memories[: k + _SPARE]
+            cache.put(user, key, _Found(kept, whole=len(kept) == len(found.memories)), version)
+        return found.best(k, without) or []
+
+    async def rows(self, user: str, scope: Scope = EVERYTHING) -> list[Memory]:
+        """All that long-term memory holds of a user in `scope`, oldest first.
+
+        Raises:
+            LongTermError: the store failed.
+        """
+        return [_memory(row, 0.0, {}) for row in await (await self._store()).rows(user, scope)]
+
+    def written(self, user: str) -> None:
+        """Something of the user's was written, or may have been: no result from before it is served any more (S4.39)."""
+        if self._cache is not None:
+            self._cache.invalidate(user)
+
+    def statistics(self) -> RetrievalCacheStatistics:
+        """What the cache saved; zeros where it is switched off."""
+        return self._cache.statistics() if self._cache is not None else RetrievalCacheStatistics(0, 0, 0)
+
+    async def _search(self, user: str, query: str, scope: Scope) -> _Found:
         store = await self._store()
         vector = None
         if self._embedder is not None and query.strip():
             vector = (await embed_texts(self._embedder, [query]))[0]
             if not vector.any():  # no word that the embedder knows: it would be equally near to everything
                 vector = None
-        candidates = await store.search(user, query, vector, depth=self._config.depth)
-        ranked = fuse(candidates, self._config, query)
-        return [
-            Memory(
-                text=one.row.content,
-                role=one.row.role,
-                speaker=one.row.speaker,
-                session=one.row.session,
-                seq=one.row.seq,
-                created_at=datetime.fromtimestamp(one.row.created_us / 1_000_000, UTC),
-                score=one.score,
-                parts=one.parts,
-                tokens=one.row.tokens,
-            )
+        candidates = await store.search(user, query, vector, depth=self._config.depth, scope=scope)
+        ranked = self._weighed(fuse(candidates, self._config, query))
+        return _Found(tuple(_once([_memory(one.row, one.score, one.parts) for one in ranked])), whole=True)
+
+    def _weighed(self, ranked: Sequence[Ranked]) -> list[Ranked]:
+        """By score and importance; of equals the more important, then as they were ranked."""
+        # An exponent keeps the factor positive, and so the order monotone, whatever the weight.
+        moved = [
+            Ranked(one.row, one.score * self._gain ** (2 * min(max(one.row.importance, 0.0), 1.0) - 1), one.parts)
             for one in ranked
-            if (one.row.session, one.row.seq) not in without
-        ][:k]
+        ]
+        return sorted(moved, key=lambda one: (-one.score, -one.row.importance))
+
+
+def _once(memories: list[Memory]) -> list[Memory]:
+    """Without what was both said and recorded in the same words: the better of the two stays (S4.23)."""
+    if len({memory.type == "message" for memory in memories}) < 2:
+        return memories
+    said: set[str] = set()
+    recorded: set[str] = set()
+    kept = []
+    for memory in memories:
+        words = " ".join(memory.text.split()).casefold()
+        mine, others = (said, recorded) if memory.type == "message" else (recorded, said)
+        if words not in others:
+            mine.add(words)
+            kept.append(memory)
+    return kept
+
+
+def _memory(row: MemoryRow, score: float, parts: dict[str, float]) -> Memory:
+    return Memory(
+        text=row.content,
+        role=row.role,
+        speaker=row.speaker,
+        session=row.session,
+        seq=row.seq,
+        created_at=datetime.fromtimestamp(row.created_us / 1_000_000, UTC),
+        score=score,
+        parts=parts,
+        tokens=row.tokens,
+        id=row.id,
+        type=row.memory_type,
+        importance=round(row.importance, 6),  # as it was given: the store keeps half of a float's digits
+        agent=row.agent,
+    )

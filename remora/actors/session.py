@@ -416,7 +416,7 @@ class SessionBehavior:
 
     def _withheld(self, state: SessionState, first: int, last: int) -> tuple[Pruned, ...]:
         """That long-term memory is never to have messages `first`…`last`: the flush mark, which passes them, does not say so."""
-        return (Pruned(state.sid, tuple(range(first, last + 1))),) if first <= last else ()
+        return (Pruned(state.key, tuple(range(first, last + 1))),) if first <= last else ()
 
     def _unseen(self, state: SessionState, through: int) -> list[FacetsChanged]:
         """What left the buffer up to `through` without a job is not for memory blocks, not even for one that comes later."""
@@ -537,7 +537,7 @@ class SessionBehavior:
         if message.facets:
             records.append(FacetsChanged(state.sid, message.facets))
         if message.pruned:
-            records.append(Pruned(state.sid, message.pruned))
+            records.append(Pruned(state.key, message.pruned))
         jobs: tuple[Job, ...] = ()
         if not message.flush:
             records.extend(self._withheld(state, 1, flushing))  # what has them knows them by another name

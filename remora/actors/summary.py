@@ -10,7 +10,7 @@ from remora.messages import ChatDict
 from remora.models.ports import ChatModel, Line
 from remora.tokens import TokenCounter
 
-__all__ = ["DEFAULT_PROMPT", "ChatSummarizer", "shortened"]
+__all__ = ["DEFAULT_PROMPT", "ChatSummarizer", "refuses", "shortened"]
 
 DEFAULT_PROMPT = "Summarize the following conversation concisely, focusing on key facts and important information:\n\n"
 """Stands before the conversation's lines; `models.summary_prompt` gives another (S0.11, S1.27)."""
@@ -46,9 +46,14 @@ class ChatSummarizer:
         if not isinstance(text, str) or not text.strip():
             raise ModelAnswerInvalid(f"{self.name} returned no summary")
         text = text.strip()
-        if len(text) < _LONGEST_REFUSAL and _REFUSAL.match(text):
+        if refuses(text):
             raise ModelAnswerInvalid(f"{self.name} refused to summarize")
         return text
+
+
+def refuses(text: str) -> bool:
+    """Whether a model's answer is none: it apologizes, briefly."""
+    return len(text) < _LONGEST_REFUSAL and _REFUSAL.match(text) is not None
 
 
 def shortened(text: str, max_tokens: int, counter: TokenCounter) -> str:

@@ -130,7 +130,17 @@ class ReadSynopsis(msgspec.Struct, frozen=True):
 
 
 class SynopsisReady(msgspec.Struct, frozen=True):
-    """The result of a synopsis job: two parts, two terms, one call (S2.23). Replies whether it was taken."""
+    """The result of a synopsis job: two parts, two terms, one call (S2.23). Replies whether it was taken.
+
+    Attributes:
+        job: the job.
+        identity: name, preferences, traits; may be empty.
+        context: recent topics, current goals; may be empty.
+        now: seconds since the epoch.
+        degraded: the configured model failed, and an extract stands in for its answer.
+        model: what wrote it.
+        tokens: of the identity, and of the context.
+    """
 
     job: str
     identity: str
@@ -138,7 +148,7 @@ class SynopsisReady(msgspec.Struct, frozen=True):
     now: float
     degraded: bool
     model: str
-    tokens: int
+    tokens: tuple[int, int]
 
 
 class Synopsis(msgspec.Struct, frozen=True):

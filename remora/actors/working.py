@@ -94,11 +94,19 @@ class WorkingMemory:
             return 0
         return self._rows.nbytes + int(self._rows.sizes[self._start : self._start + len(self)].sum())
 
-    def add(self, item: WorkingItem) -> bool:
-        """Hold `item` as the newest; False, and no change, if its id is here already.
+    @property
+    def content_bytes(self) -> int:
+        """What `size_bytes` would be without free rows: a function of the items alone."""
+        return 0 if self._rows is None else self.size_bytes - (len(self._rows.sizes) - len(self)) * self._rows.row_bytes
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self._ids
+
+    def checked(self, item: WorkingItem) -> npt.NDArray[np.float32]:
+        """The vector of an item that may be added.
 
         Raises:
-            InvalidInput: its vector has another dimension, or is neither of unit length nor all zeros (S2.10).
+            InvalidInput: it has another dimension, or is neither of unit length nor all zeros (S2.10).
         """
         import numpy as np  # noqa: PLC0415
 
@@ -108,6 +116,19 @@ class WorkingMemory:
         length = float(np.linalg.norm(vector))
         if not (length == 0 or abs(length - 1) <= _LENGTH_TOLERANCE):
             raise InvalidInput(f"item {item.id!r} has a vector of length {length:g}, not 1")
+        return vector
+
+    def cost(self, item: WorkingItem) -> int:
+        """Bytes that an item takes here, its row included."""
+        return _beside_row(item) + _row_bytes(self.dimension)
+
+    def add(self, item: WorkingItem) -> bool:
+        """Hold `item` as the newest; False, and no change, if its id is here already.
+
+        Raises:
+            InvalidInput: see `checked`.
+        """
+        vector = self.checked(item)
         if item.id in self._ids:
             return False
         rows = self._room()
@@ -117,7 +138,7 @@ class WorkingMemory:
         row = self._start + len(self._items)
         rows.vectors[row] = vector
         rows.scopes[row] = scope
-        rows.sizes[row] = sys.getsizeof(light) + sys.getsizeof(light.id) + sys.getsizeof(light.text) + _NUMBERS + _SLOTS
+        rows.sizes[row] = _beside_row(light)
         self._items.append(light)
         self._ids.add(item.id)
         return True
@@ -161,22 +182,36 @@ class WorkingMemory:
         Free rows of the matrix are given back before an item goes. That moves all rows, and the next addition moves them again:
         for periodic cleanup (S2.15), not for every addition.
         """
-        import numpy as np  # noqa: PLC0415
-
         if self._rows is None or self.size_bytes <= max_bytes:
             return []
-        costs = self._rows.sizes[self._start : self._start + len(self)] + self._rows.row_bytes
-        left = int(costs.sum()) - np.cumsum(costs)  # after one eviction, two, …
-        count = 0 if int(costs.sum()) <= max_bytes else min(int((left > max_bytes).sum()) + 1, len(self))
-        evicted = [self._whole(item, i) for i, item in enumerate(itertools.islice(self._items, count))]
-        for item in evicted:
-            self._items.popleft()
-            self._ids.discard(item.id)
-        self._start += count
-        self._shrink()
-        if self._rows is not None and self.size_bytes > max_bytes:
-            self._move(len(self))
+        leaving = self.excess(max_bytes)
+        evicted = [self._whole(item, i) for i, item in enumerate(itertools.islice(self._items, len(leaving)))]
+        self.discard(leaving)
+        if self.size_bytes > max_bytes:
+            self.fit()
         return evicted
+
+    def excess(self, max_bytes: int, arriving: Sequence[WorkingItem] = ()) -> list[str]:
+        """Ids of the oldest items that must leave so that the others' `content_bytes` are at most `max_bytes` (S2.13).
+
+        Args:
+            max_bytes: the limit.
+            arriving: items that will be added first; where the limit is too small for them, the oldest of these leave as well.
+        """
+        import numpy as np  # noqa: PLC0415
+
+        held = np.empty(0, np.int64) if self._rows is None else self._rows.sizes[self._start : self._start + len(self)]
+        costs = np.concatenate([held, np.fromiter(map(_beside_row, arriving), np.int64)]) + _row_bytes(self.dimension)
+        total = int(costs.sum())
+        if total <= max_bytes:
+            return []
+        count = min(int((total - np.cumsum(costs) > max_bytes).sum()) + 1, len(costs))
+        return [item.id for item in itertools.islice(itertools.chain(self._items, arriving), count)]
+
+    def fit(self) -> None:
+        """Give back the free rows of the matrix; the next addition makes room anew."""
+        if self._rows is not None and len(self) < len(self._rows.sizes):
+            self._move(len(self))
 
     def remove(self, ids: Collection[str]) -> list[WorkingItem]:
         """Remove the items of these ids, wherever they are; returns those that were here, oldest first."""
@@ -184,13 +219,26 @@ class WorkingMemory:
         if not gone or self._rows is None:
             return []
         removed = [self._whole(item, i) for i, item in enumerate(self._items) if item.id in gone]
-        stay = [self._start + i for i, item in enumerate(self._items) if item.id not in gone]
-        self._items = deque(item for item in self._items if item.id not in gone)
-        self._ids -= gone
-        self._rows.keep(stay)
-        self._start = 0
-        self._shrink()
+        self.discard(gone)
         return removed
+
+    def discard(self, ids: Collection[str]) -> int:
+        """Remove the items of these ids, wherever they are; returns how many were here. Of the oldest, nothing has to move."""
+        gone = self._ids.intersection(ids)
+        if not gone or self._rows is None:
+            return 0
+        if all(item.id in gone for item in itertools.islice(self._items, len(gone))):
+            for _ in gone:
+                self._items.popleft()
+            self._start += len(gone)
+        else:
+            stay = [self._start + i for i, item in enumerate(self._items) if item.id not in gone]
+            self._items = deque(item for item in self._items if item.id not in gone)
+            self._rows.keep(stay)
+            self._start = 0
+        self._ids -= gone
+        self._shrink()
+        return len(gone)
 
     def _whole(self, item: WorkingItem, index: int) -> WorkingItem:
         """The item at `index`, with its vector."""
@@ -224,6 +272,16 @@ class WorkingMemory:
         self._start = 0
 
 
+def _beside_row(item: WorkingItem) -> int:
+    """Bytes of an item beside its row; its vector, which is in the row, is not counted."""
+    return sys.getsizeof(item) + sys.getsizeof(item.id) + sys.getsizeof(item.text) + _NUMBERS + _SLOTS
+
+
+def _row_bytes(dimension: int) -> int:
+    """Bytes of a row: a vector, a scope and a size."""
+    return 4 * dimension + 4 + 8
+
+
 class _Rows:
     """Columns of `capacity` rows: the vectors, each row's scope as a number, and what its item takes beside its row."""
 
@@ -236,7 +294,7 @@ class _Rows:
         # Sources and scopes seen since the matrix was made.
         self.names: list[str] = []
         self.numbers: dict[str, int] = {}
-        self.row_bytes = 4 * dimension + self.scopes.itemsize + self.sizes.itemsize
+        self.row_bytes = _row_bytes(dimension)
 
     @property
     def nbytes(self) -> int:

@@ -40,6 +40,24 @@ _HYDRATE = 256  # sessions read in one batch
 _SWEEP_S = 0.1
 
 
+class _Unheard:
+    """The promise of a message that nobody waits for."""
+
+    abandoned = False
+
+    def resolve(self, value: Any) -> None:
+        """Nobody hears it."""
+
+    def reject(self, error: BaseException) -> None:
+        """What failed is logged where it failed."""
+
+    async def wait(self) -> Any:
+        """Nobody waits."""
+
+
+_UNHEARD = _Unheard()
+
+
 class DirectoryLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds (G10) and the restart policy (G11)."""
 
@@ -148,12 +166,31 @@ class Directory:
         self._enqueue(cell, envelope)
         return await envelope.promise.wait()
 
-    async def tell(self, key: Hashable, message: Any) -> Any:
-        """Run a control message: never refused by a full mailbox, and no deadline. Returns the durable reply."""
+    async def tell(self, key: Hashable, message: Any, *, use: bool = True) -> Any:
+        """Run a control message: never refused by a full mailbox, and no deadline. Returns the durable reply.
+
+        One that is no `use` leaves the actor as idle as it was, or a round that comes by every few minutes would keep it in
+        memory for ever.
+        """
         cell = self._cells.get(key) or self._create(key)
-        envelope = Envelope(message, new_promise(), size=0, deadline=float("inf"), control=True)
+        envelope = Envelope(message, new_promise(), size=0, deadline=float("inf"), control=True, use=use)
         self._enqueue(cell, envelope)
         return await envelope.promise.wait()
+
+    def post(self, key: Hashable, message: Any) -> bool:
+        """Put a message into its actor's mailbox, wait for nothing, and hear nothing of what came of it.
+
+        False if it was refused: intake has stopped, the mailbox is full, or the actor rests.
+        """
+        if self._closed:
+            return False
+        cell = self._cells.get(key) or self._create(key)
+        if cell.status is CellStatus.QUARANTINED or cell.parked:
+            return False
+        if not self._mailbox(cell).offer(Envelope(message, _UNHEARD, size=0, deadline=float("inf"), control=False)):
+            return False
+        self.ready(cell)
+        return True
 
     def _mailbox(self, cell: Cell) -> Mailbox:
         """The cell's mailbox, made at first need."""
@@ -341,6 +378,7 @@ class Directory:
     def _drain(self, cell: Cell) -> None:
         self._admit_parked(cell)
         mailbox = cell.mailbox
+        used = False
         for _ in range(_QUANTUM):
             if not mailbox or cell.status is not CellStatus.VALID or cell.waiting >= self._limits.held_replies:
                 break
@@ -348,9 +386,11 @@ class Directory:
             if envelope.promise.abandoned and not envelope.control:
                 continue  # its sender left before it ran: nothing has happened, and nothing will
             cell.deliver(envelope)
+            used = used or envelope.use
             self._queued_turns += 1
         if cell.status is CellStatus.VALID:
-            cell.last_used = self._clock.monotonic()
+            if used:
+                cell.last_used = self._clock.monotonic()
             self._weigh(cell)
         self._admit_parked(cell)
         # A full gate re-queues its cell itself when a commit lands.
@@ -476,6 +516,10 @@ class Directory:
     def is_live(self, key: Hashable) -> bool:
         """Whether the actor is in memory."""
         return key in self._cells
+
+    def live_keys(self) -> list[Hashable]:
+        """The keys of all actors in memory."""
+        return list(self._cells)
 
     def statistics(self) -> DirectoryStatistics:
         """Counters and sizes."""

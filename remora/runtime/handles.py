@@ -1,90 +1,30 @@
-"""Handles: what an application holds of a user or a session. Making one does no I/O and starts no actor.
+"""Handles: what an application holds of a session. Making one does no I/O and starts no actor.
 
 The scope is the handle: there is no call that takes another user's id, so none can reach another user's data (S2.31).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 import anyio.to_thread
 import msgspec
 
-from remora.actors.planner import Context, Planner
+from remora.actors.planner import Context
 from remora.actors.protocol import Append, Clear, Flush, Load, Snapshot
-from remora.actors.recall import Memory, Recall
 from remora.actors.view import select
-from remora.config import Config
 from remora.errors import InvalidInput
-from remora.identity import SessionKey, key_digest, validated_id
-from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt
-from remora.models.ports import Embedder
+from remora.identity import key_digest, validated_id
+from remora.messages import Entry, Message, MessageLike, Receipt
 from remora.runtime.buffer_handle import BufferVerbs
-from remora.runtime.directory import Directory
 from remora.runtime.encoding import batch_of, encoded_entries
-from remora.runtime.supervisor import Supervisor
-from remora.storage.ports import FoldFigures, Journal, SessionListing, earlier_buffer
+from remora.runtime.long_term_handle import touched
+from remora.storage.ports import FoldFigures, earlier_buffer
 from remora.storage.records import Summary
-from remora.tokens import TokenCounter
 
-__all__ = ["Services", "Session", "SessionStatistics", "User"]
+__all__ = ["Session", "SessionStatistics"]
 
 _IN_THREAD = 200  # messages from which on decoding them is a thread's work
-
-
-class Services(Protocol):
-    """What handles need of the runtime; each attribute raises `RuntimeClosed` while it is not open."""
-
-    @property
-    def config(self) -> Config:
-        """The configuration in force."""
-        ...
-
-    @property
-    def directory(self) -> Directory:
-        """Live sessions."""
-        ...
-
-    @property
-    def supervisor(self) -> Supervisor:
-        """Background jobs."""
-        ...
-
-    @property
-    def journal(self) -> Journal:
-        """The write-ahead journal."""
-        ...
-
-    @property
-    def planner(self) -> Planner:
-        """Context assembly."""
-        ...
-
-    @property
-    def recall(self) -> Recall | None:
-        """Search in long-term memory."""
-        ...
-
-    @property
-    def counter(self) -> TokenCounter:
-        """The token counter."""
-        ...
-
-    @property
-    def embedder(self) -> Embedder | None:
-        """The embedder; None where there is none."""
-        ...
-
-    @property
-    def redact(self) -> Callable[[str], str] | None:
-        """The redaction hook in front of the journal."""
-        ...
-
-    @property
-    def scorer(self) -> Callable[[ChatDict], float] | None:
-        """What weighs messages at the door."""
-        ...
 
 
 class SessionStatistics(msgspec.Struct, frozen=True):
@@ -206,6 +146,7 @@ class Session(BufferVerbs):
         if messages is not None:
             about = await encoded_entries(services, batch_of(messages)) if messages else []
         context: Context = await services.planner.assemble(self.key, snapshot, query, budget, about=about, own=override is None)
+        touched(services, self.key.user, context.memories)
         return context
 
     async def clear(self, *, timeout_s: float | None = None) -> int:
@@ -270,50 +211,6 @@ class Session(BufferVerbs):
             ReentrantAsk: called from within that work.
         """
         await self._services.supervisor.settle(self.key)
-
-
-class User:
-    """One user: their sessions, and what was said in all of them. Get one from `Runtime.user`."""
-
-    __slots__ = ("_services", "id")
-
-    def __init__(self, services: Services, id_: str) -> None:
-        self._services = services
-        self.id = id_
-
-    def __repr__(self) -> str:
-        return f"User({self.id!r})"
-
-    def session(self, session: str) -> Session:
-        """A handle on one of the user's sessions; it exists from its first message on.
-
-        Raises:
-            InvalidId: the id cannot name a session.
-        """
-        return Session(self._services, SessionKey(self.id, validated_id(session, "a session id")))
-
-    async def sessions(self) -> Sequence[SessionListing]:
-        """The user's sessions, the one with the newest message last."""
-        return await self._services.journal.sessions(self.id)
-
-    async def recall(self, query: str, *, k: int = 5) -> list[Memory]:
-        """What was said before, in any of the user's sessions, that bears on `query`; best first.
-
-        Finds what is in long-term memory: what was folded, flushed, or left idle.
-
-        Raises:
-            InvalidInput: `k` is not positive, or the query is no text.
-            LongTermError: long-term memory failed, or is switched off.
-            ModelError: the embedder failed.
-        """
-        if not isinstance(query, str):
-            raise InvalidInput(f"query must be text, not {type(query).__name__}")
-        if k < 1:
-            raise InvalidInput(f"k must be positive, not {k}")
-        recall = self._services.recall
-        if recall is None:
-            raise InvalidInput("long-term memory is switched off: long_term.enabled is false")
-        return await recall(self.id, query, k=k)
 
 
 def _snapshot(

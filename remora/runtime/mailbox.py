@@ -19,16 +19,19 @@ __all__ = ["Envelope", "Mailbox", "MailboxStatistics"]
 
 
 class Envelope:
-    """A message that waits for its turn."""
+    """A message that waits for its turn; one that is no `use` of its actor leaves it as idle as it was."""
 
-    __slots__ = ("control", "deadline", "message", "promise", "size")
+    __slots__ = ("control", "deadline", "message", "promise", "size", "use")
 
-    def __init__(self, message: Any, promise: Promise, *, size: int, deadline: float, control: bool) -> None:
+    def __init__(
+        self, message: Any, promise: Promise, *, size: int, deadline: float, control: bool, use: bool = True
+    ) -> None:  # fmt: skip
         self.message = message
         self.promise = promise
         self.size = size
         self.deadline = deadline
         self.control = control
+        self.use = use
 
 
 class MailboxStatistics(msgspec.Struct, frozen=True):

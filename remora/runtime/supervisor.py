@@ -35,6 +35,7 @@ __all__ = [
     "Supervisor",
     "SupervisorStatistics",
     "Verdict",
+    "durable",
 ]
 
 _logger = get_logger("remora.supervisor")
@@ -77,6 +78,25 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 Handler = Callable[[Attempt], Awaitable[Verdict]]
+
+
+async def durable(log: Log, records: Sequence[Any]) -> None:
+    """Write records of no actor's turn, and return when they are durable.
+
+    Raises:
+        CommitFailed: nothing of it is stored.
+        OutcomeUnknown: the commit's fate is uncertain.
+    """
+    promise = new_promise()
+
+    def settled(_: Write, error: Exception | None) -> None:
+        if error is None:
+            promise.resolve(None)
+        else:
+            promise.reject(error)
+
+    log.write(Write(records, settled))
+    await promise.wait()
 
 
 class LaneStatistics(msgspec.Struct, frozen=True):
@@ -136,6 +156,7 @@ class Supervisor:
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._outstanding: dict[Hashable, int] = {}
         self._settling: dict[Hashable, list[Promise]] = {}
+        self._awaited: dict[str, list[Promise]] = {}
         self._timer_event = anyio.Event()
         self._ticket = 0
         self._abandoned: Exception | None = None
@@ -217,6 +238,29 @@ class Supervisor:
             self._settling.setdefault(key, []).append(promise)
             await promise.wait()
 
+    async def finished(self, id_: str) -> None:
+        """Return when this job is neither queued, delayed nor running: it is done, cancelled, or a dead letter.
+
+        Raises:
+            ReentrantAsk: called from within a job of the same actor, which may be that job.
+        """
+        job = self._known.get(id_)
+        if job is None:
+            return
+        if _working_for.get() == job.key:
+            raise ReentrantAsk(f"a background job of {job.key!r} waits for another of its own, or for itself")
+        if self._abandoned is not None:
+            raise self._abandoned
+        promise = new_promise()
+        self._awaited.setdefault(id_, []).append(promise)
+        try:
+            await promise.wait()
+        finally:
+            if waiting := self._awaited.get(id_):  # this waiter gave up, so that others' promises stay
+                waiting.remove(promise)
+                if not waiting:
+                    del self._awaited[id_]
+
     async def settle_all(self) -> None:
         """Return when no job of any actor is queued, delayed or running."""
         while self._outstanding:
@@ -273,7 +317,7 @@ class Supervisor:
             if verdict.message is not None:
                 await self._tell(job.key, verdict.message)
             else:
-                await self._durable((*verdict.records, JobDone(job.id)))
+                await durable(self._log, (*verdict.records, JobDone(job.id)))
         except Exception as e:
             # The work is done but its end is not recorded: do it again, which it must bear.
             await self._failed(lane, attempt, e, last=False)
@@ -300,7 +344,7 @@ class Supervisor:
             _logger.warning("job_failed", job=job.id, lane=lane.name, attempts=attempts, retry_s=wait_s, error=text)
             record = JobRetried(job.id, attempts, self._clock.time() + wait_s, text)
         try:
-            await self._durable((record,))
+            await durable(self._log, (record,))
         except Exception:
             _logger.exception("job_failure_not_recorded", job=job.id)
         if last or job.id in self._cancelled:
@@ -318,6 +362,8 @@ class Supervisor:
         self._known.pop(job.id, None)
         self._cancelled.discard(job.id)
         self._expedited.discard(job.id)
+        for promise in self._awaited.pop(job.id, ()):
+            promise.resolve(None)
         left = self._outstanding[job.key] - 1
         if left:
             self._outstanding[job.key] = left
@@ -326,25 +372,14 @@ class Supervisor:
         for promise in self._settling.pop(job.key, ()):
             promise.resolve(None)
 
-    async def _durable(self, records: Sequence[Any]) -> None:
-        promise = new_promise()
-
-        def settled(_: Write, error: Exception | None) -> None:
-            if error is None:
-                promise.resolve(None)
-            else:
-                promise.reject(error)
-
-        self._log.write(Write(records, settled))
-        await promise.wait()
-
     def abandon(self, error: Exception) -> None:
         """Fail whoever waits for jobs to settle; they stay in the log."""
         self._abandoned = error
-        for promises in self._settling.values():
+        for promises in (*self._settling.values(), *self._awaited.values()):
             for promise in promises:
                 promise.reject(error)
         self._settling.clear()
+        self._awaited.clear()
 
     # -- back-off ---------------------------------------------------------------------------------------------------
 

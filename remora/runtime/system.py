@@ -20,7 +20,10 @@ from remora.actors.block_jobs import BlocksHandler
 from remora.actors.block_state import BlockSet, checked
 from remora.actors.block_view import BlockView
 from remora.actors.blocks import BlockServices, BlocksLike
+from remora.actors.cleanup import FifoCleanup
 from remora.actors.jobs import FlushHandler, SummarizeHandler
+from remora.actors.kinds import ByKind
+from remora.actors.memories import PruneHandler, RecordHandler
 from remora.actors.planner import Planner, Tiers
 from remora.actors.policies import BufferPolicy, BufferPreset, PolicyLike, policy_of
 from remora.actors.protocol import Flush, Inspect, SessionView
@@ -29,23 +32,39 @@ from remora.actors.redaction import validated_hook
 from remora.actors.scoring import heuristic_score
 from remora.actors.session import BLOCKS_LANE, FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
 from remora.actors.summary import DEFAULT_PROMPT, ChatSummarizer
+from remora.actors.synopsis import SynopsisHandler
+from remora.actors.user import PRUNE_LANE, RECORD_LANE, SYNOPSIS_LANE, UserBehavior
+from remora.actors.user_protocol import Found, InspectUser, PruneNow, ReadSynopsis, SearchWorking, Synopsis, UserView
 from remora.config import Config
 from remora.errors import ConfigError, EmbedderChanged, ReentrantAsk, RuntimeClosed, StorageError
-from remora.identity import SessionKey, validated_id
+from remora.identity import SessionKey, UserKey, validated_id
 from remora.logs import get_logger
-from remora.messages import ChatDict, MessageLike, encode_message
+from remora.messages import ChatDict, MessageLike, encode_message, sound_text
 from remora.models.breaker import CircuitBreaker
+from remora.models.cache import CachingEmbedder
 from remora.models.compression import CompressionMeter, CompressionStatistics, LeadSummarizer, TailSummarizer
 from remora.models.extractive import ExtractiveSummarizer
-from remora.models.ports import ChatModelLike, Embedder, EmbedderLike, Summarizer, as_chat_model, as_embedder
+from remora.models.ports import (
+    ChatModel,
+    ChatModelLike,
+    Embedder,
+    EmbedderLike,
+    Summarizer,
+    as_chat_model,
+    as_embedder,
+    embed_texts,
+)
 from remora.runtime.actor import Turn
 from remora.runtime.clock import Clock, SystemClock
 from remora.runtime.containment import contained
 from remora.runtime.directory import Directory, DirectoryLimits, DirectoryStatistics
-from remora.runtime.handles import Session, User
+from remora.runtime.handles import Session
+from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, LogStatistics
 from remora.runtime.schedule import Schedule, TaskStatistics
+from remora.runtime.shared import SharedScope
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor, SupervisorStatistics
+from remora.runtime.user_handle import User
 from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
 from remora.storage.longterm import LanceStore
@@ -58,6 +77,8 @@ __all__ = ["Runtime", "RuntimeStatistics"]
 _logger = get_logger("remora.runtime")
 _CHECKPOINT_S = 5.0
 _TAIL_CONCURRENCY = 16
+_PRUNE_CONCURRENCY = 2
+_DAY_S = 86_400.0
 _MOST_TAILS = 1_000_000
 
 
@@ -156,7 +177,9 @@ class Runtime:
         self._store: LanceStore | None = None
         self._store_lock = anyio.Lock()
         self._embedder: Embedder | None = None
+        self._cached_embedder: CachingEmbedder | None = None
         self._shards = 0
+        self._grown: set[str] = set()
         self._closers: list[Any] = []
         self._lifetime: Any = None
         self._closed = False
@@ -193,6 +216,14 @@ class Runtime:
     def session(self, user: str, session: str) -> Session:
         """Short for ``runtime.user(user).session(session)``."""
         return self.user(user).session(session)
+
+    def shared(self, name: str) -> SharedScope:
+        """A handle on a memory that agents share, of any user or none (S4.33).
+
+        Raises:
+            InvalidId: the name cannot be one.
+        """
+        return SharedScope(self, validated_id(name, "a shared scope's name"))
 
     # -- what handles need --------------------------------------------------------------------------------------------
 
@@ -240,9 +271,14 @@ class Runtime:
         return self._open.counter
 
     @property
-    def embedder(self) -> Embedder | None:
-        """The embedder; None where there is none."""
-        return self._embedder
+    def embedder(self) -> CachingEmbedder | None:
+        """The embedder, which keeps the vectors of the texts last asked for; None where there is none."""
+        return self._cached_embedder
+
+    @property
+    def clock(self) -> Clock:
+        """What the time is."""
+        return self._clock
 
     @property
     def redact(self) -> Callable[[str], str] | None:
@@ -347,9 +383,12 @@ class Runtime:
         if counter is None:
             counter = await anyio.to_thread.run_sync(self._make_counter)
         # in a thread: a model's module may bring half a framework along
-        summarizer, fallback = await anyio.to_thread.run_sync(self._make_summarizers, counter)
+        chat = await anyio.to_thread.run_sync(self._make_chat_model)
+        summarizer, fallback = self._make_summarizers(counter, chat)
         long_term = config.long_term.enabled
         self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
+        if self._embedder is not None:
+            self._cached_embedder = CachingEmbedder(self._embedder, size=config.working.embedding_cache)
         if long_term:
             await self._check_settings(journal)
         recount = None
@@ -359,8 +398,17 @@ class Runtime:
         if await journal.setting("counters"):
             # Rows hold the figures of the counter that they were written under; a budget is kept by today's (G9).
             recount = partial(count_message, counter)
-        behavior = SessionBehavior(
+        sessions = SessionBehavior(
             self._policy, instance=journal.instance, flushes=long_term, blocks=self._blocks is not None, recount=recount
+        )
+        max_working_bytes = int(config.working.max_memory_mb * (1 << 20))
+        users = UserBehavior(
+            self._embedder.dimension if self._embedder else None,
+            embedder=_embedder_name(self._embedder),
+            max_bytes=max_working_bytes,
+            identity_ttl=config.synopsis.identity_ttl,
+            context_ttl=config.synopsis.context_ttl,
+            refresh_on_access=config.synopsis.refresh_on_access,
         )
 
         def decided(turn: Turn) -> None:
@@ -368,7 +416,7 @@ class Runtime:
             supervisor.submit(turn.jobs)
             supervisor.expedite(turn.expedite)
 
-        directory = Directory(behavior, journal, self._clock, self._limits(), decided)
+        directory = Directory(ByKind(sessions, users), journal, self._clock, self._limits(), decided)
         supervisor = Supervisor(journal, directory.tell, self._clock, self._rng)
         breaker = CircuitBreaker(
             self._clock, failures=config.supervisor.breaker_failures, rest_s=config.supervisor.breaker_rest_s
@@ -390,20 +438,44 @@ class Runtime:
         )  # fmt: skip
         concurrency = config.supervisor
         supervisor.add_lane(Lane(SUMMARIZE_LANE, summarize, concurrency=concurrency.summarize_concurrency, retry=retry))
+        synopsis = SynopsisHandler(
+            journal, chat, fallback, clock=self._clock, breaker=breaker, counter=counter,
+            max_tokens=config.synopsis.max_tokens, prompt=config.synopsis.prompt,
+        )  # fmt: skip
+        supervisor.add_lane(Lane(SYNOPSIS_LANE, synopsis, concurrency=concurrency.summarize_concurrency, retry=retry))
         schedule = Schedule(self._clock)
         schedule.every(_CHECKPOINT_S, "checkpoint", journal.checkpoint)
+        cleanup = FifoCleanup(directory, max_working_bytes)
+        schedule.every(config.working.fifo_interval_min * 60, "fifo_cleanup", cleanup)
         recall = None
         if long_term:
+            recall = Recall(self.long_term, self._cached_embedder, config.recall, importance_weight=config.importance.weight)
+            writers = SharedLocks()
             flush = FlushHandler(
                 journal, self.long_term, self._embedder, counter, window_chars=config.long_term.window_chars,
-                batch_tokens=config.buffer.token_flush_size, redact=self._redact_long_term, written=lambda _: None,
+                batch_tokens=config.buffer.token_flush_size, redact=self._redact_long_term, written=self._written, users=writers,
             )  # fmt: skip
             supervisor.add_lane(Lane(FLUSH_LANE, flush, concurrency=concurrency.flush_concurrency, retry=retry))
-            recall = Recall(self.long_term, self._embedder, config.recall)
+            record = RecordHandler(
+                journal, self.long_term, self._embedder, redact=self._redact_long_term, written=self._written, users=writers
+            )
+            supervisor.add_lane(Lane(RECORD_LANE, record, concurrency=concurrency.flush_concurrency, retry=retry))
+
+            async def look_at_user(key: UserKey) -> UserView:
+                view: UserView = await directory.tell(key, InspectUser(), use=False)
+                return view
+
+            prune = PruneHandler(
+                journal, self.long_term, look_at_user, now=self._clock.time, importance=config.importance,
+                written=recall.written, users=writers,
+            )  # fmt: skip
+            supervisor.add_lane(Lane(PRUNE_LANE, prune, concurrency=_PRUNE_CONCURRENCY, retry=retry))
+            if config.long_term.max_user_rows:
+                schedule.every(config.long_term.prune_interval_s, "prune", self._prune)
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
         block_view = None
         if self._blocks is not None:
-            blocks = BlockSet(self._blocks, partial(self._block_services, counter))
+            blocks = BlockSet(self._blocks, partial(self._block_services, counter, chat))
             show = BlocksHandler(journal, directory.tell, blocks, batch_tokens=config.buffer.token_flush_size)
             # as many at once as summaries: what blocks wait for is the chat model as well
             supervisor.add_lane(Lane(BLOCKS_LANE, show, concurrency=concurrency.summarize_concurrency, retry=retry))
@@ -411,12 +483,25 @@ class Runtime:
                 blocks, count=partial(count_message, counter), method=config.context.insert_method,
                 timeout_s=config.context.block_timeout_s,
             )  # fmt: skip
-        planner = Planner(Tiers(recall=recall, blocks=block_view), counter, config)
+
+        async def working(user: str, session: str, query: str) -> Sequence[Found]:
+            assert self._cached_embedder is not None
+            vector = (await embed_texts(self._cached_embedder, [sound_text(query)]))[0]
+            found: Sequence[Found] = await directory.tell(UserKey(user), SearchWorking(vector, config.working.k, session))
+            return found
+
+        async def known(user: str) -> Synopsis:
+            read: Synopsis = await directory.tell(UserKey(user), ReadSynopsis(self._clock.time()))
+            return read
+
+        searched = working if self._cached_embedder is not None else None
+        tiers = Tiers(recall=recall, working=searched, synopsis=known, blocks=block_view)
+        planner = Planner(tiers, counter, config)
         return _Parts(journal, directory, supervisor, schedule, planner, recall, counter, (fallback, summarizer))
 
-    def _block_services(self, counter: TokenCounter, key: SessionKey) -> BlockServices:
+    def _block_services(self, counter: TokenCounter, chat: ChatModel | None, key: SessionKey) -> BlockServices:
         long_term = self.long_term if self._config.long_term.enabled else None
-        return BlockServices(key.user, key.session, counter, self._chat_model, self._embedder, long_term)
+        return BlockServices(key.user, key.session, counter, chat, self._embedder, long_term)
 
     async def _run(self, parts: _Parts, left: Sequence[Job], *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """All background tasks, in a group of their own: closing cancels them and not the caller, whose group is the host's."""
@@ -456,30 +541,32 @@ class Runtime:
             return HeuristicCounter(tokens.unit, media_tokens=media)
         return TiktokenCounter(tokens.encoding, media_tokens=media)
 
-    def _make_summarizers(self, counter: TokenCounter) -> tuple[CompressionMeter, CompressionMeter]:
+    def _make_summarizers(self, counter: TokenCounter, chat: ChatModel | None) -> tuple[CompressionMeter, CompressionMeter]:
         """The configured summarizer, and the extract that stands in for it; the same where that is what is configured."""
         models = self._config.models
-        prompt = models.summary_prompt or DEFAULT_PROMPT
         fallback = CompressionMeter(ExtractiveSummarizer(counter.count), counter.count)
         chosen: Summarizer
         if self._summarizer is not None:
             chosen = self._summarizer
-        elif self._chat_model is not None:
-            chosen = ChatSummarizer(self._chat_model, prompt=prompt)
+        elif chat is not None:
+            chosen = ChatSummarizer(chat, prompt=models.summary_prompt or DEFAULT_PROMPT)
+        elif models.summarizer == "lead":
+            chosen = LeadSummarizer(counter.count)
+        elif models.summarizer == "tail":
+            chosen = TailSummarizer(counter.count)
         else:
-            match models.summarizer:
-                case "extractive":
-                    return fallback, fallback
-                case "lead":
-                    chosen = LeadSummarizer(counter.count)
-                case "tail":
-                    chosen = TailSummarizer(counter.count)
-                case "openai":
-                    chat = importlib.import_module("remora.models.openai").OpenAIChatModel(models)
-                    self._closers.append(chat.aclose)
-                    self._chat_model = chat
-                    chosen = ChatSummarizer(chat, prompt=prompt)
+            return fallback, fallback
         return CompressionMeter(chosen, counter.count), fallback
+
+    def _make_chat_model(self) -> ChatModel | None:
+        if self._chat_model is not None:
+            return self._chat_model
+        if self._config.models.summarizer != "openai":
+            return None
+        chat: Any = importlib.import_module("remora.models.openai").OpenAIChatModel(self._config.models)
+        self._closers.append(chat.aclose)
+        made: ChatModel = chat
+        return made
 
     def _make_embedder(self) -> Embedder | None:
         if self._given_embedder is not None:
@@ -497,7 +584,7 @@ class Runtime:
 
     async def _check_settings(self, journal: SqliteJournal | MemoryJournal) -> None:
         """What was fixed when the directory was made must still hold."""
-        wanted = f"{self._embedder.name}/{self._embedder.dimension}" if self._embedder else "none/0"
+        wanted = _embedder_name(self._embedder)
         found = await journal.setting("embedder", wanted)
         if found != wanted:
             raise EmbedderChanged(
@@ -533,8 +620,9 @@ class Runtime:
                 if self._store is None:
                     assert self._tasks is not None
                     tasks = self._tasks
+                    uri = self._config.long_term.uri.reveal()
                     store = await LanceStore.open(
-                        None if self._directory is None else self._directory / "longterm",
+                        None if self._directory is None else uri or self._directory / "longterm",
                         dimension=self._embedder.dimension if self._embedder else None,
                         config=msgspec.structs.replace(self._config.long_term, shards=self._shards),
                     )
@@ -554,6 +642,31 @@ class Runtime:
     async def _compact(self) -> None:
         if self._store is not None:
             await self._store.compact()
+
+    def _written(self, user: str) -> None:
+        """Something of the user's came into long-term memory, or may have."""
+        parts = self._parts  # None where a job ends because the runtime does
+        if parts is not None and parts.recall is not None:
+            parts.recall.written(user)
+        if self._config.long_term.max_user_rows:
+            self._grown.add(user)
+
+    async def _prune(self) -> None:
+        """Have long-term memory pruned where it has grown since the last round, and over its bound (S4.27)."""
+        parts, config = self._open, self._config.long_term
+        max_age_s = config.max_age_days * _DAY_S if config.prune == "age" else 0.0
+        store = await self.long_term()
+        for user in list(self._grown):
+            self._grown.discard(user)  # first: what comes meanwhile is for the next round
+            try:
+                rows = await store.rows(user)
+                too_old_us = (self._clock.time() - max_age_s) * 1_000_000 if max_age_s else 0.0
+                if len(rows) > config.max_user_rows or (rows and rows[0].created_us < too_old_us):
+                    order = PruneNow(config.max_user_rows, config.prune, max_age_s)
+                    await parts.directory.tell(UserKey(user), order, use=False)
+            except Exception:
+                self._grown.add(user)
+                raise
 
     async def _flush_tails(self) -> None:
         """Flush what sessions of an earlier run had not handed over, unless somebody talks to them first."""
@@ -577,6 +690,15 @@ class Runtime:
             for _ in range(_TAIL_CONCURRENCY):
                 group.start_soon(work)
 
+    def reschedule(self, task: str, seconds: float) -> None:
+        """Run a periodic task, ``fifo_cleanup`` for instance, each `seconds` from now on (S2.15); `statistics` names them all.
+
+        Raises:
+            InvalidInput: there is no such task, or the interval is no positive number.
+            RuntimeClosed: the runtime is not open.
+        """
+        self._open.schedule.change(task, seconds)
+
     # -- looking ----------------------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
@@ -591,9 +713,9 @@ class Runtime:
         """
         return count_message(self._open.counter, encode_message(message)[1])
 
-    async def counts(self) -> JournalCounts:
-        """How much the journal holds."""
-        return await self._open.journal.counts()
+    async def counts(self, user: str | None = None) -> JournalCounts:
+        """How much the journal holds, of everybody or of one user."""
+        return await self._open.journal.counts(user)
 
     async def long_term_statistics(self) -> LongTermStatistics:
         """How much long-term memory holds.
@@ -617,6 +739,10 @@ class Runtime:
             parts.schedule.statistics(),
             {meter.name: meter.statistics() for meter in parts.meters},
         )
+
+
+def _embedder_name(embedder: Embedder | None) -> str:
+    return "none/0" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
 def _counter_name(counter: TokenCounter) -> str:

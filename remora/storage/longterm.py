@@ -98,12 +98,28 @@ class LanceStore:
         self._commits = self._merges = self._compactions = 0
 
     @classmethod
-    async def open(cls, path: Path | None, *, dimension: int | None, config: LongTermConfig) -> LanceStore:
-        """Open or create a store; `path` None keeps it in memory, `dimension` None means rows without vectors.
+    async def open(cls, path: Path | str | None, *, dimension: int | None, config: LongTermConfig) -> LanceStore:
+        """Open or create a store.
+
+        Args:
+            path: a directory; or, as text, an address that LanceDB understands, which is treated as a secret; None keeps it in
+                memory.
+            dimension: of the vectors; None for rows without.
+            config: sizes and intervals.
 
         Raises:
             LongTermError: the directory cannot be read, or a table in it is not of this schema.
         """
+        try:
+            return await cls._open(path, dimension, config)
+        except LongTermError as e:
+            if not isinstance(path, str):
+                raise
+            problem, retryable = str(e).replace(path, "long_term.uri"), e.retryable
+        raise LongTermError(problem, retryable=retryable)  # outside of `except`: the cause quotes the address
+
+    @classmethod
+    async def _open(cls, path: Path | str | None, dimension: int | None, config: LongTermConfig) -> LanceStore:
         lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
         pa = importlib.import_module("pyarrow")
         schema = _schema(pa, dimension)
@@ -143,6 +159,9 @@ class LanceStore:
             return
         if (vectors is None) == ("vector" in self._schema.names):
             raise LongTermError("these rows and this store disagree on whether there are vectors", retryable=False)
+        for row in rows:  # here, before it is joined with others' rows, which would fail with it
+            if not (isinstance(row.user, str) and row.user and isinstance(row.content, str)):
+                raise LongTermError(f"the row {row.id} has no user or no content; nothing was stored", retryable=False)
         promise = new_promise()
         self._queue.append(_Add(rows, vectors, doubtful, promise))
         self._event.set()

@@ -161,8 +161,9 @@ class MemoryJournal:
                     actor.removed.setdefault(seq, at_seq)
             case Flushed(sid=sid, through=through):
                 self._actors[sid].flushed = max(self._actors[sid].flushed, through)
-            case Pruned(sid=sid, seqs=seqs):
-                self._actors[sid].pruned.update(seqs)
+            case Pruned(key=key, seqs=seqs):
+                if key in self._sids:
+                    self._actors[self._sids[key]].pruned.update(seqs)
             case FacetsChanged(sid=sid, put=put, dropped=dropped):
                 facets = self._actors[sid].facets
                 facets.update(((facet.kind, facet.name), facet.value) for facet in put)

@@ -186,13 +186,14 @@ class MemoryRow(msgspec.Struct, frozen=True):
         id: deterministic (`remora.identity.row_id`).
         user: the owner.
         session: where it was said.
-        seq: the message's number there.
-        role: chat role of who said it.
+        seq: the message's number there; 0 for what is no message.
+        role: chat role of who said it; ``system`` for what is no message.
         speaker: the name, where several share a role, else empty.
         content: what was said, as text.
         turn: how it is searched: "(8 May 2023) Speaker: text".
         window: it and its neighbours in the session, each cut short.
-        memory_type: ``"message"``, or what a later tier stores.
+        memory_type: ``message``; ``summary``, an entry that left a session's summary list; or what it was recorded as: ``fact``,
+            ``preference``, ``context``, ``procedural``, ``message_batch``.
         importance: 0 to 1.
         created_us: microseconds since the epoch.
         tokens: size in a context.

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from remora.identity import SessionKey
 from remora.messages import Entry
 from remora.runtime.log import Job
 
@@ -358,9 +359,12 @@ class MemoriesRemoved(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """Messages of a session are not in long-term memory, and never to be put there; the journal keeps them."""
+    """Messages of a session are not in long-term memory, and never to be put there; the journal keeps them.
 
-    sid: int
+    It names the session instead of the actor's number: whoever prunes a user's memory works for the user's own actor.
+    """
+
+    key: SessionKey
     seqs: tuple[int, ...]
 
 

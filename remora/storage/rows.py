@@ -17,6 +17,7 @@ from remora.storage.records import (
     Appended,
     Cleared,
     Dropped,
+    Facet,
     FacetsChanged,
     Flushed,
     FlushStarted,
@@ -53,7 +54,9 @@ INSERT_MESSAGES = (
     "m.value ->> 9 FROM json_each(?1) AS m"
 )
 _REMOVE_MESSAGE = "UPDATE messages SET removed = ? WHERE pos = ? AND removed IS NULL"
-_PRUNE_MESSAGE = "UPDATE messages SET pruned = 1 WHERE pos = ?"
+_PRUNE_MESSAGE = (
+    f"UPDATE messages SET pruned = 1 WHERE pos = ((SELECT sid FROM actors WHERE user = ? AND session = ?) << {SEQ_BITS}) + ?"
+)
 _UPDATE_MARKS = "UPDATE actors SET generation = ?, summarized = ?, folding = ?, flushing = ?, cleared = ? WHERE sid = ?"
 _UPDATE_FLUSHED = "UPDATE actors SET flushed = max(flushed, ?) WHERE sid = ?"
 _INSERT_FOLD = (
@@ -97,7 +100,7 @@ class Rows:
         self._content: list[bytes] = []
         self._offset = 1  # SQL counts from 1
         self._rows: dict[str, list[tuple[Any, ...]]] = {statement: [] for statement in _STATEMENTS}
-        self._facets: dict[tuple[int, str, str], bytes | None] = {}
+        self._facets: dict[tuple[int, str, str], tuple[bool, bytes | None]] = {}  # place -> (dropped first, then put)
         self._memories: dict[str, tuple[bool, int, MemoryItem | None]] = {}  # id -> (removed first, owner, then put)
 
     def add(self, record: Any) -> None:
@@ -143,11 +146,14 @@ class Rows:
                 self._start(sid, jobs)
             case Flushed(sid=sid, through=through):
                 rows[_UPDATE_FLUSHED].append((through, sid))
-            case Pruned(sid=sid, seqs=seqs):
-                rows[_PRUNE_MESSAGE].extend((sid << SEQ_BITS | seq,) for seq in seqs)
+            case Pruned(key=key, seqs=seqs):
+                rows[_PRUNE_MESSAGE].extend((key.user, key.session, seq) for seq in seqs)
             case FacetsChanged(sid=sid, put=put, dropped=dropped):
-                self._facets.update(((sid, facet.kind, facet.name), facet.value) for facet in put)
-                self._facets.update(((sid, kind, name), None) for kind, name in dropped)
+                for facet in put:
+                    self._put(sid, facet)
+                for kind, name in dropped:
+                    self._facets.pop((sid, kind, name), None)
+                    self._facets[sid, kind, name] = (True, None)
             case Remembered(sid=sid, memories=memories, jobs=jobs):
                 for item in memories:
                     removed, owner, present = self._memories.get(item.id, (False, sid, None))
@@ -199,6 +205,13 @@ class Rows:
     def _start(self, sid: int, jobs: tuple[Job, ...]) -> None:
         self._rows[_INSERT_JOB].extend((job.id, job.lane, sid, _encode(job.payload)) for job in jobs)
 
+    def _put(self, sid: int, facet: Facet) -> None:
+        place = (sid, facet.kind, facet.name)
+        dropped, value = self._facets.get(place, (False, None))
+        if dropped and value is None:
+            del self._facets[place]  # it comes back as the newest of its actor's, as `UserImage.facets` promises
+        self._facets[place] = (dropped, facet.value)
+
     @property
     def messages(self) -> tuple[str, bytes] | None:
         """The first two parameters of `INSERT_MESSAGES`: places as JSON, and what they point into; None without messages."""
@@ -211,8 +224,8 @@ class Rows:
         for statement, rows in self._rows.items():
             if rows:
                 yield statement, rows
-        put = [(*place, value) for place, value in self._facets.items() if value is not None]
-        dropped: list[tuple[Any, ...]] = [place for place, value in self._facets.items() if value is None]
+        dropped: list[tuple[Any, ...]] = [place for place, (gone, _) in self._facets.items() if gone]
+        put = [(*place, value) for place, (_, value) in self._facets.items() if value is not None]
         deleted: list[tuple[Any, ...]] = [(id_,) for id_, (removed, _, _) in self._memories.items() if removed]
         inserted = [
             (item.id, sid, item.session, item.agent, item.content, item.type, item.importance, item.created_us, item.tokens)
@@ -220,7 +233,7 @@ class Rows:
             if item is not None
         ]
         for statement, found in (
-            (_PUT_FACET, put), (_DROP_FACET, dropped), (_DELETE_MEMORY, deleted), (_INSERT_MEMORY, inserted)
+            (_DROP_FACET, dropped), (_PUT_FACET, put), (_DELETE_MEMORY, deleted), (_INSERT_MEMORY, inserted)
         ):  # fmt: skip
             if found:
                 yield statement, found

@@ -234,7 +234,7 @@ async def test_ring_entries_are_folded_into_the_running_summary(tmp_path: Path) 
         shown = (await chat.load()).summary or ""
         assert [*shown.split(), *said(await chat.get_messages())] == words, "every message is in the buffer or in a summary"
         rows = await (await runtime.long_term()).rows("alice")
-        entries = [row.content for row in rows if row.memory_type == "context"]
+        entries = [row.content for row in rows if row.memory_type == "summary"]
         assert " ".join(entries) == view.summary.text
         before = await chat.load()
     async with Runtime(tmp_path, config=config, policy=policy, summarizer=Recording()) as runtime:

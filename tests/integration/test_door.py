@@ -37,6 +37,7 @@ async def holding(directory: Path, needle: str) -> list[Path]:
 
 async def test_redaction_before_the_journal(tmp_path: Path) -> None:
     """S4.43: what the hook takes out stands in no file and in no answer: content, parts, arguments, results, metadata."""
+    image = {"type": "image_url", "image_url": {"url": "data:x"}}
     call = {"id": "c", "type": "function", "function": {"name": "pay", "arguments": '{"card": "1111-2222"}'}}
     async with Runtime(tmp_path, config=Config.from_dict(SMALL), redact=hidden) as runtime:
         chat = runtime.session("alice", "chat")
@@ -45,7 +46,7 @@ async def test_redaction_before_the_journal(tmp_path: Path) -> None:
                 user("my card is 1111-2222", metadata={"note": ["1111-2222"]}, id="m1"),
                 {"role": "assistant", "content": None, "tool_calls": [call]},
                 {"role": "tool", "tool_call_id": "c", "content": "paid with 1111-2222"},
-                user([{"type": "text", "text": "again 1111-2222"}, {"type": "image_url", "image_url": {"url": "data:x"}}]),  # type: ignore[arg-type]
+                {"role": "user", "content": [{"type": "text", "text": "again 1111-2222"}, image]},
             ]
         )
         await chat.flush()
@@ -96,7 +97,7 @@ async def test_redaction_that_fails_refuses_the_message(tmp_path: Path) -> None:
         return text
 
     with pytest.raises(ConfigError, match="async"):
-        Runtime.in_memory(redact=asynchronous)  # type: ignore[arg-type]
+        Runtime.in_memory(redact=asynchronous)
 
 
 async def test_redaction_in_long_term_that_fails_keeps_the_message_out(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ async def test_importance_at_append(tmp_path: Path) -> None:
 async def test_a_scorer_that_fails_costs_no_message() -> None:
     """S4.35: what is said matters more than what it is worth: a scorer that raises, or answers nonsense, weighs neutrally."""
     for bad in (lambda _: 1 / 0, lambda _: 7.0, lambda _: "high", lambda _: float("nan")):
-        async with Runtime.in_memory(config=Config.from_dict(SMALL), scorer=bad) as runtime:  # type: ignore[arg-type]
+        async with Runtime.in_memory(config=Config.from_dict(SMALL), scorer=bad) as runtime:
             chat = runtime.session("alice", "chat")
             assert (await chat.append(user("hello"))).seqs == (1,)
             await chat.flush()

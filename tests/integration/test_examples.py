@@ -23,6 +23,39 @@ def test_quickstart(tmp_path: Path) -> None:
     assert "I moved to Lisbon, and my cat is called Figaro." in done.stdout
 
 
+def run(example: str, directory: Path) -> list[str]:
+    command = [sys.executable, "-m", f"examples.{example}", str(directory / "memory")]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT).stdout.splitlines()
+
+
+def test_developer_controlled(tmp_path: Path) -> None:
+    """S4.21: the document's six steps, in its order, twice; what was recorded on Monday is in front of Friday's prompt."""
+    lines = run("developer_controlled", tmp_path)
+    steps = [line.split(":")[0] for line in lines if line[0].isdigit()]
+    assert steps == 2 * ["1 add", "2 retrieve", "3 build", "4 generate", "5 add", "6 record"]
+    assert lines[1] == "2 retrieve: nothing"
+    assert lines[2] == "3 build: ['user']"
+    friday = lines[lines.index("1 add: When is my birthday?") :]
+    assert any("My birthday is on March 15." in line for line in friday)
+    assert "3 build: ['system', 'user']" in friday
+    assert "4 generate: March 15, of course." in friday
+
+
+def test_agent_controlled(tmp_path: Path) -> None:
+    """S4.22: the model saves on Monday and recalls on Friday, by the tools that it was offered."""
+    saved, noted, recalled, answered = run("agent_controlled", tmp_path)
+    assert json.loads(saved.split(" -> ")[1])["success"] is True
+    (memory,) = json.loads(recalled.split(" -> ")[1])["memories"]
+    assert memory["content"] == "Birthday: March 15"
+    assert (noted, answered) == ("assistant: Noted!", "assistant: It is on March 15.")
+
+
+def test_hybrid(tmp_path: Path) -> None:
+    """S4.23: the application records what the model has saved: one memory."""
+    lines = run("hybrid", tmp_path)
+    assert lines[2:] == ["fact: My birthday is on March 15.", "fact: Prefers short answers", "context: Noted!"]
+
+
 @pytest.mark.anyio
 async def test_asgi_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S0.28, S5.04: an ASGI server with one runtime; a retried request says nothing twice."""

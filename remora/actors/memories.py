@@ -1,0 +1,221 @@
+"""What is recorded in long-term memory on purpose, and what is taken out of it again.
+
+The journal holds what was recorded; long-term memory is an index over it. So whatever goes wrong, the order is the same: what
+comes is in the journal first, what goes is gone from the journal first, and a job that runs again makes the index agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from remora.actors.jobs import embedded_text, redacted_row
+from remora.actors.pruning import PruneRow, PruningStrategy, victims
+from remora.actors.user_protocol import UserView
+from remora.config import ImportanceConfig
+from remora.identity import SessionKey, UserKey
+from remora.models.ports import Embedder, embed_texts
+from remora.runtime.locks import SharedLocks
+from remora.runtime.supervisor import Attempt, Verdict, durable
+from remora.storage.ports import Journal, LongTermStore, MemoryRow, Scope
+from remora.storage.records import MemoriesRemoved, MemoryItem, Pruned, PruneSpec, RecordSpec
+
+__all__ = ["MEMORY_TYPES", "ROW_TYPES", "PruneHandler", "RecordHandler", "recorded_row", "recorded_turn"]
+
+MEMORY_TYPES = ("fact", "preference", "context", "procedural", "message_batch")
+"""What may be recorded on purpose (S2.17, S4.27)."""
+
+ROW_TYPES = ("message", "summary", *MEMORY_TYPES)
+"""What long-term memory holds."""
+
+_AT_ONCE = 256  # rows that are embedded and written together
+_DAY_S = 86_400
+
+
+def recorded_turn(content: str, created_us: int) -> str:
+    """How a memory is searched, and shown in a context: "(8 May 2023) Prefers metric units"."""
+    at = datetime.fromtimestamp(created_us / 1_000_000, UTC)
+    return f"({at.day} {at:%B %Y}) {content}"
+
+
+def recorded_row(user: str, item: MemoryItem) -> MemoryRow:
+    """The row of a memory.
+
+    It belongs to no conversation even where it names a session: no message is its neighbour, and nobody said it.
+    """
+    turn = recorded_turn(item.content, item.created_us)
+    return MemoryRow(
+        id=item.id,
+        user=user,
+        session=item.session,
+        seq=0,
+        role="system",
+        speaker="",
+        content=item.content,
+        turn=turn,
+        window=turn,
+        memory_type=item.type,
+        importance=item.importance,
+        created_us=item.created_us,
+        tokens=item.tokens,
+        agent=item.agent,
+    )
+
+
+class RecordHandler:
+    """The record lane: memories from the journal into long-term memory (S2.17).
+
+    Args:
+        journal: where they are.
+        store: opens long-term memory at first use.
+        embedder: None for text search alone.
+        redact: goes over every text before long-term memory sees it (S4.43).
+        written: told the user of whatever was written, or may have been.
+        users: keeps it apart from the pruning of the same user's rows.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        store: Callable[[], Awaitable[LongTermStore]],
+        embedder: Embedder | None,
+        *,
+        redact: Callable[[str], str] | None,
+        written: Callable[[str], None],
+        users: SharedLocks,
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._embedder = embedder
+        self._redact = redact
+        self._written = written
+        self._users = users
+
+    async def __call__(self, attempt: Attempt) -> Verdict:
+        """One attempt; those of its memories that are searchable already stay as they are."""
+        spec, key = attempt.job.payload, attempt.job.key
+        assert isinstance(spec, RecordSpec)
+        assert isinstance(key, UserKey)
+        try:
+            for start in range(0, len(spec.ids), _AT_ONCE):
+                await self._record(key.user, spec.ids[start : start + _AT_ONCE])
+        finally:
+            self._written(key.user)
+        return Verdict()
+
+    async def _record(self, user: str, ids: Sequence[str]) -> None:
+        rows = [recorded_row(user, item) for item in await self._journal.memories(user, ids)]
+        if self._redact is not None:
+            rows = [redacted_row(row, self._redact) for row in rows]
+        if not rows:
+            return
+        vectors = None
+        if self._embedder is not None:
+            vectors = await embed_texts(self._embedder, [embedded_text(row) for row in rows])
+        store = await self._store()
+        async with self._users.shared(user):
+            # The model took its time, and what was removed meanwhile must not come back.
+            present = {item.id for item in await self._journal.memories(user, ids)}
+            kept = [place for place, row in enumerate(rows) if row.id in present]
+            # Doubtful even at the first attempt: the same words recorded twice are one memory with two jobs.
+            if kept:
+                await store.add([rows[place] for place in kept], None if vectors is None else vectors[kept], doubtful=True)
+
+
+class PruneHandler:
+    """The prune lane: a user's long-term memory down to its bound (S4.41, S4.27).
+
+    Args:
+        journal: told what goes before it goes.
+        store: opens long-term memory at first use.
+        look: how the user's own actor stands; it knows how often each row was retrieved.
+        now: seconds since the epoch.
+        importance: formula and half-life.
+        written: told the user of whatever was removed, or may have been.
+        users: keeps it apart from what writes the same user's rows.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        store: Callable[[], Awaitable[LongTermStore]],
+        look: Callable[[UserKey], Awaitable[UserView]],
+        *,
+        now: Callable[[], float],
+        importance: ImportanceConfig,
+        written: Callable[[str], None],
+        users: SharedLocks,
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._look = look
+        self._now = now
+        self._importance = importance
+        self._written = written
+        self._users = users
+
+    async def __call__(self, attempt: Attempt) -> Verdict:
+        """One attempt. A later one first finishes what an earlier one began, and then finds nothing more to do."""
+        spec, key = attempt.job.payload, attempt.job.key
+        assert isinstance(spec, PruneSpec)
+        assert isinstance(key, UserKey)
+        store = await self._store()
+        async with self._users.alone(key.user):
+            rows = await store.rows(key.user, Scope(types=spec.types))
+            begun: Collection[str] = ()
+            if attempt.job.resumed or attempt.job.attempts > 0:
+                begun = await self._gone_from_the_journal(key.user, rows)
+            chosen = set(await self._chosen(key, spec, [row for row in rows if row.id not in begun]))
+            leaving = [row for row in rows if row.id in chosen]
+            try:
+                if leaving:
+                    await durable(self._journal, _records(spec.sid, leaving))
+                await store.delete(key.user, [row.id for row in rows if row.id in chosen or row.id in begun])
+            finally:
+                self._written(key.user)
+        return Verdict()
+
+    async def _chosen(self, key: UserKey, spec: PruneSpec, rows: Sequence[MemoryRow]) -> list[str]:
+        accesses = (await self._look(key)).accesses
+        plain = []
+        for row in rows:
+            count, last_us = accesses.get(row.id, (0, None))
+            plain.append(PruneRow(row.id, row.created_us, last_us, count, row.importance))
+        return victims(
+            plain,
+            len(rows) if spec.keep < 0 else spec.keep,
+            cast("PruningStrategy", spec.strategy),
+            now_us=int(self._now() * 1_000_000),
+            half_life_s=self._importance.half_life_days * _DAY_S,
+            formula=self._importance.formula,
+            max_age_s=spec.max_age_s or float("inf"),
+        )
+
+    async def _gone_from_the_journal(self, user: str, rows: Sequence[MemoryRow]) -> set[str]:
+        """Rows that an earlier attempt had the journal forget, and did not come to delete.
+
+        The rows were read before the journal is: what was recorded since cannot look forgotten.
+        """
+        recorded = {item.id for item in await self._journal.memories(user)}
+        gone = {row.id for row in rows if row.memory_type in MEMORY_TYPES and row.id not in recorded}
+        for key, said in _by_session(rows).items():
+            pruned = set(await self._journal.pruned(key))
+            gone.update(row.id for row in said if row.seq in pruned)
+        return gone
+
+
+def _by_session(rows: Sequence[MemoryRow]) -> dict[SessionKey, list[MemoryRow]]:
+    """The messages among them, by session."""
+    found: dict[SessionKey, list[MemoryRow]] = {}
+    for row in rows:
+        if row.memory_type == "message":
+            found.setdefault(SessionKey(row.user, row.session), []).append(row)
+    return found
+
+
+def _records(sid: int, rows: Sequence[MemoryRow]) -> list[Any]:
+    """What the journal is told of rows that go; a summary entry is in long-term memory alone."""
+    records: list[Any] = [Pruned(key, tuple(row.seq for row in said)) for key, said in _by_session(rows).items()]
+    recorded = tuple(row.id for row in rows if row.memory_type in MEMORY_TYPES)
+    return [*records, MemoriesRemoved(sid, recorded)] if recorded else records

@@ -1,0 +1,191 @@
+"""What every `LongTermStore` must do, as checks that anyone who writes one can run (S2.16, S4.19).
+
+Each is given an empty store of `DIMENSION`, and raises AssertionError where it does not hold::
+
+    @pytest.mark.parametrize("check", LONG_TERM_CHECKS, ids=lambda check: check.__name__)
+    async def test_my_store(check):
+        await check(await MyStore.open(dimension=DIMENSION))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from remora.errors import LongTermError
+from remora.storage.ports import LongTermStore, MemoryRow, Scope
+from remora.testing.models import HashEmbedder
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["DIMENSION", "LONG_TERM_CHECKS", "long_term_row"]
+
+DIMENSION = 32
+"""Length of the vectors that the checks use."""
+
+_HOSTILE = ("a", "a:b", "a' OR 1=1 --", 'a" OR ""="', "a%", "_", "ä", "a\u0308", "用户", "a\\", "{a}", "🜁", "A", "a ")
+
+
+def long_term_row(id_: str, content: str, *, user: str = "alice", **fields: Any) -> MemoryRow:
+    """A row with all that a test does not care about filled in."""
+    values: dict[str, Any] = {
+        "session": "", "seq": 0, "role": "system", "speaker": "", "turn": content, "window": content, "memory_type": "fact",
+        "importance": 0.5, "created_us": 0, "tokens": 1, "agent": "",
+    }  # fmt: skip
+    return MemoryRow(id=id_, user=user, content=content, **{**values, **fields})
+
+
+async def _vectors(texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    import numpy as np  # noqa: PLC0415
+
+    vectors = await HashEmbedder(DIMENSION).embed(texts)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
+
+
+async def _add(store: LongTermStore, *rows: MemoryRow, doubtful: bool = False) -> None:
+    await store.add(rows, await _vectors([row.content for row in rows]), doubtful=doubtful)
+
+
+async def _found(store: LongTermStore, text: str, scope: Scope | None = None, user: str = "alice") -> set[str]:
+    vector = (await _vectors([text]))[0]
+    return {one.row.id for one in await store.search(user, text, vector, depth=50, scope=scope or Scope())}
+
+
+async def a_row_comes_back_as_it_was(store: LongTermStore) -> None:
+    """Every field, in a search and in a listing."""
+    row = long_term_row(
+        "r1", "Ottilie keeps bees\nnear Coimbra 🐝", session="s", seq=7, role="user", speaker="Ann", turn="(1 May) Ann: bees",
+        window="before\nbees\nafter", memory_type="message", importance=0.25, created_us=1_700_000_000_123_456, tokens=9,
+        agent="x",
+    )  # fmt: skip
+    await _add(store, row)
+    assert list(await store.rows("alice")) == [row]
+    (candidate,) = await store.search("alice", "bees", (await _vectors([row.content]))[0], depth=5)
+    assert candidate.row == row
+    assert set(candidate.scores) == {"turn", "window", "vector"}
+    assert abs(candidate.scores["vector"] - 1) < 1e-3
+
+
+async def an_empty_store_finds_nothing(store: LongTermStore) -> None:
+    """Nobody's rows, no error."""
+    assert await _found(store, "anything") == set()
+    assert list(await store.rows("alice")) == []
+    assert await store.delete("alice", ["r1"]) == 0
+    assert list(await store.row_ids()) == []
+
+
+async def a_repeated_row_is_one_row(store: LongTermStore) -> None:
+    """What may be there already is not doubled, alone or among others, and stays as it was."""
+    first = long_term_row("r1", "The cat is called Figaro")
+    await _add(store, first)
+    await _add(store, first, long_term_row("r2", "The dog is called Rex"), doubtful=True)
+    await _add(store, msgspec.structs.replace(first, importance=1.0), doubtful=True)
+    assert sorted(await store.row_ids()) == ["r1", "r2"]
+    assert [row.importance for row in await store.rows("alice") if row.id == "r1"] == [0.5]
+
+
+async def scopes_narrow_together(store: LongTermStore) -> None:
+    """S4.17: session, agent and type each narrow, and all that is given must hold."""
+    rows = [
+        long_term_row(f"{session}{agent}{kind}", "green tea", session=session, agent=agent, memory_type=kind)
+        for session in ("s", "t")
+        for agent in ("", "x", "y")
+        for kind in ("fact", "preference", "context")
+    ]
+    await _add(store, *rows)
+    scopes = [
+        Scope(session=session, agent=agent, types=types)
+        for session in (None, "s", "none such")
+        for agent in (None, "", "x", "z")
+        for types in ((), ("fact",), ("fact", "context"))
+    ]
+    for scope in scopes:
+        wanted = {
+            row.id
+            for row in rows
+            if scope.session in {None, row.session}
+            and scope.agent in {None, row.agent}
+            and (not scope.types or row.memory_type in scope.types)
+        }
+        assert await _found(store, "green tea", scope) == wanted, scope
+        assert {row.id for row in await store.rows("alice", scope)} == wanted, scope
+
+
+async def users_do_not_meet(store: LongTermStore) -> None:
+    """S2.31: whatever users, sessions and agents are called, nobody finds or removes another's rows."""
+    rows = [
+        long_term_row(f"r{number}", f"my secret is number {number}", user=user, session=user, agent=user)
+        for number, user in enumerate(_HOSTILE)
+    ]
+    await _add(store, *rows)
+    for row in rows:
+        for scope in (Scope(), Scope(session=row.user), Scope(agent=row.user)):
+            assert await _found(store, "secret number", scope, user=row.user) == {row.id}
+            assert [one.id for one in await store.rows(row.user, scope)] == [row.id]
+        assert await store.delete(row.user, [one.id for one in rows if one.id != row.id]) == 0
+    assert sorted(await store.row_ids()) == sorted(row.id for row in rows)
+
+
+async def deleting_removes_just_that(store: LongTermStore) -> None:
+    """The ids given, of this user; how many were there; and again without effect."""
+    await _add(store, *(long_term_row(f"r{number}", f"apple {number}") for number in range(6)))
+    assert await store.delete("alice", ["r1", "r4", "none such", "' OR '1'='1"]) == 2
+    assert await store.delete("alice", ["r1", "r4"]) == 0
+    assert await store.delete("alice", []) == 0
+    assert await _found(store, "apple") == {"r0", "r2", "r3", "r5"}
+    await _add(store, long_term_row("r1", "apple 1"), doubtful=True)
+    assert "r1" in await _found(store, "apple")
+
+
+async def depth_bounds_each_list(store: LongTermStore) -> None:
+    """At most `depth` rows of each list, the best of them."""
+    await _add(store, *(long_term_row(f"r{n}", f"apple {'pear ' * n}plum") for n in range(12)))
+    found = await store.search("alice", "apple plum", (await _vectors(["apple plum"]))[0], depth=3)
+    for name in ("turn", "window", "vector"):
+        assert len([one for one in found if name in one.scores]) == 3
+    assert "r0" in {one.row.id for one in found}
+
+
+async def listings_are_in_order(store: LongTermStore) -> None:
+    """Oldest first; within a moment by session and number."""
+    await _add(
+        store,
+        long_term_row("c", "three", created_us=30),
+        long_term_row("b", "two", created_us=20, session="s", seq=2),
+        long_term_row("a", "one", created_us=20, session="s", seq=1),
+    )
+    assert [row.id for row in await store.rows("alice")] == ["a", "b", "c"]
+
+
+async def a_row_without_user_or_content_is_refused(store: LongTermStore) -> None:
+    """S2.17: and with it all that came along; nothing is stored."""
+    good = long_term_row("good", "apple")
+    for wrong in ({"user": None}, {"content": None}, {"user": ""}):
+        refused = None
+        try:
+            bad: Any = msgspec.structs.replace(good, id="bad", **wrong)
+            await store.add([good, bad], await _vectors(["apple", "apple"]), doubtful=False)
+        except LongTermError as e:
+            refused = e
+        assert refused is not None, f"a row with {wrong} was taken"
+        assert not refused.retryable
+        assert list(await store.row_ids()) == []
+
+
+LONG_TERM_CHECKS: tuple[Callable[[LongTermStore], Awaitable[None]], ...] = (
+    a_row_comes_back_as_it_was,
+    an_empty_store_finds_nothing,
+    a_repeated_row_is_one_row,
+    scopes_narrow_together,
+    users_do_not_meet,
+    deleting_removes_just_that,
+    depth_bounds_each_list,
+    listings_are_in_order,
+    a_row_without_user_or_content_is_refused,
+)
+"""All of them; each needs a store of its own."""

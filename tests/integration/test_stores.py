@@ -1,0 +1,125 @@
+"""Two long-term stores, one suite; and what LanceDB must do beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import numpy as np
+import pytest
+
+from remora.config import LongTermConfig
+from remora.errors import LongTermError
+from remora.identity import user_key
+from remora.storage.longterm import LanceStore
+from remora.storage.memory_store import MemoryStore
+from remora.storage.ports import LongTermStore, Scope
+from remora.testing.stores import DIMENSION, LONG_TERM_CHECKS, long_term_row
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def lance(path: Path | str | None, dimension: int | None = DIMENSION, **options: object) -> AsyncIterator[LanceStore]:
+    values = {"batch_ms": 1.0, "shards": 2, **options}
+    store = await LanceStore.open(path, dimension=dimension, config=LongTermConfig(**values))  # type: ignore[arg-type]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(store.run)
+        yield store
+        tasks.cancel_scope.cancel()
+    await store.aclose()
+
+
+Check = Callable[[LongTermStore], Awaitable[None]]
+
+
+@pytest.mark.parametrize("check", LONG_TERM_CHECKS, ids=lambda check: check.__name__)
+async def test_lancedb(check: Check, tmp_path: Path) -> None:
+    """S4.19, S2.16, S2.17, S2.31, S4.17: the store in LanceDB does what a long-term store must."""
+    async with lance(tmp_path / "lance") as store:
+        await check(store)
+
+
+@pytest.mark.parametrize("check", LONG_TERM_CHECKS, ids=lambda check: check.__name__)
+async def test_in_memory(check: Check) -> None:
+    """S4.19, S2.16, S2.17, S2.31, S4.17: so does the one in memory."""
+    await check(MemoryStore(DIMENSION))
+
+
+async def test_columns(tmp_path: Path) -> None:
+    """S2.17: the document's columns, none of which may be null; when and how often a row was read is the journal's business."""
+    async with lance(tmp_path / "lance") as store:
+        await store.add([long_term_row("r", "x")], np.eye(1, DIMENSION, dtype=np.float32), doubtful=False)
+        (shard,) = store._shards.values()
+        schema = await shard.table.schema()
+        wanted = {"id", "user_id", "session_id", "content", "vector", "memory_type", "importance", "created_at"}
+        assert wanted < set(schema.names)
+        assert not any(field.nullable for field in schema)
+        assert schema.field("vector").type.list_size == DIMENSION
+        assert not {"accessed_at", "access_count"} & set(schema.names)
+
+
+async def test_a_bad_row_fails_alone(tmp_path: Path) -> None:
+    """S2.17, G11: a row that cannot be stored takes nobody else's down, though they would have shared a commit."""
+    async with lance(tmp_path / "lance", batch_ms=50.0) as store:
+        vector = np.eye(1, DIMENSION, dtype=np.float32)
+        outcomes: dict[str, Exception | None] = {}
+
+        async def add(user: str) -> None:
+            try:
+                await store.add([long_term_row(f"of {user}", "x", user=user)], vector, doubtful=False)
+                outcomes[user] = None
+            except LongTermError as e:
+                outcomes[user] = e
+
+        async with anyio.create_task_group() as tasks:
+            for user in ("alice", "", "bob"):
+                tasks.start_soon(add, user)
+        assert outcomes["alice"] is None
+        assert outcomes["bob"] is None
+        assert isinstance(outcomes[""], LongTermError)
+        assert sorted(await store.row_ids()) == ["of alice", "of bob"]
+
+
+async def test_user_key_index_at_scale(tmp_path: Path) -> None:
+    """S2.18: from some thousands of rows on, a listing and both kinds of search go through the index on the user's key."""
+    rng = np.random.default_rng(7)
+    async with lance(tmp_path / "lance", shards=1, index_user_rows=2_000, compact_fragments=1) as store:
+        for batch in range(6):
+            rows = [
+                long_term_row(
+                    f"{batch}-{number}", f"apple {number}", user=f"user-{number % 50}", importance=(number * 37 % 101) / 100,
+                    created_us=number,
+                )
+                for number in range(1_000)
+            ]  # fmt: skip
+            vectors = rng.normal(size=(1_000, DIMENSION)).astype(np.float32)
+            await store.add(rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), doubtful=False)
+        assert await store.compact() == 1
+        (shard,) = store._shards.values()
+        table, mine = shard.table, store._within(user_key("user-7"), Scope(types=("fact",)))
+        plans = [
+            await table.query().where(mine).explain_plan(),
+            await table.query().nearest_to(vectors[0]).where(mine).limit(5).explain_plan(),
+            await table.query().nearest_to_text("apple").where(mine).limit(5).explain_plan(),
+        ]
+        for plan in plans:
+            assert f"ScalarIndexQuery: query=[user_key = {user_key('user-7')}]@user_key_idx" in plan
+        found = await store.rows("user-7")
+        assert len(found) == 120
+        assert {row.user for row in found} == {"user-7"}
+
+
+async def test_address_is_not_disclosed(tmp_path: Path) -> None:
+    """S2.34: an address of long-term memory that does not work is not in the error, nor in what caused it."""
+    await anyio.Path(tmp_path / "hunter2").write_text("no directory")
+    uri = str(tmp_path / "hunter2" / "inside")
+    with pytest.raises(LongTermError) as caught:
+        async with lance(uri):
+            pass
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "hunter2" not in str(error)
+        error = None if error.__suppress_context__ else (error.__cause__ or error.__context__)

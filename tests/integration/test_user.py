@@ -1,0 +1,279 @@
+"""What outlives sessions, on the real runtime: working memory and the synopsis, over restarts, passivation and failing models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import remora
+from remora import Config, Runtime, WorkingHit
+from remora.errors import InvalidId, InvalidInput, ModelAnswerInvalid, RedactionFailed
+from remora.identity import UserKey
+from remora.testing import HashEmbedder, ScriptedChatModel
+
+pytestmark = pytest.mark.anyio
+
+ANSWER = '{"identity": "Ada, prefers tea.", "context": "Is planting a garden."}'
+TEXTS = ["The night train to Porto leaves at nine.", "Rye bread keeps for a week.", "A railway ticket costs ten euros."]
+
+
+def config(**sections: dict[str, Any]) -> Config:
+    return Config.from_dict({"long_term": {"enabled": False}, **sections})
+
+
+class CountingEmbedder(HashEmbedder):
+    """Notes what it is asked to embed."""
+
+    def __init__(self) -> None:
+        super().__init__(16)
+        self.texts: list[str] = []
+
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        self.texts.extend(texts)
+        return await super().embed(texts)
+
+
+# -- working memory -------------------------------------------------------------------------------------------------
+
+
+async def test_working_memory_outlives_a_restart(tmp_path: Path) -> None:
+    """S2.11, S2.12, G12: what was learned is found by meaning, whole, also after a restart; by its own user alone."""
+    before = datetime.now(UTC)
+    async with Runtime(tmp_path, config=config()) as runtime:
+        ada = runtime.user("ada")
+        assert isinstance(ada, remora.User)
+        ids = await ada.learn(TEXTS, source="tool:search")
+        assert await ada.learn(TEXTS[1]) == [ids[1]], "the same text is the same item"
+        first = await ada.search_working("train ticket", k=2)
+        assert {hit.text for hit in first} == {TEXTS[0], TEXTS[2]}
+    async with Runtime(tmp_path, config=config()) as runtime:
+        ada = runtime.user("ada")
+        assert await ada.search_working("train ticket", k=2) == first
+        (hit,) = await ada.search_working("bread", k=1)
+        assert isinstance(hit, WorkingHit)
+        assert (hit.text, hit.source, hit.session, hit.id) == (TEXTS[1], "tool:search", "", ids[1])
+        assert before <= hit.created_at <= datetime.now(UTC)
+        assert 0 < hit.score <= 1
+        assert await runtime.user("bob").search_working("train ticket") == []
+        assert (await ada.inspect()).working_items == 3
+
+
+async def test_five_by_default_and_by_session() -> None:
+    """S2.12, S2.31: k is 5; a session sees its own items and those of no session, and the same text in two sessions is two."""
+    async with Runtime.in_memory(config=config(), embedder=HashEmbedder(16)) as runtime:
+        ada = runtime.user("ada")
+        await ada.learn([f"train number {n}" for n in range(9)])
+        assert len(await ada.search_working("train")) == 5
+        (one,) = await ada.learn("bees sleep", session="one")
+        (two,) = await ada.learn("bees sleep", session="two")
+        assert one != two
+        assert [hit.id for hit in await ada.search_working("bees sleep", 1, session="two")] == [two]
+        assert [hit.id for hit in await ada.search_working("bees sleep", 2)] == [one, two]
+        assert one not in {hit.id for hit in await ada.search_working("bees", 100, session="two")}
+
+
+async def test_a_repeated_text_costs_no_call(tmp_path: Path) -> None:
+    """S2.05: learned, searched for, recalled: one text is embedded once; what is flushed in bulk does not pass the cache."""
+    embedder = CountingEmbedder()
+    small = {"buffer": {"token_limit": 200}, "working": {"embedding_cache": 2}}
+    async with Runtime(tmp_path, config=Config.from_dict(small), embedder=embedder) as runtime:
+        ada = runtime.user("ada")
+        await ada.learn("bees")
+        await ada.search_working("bees")
+        await ada.recall("bees")
+        await ada.learn("bees", session="two")
+        assert embedder.texts == ["bees"]
+        await ada.session("chat").append([{"role": "user", "content": f"about {n}"} for n in range(20)])
+        await ada.session("chat").flush()
+        await ada.session("chat").settle()
+        assert len(embedder.texts) == 21
+        await ada.search_working("bees")
+        assert len(embedder.texts) == 21, "the flush did not push it out"
+        await ada.search_working("wasps")
+        await ada.search_working("hornets")
+        await ada.search_working("bees")
+        assert embedder.texts[21:] == ["wasps", "hornets", "bees"], "the least recently used left first"
+
+
+async def test_bad_calls_write_nothing() -> None:
+    """S2.10, S4.28: each says what is wrong with it, before anything is embedded or written."""
+    embedder = CountingEmbedder()
+    async with Runtime.in_memory(config=config(working={"max_memory_mb": 0.01}), embedder=embedder) as runtime:
+        ada = runtime.user("ada")
+        bad: Any
+        for bad in (7, None, ["fine", 7], "", ["fine", "  "], b"bytes"):
+            with pytest.raises(InvalidInput, match="what is learned"):
+                await ada.learn(bad)
+        with pytest.raises(InvalidId):
+            await ada.learn("x", source="")
+        with pytest.raises(InvalidId):
+            await ada.learn("x", session="line\nbreak")
+        with pytest.raises(InvalidInput, match="k must be positive"):
+            await ada.search_working("x", 0)
+        with pytest.raises(InvalidInput, match="query must be text"):
+            await ada.search_working(7)  # type: ignore[arg-type]
+        assert embedder.texts == []
+        with pytest.raises(InvalidInput, match="working memory may hold"):
+            await ada.learn(["fine", "x" * 20_000])
+        assert await ada.learn([]) == []
+        assert (await ada.inspect()).working_items == 0
+
+
+async def test_without_an_embedder_it_says_what_to_set() -> None:
+    """S2.10: the error names the option."""
+    async with Runtime.in_memory(config=config(models={"embedder": "none"})) as runtime:
+        for call in (runtime.user("ada").learn("x"), runtime.user("ada").search_working("x")):
+            with pytest.raises(InvalidInput, match=r"models\.embedder"):
+                await call
+
+
+async def test_a_failing_embedder_leaves_nothing() -> None:
+    """S2.11, G4: all of a call is learned or nothing."""
+
+    def fails(texts: list[str]) -> Any:
+        raise ZeroDivisionError("broken")
+
+    async with Runtime.in_memory(config=config(), embedder=fails) as runtime:
+        with pytest.raises(ModelAnswerInvalid):
+            await runtime.user("ada").learn(["x", "y"])
+        assert (await runtime.user("ada").inspect()).working_items == 0
+
+
+async def test_redaction_stands_before_working_memory(tmp_path: Path) -> None:
+    """S4.43: what the hook takes out is neither embedded nor kept; a hook that fails lets nothing through."""
+
+    def redact(text: str) -> str:
+        if "fail" in text:
+            raise ValueError(text)
+        return text.replace("4711", "[number]")
+
+    embedder = CountingEmbedder()
+    async with Runtime(tmp_path, config=config(), embedder=embedder, redact=redact) as runtime:
+        await runtime.user("ada").learn("my card is 4711")
+        with pytest.raises(RedactionFailed):
+            await runtime.user("ada").learn(["fine", "fail"])
+        assert [hit.text for hit in await runtime.user("ada").search_working("card")] == ["my card is [number]"]
+    assert not any("4711" in text for text in embedder.texts)
+
+    def leaked() -> list[Path]:
+        return [path for path in tmp_path.rglob("*") if path.is_file() and b"4711" in path.read_bytes()]
+
+    assert await anyio.to_thread.run_sync(leaked) == []
+
+
+async def test_passivation_brings_it_back(tmp_path: Path) -> None:
+    """G12, S2.11: a user's idle actor leaves memory and comes back with everything, in its order of age."""
+    async with Runtime(tmp_path, config=config(activation={"idle_s": 0.05}), embedder=HashEmbedder(16)) as runtime:
+        ada = runtime.user("ada")
+        await ada.learn([f"train {n}" for n in range(20)])
+        before = await ada.search_working("train", 20)
+        with anyio.fail_after(20):
+            while runtime.directory.is_live(UserKey("ada")):
+                await anyio.sleep(0.01)
+        assert await ada.search_working("train", 20) == before
+        assert len(before) == 20
+
+
+async def test_cleanup_on_the_real_runtime(tmp_path: Path) -> None:
+    """S2.13, S2.14, S2.15: the supervisor's round brings a user's memory within the limit, the oldest first, and for good."""
+    limits = {"max_memory_mb": 0.01, "fifo_interval_min": 60}
+    async with Runtime(tmp_path, config=config(working=limits), embedder=HashEmbedder(16)) as runtime:
+        ada = runtime.user("ada")
+        texts = [f"train {n}" for n in range(40)]
+        await ada.learn(texts)
+        assert (await ada.inspect()).working_items == 40
+        runtime.reschedule("fifo_cleanup", 0.01)
+        with anyio.fail_after(20):
+            while (await ada.inspect()).evicted == 0:
+                await anyio.sleep(0.01)
+        view = await ada.inspect()
+        assert view.working_bytes <= 0.01 * (1 << 20)
+        left = {hit.text for hit in await ada.search_working("train", 100)}
+        assert left == set(texts[-view.working_items :])
+        assert len(left) == 40 - view.evicted > 10
+    async with Runtime(tmp_path, config=config(working=limits), embedder=HashEmbedder(16)) as runtime:
+        assert {hit.text for hit in await runtime.user("ada").search_working("train", 100)} == left
+
+
+async def test_another_embedder_does_not_see_the_old_ones_items(tmp_path: Path) -> None:
+    """S2.10: vectors of two models cannot be compared: after a change nothing old is found, and learning goes on."""
+    async with Runtime(tmp_path, config=config(), embedder=HashEmbedder(16)) as runtime:
+        await runtime.user("ada").learn(TEXTS)
+    async with Runtime(tmp_path, config=config(), embedder=HashEmbedder(32)) as runtime:
+        ada = runtime.user("ada")
+        assert await ada.search_working("train") == []
+        await ada.learn(TEXTS[0])
+        assert [hit.text for hit in await ada.search_working("train")] == [TEXTS[0]]
+
+
+# -- synopsis -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_synopsis_outlives_a_restart(tmp_path: Path) -> None:
+    """S2.22, S2.24, G12: after a restart it is there, and not paid for again: the model would raise."""
+    async with Runtime(tmp_path, config=config(), chat_model=ScriptedChatModel([ANSWER])) as runtime:
+        ada = runtime.user("ada")
+        await ada.session("chat").append({"role": "user", "content": "My name is Ada and I prefer tea."})
+        first = await ada.synopsis()
+        assert (first.identity, first.context, first.state) == ("Ada, prefers tea.", "Is planting a garden.", "ok")
+        assert first.tokens == sum(runtime.counter.count(text) for text in (first.identity, first.context))
+    exhausted = ScriptedChatModel([])
+    async with Runtime(tmp_path, config=config(), chat_model=exhausted) as runtime:
+        assert await runtime.user("ada").synopsis() == first
+        view = await runtime.user("ada").inspect()
+        assert (view.synopsis_hits, view.synopsis_misses) == (1, 0)
+        assert (await runtime.user("bob").synopsis()).state == "empty"
+    assert exhausted.requests == []
+
+
+async def test_a_synopsis_under_way_is_written_after_a_restart(tmp_path: Path) -> None:
+    """S2.24, G7: the runtime closes while the model thinks; the next one does the job, and who asks waits for that one."""
+    asked = anyio.Event()
+
+    class Hanging:
+        async def complete(self, messages: Any) -> str:
+            asked.set()
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    async def give_up() -> None:
+        with pytest.raises(remora.errors.RuntimeClosed):
+            await runtime.user("ada").synopsis()
+
+    async with anyio.create_task_group() as tasks:
+        async with Runtime(tmp_path, config=config(), chat_model=Hanging()) as runtime:
+            await runtime.session("ada", "chat").append({"role": "user", "content": "My name is Ada."})
+            tasks.start_soon(give_up)
+            with anyio.fail_after(10):
+                await asked.wait()
+    model = ScriptedChatModel([ANSWER])
+    async with Runtime(tmp_path, config=config(), chat_model=model) as runtime:
+        assert (await runtime.user("ada").synopsis()).identity == "Ada, prefers tea."
+        await runtime.settle()
+        assert await runtime.dead_letters() == []
+    assert len(model.requests) == 1
+
+
+async def test_the_embedded_synopsis(tmp_path: Path) -> None:
+    """S2.22, S2.26: with no model at all there is a synopsis, within its bound, of what users said of themselves and lately."""
+    async with Runtime(tmp_path, config=config(synopsis={"max_tokens": 120})) as runtime:
+        ada = runtime.user("ada")
+        chat = ada.session("chat")
+        await chat.append({"role": "user", "content": "My name is Ada, I live in Lisbon and I am allergic to nuts."})
+        for n in range(30):
+            await chat.append({"role": "user", "content": f"On day {n} we planted {n} rows of beans near the old well."})
+        found = await ada.synopsis()
+        assert found.state == "ok"
+        assert "Lisbon" in found.identity
+        assert "beans" in found.context
+        count = runtime.counter.count
+        assert 40 < found.tokens == count(found.identity) + count(found.context) <= 120
+    assert Config().synopsis.max_tokens == 1_000

@@ -1,0 +1,497 @@
+"""The record and prune lanes over a real journal and store, cut off at every step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from remora.actors.fusion import fuse
+from remora.actors.jobs import FlushHandler
+from remora.actors.memories import PruneHandler, RecordHandler, recorded_row, recorded_turn
+from remora.actors.recall import Recall
+from remora.actors.user_protocol import Synopsis, UserView
+from remora.config import ImportanceConfig, RecallConfig
+from remora.errors import RedactionFailed
+from remora.identity import SessionKey, UserKey, memory_id, row_id
+from remora.messages import encode_message
+from remora.runtime.locks import SharedLocks
+from remora.runtime.log import Job, Write
+from remora.runtime.supervisor import Attempt, durable
+from remora.storage.memory import MemoryJournal
+from remora.storage.memory_store import MemoryStore
+from remora.storage.ports import Candidate, LongTermStore, MemoryRow
+from remora.storage.records import (
+    Appended,
+    FlushSpec,
+    MemoriesRemoved,
+    MemoryItem,
+    Opened,
+    PruneSpec,
+    RecordSpec,
+    Remembered,
+)
+from remora.testing import HashEmbedder
+from remora.testing.stores import long_term_row
+from remora.tokens import HeuristicCounter
+
+pytestmark = pytest.mark.anyio
+
+ALICE, CHAT = UserKey("alice"), SessionKey("alice", "chat")
+EMBEDDER = HashEmbedder(16)
+NOW = 1_700_000_000.0
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Mortal:
+    """Long-term memory and a journal whose process ends at the n-th step: before it took effect, or right after."""
+
+    def __init__(self, journal: MemoryJournal, store: MemoryStore) -> None:
+        self.journal, self.store = journal, store
+        self.steps = itertools.count()
+        self.at: tuple[int, str] | None = None
+
+    def kill_at(self, step: int, when: str) -> None:
+        self.steps, self.at = itertools.count(), (step, when)
+
+    async def step(self, effect: Any) -> Any:
+        number = next(self.steps)
+        if self.at == (number, "before"):
+            raise Killed
+        result = await effect()
+        if self.at == (number, "after"):
+            raise Killed
+        return result
+
+
+class MortalStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__(EMBEDDER.dimension)
+        self.life: Mortal | None = None
+
+    async def add(self, rows: Sequence[MemoryRow], vectors: Any, *, doubtful: bool) -> None:
+        real = super().add
+        for place in range(len(rows)):  # a commit may have taken in some of them
+            part = vectors[place : place + 1]
+            await self._step(lambda place=place, part=part: real(rows[place : place + 1], part, doubtful=doubtful))
+
+    async def delete(self, user: str, ids: Sequence[str]) -> int:
+        real = super().delete
+        return sum([await self._step(lambda id_=id_: real(user, [id_])) for id_ in ids])
+
+    async def _step(self, effect: Any) -> Any:
+        return await self.life.step(effect) if self.life else await effect()
+
+
+class MortalJournal(MemoryJournal):
+    life: Mortal | None = None
+
+    async def _commit(self) -> None:
+        if self.life is None:
+            await super()._commit()
+            return
+        batch, self._queue = self._queue, []
+        error = None
+        if batch:
+            try:
+                await self.life.step(lambda: self._kept(batch))
+            except Killed:
+                error = RuntimeError("killed")
+        for write in batch:
+            write.settle(error)
+
+    async def _kept(self, batch: Sequence[Write]) -> None:
+        for write in batch:
+            for record in write.records:
+                self._store(record)
+
+
+class Bench:
+    """Both lanes, and what they work on."""
+
+    def __init__(self, *, redact: Any = None, embedder: Any = EMBEDDER) -> None:
+        self.journal, self.store = MortalJournal(), MortalStore()
+        self.accesses: dict[str, tuple[int, int]] = {}
+        self.told: list[str] = []
+        self.now = NOW
+        users = SharedLocks()
+
+        async def store() -> LongTermStore:
+            return self.store
+
+        async def look(_: UserKey) -> UserView:
+            return UserView(1, 0, 0, 0, self.accesses, Synopsis("", "", "empty"), 0, 0, {})
+
+        self.record = RecordHandler(self.journal, store, embedder, redact=redact, written=self.told.append, users=users)
+        self.prune = PruneHandler(
+            self.journal, store, look, now=lambda: self.now, importance=ImportanceConfig(), written=self.told.append, users=users
+        )
+        self.flush = FlushHandler(
+            self.journal, store, embedder, HeuristicCounter(), window_chars=100, batch_tokens=10, redact=redact,
+            written=self.told.append, users=users,
+        )  # fmt: skip
+
+    async def open(self) -> None:
+        await durable(self.journal, [Opened(1, "alice", "", 0), Opened(2, "alice", "chat", 0)])
+
+    async def remember(self, *items: MemoryItem) -> Attempt:
+        spec = RecordSpec(1, tuple(item.id for item in items))
+        job = Job(f"record-{spec.ids}", "record", ALICE, spec)
+        await durable(self.journal, [Remembered(1, items, ())])
+        return Attempt(job, last=False, expedited=False)
+
+    async def say(self, *texts: str) -> Attempt:
+        entries = []
+        for seq, text in enumerate(texts, start=1):
+            entry, _ = encode_message({"role": "user", "content": text, "created_at": NOW - 1_000 + seq})
+            entries.append(entry.numbered(seq))
+        await durable(self.journal, [Appended(2, tuple(entries), None)])
+        return Attempt(Job("flush", "flush", CHAT, FlushSpec(2, 1, len(texts))), last=False, expedited=False)
+
+    def pruning(self, keep: int, strategy: str = "fifo", **options: Any) -> Attempt:
+        return Attempt(Job("prune", "prune", ALICE, PruneSpec(1, keep, strategy, **options)), last=False, expedited=False)
+
+    async def ids(self) -> list[str]:
+        return sorted(await self.store.row_ids())
+
+
+@asynccontextmanager
+async def bench(**options: Any) -> AsyncIterator[Bench]:
+    made = Bench(**options)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(made.journal.run)
+        await made.open()
+        yield made
+        tasks.cancel_scope.cancel()
+
+
+def item(content: str, *, importance: float = 0.5, age_s: float = 0.0, kind: str = "fact", agent: str = "") -> MemoryItem:
+    at_us = int((NOW - age_s) * 1_000_000)
+    return MemoryItem(memory_id("alice", agent, content), "chat", agent, content, kind, importance, at_us, 5)
+
+
+def again(attempt: Attempt) -> Attempt:
+    return msgspec.structs.replace(attempt, job=msgspec.structs.replace(attempt.job, resumed=True))
+
+
+async def test_a_memory_becomes_a_row() -> None:
+    """S2.17, S4.43: type, importance, session, agent and date arrive; what must not be kept is taken out first."""
+    async with bench(redact=lambda text: text.replace("4711", "…")) as made:
+        memory = item("My PIN is 4711", importance=0.9, kind="preference", agent="scout")
+        await made.record(await made.remember(memory))
+        (row,) = await made.store.rows("alice")
+        assert (row.id, row.session, row.agent, row.memory_type, row.importance) == (
+            memory.id,
+            "chat",
+            "scout",
+            "preference",
+            0.9,
+        )
+        assert (row.content, row.turn) == ("My PIN is …", "(14 November 2023) My PIN is …")
+        assert row.window == row.turn == recorded_turn(row.content, memory.created_us)
+        assert made.told == ["alice"]
+
+
+async def test_a_hook_that_fails_keeps_it_out() -> None:
+    """S4.43: a memory that cannot be redacted does not reach long-term memory."""
+
+    def hook(text: str) -> str:
+        raise ValueError(text)
+
+    async with bench(redact=hook) as made:
+        attempt = await made.remember(item("a secret"))
+        with pytest.raises(RedactionFailed):
+            await made.record(attempt)
+        assert await made.ids() == []
+
+
+async def test_twice_is_once() -> None:
+    """S4.23, G7: the same words recorded by two jobs, at once or one after the other, are one row."""
+    async with bench() as made:
+        first, second = await made.remember(item("likes tea")), await made.remember(item("likes tea", importance=1.0))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(made.record, first)
+            tasks.start_soon(made.record, second)
+        await made.record(again(first))
+        assert [row.importance for row in await made.store.rows("alice")] == [0.5]
+
+
+async def test_what_was_removed_meanwhile_stays_away() -> None:
+    """S4.41: a memory that is removed while a model embeds it is not put into long-term memory any more."""
+    async with bench() as made:
+        attempt = await made.remember(item("one"), item("two"))
+
+        class Slow(HashEmbedder):
+            async def embed(self, texts: Sequence[str]) -> Any:
+                await durable(made.journal, [MemoriesRemoved(1, (item("one").id,))])
+                return await super().embed(texts)
+
+        made.record._embedder = Slow(16)
+        await made.record(attempt)
+        assert await made.ids() == [item("two").id]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", range(4))
+async def test_recording_survives_a_kill_at_any_step(step: int, when: str) -> None:
+    """G7, S4.30: cut off at any step, and run again: each memory is there once."""
+    async with bench() as made:
+        attempt = await made.remember(*(item(f"fact {number}") for number in range(3)))
+        made.store.life = life = Mortal(made.journal, made.store)
+        life.kill_at(step, when)
+        try:
+            await made.record(attempt)
+        except Killed:
+            pass
+        else:
+            assert step == 3, "there is no such step"
+        life.at = None
+        await made.record(again(attempt))
+        assert await made.ids() == sorted(memory.id for memory in await made.journal.memories("alice"))
+
+
+PRUNED_STEPS = 5  # one commit, then a delete for each of four rows
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", range(PRUNED_STEPS))
+async def test_pruning_survives_a_kill_at_any_step(step: int, when: str) -> None:
+    """S4.41, G7: cut off at any step, run again in a changed world: no row is half forgotten, and not one too many is gone."""
+    async with bench() as made:
+        await made.record(await made.remember(*(item(f"fact {n}", age_s=5_000 - n) for n in range(3))))
+        said = await made.say("one", "two", "three")
+        await made.flush(said)
+        attempt = made.pruning(2, "lru")
+        made.store.life = made.journal.life = life = Mortal(made.journal, made.store)
+        life.kill_at(step, when)
+        with pytest.raises((Killed, RuntimeError)):
+            await made.prune(attempt)
+        life.at = None
+        # Meanwhile the user asked for what was about to go, time went on: another choice would be made today.
+        for place, id_ in enumerate(sorted(await made.store.row_ids())):
+            made.accesses[id_] = (1, int((NOW + 60 + place) * 1_000_000))
+        made.now = NOW + 100
+        await made.prune(again(attempt))
+        left = await made.ids()
+        assert len(left) == 2
+        recorded = {memory.id for memory in await made.journal.memories("alice")}
+        unpruned = {row_id(CHAT, seq) for seq in (1, 2, 3)} - {row_id(CHAT, seq) for seq in await made.journal.pruned(CHAT)}
+        assert set(left) == recorded | unpruned
+        # what was said is still in the history
+        assert len(await made.journal.read(CHAT, 1, 9)) == 3
+        # and a flush that is repeated, for whatever reason, does not bring it back
+        await made.flush(again(said))
+        await made.prune(again(attempt))
+        assert await made.ids() == left
+
+
+async def test_a_repeated_flush_does_not_undo_pruning() -> None:
+    """S4.41, G7: pruning waits for a flush that runs again, whose rows it would otherwise miss."""
+    async with bench() as made:
+        said = await made.say("one", "two", "three")
+        await made.flush(said)
+
+        class Slow(HashEmbedder):
+            async def embed(self, texts: Sequence[str]) -> Any:
+                tasks.start_soon(made.prune, made.pruning(0))
+                for _ in range(20):
+                    await anyio.lowlevel.checkpoint()
+                return await super().embed(texts)
+
+        made.flush._embedder = Slow(16)
+        async with anyio.create_task_group() as tasks:
+            await made.flush(again(said))
+        assert await made.ids() == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "left"),
+    [
+        ("fifo", {}, ["newest", "vital"]),
+        ("age", {"max_age_s": 2_500.0}, ["newest"]),
+        ("age", {}, ["newest", "vital"]),
+        ("importance", {}, ["popular", "vital"]),
+        ("lru", {}, ["newest", "popular"]),
+    ],
+)
+async def test_strategies(strategy: str, options: dict[str, float], left: list[str]) -> None:
+    """S4.41, S2.20, S2.21: first in first out, age, importance and last use choose each for themselves."""
+    async with bench() as made:
+        memories = {
+            "dull": item("dull", importance=0.1, age_s=9_000),
+            "popular": item("popular", importance=0.3, age_s=8_000),
+            "vital": item("vital", importance=1.0, age_s=3_000),
+            "newest": item("newest", importance=0.1, age_s=1_000),
+        }
+        await made.record(await made.remember(*memories.values()))
+        made.accesses = {memories["popular"].id: (50, int(NOW * 1_000_000))}
+        keep = -1 if options else 2
+        await made.prune(made.pruning(keep, strategy, **options))
+        assert sorted(row.content for row in await made.store.rows("alice")) == left
+        assert sorted(memory.content for memory in await made.journal.memories("alice")) == left
+
+
+async def test_pruning_looks_at_the_types_that_it_is_told_of() -> None:
+    """S4.41: with types, others neither count nor go."""
+    async with bench() as made:
+        await made.record(await made.remember(item("a", kind="context"), item("b", kind="context", age_s=9), item("c", age_s=99)))
+        await made.prune(made.pruning(1, types=("context",)))
+        assert sorted(row.content for row in await made.store.rows("alice")) == ["a", "c"]
+
+
+# -- ranking --------------------------------------------------------------------------------------------------------
+
+
+async def recalled(rows: Sequence[MemoryRow], query: str, *, weight: float = 0.2, **config: Any) -> list[str]:
+    store = MemoryStore(None)
+    await store.add(rows, None, doubtful=False)
+
+    async def opened() -> LongTermStore:
+        return store
+
+    recall = Recall(opened, None, RecallConfig(cache=0, **config), importance_weight=weight)
+    return [memory.id for memory in await recall("alice", query, k=20)]
+
+
+async def test_importance_moves_the_rank() -> None:
+    """S2.20: other things equal, the more important comes first; 0.5 moves nothing; a weight of 0 switches it off."""
+    levels = [0.3, 1.0, 0.0, 0.5, 0.7]
+    rows = [long_term_row(str(level), "green tea", importance=level, created_us=n) for n, level in enumerate(levels)]
+    assert await recalled(rows, "green tea") == ["1.0", "0.7", "0.5", "0.3", "0.0"]
+    plain = [msgspec.structs.replace(row, importance=0.5) for row in rows]
+    assert await recalled(plain, "green tea", weight=0.2) == await recalled(plain, "green tea", weight=0.0)
+
+
+async def test_relevance_comes_before_importance() -> None:
+    """S2.20: importance tips the scales between near equals, and does not bring up what has nothing to do with the question."""
+    rows = [
+        long_term_row("answer", "Ottilie keeps bees near Coimbra", importance=0.0),
+        long_term_row("vital", "The alarm code is blue", importance=1.0),
+        long_term_row("near", "Ottilie is a sister", importance=1.0),
+    ]
+    assert (await recalled(rows, "where does Ottilie keep bees"))[0] == "answer"
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.2, 1.0, 50.0])
+async def test_rank_is_monotone_in_importance(weight: float) -> None:
+    """S2.20: whatever the weight, raising a memory's importance never lowers its place."""
+    texts = ["green tea", "green tea with milk", "black tea", "green apples", "a green hat and a cup of tea"]
+    rows = [long_term_row(str(n), text, created_us=n) for n, text in enumerate(texts)]
+    for place in range(len(rows)):
+        places = []
+        for level in (0.0, 0.25, 0.5, 0.75, 1.0):
+            changed = [*rows]
+            changed[place] = msgspec.structs.replace(rows[place], importance=level)
+            places.append((await recalled(changed, "green tea", weight=weight)).index(str(place)))
+        assert places == sorted(places, reverse=True)
+
+
+def test_recorded_memories_are_nobodys_neighbours() -> None:
+    """S4.17: memories of one session share no place: each keeps its own score, and lends nothing to the session's messages."""
+    config = RecallConfig()
+    strong = recorded_row("alice", item("strong"))
+    weak = recorded_row("alice", item("weak"))
+    message = long_term_row("m1", "hello", session="chat", seq=1, role="assistant", memory_type="message")
+    scores = {"strong": 9.0, "weak": 1.0}
+    candidates = [Candidate(row, {"turn": scores[row.content]}) for row in (weak, strong)] + [Candidate(message, {"turn": 0.0})]
+    ranked = {one.row.content: one.score for one in fuse(candidates, config)}
+    assert ranked["strong"] == pytest.approx(0.5)
+    assert ranked["weak"] == pytest.approx(0.5 / 9)
+    assert ranked["hello"] == 0.0
+
+
+# -- the cache ------------------------------------------------------------------------------------------------------
+
+
+class CountingStore(MemoryStore):
+    searches = 0
+    during: Any = None
+
+    async def search(self, *arguments: Any, **options: Any) -> Any:
+        self.searches += 1
+        found = await super().search(*arguments, **options)
+        if self.during is not None:
+            self.during()
+        return found
+
+
+def recall_over(store: MemoryStore, cache: int = 10) -> Recall:
+    async def opened() -> LongTermStore:
+        return store
+
+    return Recall(opened, None, RecallConfig(cache=cache), importance_weight=0.2)
+
+
+async def test_a_repeated_query_is_not_searched_again() -> None:
+    """S4.39: the second time it comes from the cache, until the user's memory changes; another scope is another question."""
+    store = CountingStore(None)
+    await store.add([long_term_row("r1", "green tea"), long_term_row("b1", "green tea", user="bob")], None, doubtful=False)
+    recall = recall_over(store)
+    first = await recall("alice", "tea", k=5)
+    assert await recall("alice", "tea", k=5) == first
+    assert store.searches == 1
+    recall.written("bob")
+    await recall("alice", "tea", k=5)
+    assert store.searches == 1
+    await store.add([long_term_row("r2", "black tea")], None, doubtful=False)
+    recall.written("alice")
+    assert {memory.id for memory in await recall("alice", "tea", k=5)} == {"r1", "r2"}
+    assert store.searches == 2
+    await recall("bob", "tea", k=5)
+    assert store.searches == 3
+    assert (recall.statistics().hits, recall.statistics().misses) == (2, 3)
+
+
+async def test_no_cache_where_it_is_switched_off() -> None:
+    """S4.39: recall.cache 0 searches each time."""
+    store = CountingStore(None)
+    recall = recall_over(store, cache=0)
+    for _ in range(3):
+        await recall("alice", "tea", k=5)
+    assert store.searches == 3
+    assert recall.statistics().hits == 0
+
+
+async def test_a_write_during_a_search_is_seen_by_the_next() -> None:
+    """S4.39: what a search brings back that a write overtook is answered, and not kept."""
+    store = CountingStore(None)
+    recall = recall_over(store)
+    store.during = lambda: recall.written("alice")
+    assert await recall("alice", "tea", k=5) == []
+    await store.add([long_term_row("r1", "green tea")], None, doubtful=False)
+    store.during = None
+    assert [memory.id for memory in await recall("alice", "tea", k=5)] == ["r1"]
+
+
+async def test_what_one_caller_does_not_want_another_gets() -> None:
+    """S4.39: `without` neither poisons the cache nor is answered wrongly from it, however much it takes away."""
+    store = CountingStore(None)
+    rows = [
+        long_term_row(f"r{n}", f"tea {'x ' * n}", session="s", seq=n, memory_type="message", created_us=n) for n in range(1, 60)
+    ]
+    await store.add(rows, None, doubtful=False)
+    recall, plain = recall_over(store), recall_over(store, cache=0)
+    for without in ([], [1], range(1, 40), [], range(3, 60), range(1, 60)):
+        unwanted = {("s", seq) for seq in without}
+        mine = [memory.id for memory in await recall("alice", "tea", k=5, without=unwanted)]
+        assert mine == [memory.id for memory in await plain("alice", "tea", k=5, without=unwanted)]
+
+
+async def test_a_caller_cannot_change_what_the_next_one_sees() -> None:
+    """S4.39: what was handed out is the caller's own."""
+    store = CountingStore(None)
+    await store.add([long_term_row("r1", "green tea")], None, doubtful=False)
+    recall = recall_over(store)
+    for _ in range(3):
+        (memory,) = await recall("alice", "tea", k=5)
+        assert memory.parts == {"turn": 1.0, "window": 1.0}
+        memory.parts.clear()
+    assert store.searches == 1

@@ -1,0 +1,475 @@
+"""The user's own actor, turn by turn: working memory, the synopsis and its terms, figures of access, grants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from remora.actors.kinds import ByKind
+from remora.actors.policies import BufferPolicy
+from remora.actors.session import SessionBehavior
+from remora.actors.state import SessionState
+from remora.actors.user import UserBehavior
+from remora.actors.user_protocol import (
+    CleanUp,
+    Grant,
+    GrantsOf,
+    InspectUser,
+    Learn,
+    PruneNow,
+    Remember,
+    Remembering,
+    SearchWorking,
+    SynopsisReady,
+    Touch,
+    UserView,
+)
+from remora.actors.user_state import UserState
+from remora.config import Config
+from remora.errors import InvalidInput, NotGranted
+from remora.identity import SessionKey, UserKey
+from remora.storage.records import (
+    FacetsChanged,
+    Marks,
+    MemoryItem,
+    Opened,
+    PruneSpec,
+    RecordSpec,
+    Remembered,
+    SessionImage,
+    UserImage,
+)
+from tests.users import DAY, HOUR, KEY, NOW, UserModel, axis, item
+
+NOW_US = int(NOW * 1_000_000)
+
+
+def memory(id_: str) -> MemoryItem:
+    return MemoryItem(id_, "chat", "", f"content of {id_}", "fact", 0.5, NOW_US, 4)
+
+
+def restored(model: UserModel, **options: Any) -> UserState:
+    """The state after a restart, by replaying the facets that the records left."""
+    facets: dict[tuple[str, str], Any] = {}
+    for record in model.records:
+        if isinstance(record, FacetsChanged):
+            facets.update(((one.kind, one.name), one) for one in record.put)
+            for place in record.dropped:
+                facets.pop(place, None)
+    actor = UserBehavior(options.pop("dimension", 4), **{**model.options, **options})
+    return actor.restore(KEY, UserImage(1, opened=True, facets=tuple(facets.values()), jobs=tuple(model.jobs.values())))
+
+
+# -- working memory -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_learned_is_found() -> None:
+    """S2.10, S2.11, S2.12: nearest first, with source, scope and time; a session sees its own items and the user's."""
+    model = UserModel()
+    assert model.learn(item("a"), item("b", axis=1), item("c", scope="s1")) == 3
+    found = model.ask(SearchWorking(axis(0), 2))
+    assert [(one.item.id, round(one.score, 6)) for one in found] == [("a", 1.0), ("c", 1.0)]
+    assert found[0].item == item("a")
+    assert [one.item.id for one in model.ask(SearchWorking(axis(0), 5, "s2"))] == ["a", "b"]
+    assert [one.item.id for one in model.ask(SearchWorking(axis(0), 5, "s1"))] == ["a", "c", "b"]
+
+
+def test_an_item_is_learned_once() -> None:
+    """S2.11: the same id again, in the same message or later, adds nothing, writes nothing, and keeps its age."""
+    model = UserModel()
+    assert model.learn(item("a"), item("b"), item("a")) == 2
+    writes = model.writes
+    assert model.learn(item("a", "other words"), item("b")) == 0
+    assert model.writes == writes
+    assert model.held == ["a", "b"]
+    assert model.learn() == 0
+
+
+def test_the_first_write_opens_the_actor() -> None:
+    """S2.11, G12: the journal learns of the actor with what it writes first, and only once."""
+    model = UserModel()
+    model.learn(item("a"))
+    model.learn(item("b"))
+    assert [record for record in model.records if isinstance(record, Opened)] == [Opened(1, "alice", "", NOW_US)]
+    assert isinstance(model.records[0], Opened)
+
+
+@pytest.mark.parametrize("bad", [item("x", dimension=3), msgspec.structs.replace(item("x"), vector=b"\0\0\0\x40" * 4)])
+def test_a_wrong_vector_is_refused_whole(bad: Any) -> None:
+    """S2.10: another dimension, or a length that is not 1, refuses the whole message and changes nothing."""
+    model = UserModel()
+    with pytest.raises(InvalidInput, match="item 'x' has a vector of"):
+        model.learn(item("good"), bad)
+    assert (model.held, model.records) == ([], [])
+    with pytest.raises(InvalidInput, match="4 finite numbers"):
+        model.ask(SearchWorking(axis(0)[:3], 5))
+
+
+def test_without_an_embedder() -> None:
+    """S2.10: the refusal says what to set."""
+    model = UserModel(dimension=None)
+    for message in (Learn((item("a"),)), SearchWorking(axis(0), 5)):
+        with pytest.raises(InvalidInput, match=r"models\.embedder is none"):
+            model.ask(message)
+    assert model.ask(CleanUp(0)) == 0
+
+
+def limit_for(count: int) -> int:
+    """Bytes that so many items like ``i00`` take."""
+    probe = UserModel()
+    probe.learn(*(item(f"i{n:02}") for n in range(count)))
+    assert probe.state.working is not None
+    return probe.state.working.content_bytes
+
+
+def test_cleanup_removes_a_prefix_by_age() -> None:
+    """S2.13, S2.14: while over the limit the oldest go, no more of them than need to, and then the memory is within it."""
+    model = UserModel(max_bytes=limit_for(20))
+    model.learn(*(item(f"i{n:02}") for n in range(30)))
+    limit = limit_for(12)
+    assert model.ask(CleanUp(limit)) == 18
+    assert model.held == [f"i{n:02}" for n in range(18, 30)]
+    view: UserView = model.ask(InspectUser())
+    assert (view.working_items, view.evicted) == (12, 18)
+    assert view.working_bytes <= limit, "free rows are given back as well"
+    writes = model.writes
+    assert model.ask(CleanUp(limit)) == 0
+    assert model.writes == writes
+
+
+def test_cleanup_ends_when_nothing_is_left() -> None:
+    """S2.13: a limit that nothing fits into empties the memory and ends; on an empty one it does nothing."""
+    model = UserModel()
+    model.learn(item("a"), item("b"))
+    assert model.ask(CleanUp(0)) == 2
+    assert model.held == []
+    assert model.ask(CleanUp(0)) == 0
+    assert model.learn(item("a")) == 1, "what left may be learned again"
+
+
+def test_cleanup_gives_free_rows_back() -> None:
+    """S2.14: items within the limit stay although the matrix around them was over it."""
+    limit = limit_for(17)
+    model = UserModel(max_bytes=limit)
+    model.learn(*(item(f"i{n:02}") for n in range(17)))
+    assert model.ask(InspectUser()).working_bytes > limit
+    writes = model.writes
+    assert model.ask(CleanUp(limit)) == 0
+    assert model.ask(InspectUser()).working_bytes == limit
+    assert (len(model.held), model.writes) == (17, writes)
+
+
+def test_a_flood_does_not_wait_for_the_cleanup() -> None:
+    """G10, S2.13: beyond twice the limit the oldest leave in the same turn; short of it nothing leaves."""
+    limit = limit_for(10)
+    model = UserModel(max_bytes=limit)
+    model.learn(*(item(f"i{n:02}") for n in range(20)))
+    assert len(model.held) == 20
+    writes = model.writes
+    assert model.learn(item("i20")) == 1
+    assert model.held == [f"i{n:02}" for n in range(11, 21)]
+    assert model.writes == writes + 1
+    assert model.learn(*(item(f"j{n:02}") for n in range(50))) == 50, "a message may be larger than all that is held"
+    assert model.held == [f"j{n:02}" for n in range(40, 50)]
+    assert [one.id for one in restored(model).working.items] == model.held  # type: ignore[union-attr]
+
+
+def test_an_item_that_can_never_be_held() -> None:
+    """G10, S2.14: larger than the whole memory: refused, rather than evicting everything for nothing."""
+    model = UserModel(max_bytes=limit_for(10))
+    model.learn(item("a"))
+    with pytest.raises(InvalidInput, match="'huge' takes"):
+        model.learn(item("huge", "x" * limit_for(10)))
+    assert model.held == ["a"]
+
+
+def test_deciding_changes_nothing() -> None:
+    """G1: `handle` only looks; a turn that is thrown away leaves no trace."""
+    model = UserModel(max_bytes=limit_for(5))
+    model.learn(*(item(f"i{n:02}") for n in range(9)))
+    model.ask(Touch(("r1",), NOW_US))
+    model.write_synopsis()
+    before = (model.held, model.ask(InspectUser()), model.state.number, dict(model.state.parts))
+    for message in (
+        Learn(tuple(item(f"k{n:02}") for n in range(9))), CleanUp(0), Touch(tuple(f"r{n}" for n in range(300)), NOW_US),
+        PruneNow(5, "fifo"), Remember((memory("m"),)), Grant("a", "b", "read"),
+    ):  # fmt: skip
+        assert model.actor.handle(model.state, message) is not None
+    assert (model.held, model.ask(InspectUser()), model.state.number, dict(model.state.parts)) == before
+
+
+def test_vectors_of_another_embedder_are_left_aside() -> None:
+    """S2.10: after a change of embedder nothing of the old one's is compared with the new one's; learning clears it away."""
+    model = UserModel(embedder="old/4")
+    model.learn(item("a"), item("b"))
+    state = restored(model, embedder="new/4")
+    assert state.working is not None
+    assert len(state.working) == 0
+    model.actor, model.state = UserBehavior(4, embedder="new/4", max_bytes=10 << 20), state
+    assert model.learn(item("b"), item("c")) == 2
+    assert model.held == ["b", "c"]
+    again = restored(model, embedder="new/4")
+    assert [one.id for one in again.working.items] == ["b", "c"]  # type: ignore[union-attr]
+    assert not again.stale
+    assert len(restored(model, embedder="", dimension=None).stale) == 2, "without an embedder they keep"
+
+
+# -- synopsis -------------------------------------------------------------------------------------------------------
+
+
+def test_terms_to_the_second() -> None:
+    """S2.22, S2.25: identity holds for 7 days, context for an hour, and neither a second longer."""
+    model = UserModel(refresh_on_access=False)
+    model.write_synopsis()
+    almost = model.synopsis(59 * 60)
+    assert (almost.identity, almost.context, almost.state, almost.tokens) == ("Ada.", "Bees.", "ok", 2)
+    later = model.synopsis(HOUR)
+    assert (later.identity, later.context, later.state, later.tokens) == ("Ada.", "", "pending", 1)
+    assert model.synopsis(6 * DAY + 23 * HOUR).identity == "Ada."
+    assert model.synopsis(7 * DAY - 1).identity == "Ada."
+    gone = model.synopsis(7 * DAY)
+    assert (gone.identity, gone.context, gone.tokens) == ("", "", 0)
+    assert model.jobs.keys() == {later.job}
+    defaults = Config().synopsis
+    assert (defaults.identity_ttl, defaults.context_ttl, defaults.refresh_on_access) == (7 * DAY, HOUR, True)
+
+
+def test_two_parts_in_one_turn() -> None:
+    """S2.23: one job writes both, under two names with two terms; the job ends in the same turn."""
+    model = UserModel()
+    pending = model.synopsis(0)
+    assert (pending.state, pending.identity, pending.context) == ("pending", "", "")
+    writes = model.writes
+    assert model.ask(SynopsisReady(pending.job, "Ada.", "Bees.", NOW, degraded=False, model="m", tokens=(1, 2)))
+    assert model.writes == writes + 1
+    assert {name: part.expires_at - NOW for name, part in model.state.parts.items()} == {"identity": 7 * DAY, "context": HOUR}
+    assert (model.jobs, model.state.job) == ({}, "")
+    assert restored(model).parts == model.state.parts
+
+
+def test_a_hit_starts_nothing() -> None:
+    """S2.24: the miss writes the names that the hit reads: a hundred reads after one job start no other."""
+    model = UserModel()
+    jobs = {model.synopsis(0).job for _ in range(100)}
+    (job,) = jobs
+    assert model.started == [job]
+    assert model.ask(SynopsisReady(job, "Ada.", "Bees.", NOW, degraded=False, model="m", tokens=(1, 2)))
+    writes = model.writes
+    assert {model.synopsis(1 + n).state for n in range(100)} == {"ok"}
+    assert (model.started, model.writes) == ([job], writes)
+    view = model.ask(InspectUser())
+    assert (view.synopsis_hits, view.synopsis_misses) == (100, 100)
+
+
+def test_refresh_on_access_extends_to_a_whole_term() -> None:
+    """S2.25: read at t, valid until t + ttl and no longer; without it, until the first term ends."""
+    for refresh in (True, False):
+        model = UserModel(refresh_on_access=refresh)
+        model.write_synopsis()
+        assert model.synopsis(50 * 60).state == "ok"
+        assert model.synopsis(HOUR + 49 * 60).context == ("Bees." if refresh else "")
+        if refresh:
+            assert model.synopsis(2 * HOUR + 48 * 60 + 59).state == "ok"
+            assert model.synopsis(3 * HOUR + 48 * 60 + 59).context == ""
+            assert model.synopsis(7 * DAY + 2 * HOUR).identity == "Ada.", "identity moved along with it"
+
+
+def test_reading_is_no_write() -> None:
+    """S2.25, S2.21: an extension is journalled when a tenth of a term has gone by, or before the actor leaves memory."""
+    model = UserModel()
+    model.write_synopsis()
+    writes = model.writes
+    for minute in range(1, 7):
+        assert model.synopsis(60 * minute).state == "ok"
+    assert model.writes == writes
+    assert restored(model).parts["context"].expires_at == NOW + HOUR
+    model.synopsis(7 * 60)
+    assert model.writes == writes + 1
+    assert restored(model).parts["context"].expires_at == NOW + HOUR + 7 * 60
+    model.synopsis(8 * 60)
+    assert model.writes == writes + 1
+    model.rest()
+    assert restored(model).parts == model.state.parts
+    assert model.state.parts["context"].expires_at == NOW + HOUR + 8 * 60
+
+
+def test_an_extension_never_shortens() -> None:
+    """S2.25: who asks with an earlier clock takes no time away."""
+    model = UserModel()
+    model.write_synopsis(after_s=100)
+    model.synopsis(0)
+    assert model.state.parts["context"].expires_at == NOW + 100 + HOUR
+
+
+def test_refresh_is_asked_for_once() -> None:
+    """S2.24: asked to write it anew, it shows what still holds, and joins a job that is under way."""
+    model = UserModel()
+    model.write_synopsis()
+    first = model.synopsis(10, refresh=True)
+    assert (first.state, first.identity, first.context) == ("pending", "Ada.", "Bees.")
+    assert model.synopsis(11, refresh=True).job == first.job
+    assert model.synopsis(12).state == "ok", "who does not insist is served from what holds"
+    assert len(model.started) == 2
+
+
+def test_a_late_result_is_dropped() -> None:
+    """S2.23, G5: the result of a job that nobody waits for changes nothing and leaves no job behind."""
+    model = UserModel()
+    model.write_synopsis()
+    assert model.ask(SynopsisReady("synopsis-1-99", "Eve.", "Lies.", NOW, degraded=False, model="m", tokens=(1, 1))) is False
+    assert model.ask(SynopsisReady(model.started[0], "Eve.", "Lies.", NOW, degraded=False, model="m", tokens=(1, 1))) is False
+    assert model.synopsis(1).identity == "Ada."
+
+
+def test_a_stand_in_holds_for_the_short_term() -> None:
+    """G6, S2.22: a degraded synopsis says so, holds for an hour, and no read makes it live on."""
+    model = UserModel()
+    model.write_synopsis(degraded=True)
+    assert model.synopsis(HOUR - 1).state == "degraded"
+    gone = model.synopsis(HOUR)
+    assert (gone.state, gone.identity) == ("pending", "")
+
+
+def test_nothing_to_know_is_known_for_the_short_term() -> None:
+    """S2.22, S2.24: an empty synopsis is held as well, or each read of a new user would be a miss; not for ever, though."""
+    model = UserModel()
+    model.write_synopsis(identity="", context="")
+    assert model.synopsis(1).state == "empty"
+    assert model.synopsis(HOUR - 1).state == "empty"
+    assert model.synopsis(HOUR).state == "pending"
+
+
+def test_job_ids_outlive_a_restart() -> None:
+    """S2.24, G7: no job's id is used again: a dead letter's row may still bear it."""
+    model = UserModel()
+    model.write_synopsis()
+    model.ask(Remember((memory("m1"),)))
+    model.ask(PruneNow(5, "fifo"))
+    model.jobs.clear()
+    model.state = restored(model)
+    model.ask(Remember((memory("m2"),)))
+    model.synopsis(0, refresh=True)
+    assert len(set(model.started)) == 5
+    assert model.started == ["synopsis-1-1", "record-1-2", "prune-1-3", "record-1-4", "synopsis-1-5"]
+
+
+def test_a_job_under_way_is_known_after_a_restart() -> None:
+    """S2.24: the synopsis that was being written when the process ended is waited for, not asked for anew."""
+    model = UserModel()
+    job = model.synopsis(0).job
+    model.state = restored(model)
+    assert model.synopsis(1).job == job
+    assert model.started == [job]
+
+
+# -- long-term memory -----------------------------------------------------------------------------------------------
+
+
+def test_each_retrieval_counts_once() -> None:
+    """S2.21: figures go up by one for each retrieval, whatever its list looks like; the latest time stays."""
+    model = UserModel()
+    model.ask(Touch(("r1", "r2", "r1"), NOW_US))
+    model.ask(Touch(("r1",), NOW_US + 5))
+    model.ask(Touch(("r2",), NOW_US - 5))
+    model.ask(Touch((), NOW_US + 9))
+    assert model.ask(InspectUser()).accesses == {"r1": (2, NOW_US + 5), "r2": (2, NOW_US)}
+
+
+def test_figures_are_written_in_batches() -> None:
+    """S2.21: 2 560 retrievals are ten writes or fewer, not one each; none is lost when the actor leaves memory."""
+    model = UserModel()
+    for number in range(2_560):
+        model.ask(Touch((f"r{number}",), NOW_US + number))
+    assert 1 <= model.writes <= 10
+    assert len(model.state.pending) <= 256
+    model.rest()
+    assert model.state.pending == {}
+    assert restored(model).accesses == model.state.accesses == {f"r{n}": (1, NOW_US + n) for n in range(2_560)}
+    assert model.actor.on_idle(model.state) is None
+
+
+def test_figures_are_bounded() -> None:
+    """G10, S2.21: of more rows than are kept, the least recently retrieved are forgotten, in the journal, too."""
+    model = UserModel()
+    for number in range(0, 10_500, 300):
+        model.ask(Touch(tuple(f"r{n}" for n in range(number, number + 300)), NOW_US + number))
+    model.rest()
+    assert len(model.state.accesses) == 10_000
+    assert "r499" not in model.state.accesses
+    assert "r700" in model.state.accesses
+    assert restored(model).accesses == model.state.accesses
+
+
+def test_remember_journals_the_memory_with_its_job() -> None:
+    """S2.17, G7: the memories and the job that makes them searchable are of one write; nothing to remember starts nothing."""
+    model = UserModel()
+    reply: Remembering = model.ask(Remember((memory("m1"), memory("m2"), memory("m1"))))
+    assert reply == Remembering(("m1", "m2", "m1"), "record-1-1")
+    job = model.jobs[reply.job]
+    assert (job.lane, job.key, job.payload) == ("record", KEY, RecordSpec(1, ("m1", "m2")))
+    assert model.writes == 1
+    assert isinstance(model.records[-1], Remembered)
+    assert model.ask(Remember(())) == Remembering((), "")
+    assert model.writes == 1
+
+
+def test_prune_is_a_job() -> None:
+    """S4.41: what to bring down to how much is journalled as a job of its own."""
+    model = UserModel()
+    id_ = model.ask(PruneNow(100, "age", 3_600.0, ("fact",)))
+    assert (model.jobs[id_].lane, model.jobs[id_].payload) == ("prune", PruneSpec(1, 100, "age", 3_600.0, ("fact",)))
+
+
+# -- grants ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_owners_grant() -> None:
+    """S4.33: the first to grant owns the scope; owners grant and take away; nobody else does, and nothing changes then."""
+    model = UserModel()
+    model.ask(Grant("planner", "critic", "read"))
+    assert model.ask(GrantsOf()) == {"planner": "own", "critic": "read"}
+    for by in ("critic", "stranger"):
+        with pytest.raises(NotGranted) as caught:
+            model.ask(Grant(by, by, "own"))
+        assert (caught.value.scope, caught.value.who) == ("alice", by)
+    model.ask(Grant("planner", "critic", "own"))
+    model.ask(Grant("critic", "planner", None))
+    assert model.ask(GrantsOf()) == {"critic": "own"}
+    assert restored(model).grants == {"critic": "own"}
+
+
+def test_the_last_owner_stays() -> None:
+    """S4.33: a scope is never without an owner, neither by the last one leaving nor by its stepping down, nor at the start."""
+    model = UserModel()
+    with pytest.raises(NotGranted, match="last owner"):
+        model.ask(Grant("planner", "planner", "read"))
+    assert model.ask(GrantsOf()) == {}
+    model.ask(Grant("planner", "planner", "own"))
+    for right in (None, "write"):
+        with pytest.raises(NotGranted, match="last owner"):
+            model.ask(Grant("planner", "planner", right))
+    writes = model.writes
+    model.ask(Grant("planner", "planner", "own"))
+    model.ask(Grant("planner", "stranger", None))
+    assert (model.ask(GrantsOf()), model.writes) == ({"planner": "own"}, writes)
+
+
+# -- two kinds ------------------------------------------------------------------------------------------------------
+
+
+def test_each_kind_has_its_behaviour() -> None:
+    """G1: behind one directory, a session's calls reach the session's behaviour, and a user's the user's."""
+    policy = BufferPolicy(above_tokens=100, keep_tokens=50, overdraft_tokens=400)
+    both = ByKind(SessionBehavior(lambda _: policy, instance="0", flushes=True), UserBehavior(4, max_bytes=1_000))
+    session = both.restore(SessionKey("alice", "chat"), SessionImage(1, False, Marks(), 1, (), None, frozenset(), True))
+    user = both.restore(UserKey("alice"), UserImage(2, opened=False))
+    assert (type(session), type(user)) == (SessionState, UserState)
+    with pytest.raises(TypeError, match="a session has no answer to InspectUser"):
+        both.handle(session, InspectUser())
+    both.apply(user, Opened(2, "alice", "", 0))
+    assert (user.opened, session.opened) == (True, False)
+    assert both.on_idle(user) is both.on_idle(session) is None
+    assert both.size(user) > 0
+    assert both.jobs(UserImage(2, opened=True)) == ()
