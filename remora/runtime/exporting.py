@@ -20,7 +20,7 @@ from remora.errors import StorageError
 from remora.identity import SessionKey, UserKey, message_id, row_id
 from remora.messages import Entry, decode_chat, restore_message
 from remora.runtime.directory import Directory
-from remora.runtime.gather import gathered
+from remora.runtime.gather import in_order
 from remora.storage.atomic import AtomicTarget
 from remora.storage.ports import Journal
 from remora.storage.records import ENTRY_FACET, EntryFlushSpec, Facet, Summary
@@ -226,7 +226,7 @@ async def _write_all(
     count = messages = done = 0
     for start in range(0, len(sessions), _AT_ONCE):
         chunk = sessions[start : start + _AT_ONCE]
-        read = await gathered(partial(_session, source), chunk, concurrency=_AT_ONCE)
+        read = await in_order(partial(_session, source), chunk, concurrency=_AT_ONCE)
         for key, (_, numbers) in zip(chunk, read, strict=True):
             if not numbers.gapless:
                 gaps.setdefault(key.user, {})[key.session] = numbers

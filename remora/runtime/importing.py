@@ -21,7 +21,7 @@ from remora.messages import ChatDict, Entry, encode_message
 from remora.runtime.directory import Directory
 from remora.runtime.encoding import Door
 from remora.runtime.exporting import Progress
-from remora.runtime.gather import gathered
+from remora.runtime.gather import in_order
 from remora.storage.ports import Journal
 from remora.storage.records import ENTRY_FACET, EntryFlushSpec, Facet, MemoryItem, Summary
 from remora.storage.targets import open_reader
@@ -252,7 +252,7 @@ async def _take_all(
 
     while chunk := await anyio.to_thread.run_sync(partial(_next, placed)):
         wanted = [one for one in chunk if isinstance(one, UserExport) or (one.user, one.session) not in there]
-        for one, count in zip(wanted, await gathered(take, wanted, concurrency=_AT_ONCE), strict=True):
+        for one, count in zip(wanted, await in_order(take, wanted, concurrency=_AT_ONCE), strict=True):
             if isinstance(one, UserExport):
                 users, memories = users + 1, memories + count
             else:

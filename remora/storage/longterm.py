@@ -322,6 +322,25 @@ class LanceStore:
         rows = await anyio.to_thread.run_sync(self._memory_rows, user, found)
         return sorted(rows, key=lambda row: (row.created_us, row.session, row.seq))
 
+    async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
+        """The same with their vectors."""
+        if "vector" not in self._schema.names:
+            return await self.rows(user, scope), None
+        key = user_key(user)
+        shard = self._shards.get(self._shard_of(key))
+        found = self._schema.empty_table()
+        if shard is not None:
+            with _mapped("reading"):
+                found = await shard.table.query().where(self._within(key, scope)).select([*_COLUMNS, "vector"]).to_arrow()
+        return await anyio.to_thread.run_sync(self._with_vectors, user, found)
+
+    def _with_vectors(self, user: str, found: Any) -> tuple[Sequence[MemoryRow], Vector]:
+        rows = sorted(self._memory_rows(user, found), key=lambda row: (row.created_us, row.session, row.seq))
+        places = {id_: place for place, id_ in enumerate(found.column("id").to_pylist())}
+        flat = found.column("vector").combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        vectors: Vector = flat.reshape(len(found), self._schema.field("vector").type.list_size)
+        return rows, vectors[[places[row.id] for row in rows]]
+
     async def delete(self, user: str, ids: Sequence[str]) -> int:
         """Remove some of the user's rows; at most a thousand a commit."""
         key = user_key(user)

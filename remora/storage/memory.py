@@ -161,9 +161,11 @@ class MemoryJournal:
                     actor.removed.setdefault(seq, at_seq)
             case Flushed(sid=sid, through=through):
                 self._actors[sid].flushed = max(self._actors[sid].flushed, through)
-            case Pruned(key=key, seqs=seqs):
+            case Pruned(key=key, seqs=seqs, entries=entries):
                 if key in self._sids:
                     self._actors[self._sids[key]].pruned.update(seqs)
+                    for through in entries:
+                        self._actors[self._sids[key]].facets.pop((ENTRY_FACET, str(through)), None)
             case FacetsChanged(sid=sid, put=put, dropped=dropped):
                 facets = self._actors[sid].facets
                 facets.update(((facet.kind, facet.name), facet.value) for facet in put)

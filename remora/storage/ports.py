@@ -286,6 +286,14 @@ class LongTermStore(Protocol):
         """
         ...
 
+    async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
+        """The same with their vectors, shape (rows, dimension); None in a store without vectors.
+
+        Raises:
+            LongTermError: they cannot be read.
+        """
+        ...
+
     async def delete(self, user: str, ids: Sequence[str]) -> int:
         """Remove some of the user's rows; returns how many were there. Ids of others are passed over.
 

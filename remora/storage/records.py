@@ -362,10 +362,16 @@ class Pruned(msgspec.Struct, frozen=True):
     """Messages of a session are not in long-term memory, and never to be put there; the journal keeps them.
 
     It names the session instead of the actor's number: whoever prunes a user's memory works for the user's own actor.
+
+    Attributes:
+        key: the session.
+        seqs: the messages.
+        entries: likewise summary entries that had left their list, by their last message.
     """
 
     key: SessionKey
     seqs: tuple[int, ...]
+    entries: tuple[int, ...] = ()
 
 
 ActorRecord: TypeAlias = (
