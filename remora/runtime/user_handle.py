@@ -24,7 +24,7 @@ from remora.runtime.long_term_handle import Agent, LongTermHandle, gathered, pru
 from remora.runtime.services import Services
 from remora.storage.ports import SessionListing
 
-__all__ = ["User", "WorkingHit"]
+__all__ = ["User", "UserStatistics", "WorkingHit"]
 
 _INLINE_CHARACTERS = 16_000  # texts up to this are counted on the event loop: about a millisecond
 
@@ -47,6 +47,40 @@ class WorkingHit(msgspec.Struct, frozen=True):
     created_at: datetime
     score: float
     id: str
+
+
+class UserStatistics(msgspec.Struct, frozen=True):
+    """A user in figures (S4.36). Hit rates are of the runtime, since it was opened.
+
+    Attributes:
+        sessions: that have ever had a message.
+        messages: in all of them, ever.
+        tokens: of these messages.
+        summaries: that were made of them.
+        memories: recorded on purpose.
+        long_term_rows: rows in long-term memory, messages and memories; 0 where it is switched off.
+        working_items: items in working memory.
+        working_bytes: their size.
+        pending_jobs: background work under way, or waiting.
+        dead_jobs: background work that failed for good.
+        synopsis_hit_rate: reads of the synopsis that were answered from what was held, since the user's actor came to life.
+        recall_hit_rate: recalls of any user that were answered from the cache.
+        embedding_hit_rate: texts of any user whose vectors were still held.
+    """
+
+    sessions: int
+    messages: int
+    tokens: int
+    summaries: int
+    memories: int
+    long_term_rows: int
+    working_items: int
+    working_bytes: int
+    pending_jobs: int
+    dead_jobs: int
+    synopsis_hit_rate: float
+    recall_hit_rate: float
+    embedding_hit_rate: float
 
 
 class User(LongTermHandle):
@@ -258,6 +292,37 @@ class User(LongTermHandle):
         """How things stand: working memory, figures of access, the synopsis, grants. For people and tools."""
         view: UserView = await self._services.directory.ask(UserKey(self.id), InspectUser())
         return view
+
+    async def stats(self) -> UserStatistics:
+        """The user in figures (S4.36).
+
+        Raises:
+            LongTermError: long-term memory cannot be read.
+        """
+        services = self._services
+        counts = await services.journal.counts(self.id)
+        view = await self.inspect()
+        recalls = services.recall.statistics() if services.recall is not None else None
+        embedded = services.embedder.statistics() if services.embedder is not None else None
+        return UserStatistics(
+            sessions=counts.sessions,
+            messages=counts.messages,
+            tokens=counts.tokens,
+            summaries=counts.summaries,
+            memories=counts.memories,
+            long_term_rows=len(await services.recall.rows(self.id)) if services.recall is not None else 0,
+            working_items=view.working_items,
+            working_bytes=view.working_bytes,
+            pending_jobs=counts.pending_jobs,
+            dead_jobs=counts.dead_jobs,
+            synopsis_hit_rate=_rate(view.synopsis_hits, view.synopsis_misses),
+            recall_hit_rate=_rate(recalls.hits, recalls.misses) if recalls is not None else 0.0,
+            embedding_hit_rate=_rate(embedded.hits, embedded.misses) if embedded is not None else 0.0,
+        )
+
+
+def _rate(hits: int, misses: int) -> float:
+    return hits / (hits + misses) if hits or misses else 0.0
 
 
 def _text(value: object, what: str) -> str:
