@@ -104,6 +104,22 @@ class RecordHandler:
             self._written(key.user)
         return Verdict()
 
+    async def rebuild(self, user: str) -> None:
+        """Write from the journal alone what was recorded of a user."""
+        ids = [item.id for item in await self._journal.memories(user)]
+        try:
+            for start in range(0, len(ids), _AT_ONCE):
+                await self._record(user, ids[start : start + _AT_ONCE])
+        finally:
+            self._written(user)
+
+    async def adopt(self, rows: Sequence[MemoryRow]) -> None:
+        """Take rows over from another store, embedded anew: those of memory blocks, which no journal has."""
+        for start in range(0, len(rows), _AT_ONCE):
+            some = rows[start : start + _AT_ONCE]
+            vectors = None if self._embedder is None else await embed_texts(self._embedder, [row.content for row in some])
+            await (await self._store()).add(some, vectors, doubtful=True)
+
     async def _record(self, user: str, ids: Sequence[str]) -> None:
         rows = [recorded_row(user, item) for item in await self._journal.memories(user, ids)]
         if self._redact is not None:
@@ -203,7 +219,6 @@ class PruneHandler:
             pruned = set(await self._journal.pruned(key))
             gone.update(row.id for row in said if row.seq in pruned)
         return gone
-
 
     async def _records(self, sid: int, rows: Sequence[MemoryRow]) -> list[Any]:
         """What the journal is told of rows that go."""

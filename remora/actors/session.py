@@ -291,7 +291,7 @@ class SessionBehavior:
     def _leaving(self, state: SessionState, after: Marks, flushing: int, through: int) -> tuple[Job, ...]:
         """The jobs of messages that leave the buffer: to long-term memory, and past the memory blocks."""
         jobs = [self._flush_job(state, flushing + 1, after.flushing)] if after.flushing > flushing else []
-        if self._blocks:
+        if self._blocks and through:
             id_ = f"{BLOCKS_LANE}-{state.sid}-{after.generation}-{through}"
             jobs.append(Job(id_, BLOCKS_LANE, state.key, BlocksSpec(state.sid, through)))
         return tuple(jobs)
@@ -541,12 +541,11 @@ class SessionBehavior:
         jobs: tuple[Job, ...] = ()
         if not message.flush:
             records.extend(self._withheld(state, 1, flushing))  # what has them knows them by another name
-        elif self._flushes:
-            jobs = tuple(self._entry_job(state, facet) for facet in message.facets if facet.kind == ENTRY_FACET)
-            if flushing:
-                jobs = (self._flush_job(state, 1, flushing), *jobs)
-            if jobs:
-                records.append(JobsStarted(state.sid, jobs))
+        else:
+            jobs = self._leaving(state, marks, 0, message.front)
+            if self._flushes:
+                jobs = (*jobs, *(self._entry_job(state, facet) for facet in message.facets if facet.kind == ENTRY_FACET))
+            records.append(JobsStarted(state.sid, jobs))
         return Turn(last, records, jobs=jobs, size=sum(entry.size for entry in message.entries))
 
     def _entry_job(self, state: SessionState, facet: Facet) -> Job:

@@ -247,7 +247,7 @@ class UserBehavior:
         return Turn(job.id, records, jobs=(job,))
 
     def _adopt(self, state: UserState, message: AdoptUser) -> Turn:
-        kept = {"access": state.accesses, "synopsis": state.parts, "grant": state.grants}
+        kept: dict[str, Mapping[str, Any]] = {"access": state.accesses, "synopsis": state.parts, "grant": state.grants}
         put = [one for one in message.facets if one.kind in kept and one.name not in kept[one.kind]]
         learned = self._learn(state, message.items) if message.items else Turn()
         remembered = self._remember(state, Remember(message.memories))

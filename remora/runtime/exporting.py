@@ -16,13 +16,13 @@ import msgspec
 
 from remora.actors.block_state import progress_facet, progress_of, renumbered, unseen_facet, unseen_of
 from remora.actors.protocol import Inspect, SessionView
+from remora.actors.user_protocol import InspectUser, UserView
 from remora.errors import StorageError
 from remora.identity import SessionKey, UserKey, message_id, row_id
 from remora.messages import Entry, decode_chat, restore_message
-from remora.runtime.directory import Directory
 from remora.runtime.gather import in_order
+from remora.runtime.services import Services
 from remora.storage.atomic import AtomicTarget
-from remora.storage.ports import Journal
 from remora.storage.records import ENTRY_FACET, EntryFlushSpec, Facet, Summary
 from remora.storage.targets import open_writer
 from remora.storage.transfer import (
@@ -35,7 +35,7 @@ from remora.storage.transfer import (
     UserExport,
 )
 
-__all__ = ["Progress", "Source", "export_to", "exported_session"]
+__all__ = ["Progress", "export_to", "exported_session"]
 
 Progress = Callable[[int, int], None]
 """Told how many messages are done, of how many."""
@@ -46,13 +46,6 @@ _BLOCK = "block"
 _NOT_EXPORTED = frozenset({"counter"})  # numbers of jobs, which are this journal's own
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class Source(msgspec.Struct, frozen=True):
-    """Where an export reads."""
-
-    directory: Directory
-    journal: Journal
 
 
 class _Numbers:
@@ -73,7 +66,7 @@ class _Numbers:
         return ((seq, new.get(seq)) for seq in range(1, self._last + 1))
 
 
-async def exported_session(source: Source, key: SessionKey) -> SessionExport | None:
+async def exported_session(source: Services, key: SessionKey) -> SessionExport | None:
     """A session as it is now; None if it has no messages.
 
     Raises:
@@ -83,7 +76,7 @@ async def exported_session(source: Source, key: SessionKey) -> SessionExport | N
     return exported
 
 
-async def _session(source: Source, key: SessionKey) -> tuple[SessionExport | None, _Numbers]:
+async def _session(source: Services, key: SessionKey) -> tuple[SessionExport | None, _Numbers]:
     journal = source.journal
     view = await _look(source, key)
     for _ in range(_ATTEMPTS):
@@ -103,7 +96,7 @@ async def _session(source: Source, key: SessionKey) -> tuple[SessionExport | Non
     return await build(_build, key, view, entries, pruned, left, numbers, journal.instance), numbers
 
 
-async def _look(source: Source, key: SessionKey) -> SessionView:
+async def _look(source: Services, key: SessionKey) -> SessionView:
     view: SessionView = await source.directory.ask(key, Inspect())
     return view
 
@@ -168,8 +161,12 @@ def _renumbered_blocks(blocks: Sequence[Facet], numbers: _Numbers) -> list[Facet
     return sorted(facets, key=lambda facet: order[facet.name])
 
 
-async def _user(source: Source, key: UserKey, renumbered_sessions: dict[str, _Numbers]) -> UserExport | None:
+async def _user(source: Services, key: UserKey, renumbered_sessions: dict[str, _Numbers]) -> UserExport | None:
     facets = [facet for facet in await source.journal.facets(key) if facet.kind not in _NOT_EXPORTED]
+    if source.directory.is_live(key):  # it journals figures of access by the hundred
+        view: UserView = await source.directory.tell(key, InspectUser(), use=False)
+        figures = [Facet("access", row, _encode(figure)) for row, figure in view.accesses.items()]
+        facets = [*(facet for facet in facets if facet.kind != "access"), *figures]
     memories = await source.journal.memories(key.user)
     if not facets and not memories:
         return None
@@ -189,7 +186,7 @@ def _moved(facet: Facet, moved: dict[str, str | None]) -> Facet | None:
     return None if name is None else Facet(facet.kind, name, facet.value)
 
 
-async def export_to(source: Source, path: Path, *, overwrite: bool, progress: Progress | None) -> TransferReport:
+async def export_to(source: Services, path: Path, *, overwrite: bool, progress: Progress | None) -> TransferReport:
     """Write everything to `path`: a file that ends in ``.jsonl``, or else a directory of Parquet files.
 
     Raises:
@@ -216,7 +213,7 @@ async def export_to(source: Source, path: Path, *, overwrite: bool, progress: Pr
 
 
 async def _write_all(
-    source: Source, write: Callable[[Sequence[Exported]], None], progress: Progress | None
+    source: Services, write: Callable[[Sequence[Exported]], None], progress: Progress | None
 ) -> TransferReport:  # fmt: skip
     total = (await source.journal.counts()).messages
     keys = [key for key, _ in await source.journal.flushed()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -13,45 +13,39 @@ import anyio.to_thread
 import msgspec
 
 from remora.actors.block_state import progress_of, unseen_of
+from remora.actors.memories import MEMORY_TYPES
 from remora.actors.protocol import Adopt
 from remora.actors.redaction import redacted_chat, redacted_metadata, redacted_text
+from remora.actors.user_protocol import AdoptUser, Right
+from remora.actors.user_state import SynopsisPart
+from remora.actors.working import WorkingItem, embedded_anew
 from remora.errors import InvalidExport, InvalidInput, RemoraError
-from remora.identity import SessionKey, memory_id, validated_id
+from remora.identity import SHARED_PREFIX, SessionKey, UserKey, memory_id, validated_id
 from remora.messages import ChatDict, Entry, encode_message
-from remora.runtime.directory import Directory
+from remora.models.ports import embedder_name
 from remora.runtime.encoding import Door
 from remora.runtime.exporting import Progress
 from remora.runtime.gather import in_order
-from remora.storage.ports import Journal
+from remora.runtime.services import Services
 from remora.storage.records import ENTRY_FACET, EntryFlushSpec, Facet, MemoryItem, Summary
 from remora.storage.targets import open_reader
 from remora.storage.transfer import Exported, ExportReader, MessageExport, Placed, SessionExport, TransferReport, UserExport
 from remora.tokens import count_message
 
-__all__ = ["Target", "checked_session", "import_from", "imported_session"]
+__all__ = ["checked_session", "import_from", "imported_session"]
 
 _AT_ONCE = 32  # sessions that are read, counted and written together
 _TIMEOUT_S = 600.0  # a session is one commit, however long it is
 _ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
+_USER_FACETS: dict[str, msgspec.msgpack.Decoder[Any]] = {
+    "embedder": msgspec.msgpack.Decoder(str),
+    "working": msgspec.msgpack.Decoder(WorkingItem),
+    "access": msgspec.msgpack.Decoder(tuple[int, int]),
+    "synopsis": msgspec.msgpack.Decoder(SynopsisPart),
+    "grant": msgspec.msgpack.Decoder(Right),
+}
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
-
-
-class Target(msgspec.Struct, frozen=True):
-    """Where an import writes.
-
-    Attributes:
-        directory: of live actors.
-        journal: for what is there already.
-        door: what counts and redacts what comes in.
-        adopt_user: takes what a user has beside sessions; what is there already stays as it is.
-    """
-
-    directory: Directory
-    journal: Journal
-    door: Door
-    adopt_user: Callable[[UserExport], Any]
 
 
 # -- looking through --------------------------------------------------------------------------------------------------
@@ -104,16 +98,22 @@ def _check_session_facet(facet: Facet) -> None:
 
 
 def _checked_user(one: UserExport) -> None:
-    validated_id(one.user, "a user id")
+    validated_id(one.user.removeprefix(SHARED_PREFIX), "a user id")
     for item in one.memories:
         validated_id(item.id, "a memory's id")
-        if not item.content or not 0 <= item.importance <= 1:
-            raise InvalidInput(f"the memory {item.id} has no content, or an importance that is not between 0 and 1")
+        if not item.content or item.type not in MEMORY_TYPES or not 0 <= item.importance <= 1:
+            raise InvalidInput(f"the memory {item.id} has no content, an unknown type, or an importance that is not 0 to 1")
     for facet in one.facets:
-        try:
-            _decode(facet.value)
-        except msgspec.MsgspecError as e:
-            raise InvalidInput(f"the facet {facet.kind}/{facet.name} cannot be read: {e}") from e
+        _decoded(facet)
+
+
+def _decoded(facet: Facet) -> Any:
+    if facet.kind not in _USER_FACETS:
+        raise InvalidInput(f"a user keeps nothing of the kind {facet.kind!r}")
+    try:
+        return _USER_FACETS[facet.kind].decode(facet.value)
+    except msgspec.MsgspecError as e:
+        raise InvalidInput(f"the facet {facet.kind}/{facet.name} cannot be read: {e}") from e
 
 
 class _Contents(msgspec.Struct):
@@ -144,7 +144,7 @@ def _look_through(reader: ExportReader, max_bytes: int) -> _Contents:
 # -- taking -----------------------------------------------------------------------------------------------------------
 
 
-async def imported_session(target: Target, export: SessionExport, key: SessionKey) -> int:
+async def imported_session(target: Services, export: SessionExport, key: SessionKey) -> int:
     """Begin the session `key` as what `export` says; returns how many messages that is.
 
     Raises:
@@ -152,12 +152,13 @@ async def imported_session(target: Target, export: SessionExport, key: SessionKe
         RedactionFailed: the redaction hook failed; nothing was written.
         MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
     """
-    adopt = await anyio.to_thread.run_sync(_adopt, target.door, export)
+    adopt = await anyio.to_thread.run_sync(_adopt, target, export, target.indexed_blocks(key))
     count: int = await target.directory.ask(key, adopt, timeout_s=_TIMEOUT_S)
     return count
 
 
-def _adopt(door: Door, export: SessionExport) -> Adopt:
+def _adopt(door: Door, export: SessionExport, indexed: Collection[str]) -> Adopt:
+    """What the actor is told; `indexed` blocks begin anew, and so are shown everything again: their rows are not exported."""
     checked_session(export, max_bytes=door.config.buffer.max_message_bytes)
     return Adopt(
         entries=tuple(_entry(door, message) for message in export.messages),
@@ -165,7 +166,7 @@ def _adopt(door: Door, export: SessionExport) -> Adopt:
         flushing=export.flushed,
         summary=_summary(door, export.summary) if export.summary else None,
         summaries=tuple(_summary(door, one) for one in export.summaries),
-        facets=export.facets,
+        facets=tuple(facet for facet in export.facets if facet.kind != "block" or facet.name not in indexed),
         flush=True,
         pruned=tuple(message.seq for message in export.messages if message.pruned),
     )
@@ -203,18 +204,34 @@ def _summary(door: Door, summary: Summary) -> Summary:
     return msgspec.structs.replace(summary, text=text, tokens=tokens)
 
 
-def _memories(door: Door, one: UserExport) -> UserExport:
-    """Counted anew, and redacted; what redaction changes has another id."""
-
-    def memory(item: MemoryItem) -> MemoryItem:
-        text = item.content if door.redact is None else redacted_text(item.content, door.redact)
-        id_ = item.id if text == item.content else memory_id(one.user, item.agent, text)
-        return msgspec.structs.replace(item, id=id_, content=text, tokens=door.counter.count(text))
-
-    return UserExport(one.user, tuple(memory(item) for item in one.memories), one.facets)
+async def _adopt_user(target: Services, one: UserExport) -> int:
+    """Give a user what an export holds; returns how many memories that is. What is there already stays as it is."""
+    memories = await anyio.to_thread.run_sync(lambda: tuple(_memory(target, one.user, item) for item in one.memories))
+    facets = tuple(facet for facet in one.facets if facet.kind not in {"embedder", "working"})
+    await target.directory.ask(UserKey(one.user), AdoptUser(memories, await _working(target, one), facets), timeout_s=_TIMEOUT_S)
+    return len(memories)
 
 
-async def import_from(target: Target, path: Path, *, skip_existing: bool, progress: Progress | None) -> TransferReport:
+def _memory(door: Door, user: str, item: MemoryItem) -> MemoryItem:
+    """Redacted, and counted anew; what redaction changes has another id."""
+    text = item.content if door.redact is None else redacted_text(item.content, door.redact)
+    id_ = item.id if text == item.content else memory_id(user, item.agent, text)
+    return msgspec.structs.replace(item, id=id_, content=text, tokens=door.counter.count(text))
+
+
+async def _working(target: Services, one: UserExport) -> tuple[WorkingItem, ...]:
+    """Working memory, embedded anew where another embedder made its vectors; nothing where there is none."""
+    embedder = target.embedder
+    items: list[WorkingItem] = [_decoded(facet) for facet in one.facets if facet.kind == "working"]
+    if embedder is None or not items:
+        return ()
+    made_by = next((_decoded(facet) for facet in one.facets if facet.kind == "embedder"), "")
+    if made_by == embedder_name(embedder) and all(len(item.vector) == 4 * embedder.dimension for item in items):
+        return tuple(items)
+    return await embedded_anew(embedder, items)
+
+
+async def import_from(target: Services, path: Path, *, skip_existing: bool, progress: Progress | None) -> TransferReport:
     """Take over everything that the export at `path` holds.
 
     Raises:
@@ -224,7 +241,7 @@ async def import_from(target: Target, path: Path, *, skip_existing: bool, progre
     """
     reader = await anyio.to_thread.run_sync(open_reader, path)
     try:
-        limit = target.door.config.buffer.max_message_bytes
+        limit = target.config.buffer.max_message_bytes
         contents = await anyio.to_thread.run_sync(_look_through, reader, limit)
         there = contents.sessions.intersection([key for key, _ in await target.journal.flushed()])
         if there and not skip_existing:
@@ -240,14 +257,13 @@ async def import_from(target: Target, path: Path, *, skip_existing: bool, progre
 
 
 async def _take_all(
-    target: Target, placed: Iterator[Placed], contents: _Contents, there: set[SessionKey], progress: Progress | None
+    target: Services, placed: Iterator[Placed], contents: _Contents, there: set[SessionKey], progress: Progress | None
 ) -> TransferReport:  # fmt: skip
     sessions = messages = users = memories = done = 0
 
     async def take(one: Exported) -> int:
         if isinstance(one, UserExport):
-            await target.adopt_user(await anyio.to_thread.run_sync(_memories, target.door, one))
-            return len(one.memories)
+            return await _adopt_user(target, one)
         return await imported_session(target, one, SessionKey(one.user, one.session))
 
     while chunk := await anyio.to_thread.run_sync(partial(_next, placed)):

@@ -1,7 +1,7 @@
 """An export as JSON lines: one typed record a line, in the order of reading (docs/export-format.md). Everything here blocks.
 
-A header, then each session (its line, its messages, its facets), then each user (its line, memories, facets), then an end line with
-counts, so that a file that was cut short is known for one.
+A header, then each session (its line, its messages, its facets), then each user (its line, memories, facets), then an end line
+that says how many lines stand before it, so that a file that was cut short is known for one.
 
 Chat dicts and metadata stand as JSON where JSON gives them back byte for byte; where it does not (bytes, times, numbers as keys),
 they stand as msgpack in base64.
@@ -183,7 +183,7 @@ class JsonlReader:
         """All of it, from the beginning."""
         self._file.seek(0)
         number, begun, group, ended = 0, 0, _Group(), False
-        for number, raw in enumerate(self._file, start=1):  # noqa: B007
+        for number, raw in enumerate(self._file, start=1):
             line = self._line(number, raw)
             if ended:
                 raise self._error(number, "this stands after the end line")
@@ -212,9 +212,10 @@ class JsonlReader:
 
     def _line(self, number: int, raw: bytes) -> _Line:
         try:
-            return _decode(raw)
+            line: _Line = _decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
             raise self._error(number, str(e) if raw.strip() else "an empty line") from e
+        return line
 
     def _error(self, number: int, problem: str) -> InvalidExport:
         return InvalidExport(f"{self._path.name}, line {number}: {problem[:_TEXT]}; nothing was written", line=number)

@@ -96,6 +96,8 @@ class LanceStore:
         # More searches at once than this only take memory: each uses several threads of LanceDB's own.
         self._searches = anyio.Semaphore(2 * (os.cpu_count() or 1))
         self._commits = self._merges = self._compactions = 0
+        self.merging = False
+        """Take every addition for doubtful: somebody else writes the same rows meanwhile."""
 
     @classmethod
     async def open(cls, path: Path | str | None, *, dimension: int | None, config: LongTermConfig) -> LanceStore:
@@ -151,6 +153,26 @@ class LanceStore:
                 )
         return cls(database, schema, shards, config)
 
+    @staticmethod
+    async def erase(address: str) -> None:
+        """Drop a store's tables, where it is no directory of this machine.
+
+        Raises:
+            LongTermError: they are not known to be gone.
+        """
+        problem: str | None = None
+        try:
+            lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
+            with _mapped("erasing"):
+                database = await lancedb.connect_async(address)
+                for name in (await database.list_tables(limit=10_000)).tables:
+                    if name.startswith("mem_"):
+                        await database.drop_table(name)
+        except LongTermError as e:
+            problem = str(e).replace(address, "long_term.uri")
+        if problem is not None:
+            raise LongTermError(problem, retryable=True)  # outside of `except`: the cause quotes the address
+
     # -- writing ----------------------------------------------------------------------------------------------------
 
     async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, doubtful: bool) -> None:
@@ -163,7 +185,7 @@ class LanceStore:
             if not (isinstance(row.user, str) and row.user and isinstance(row.content, str)):
                 raise LongTermError(f"the row {row.id} has no user or no content; nothing was stored", retryable=False)
         promise = new_promise()
-        self._queue.append(_Add(rows, vectors, doubtful, promise))
+        self._queue.append(_Add(rows, vectors, doubtful or self.merging, promise))
         self._event.set()
         if sum(len(add.rows) for add in self._queue) >= self._config.batch_rows:
             self._full.set()

@@ -59,7 +59,8 @@ _PRUNE_MESSAGE = (
     f"UPDATE messages SET pruned = 1 WHERE pos = ((SELECT sid FROM actors WHERE user = ? AND session = ?) << {SEQ_BITS}) + ?"
 )
 _PRUNE_ENTRY = (
-    f"DELETE FROM facets WHERE sid = (SELECT sid FROM actors WHERE user = ? AND session = ?) AND kind = '{ENTRY_FACET}' AND name = ?"
+    "DELETE FROM facets WHERE sid = (SELECT sid FROM actors WHERE user = ? AND session = ?) "
+    f"AND kind = '{ENTRY_FACET}' AND name = ?"
 )
 _UPDATE_MARKS = "UPDATE actors SET generation = ?, summarized = ?, folding = ?, flushing = ?, cleared = ? WHERE sid = ?"
 _UPDATE_FLUSHED = "UPDATE actors SET flushed = max(flushed, ?) WHERE sid = ?"
