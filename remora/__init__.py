@@ -17,10 +17,13 @@ from remora.actors.user_protocol import Synopsis
 from remora.config import Config
 from remora.messages import Message, Receipt
 from remora.runtime.handles import Session
+from remora.runtime.long_term_handle import Agent
+from remora.runtime.shared import SharedMember, SharedScope
 from remora.runtime.system import Runtime
 from remora.runtime.user_handle import User, WorkingHit
 
 __all__ = [
+    "Agent",
     "BufferPolicy",
     "BufferPreset",
     "Config",
@@ -30,6 +33,8 @@ __all__ = [
     "Receipt",
     "Runtime",
     "Session",
+    "SharedMember",
+    "SharedScope",
     "Source",
     "Synopsis",
     "User",

@@ -138,6 +138,16 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(role="assistant", content=content)
 
     @classmethod
+    def human(cls, content: str) -> Message:
+        """What a human says: a user message (S1.05)."""
+        return cls.user(content)
+
+    @classmethod
+    def ai(cls, content: str) -> Message:
+        """What the AI says: an assistant message (S1.05)."""
+        return cls.assistant(content)
+
+    @classmethod
     def tool(cls, content: str, *, tool_call_id: str) -> Message:
         """The result of a tool call."""
         return cls(role="tool", content=content, tool_call_id=tool_call_id)

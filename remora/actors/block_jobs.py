@@ -1,8 +1,9 @@
 """The blocks lane: what left a session's buffer is shown to its memory blocks, each message once (S3.12).
 
 A job says how far the buffer's front has moved; what a block has seen is in its own facet, next to its state. So it does
-not matter in which order jobs come, or how often: each block is shown what it lacks. Its state and what it has seen change in one
-record, and with the last of them the job ends. A put that was under way when the process died is done again from the state before it.
+not matter in which order jobs come, or how often: each block is shown what it lacks. Its state and what it has seen change in
+one record, and with the last of them the job ends. A put that was under way when the process died is done again from the state
+before it.
 
 One block's failure is its own: the others go on, what they took in is recorded before the job is tried again, and then
 only the block that failed is shown anything. What is never taken in stays to be shown with the next job, and the block's
@@ -80,7 +81,9 @@ class BlocksHandler:
         async with self._turns(key):
             facets, failures = await self._show(key, spec.through, last=attempt.last)
             if not failures:
-                return Verdict(message=BlocksReady(tuple(facets), attempt.job.id))
+                # Told here and not by the supervisor: the session's next job must find this one's states.
+                await self._tell(key, BlocksReady(tuple(facets), attempt.job.id))
+                return Verdict()
             if facets:
                 await self._tell(key, BlocksReady(tuple(facets)))
         raise BlockFailed(
@@ -93,6 +96,7 @@ class BlocksHandler:
     async def _show(self, key: SessionKey, through: int, *, last: bool) -> tuple[list[Facet], dict[str, Exception]]:
         """Show each block what it lacks; what to journal, and who failed."""
         view: SessionView = await self._tell(key, Inspect())
+        through = min(through, view.marks.folding)  # what a rewind has brought back leaves again, with a job of its own
         progress = progress_of(view.blocks)
         unseen = unseen_of(view.blocks, view.marks.cleared)
         prototypes = self._blocks.prototypes(key)

@@ -173,16 +173,15 @@ class BlockView:
                 tried_over = await self._size(tried, messages, method) - room_tokens
                 if tried_over <= 0:
                     left, after = tried, tried_over
-                    source, detail = (
-                        msgspec.structs.replace(source, status="degraded"),
-                        f"shortened by {over - tried_over} tokens",
-                    )
+                    detail = f"shortened by {over - tried_over} tokens"
+                    if source.status == "ok":
+                        source = msgspec.structs.replace(source, status="degraded")
             if place not in left:
                 source = msgspec.structs.replace(source, count=0)
             notes = [note for note in (source.detail, detail) if note]
             sources[f"block:{one.name}"] = msgspec.structs.replace(source, detail="; ".join(notes))
             over = after
-        if over > 0:
+        if over > 0 and left:
             names = ", ".join(one.name for one in left.values())
             raise InvalidInput(
                 f"the memory blocks that are always kept ({names}) need {room_tokens + over} tokens; there is room for "
@@ -232,8 +231,8 @@ def insert(
 ) -> tuple[list[ChatDict], int]:
     """Put sections into messages (S3.19, S3.20).
 
-    ``system``: at the end of the first system message, or a new one in front. ``user``: at the beginning of the newest user message,
-    or a new one at the end. ``tail``: a system message before the newest user message, or at the end.
+    ``system``: at the end of the first system message, or a new one in front. ``user``: at the beginning of the newest user
+    message, or a new one at the end. ``tail``: a system message before the newest user message, or at the end.
 
     Args:
         messages: stay as they are.

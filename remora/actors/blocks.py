@@ -36,7 +36,7 @@ __all__ = [
 
 BlockContent: TypeAlias = str | list[dict[str, Any]]
 """What a block gives: text, or a list of content parts as a chat API takes them."""
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 _encode = msgspec.msgpack.Encoder().encode
 _NATIVE = (bytes, bytearray, datetime)  # what msgpack carries as it is
 
@@ -128,8 +128,8 @@ BlocksLike: TypeAlias = Sequence[MemoryBlock] | Callable[[SessionKey], Sequence[
 """The same blocks for all sessions, or a function that gives each session its own. It must give the same ones each time."""
 
 
-class BaseMemoryBlock(msgspec.Struct, Generic[T], kw_only=True):
-    """A memory block to derive from (S3.22); `T` is what it gives: str, or a list of content parts.
+class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
+    """A memory block to derive from (S3.22); its parameter is what it gives: str, or a list of content parts.
 
     A subclass declares its fields with defaults and defines `_aget`, usually `_aput`, and `atruncate` if it can do better than
     leave the context as a whole. Fields that msgpack can encode are the block's state in its session, once a put has
@@ -155,7 +155,7 @@ class BaseMemoryBlock(msgspec.Struct, Generic[T], kw_only=True):
         """Take what the runtime offers; called on each copy before it is used."""
         self.services = services
 
-    async def aget(self, messages: Sequence[ChatMessage] | None = None, **block_kwargs: Any) -> T:
+    async def aget(self, messages: Sequence[ChatMessage] | None = None, **block_kwargs: Any) -> T_co:
         """What belongs into a context that holds `messages` (S3.21)."""
         return await self._aget(None if messages is None else list(messages), **block_kwargs)
 
@@ -163,13 +163,13 @@ class BaseMemoryBlock(msgspec.Struct, Generic[T], kw_only=True):
         """Take in a batch of messages that left the buffer: whole turns, each message once (S3.12)."""
         await self._aput(list(messages))
 
-    async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> T:  # noqa: ARG002
+    async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> T_co:  # noqa: ARG002
         raise TypeError(f"{type(self).__name__} must define _aget")
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
         """Nothing is learned from messages unless a subclass does."""
 
-    async def atruncate(self, content: T, tokens_to_truncate: int) -> T | None:  # noqa: ARG002
+    async def atruncate(self, content: Any, tokens_to_truncate: int) -> T_co | None:  # noqa: ARG002
         """`content`, by at least `tokens_to_truncate` tokens shorter; None: the whole block goes (S3.17, S3.18)."""
         return None
 

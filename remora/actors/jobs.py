@@ -192,6 +192,8 @@ class FlushHandler:
         self._written = written
         self._users = users
         self._turns = KeyedLocks()
+        self.merging = False
+        """Take every row for one that may be there: long-term memory is being made anew meanwhile."""
 
     async def __call__(self, attempt: Attempt) -> Verdict:
         """One attempt; from the second on, or after a restart, rows may be there already."""
@@ -258,7 +260,7 @@ class FlushHandler:
         vectors = None
         if self._embedder is not None:
             vectors = await embed_texts(self._embedder, [embedded_text(row) for row in rows])
-        await (await self._store()).add(rows, vectors, doubtful=doubtful)
+        await (await self._store()).add(rows, vectors, doubtful=doubtful or self.merging)
 
 
 def embedded_text(row: MemoryRow) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import anyio
@@ -84,19 +84,42 @@ class Summarizer(Protocol):
         ...
 
 
-ChatModelLike: TypeAlias = ChatModel | Callable[[str], str | Awaitable[str]]
+ChatModelLike: TypeAlias = ChatModel | Callable[[str], str | Awaitable[str] | AsyncIterator[str] | Iterator[str]]
 EmbedderLike: TypeAlias = Embedder | Callable[[list[str]], Any]
 
 
 class _CallableChatModel:
-    def __init__(self, function: Callable[[str], str | Awaitable[str]]) -> None:
+    def __init__(self, function: Callable[[str], Any]) -> None:
         self._function = function
         self._threads = anyio.CapacityLimiter(_THREADS)
 
     async def complete(self, messages: Sequence[ChatDict]) -> str:
         prompt = "\n\n".join(str(message["content"]) for message in messages)
-        answer: str = await _call(self._function, prompt, self._threads)  # whoever asked checks that it is text
-        return answer
+        answer = await _call(self._function, prompt, self._threads)
+        text: str = await _whole(answer, self._threads)  # whoever asked checks that it is text
+        return text
+
+
+class _StreamingChatModel:
+    """A model whose `complete` yields its answer piece by piece."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.name = str(getattr(model, "name", type(model).__qualname__))
+        self._threads = anyio.CapacityLimiter(_THREADS)
+
+    async def complete(self, messages: Sequence[ChatDict]) -> str:
+        text: str = await _whole(self._model.complete(messages), self._threads)
+        return text
+
+
+async def _whole(answer: Any, threads: anyio.CapacityLimiter) -> Any:
+    """An answer that comes in pieces, put together; any other as it is (S4.20)."""
+    if isinstance(answer, AsyncIterator):
+        return "".join([piece async for piece in answer])
+    if isinstance(answer, Iterator):
+        return await anyio.to_thread.run_sync("".join, answer, abandon_on_cancel=True, limiter=threads)
+    return answer
 
 
 class _CallableEmbedder:
@@ -125,11 +148,13 @@ async def _call(function: Callable[[Any], Any], argument: Any, threads: anyio.Ca
 def as_chat_model(model: ChatModelLike) -> ChatModel:
     """An object with ``complete``, or a callable ``prompt -> str``, as a chat model.
 
+    A callable may be sync or async, and return the whole answer or yield it piece by piece; ``complete`` may do so, too (S4.20).
+
     Raises:
         ConfigError: it is neither.
     """
     if isinstance(model, ChatModel):
-        return model
+        return _StreamingChatModel(model) if inspect.isasyncgenfunction(model.complete) else model
     if callable(model):
         return _CallableChatModel(model)
     raise ConfigError(f"chat_model must have an async complete(messages) or be callable, not {type(model).__name__}")

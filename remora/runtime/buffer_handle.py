@@ -107,6 +107,12 @@ class BufferVerbs:
         shown = [{"role": "system", "content": one.prefix + one.text} for one in _summaries(buffer)]
         return [*shown, *(decode_chat(entry.chat) for entry in buffer.entries)]
 
+    async def contents(self) -> tuple[list[ChatDict], list[Message]]:
+        """The summaries as system messages, and the buffer's messages with all they carry, both of one moment: for adapters."""
+        buffer = await self._look()
+        shown: list[ChatDict] = [{"role": "system", "content": one.prefix + one.text} for one in _summaries(buffer)]
+        return shown, self._restored(buffer.sid, buffer.entries)
+
     async def size(self) -> int:
         """How many messages the buffer holds (S4.16)."""
         return len((await self._look()).entries)

@@ -218,7 +218,8 @@ async def _write_all(
     total = (await source.journal.counts()).messages
     keys = [key for key, _ in await source.journal.flushed()]
     sessions = [key for key in keys if isinstance(key, SessionKey)]
-    users = [key for key in keys if isinstance(key, UserKey)]
+    awake = source.directory.live_keys()  # one that has journalled nothing may have figures of access all the same
+    users = list(dict.fromkeys(key for key in (*keys, *awake) if isinstance(key, UserKey)))
     gaps: dict[str, dict[str, _Numbers]] = {}
     count = messages = done = 0
     for start in range(0, len(sessions), _AT_ONCE):

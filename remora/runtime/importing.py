@@ -13,7 +13,7 @@ import anyio.to_thread
 import msgspec
 
 from remora.actors.block_state import progress_of, unseen_of
-from remora.actors.memories import MEMORY_TYPES
+from remora.actors.memories import MEMORY_TYPES, recorded_turn
 from remora.actors.protocol import Adopt
 from remora.actors.redaction import redacted_chat, redacted_metadata, redacted_text
 from remora.actors.user_protocol import AdoptUser, Right
@@ -216,7 +216,7 @@ def _memory(door: Door, user: str, item: MemoryItem) -> MemoryItem:
     """Redacted, and counted anew; what redaction changes has another id."""
     text = item.content if door.redact is None else redacted_text(item.content, door.redact)
     id_ = item.id if text == item.content else memory_id(user, item.agent, text)
-    return msgspec.structs.replace(item, id=id_, content=text, tokens=door.counter.count(text))
+    return msgspec.structs.replace(item, id=id_, content=text, tokens=door.counter.count(recorded_turn(text, item.created_us)))
 
 
 async def _working(target: Services, one: UserExport) -> tuple[WorkingItem, ...]:

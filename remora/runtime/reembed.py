@@ -105,15 +105,18 @@ _decode_item = msgspec.msgpack.Decoder(WorkingItem).decode
 _decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
 
-async def in_use(journal: Journal, base: Place | None, *, embedder: str, shards: int, reembed: bool) -> InUse:
+async def in_use(
+    journal: Journal, base: Place | None, *, embedder: str, shards: int, reembed: bool, directory: Path | None
+) -> InUse:
     """Which directory to use for vectors of `embedder`; a new one is put in use if need be, in one transaction.
 
     Args:
         journal: whose settings say so.
-        base: the memory directory, or `long_term.uri`; None for neither.
+        base: the memory directory, or `long_term.uri`; None for a store that is neither.
         embedder: what makes vectors now.
         shards: tables in a directory that is yet to be made.
         reembed: whether another embedder than before is meant.
+        directory: the memory directory, for the error's text.
 
     Raises:
         EmbedderChanged: another embedder made what is there, and `reembed` is not set.
@@ -124,10 +127,9 @@ async def in_use(journal: Journal, base: Place | None, *, embedder: str, shards:
     old = await _leftovers(journal)
     if found != embedder:
         if not reembed:
-            where = base if isinstance(base, Path) else "DIR"
             raise EmbedderChanged(
                 f"long-term memory was embedded by {found}, and {embedder} is configured: vectors of two models cannot be "
-                f"compared. Either run `remora reembed --dir {where}` (or open it with Runtime(…, reembed=True)), which makes it "
+                f"compared. Either run `remora reembed --dir {directory or 'DIR'}` (or open it with Runtime(…, reembed=True)), which makes it "
                 f"anew from the journal, or set models.embedder back to what it was"
             )
         old = (Leftover(name, found, kept), *old)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import anyio
 import anyio.abc
@@ -76,7 +76,7 @@ from remora.storage.memory import MemoryJournal
 from remora.storage.ports import Journal, JournalCounts, LongTermStatistics, LongTermStore
 from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter, count_message
 
-__all__ = ["Runtime", "RuntimeStatistics"]
+__all__ = ["JournalLike", "Runtime", "RuntimeStatistics"]
 
 _logger = get_logger("remora.runtime")
 _CHECKPOINT_S = 5.0
@@ -84,6 +84,9 @@ _TAIL_CONCURRENCY = 16
 _PRUNE_CONCURRENCY = 2
 _DAY_S = 86_400.0
 _MOST_TAILS = 1_000_000
+
+JournalLike: TypeAlias = Journal | Callable[[], Awaitable[Journal]]
+"""A journal, or what opens one."""
 
 
 class RuntimeStatistics(msgspec.Struct, frozen=True):
@@ -100,7 +103,7 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
 class _Parts(msgspec.Struct):
     """What is there while the runtime is open."""
 
-    journal: SqliteJournal | MemoryJournal
+    journal: Journal
     directory: Directory
     supervisor: Supervisor
     schedule: Schedule
@@ -121,6 +124,8 @@ class Runtime(TransferVerbs):
         summarizer: makes the summaries, in a way of its own: a compression strategy (S4.34).
         embedder: an object with ``async embed(texts)``, ``name`` and ``dimension``, or a callable. Without one,
             `models.embedder` decides; the default is embedded.
+        store: keeps long-term memory, instead of LanceDB in the directory; its vectors have the embedder's dimension. The runtime
+            closes it at its end (S2.16).
         counter: counts tokens; `tokens.counter` decides otherwise.
         policy: what sessions keep and what becomes of the rest, one for all or a function of the session's key;
             `buffer.policy` decides otherwise.
@@ -130,6 +135,9 @@ class Runtime(TransferVerbs):
         redact_long_term: goes over what is left before long-term memory sees it.
         reembed: where another embedder made long-term memory, make it anew from the journal, in the background (`reembedding`).
         scorer: says from 0 to 1 what a chat message is worth keeping (S4.35); `importance.score_messages` decides otherwise.
+        journal: a journal of your own instead of the embedded SQLite (S1.02, S3.26): an object that follows
+            `remora.storage.ports.Journal`, or an async callable that opens one. The runtime closes it on leaving; the directory
+            then holds long-term memory alone.
         clock: for tests.
         rng: for jitter; for tests.
 
@@ -146,6 +154,7 @@ class Runtime(TransferVerbs):
         chat_model: ChatModelLike | None = None,
         summarizer: Summarizer | None = None,
         embedder: EmbedderLike | None = None,
+        store: LongTermStore | None = None,
         counter: TokenCounter | None = None,
         policy: PolicyLike | None = None,
         blocks: BlocksLike | None = None,
@@ -153,6 +162,7 @@ class Runtime(TransferVerbs):
         redact_long_term: Callable[[str], str] | None = None,
         reembed: bool = False,
         scorer: Callable[[ChatDict], float] | None = None,
+        journal: JournalLike | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -169,18 +179,22 @@ class Runtime(TransferVerbs):
         self._chat_model = None if chat_model is None else as_chat_model(chat_model)
         self._summarizer = summarizer
         self._given_embedder = None if embedder is None else as_embedder(embedder, dimension=config.models.embedding_dimension)
+        self._given_store = store
         self._given_counter = counter
         self._redact = None if redact is None else validated_hook(redact)
         self._redact_long_term = None if redact_long_term is None else validated_hook(redact_long_term)
         self._scorer = heuristic_score if scorer is None and config.importance.score_messages else scorer
         self._policies = policy if policy is not None else policy_of(config.buffer)
         self._blocks: BlocksLike | None = blocks if blocks is None or callable(blocks) else checked(blocks) or None
+        if journal is not None and not callable(journal) and not hasattr(journal, "hydrate"):
+            raise ConfigError(f"journal must follow remora.storage.ports.Journal or open one, not {type(journal).__name__}")
+        self._given_journal = journal
         self._clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._parts: _Parts | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._ended = anyio.Event()
-        self._store: LanceStore | None = None
+        self._store: LongTermStore | None = None
         self._store_lock = anyio.Lock()
         self._embedder: Embedder | None = None
         self._cached_embedder: CachingEmbedder | None = None
@@ -261,7 +275,7 @@ class Runtime(TransferVerbs):
         return self._open.supervisor
 
     @property
-    def journal(self) -> SqliteJournal | MemoryJournal:
+    def journal(self) -> Journal:
         """The write-ahead journal."""
         return self._open.journal
 
@@ -374,10 +388,12 @@ class Runtime(TransferVerbs):
                     await anyio.to_thread.run_sync(lock.release)
 
     @asynccontextmanager
-    async def _opened_journal(self) -> AsyncIterator[SqliteJournal | MemoryJournal]:
+    async def _opened_journal(self) -> AsyncIterator[Journal]:
         config = self._config.journal
-        journal: SqliteJournal | MemoryJournal
-        if self._directory is None:
+        journal: Journal
+        if self._given_journal is not None:
+            journal = await _opened(self._given_journal)
+        elif self._directory is None:
             journal = MemoryJournal()
         else:
             journal = await SqliteJournal.open(
@@ -394,7 +410,7 @@ class Runtime(TransferVerbs):
                         _logger.exception("close_failed")  # jobs that it leaves are still in the journal
                 await journal.aclose()
 
-    async def _build(self, journal: SqliteJournal | MemoryJournal) -> _Parts:
+    async def _build(self, journal: Journal) -> _Parts:
         config = self._config
         counter = self._given_counter
         if counter is None:
@@ -409,7 +425,7 @@ class Runtime(TransferVerbs):
         if long_term:
             self._in_use = await in_use(
                 journal, self._long_term_base, embedder=embedder_name(self._embedder), shards=config.long_term.shards,
-                reembed=self._reembed,
+                reembed=self._reembed, directory=self._directory,
             )  # fmt: skip
             if self._in_use.whole:
                 await self._sweep(journal)
@@ -631,6 +647,8 @@ class Runtime(TransferVerbs):
             RuntimeClosed: the runtime is not open.
         """
         _ = self._open
+        if self._store is None and self._given_store is not None:
+            self._store = self._given_store
         if self._store is None:
             async with self._store_lock:
                 if self._store is None:
@@ -638,15 +656,15 @@ class Runtime(TransferVerbs):
                     assert self._in_use is not None
                     tasks, used = self._tasks, self._in_use
                     store = await self._open_store(used.name, self._embedder.dimension if self._embedder else None, used.shards)
-                    store.merging = self._reembedding is not None and not self._reembedding.over
                     self._store = store
                     tasks.start_soon(store.run, name="remora.longterm.writer")
         return self._store
 
     @property
     def _long_term_base(self) -> Place | None:
-        """The memory directory, or another address where LanceDB lives; None where nothing is kept."""
-        return None if self._directory is None else self._config.long_term.uri.reveal() or self._directory
+        """The memory directory, or another address where LanceDB lives; None where nothing is kept, or in a store of its own."""
+        elsewhere = self._directory is None or self._given_store is not None
+        return None if elsewhere else self._config.long_term.uri.reveal() or self._directory
 
     async def _open_store(self, name: str, dimension: int | None, shards: int) -> LanceStore:
         base = self._long_term_base
@@ -663,15 +681,16 @@ class Runtime(TransferVerbs):
         self, journal: Journal, directory: Directory, flush: FlushHandler, record: RecordHandler, retry: RetryPolicy
     ) -> Reembedding:
         assert self._in_use is not None
+        flush.merging = True
 
         async def open_old(one: Leftover) -> LanceStore:
             return await self._open_store(one.name, one.dimension, one.shards)
 
-        rows = RowsAnew(journal, directory, flush, record, self._embedder, self._in_use.leftovers, open_old)
+        leftovers = self._in_use.leftovers if self._long_term_base is not None else ()
+        rows = RowsAnew(journal, directory, flush, record, self._embedder, leftovers, open_old)
 
         async def complete() -> None:
-            if self._store is not None:
-                self._store.merging = False
+            flush.merging = False
             await rows.aclose()
             await self._sweep(journal)
 
@@ -812,3 +831,7 @@ class Runtime(TransferVerbs):
 
 def _counter_name(counter: TokenCounter) -> str:
     return str(getattr(counter, "name", type(counter).__qualname__))
+
+
+async def _opened(journal: JournalLike) -> Journal:
+    return await journal() if callable(journal) else journal

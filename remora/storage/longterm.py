@@ -96,8 +96,6 @@ class LanceStore:
         # More searches at once than this only take memory: each uses several threads of LanceDB's own.
         self._searches = anyio.Semaphore(2 * (os.cpu_count() or 1))
         self._commits = self._merges = self._compactions = 0
-        self.merging = False
-        """Take every addition for doubtful: somebody else writes the same rows meanwhile."""
 
     @classmethod
     async def open(cls, path: Path | str | None, *, dimension: int | None, config: LongTermConfig) -> LanceStore:
@@ -185,7 +183,7 @@ class LanceStore:
             if not (isinstance(row.user, str) and row.user and isinstance(row.content, str)):
                 raise LongTermError(f"the row {row.id} has no user or no content; nothing was stored", retryable=False)
         promise = new_promise()
-        self._queue.append(_Add(rows, vectors, doubtful or self.merging, promise))
+        self._queue.append(_Add(rows, vectors, doubtful, promise))
         self._event.set()
         if sum(len(add.rows) for add in self._queue) >= self._config.batch_rows:
             self._full.set()

@@ -111,6 +111,10 @@ class Journal(Log, Protocol):
     instance: str
     """Six hex digits that tell this journal's message ids from another's."""
 
+    async def run(self) -> None:
+        """Commit what is queued, for ever: the runtime's own task, cancelled before `aclose`."""
+        ...
+
     async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Sequence[Entry]:
         """Messages `first`…`last` of a session, in order; cleared and folded ones too, removed ones not.
 

@@ -1,15 +1,19 @@
-"""What remora's tests and its users' tests share: scripted models, virtual time, a journal that fails, checks of stores."""
+"""What tests of remora and of its users share: scripted models, virtual time, failing journals, suites of checks."""
 
 from __future__ import annotations
 
 from remora.testing.clock import VirtualClock
 from remora.testing.faults import FaultyJournal
+from remora.testing.journals import JOURNAL_CHECKS
 from remora.testing.linearizability import Operation, linearizable
+from remora.testing.memories import MEMORY_CHECKS
 from remora.testing.models import ChatResponse, HashEmbedder, ScriptedChatModel
 from remora.testing.stores import LONG_TERM_CHECKS
 
 __all__ = [
+    "JOURNAL_CHECKS",
     "LONG_TERM_CHECKS",
+    "MEMORY_CHECKS",
     "ChatResponse",
     "FaultyJournal",
     "HashEmbedder",

@@ -16,16 +16,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def test_quickstart(tmp_path: Path) -> None:
-    """S4.01: what was said on Monday is recalled on Friday."""
-    command = [sys.executable, str(ROOT / "examples" / "quickstart.py"), str(tmp_path / "memory")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
-    assert "I moved to Lisbon, and my cat is called Figaro." in done.stdout
-
-
 def run(example: str, directory: Path) -> list[str]:
     command = [sys.executable, "-m", f"examples.{example}", str(directory / "memory")]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT).stdout.splitlines()
+
+
+def test_quickstart(tmp_path: Path) -> None:
+    """S4.01: what was said on Monday is recalled on Friday."""
+    assert any("I moved to Lisbon, and my cat is called Figaro." in line for line in run("quickstart", tmp_path))
 
 
 def test_developer_controlled(tmp_path: Path) -> None:

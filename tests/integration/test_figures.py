@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_stats_of_a_user() -> None:
-    """S4.36, S2.05, S2.24, S4.39: sessions, messages, tokens, summaries, memories, working memory, hit rates; of this user alone."""
+    """S4.36, S2.05, S2.24, S4.39: sessions, messages, tokens, memories, working memory, hit rates; of this user alone."""
     config = Config.from_dict({"buffer": {"policy": "window", "size": 4}, "long_term": {"batch_ms": 5}})
     async with Runtime.in_memory(config=config, embedder=HashEmbedder()) as runtime:
         alice, bob = runtime.user("alice"), runtime.user("bob")

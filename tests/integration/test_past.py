@@ -190,7 +190,7 @@ def test_any_past_is_replayed(program: list[tuple[str, int]]) -> None:
                 assert said_numbers(await chat.history()) == sorted(visible)
                 (image,) = await runtime.journal.hydrate([chat.key])
                 assert not isinstance(image, Exception)
-                assert [entry.seq for entry in image.entries] == buffer  # type: ignore[union-attr]
+                assert [entry.seq for entry in image.entries] == buffer
 
     anyio.run(check)
 

@@ -583,7 +583,7 @@ async def test_a_commit_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: p
     async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder()) as runtime:
         alice = runtime.user("alice")
         await alice.remember("before")
-        journal = runtime.journal
+        journal: Any = runtime.journal
         store = journal._store
 
         async def refuse(rows: Any) -> None:

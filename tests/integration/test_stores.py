@@ -10,12 +10,14 @@ import anyio
 import numpy as np
 import pytest
 
+from remora import Runtime
 from remora.config import LongTermConfig
 from remora.errors import LongTermError
 from remora.identity import user_key
 from remora.storage.longterm import LanceStore
 from remora.storage.memory_store import MemoryStore
 from remora.storage.ports import LongTermStore, Scope
+from remora.testing import HashEmbedder
 from remora.testing.stores import DIMENSION, LONG_TERM_CHECKS, long_term_row
 
 pytestmark = pytest.mark.anyio
@@ -123,3 +125,27 @@ async def test_address_is_not_disclosed(tmp_path: Path) -> None:
     while error is not None:
         assert "hunter2" not in str(error)
         error = None if error.__suppress_context__ else (error.__cause__ or error.__context__)
+
+
+async def test_a_runtime_over_another_store(tmp_path: Path) -> None:
+    """S2.16, S4.19: whatever does what a store must is long-term memory: flushed, recorded, recalled, pruned, and closed."""
+
+    class Closing(MemoryStore):
+        async def aclose(self) -> None:
+            closed.append(self)
+
+    closed: list[LongTermStore] = []
+    embedder, store = HashEmbedder(), Closing(HashEmbedder().dimension)
+    async with Runtime(tmp_path, embedder=embedder, store=store) as runtime:
+        alice = runtime.user("alice")
+        await alice.session("s").append({"role": "user", "content": "I keep bees near Coimbra"})
+        await alice.session("s").flush()
+        await alice.remember("Ottilie sells honey", importance=0.9)
+        await runtime.settle()
+        assert [hit.text for hit in await alice.recall("bees", k=1)] == ["I keep bees near Coimbra"]
+        assert len(await store.row_ids()) == 2
+        await alice.prune(keep=1, strategy="importance")
+        assert [row.content for row in await store.rows("alice")] == ["Ottilie sells honey"]
+        assert closed == []
+    assert closed == [store]
+    assert not await anyio.Path(tmp_path / "longterm").exists()

@@ -1,0 +1,146 @@
+"""LangChain's chat message history over a remora session (S1.20). Needs the extra: ``pip install "remora[langchain]"``.
+
+Each LangChain message becomes the chat message that says the same, so that `Session.load`, summaries and recall work on it; one
+that its chat message does not give back exactly is kept beside it, in the message's metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import anyio.from_thread
+
+from remora.errors import InvalidInput, InvalidMessage
+from remora.messages import ChatDict, Message
+from remora.runtime.handles import Session
+
+try:
+    from langchain_core.chat_history import BaseChatMessageHistory
+    from langchain_core.messages import (
+        BaseMessage,
+        convert_to_messages,
+        convert_to_openai_messages,
+        message_to_dict,
+        messages_from_dict,
+    )
+except ImportError as e:
+    raise ImportError('a chat message history of LangChain needs it: pip install "remora[langchain]"') from e
+
+__all__ = ["RemoraChatMessageHistory"]
+
+_KEY = "langchain"
+_PARTS = frozenset({"text", "refusal", "image_url", "input_audio", "file"})
+_Result = TypeVar("_Result")
+
+
+class RemoraChatMessageHistory(BaseChatMessageHistory):
+    """A session as LangChain's `BaseChatMessageHistory`.
+
+    Use the async methods. The others (`messages`, `add_messages`, `clear`) work in a worker thread of anyio's only, as in
+    ``anyio.to_thread.run_sync`` or a web framework's sync handler, and refuse elsewhere: a call that blocks the event loop
+    would wait for itself.
+
+    Args:
+        session: where the conversation is kept.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+
+    def __repr__(self) -> str:
+        return f"RemoraChatMessageHistory({self.session!r})"
+
+    __str__ = __repr__  # LangChain's reads all messages
+
+    async def aget_messages(self) -> list[BaseMessage]:
+        """The summary, as a system message, and what is in the buffer."""
+        summaries, messages = await self.session.contents()
+        return [*convert_to_messages(summaries), *(_restored(message) for message in messages)]
+
+    async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
+        """Append messages: all of them, or none.
+
+        Raises:
+            InvalidMessage: one of them is none, or has a role that chat APIs do not know; nothing was written.
+            MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
+        """
+        if messages:
+            await self.session.append([_message(message, index) for index, message in enumerate(messages)])
+
+    async def aclear(self) -> None:
+        """Empty the buffer and the summary; see `remora.Session.clear`."""
+        await self.session.clear()
+
+    @property
+    def messages(self) -> list[BaseMessage]:  # type: ignore[override]
+        """`aget_messages`, from a worker thread.
+
+        Raises:
+            InvalidInput: called elsewhere.
+        """
+        return _from_thread(self.aget_messages)
+
+    def add_messages(self, messages: Sequence[BaseMessage]) -> None:
+        """`aadd_messages`, from a worker thread.
+
+        Raises:
+            InvalidInput: called elsewhere; nothing was written.
+        """
+        _from_thread(self.aadd_messages, messages)
+
+    def clear(self) -> None:
+        """`aclear`, from a worker thread.
+
+        Raises:
+            InvalidInput: called elsewhere; nothing was changed.
+        """
+        _from_thread(self.aclear)
+
+
+def _from_thread(function: Callable[..., Coroutine[Any, Any, _Result]], *arguments: Any) -> _Result:
+    try:
+        anyio.from_thread.check_cancelled()  # raises outside a worker thread, before anything is asked
+    except RuntimeError as e:
+        raise InvalidInput(
+            "remora's sessions are async: await aget_messages, aadd_messages or aclear (LangChain's ainvoke and astream do), or "
+            "call this from a worker thread: anyio.to_thread.run_sync"
+        ) from e
+    return anyio.from_thread.run(function, *arguments)
+
+
+def _message(message: BaseMessage, index: int) -> ChatDict:
+    found: object = message
+    if not isinstance(found, BaseMessage):
+        raise InvalidMessage(f"message {index} is a {type(found).__name__}, not a message of LangChain", index=index)
+    chat = _chat(message)
+    return chat if _equal(chat, message) else {**chat, "metadata": {_KEY: message_to_dict(message)}}
+
+
+def _chat(message: BaseMessage) -> ChatDict:
+    chat: ChatDict = convert_to_openai_messages(message)
+    content = chat.get("content")
+    if isinstance(content, list):
+        chat["content"] = [part if part.get("type") in _PARTS else _named(part) for part in content]
+    if not content and chat.get("tool_calls"):
+        chat["content"] = None
+    return chat
+
+
+def _named(part: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "text", "text": f"[{part.get('type')}]"}
+
+
+def _equal(chat: ChatDict, message: BaseMessage) -> bool:
+    try:
+        return bool(convert_to_messages([chat])[0] == message)
+    except ValueError:
+        return False  # a role that LangChain has no message for
+
+
+def _restored(message: Message) -> BaseMessage:
+    kept = (message.metadata or {}).get(_KEY)
+    if kept is not None:
+        return messages_from_dict([kept])[0]
+    return convert_to_messages([message.to_chat()])[0]

@@ -1,0 +1,215 @@
+"""MassGen's `ConversationMemory` and `PersistentMemory` over remora: the document's names, nothing of their own (S4.06, S4.07).
+
+agentscope's `InMemoryMemory` and `Mem0LongTermMemory` are the same two, and ``record_to_memory`` and ``retrieve_from_memory`` are
+names for the tools as well (S4.44).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from remora.actors.tools import MemoryTools
+from remora.config import Config
+from remora.errors import ConfigError, InvalidInput
+from remora.identity import validated_id
+from remora.messages import Message, MessageLike, Role
+from remora.models.ports import ChatModelLike, EmbedderLike
+from remora.runtime.handles import Session
+from remora.runtime.system import Runtime
+
+__all__ = ["ConversationMemory", "PersistentMemory"]
+
+
+class ConversationMemory:
+    """Short-term memory: one conversation. Messages come back as dicts with their ``id``, copies each time.
+
+    Args:
+        session: where the conversation is kept.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    async def add(self, messages: MessageLike | Iterable[MessageLike] | None, allow_duplicates: bool = False) -> None:
+        """Store a message or many, all or none; None stores nothing.
+
+        Args:
+            messages: dicts in the chat format, or `Message` objects.
+            allow_duplicates: take a message although one with its id is there.
+
+        Raises:
+            InvalidMessage: one of them is no chat message (a `TypeError`); nothing was written (S4.28).
+        """
+        if messages is None:
+            return
+        batch: Any = (
+            messages if isinstance(messages, (Message, Mapping, str)) or not isinstance(messages, list) else list(messages)
+        )
+        if batch != []:
+            await self.session.append(batch, allow_duplicates=allow_duplicates)
+
+    async def delete(self, index: int | Iterable[int]) -> None:
+        """Remove messages by their place, from 0.
+
+        Raises:
+            IndexOutOfRange: a place that is not there (an `IndexError`); nothing was removed (S4.12).
+        """
+        await self.session.delete(index)
+
+    async def retrieve(self, query: str, limit: int = 5) -> list[dict[str, Any]]:
+        """The messages of the conversation that bear on `query`, best first; see `remora.Session.search`.
+
+        MassGen's own refuses, and agentscope's returns everything.
+        """
+        return [_shown(hit.message) for hit in await self.session.search(query, limit)]
+
+    async def size(self) -> int:
+        """How many messages there are."""
+        return await self.session.size()
+
+    async def clear(self) -> None:
+        """Remove all messages; see `remora.Session.clear`."""
+        await self.session.clear()
+
+    async def get_messages(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """All messages, or the newest `limit` of them."""
+        return [_shown(message) for message in await self.session.get_messages(limit=limit)]
+
+    async def get_messages_by_role(self, role: Role) -> list[dict[str, Any]]:
+        """The messages of one role (S4.13)."""
+        return [_shown(message) for message in await self.session.get_messages(role)]
+
+    async def get_last_message(self) -> dict[str, Any] | None:
+        """The newest message (S4.15)."""
+        message = await self.session.get_last_message()
+        return None if message is None else _shown(message)
+
+    async def truncate_to_size(self, max_messages: int) -> None:
+        """Keep the newest messages, none for 0, and never half a tool call; see `remora.Session.truncate_to_size`."""
+        await self.session.truncate_to_size(max_messages)
+
+    async def state_dict(self) -> dict[str, Any]:
+        """The conversation as plain data; see `remora.Session.state_dict`."""
+        return await self.session.state_dict()
+
+    async def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Let the conversation be what a state says; see `remora.Session.load_state_dict`.
+
+        Raises:
+            InvalidInput: it has no ``messages``, and `strict` is set (a `ValueError`).
+        """
+        await self.session.load_state_dict(state_dict, strict=strict)
+
+
+class PersistentMemory:
+    """Long-term memory across conversations: `record` and `retrieve` for the developer, two tools for the agent.
+
+    Made from models, ``PersistentMemory("agent", llm_backend=…, embedding_backend=…)``, or from a whole configuration,
+    ``PersistentMemory("agent", config=…)``, it opens a runtime of its own: ``async with memory: …``. Made with a ``runtime=…`` it
+    is ready at once, and shares that with its sessions (S4.24).
+
+    Args:
+        agent_name: whose memories: an agent finds its own only.
+        user_name: of which user; "default" if None.
+        session_name: of which conversation; None for all.
+        llm_backend: any chat model that `Runtime` takes.
+        embedding_backend: any embedder that `Runtime` takes; the embedded one if None.
+        config: a whole configuration, models included.
+        directory: where it is kept; the configuration's otherwise.
+        runtime: an open runtime.
+
+    Raises:
+        InvalidInput: neither agent, user nor session is named.
+        ConfigError: neither models nor a configuration nor a runtime was given, or a runtime and what it decides.
+    """
+
+    def __init__(
+        self,
+        agent_name: str | None = None,
+        user_name: str | None = None,
+        session_name: str | None = None,
+        *,
+        llm_backend: ChatModelLike | None = None,
+        embedding_backend: EmbedderLike | None = None,
+        config: Config | None = None,
+        directory: str | Path | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        if agent_name is None and user_name is None and session_name is None:
+            raise InvalidInput("memories belong to somebody: pass agent_name, user_name or session_name")
+        given = {"llm_backend": llm_backend, "embedding_backend": embedding_backend, "config": config, "directory": directory}
+        named = [name for name, value in given.items() if value is not None]
+        if runtime is not None and named:
+            raise ConfigError(f"the runtime that was given decides {', '.join(named)}; pass them to it")
+        if runtime is None and llm_backend is None and embedding_backend is None and config is None:
+            raise ConfigError(
+                "PersistentMemory is made from llm_backend and embedding_backend, or from config, or from runtime; "
+                "llm_backend is missing, embedding_backend is missing, and neither config nor runtime was given"
+            )
+        self._owned = runtime is None
+        self._stack = AsyncExitStack()
+        self.runtime = runtime or Runtime(directory, config=config, chat_model=llm_backend, embedder=embedding_backend)
+        user = self.runtime.user("default" if user_name is None else user_name)
+        self._memory = user if agent_name is None else user.agent(agent_name)
+        self._session = None if session_name is None else validated_id(session_name, "a session id")
+        self._tools: MemoryTools = self._memory.tools(session=self._session)
+
+    async def __aenter__(self) -> Self:
+        if self._owned:
+            await self._stack.enter_async_context(self.runtime)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, traceback)
+
+    # -- for the developer --------------------------------------------------------------------------------------------
+
+    async def record(self, messages: MessageLike | Iterable[MessageLike]) -> list[str]:
+        """Keep what was said; returns the ids of the memories. See `remora.User.record`.
+
+        Raises:
+            InvalidMessage: one of them is no chat message (a `TypeError`); nothing was written (S4.28).
+            RecordingFailed: the journal failed (a `RuntimeError`); all of it is recorded, or nothing (S4.30).
+        """
+        return await self._memory.record(messages, session=self._session)
+
+    async def retrieve(self, query: str, limit: int = 5) -> str:
+        """What bears on `query`, as a text for a system message; empty where there is nothing. See `remora.User.retrieve`.
+
+        Raises:
+            LongTermError: long-term memory failed (a `RuntimeError`).
+        """
+        return await self._memory.retrieve(query, limit, session=self._session)
+
+    # -- for the agent ------------------------------------------------------------------------------------------------
+
+    async def save_to_memory(self, thinking: str, content: list[str]) -> dict[str, Any]:
+        """The tool by which an agent saves; never raises. See `remora.actors.tools.MemoryTools`."""
+        return await self._tools.save_to_memory(thinking, content)
+
+    async def recall_from_memory(self, keywords: list[str], limit: int = 5) -> dict[str, Any]:
+        """The tool by which an agent searches its memory; never raises. See `remora.actors.tools.MemoryTools`."""
+        return await self._tools.recall_from_memory(keywords, limit)
+
+    record_to_memory = save_to_memory
+    retrieve_from_memory = recall_from_memory
+
+    @property
+    def tools(self) -> MemoryTools:
+        """Both tools, with their specifications."""
+        return self._tools
+
+    async def settle(self) -> None:
+        """Wait until what was recorded can be retrieved: for tests, scripts and shutdown."""
+        await self._memory.settle()
+
+
+def _shown(message: Message) -> dict[str, Any]:
+    shown = {**message.to_chat(), "id": message.id}
+    return {**shown, "metadata": message.metadata} if message.metadata else shown

@@ -1,0 +1,70 @@
+"""MUXI's `BufferMemory` over a remora session: the document's names, and nothing of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from remora.messages import ChatDict, Message, Receipt, Role
+from remora.runtime.handles import Session
+
+__all__ = ["BufferMemory"]
+
+
+class BufferMemory:
+    """MUXI's buffer. Its ``buffer_size`` and ``summarizer`` are the session's policy: ``BufferPolicy.window(5, fold="summary")``.
+
+    Users are kept apart by a session for each; `filter_metadata` is there as well, for what one conversation holds (S0.18).
+
+    Args:
+        session: where the conversation is kept.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    async def add_message(self, role: Role, content: str, metadata: Mapping[str, Any] | None = None) -> Receipt:
+        """Append a message; see `remora.Session.append`.
+
+        Raises:
+            InvalidMessage: it is no chat message; nothing was written.
+        """
+        return await self.session.append({"role": role, "content": content, "metadata": dict(metadata) if metadata else None})
+
+    async def get_messages(self, filter_metadata: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """The buffer: dicts with ``role``, ``content``, ``timestamp`` (UTC) and, where there is any, ``metadata`` (S0.04)."""
+        return [_muxi(message) for message in await self.session.get_messages(filter_metadata=filter_metadata)]
+
+    async def get_formatted_messages(self) -> list[ChatDict]:
+        """The summary's system message, if there is one, and role and content of each message."""
+        return await self.session.get_formatted_messages()
+
+    async def get_context(self) -> list[ChatDict]:
+        """The summary's system message, if there is one, and each message as a chat API takes it."""
+        return await self.session.get_context()
+
+    async def get_summary(self) -> str | None:
+        """MUXI's attribute ``summary``."""
+        summary: str | None = (await self.session.state_dict())["summary"]
+        return summary
+
+    async def to_json(self) -> str:
+        """Messages, size and summary as JSON; see `remora.Session.to_json`."""
+        return await self.session.to_json()
+
+    @classmethod
+    async def from_json(cls, text: str | bytes, session: Session) -> Self:
+        """Restore what `to_json` wrote into a session; see `remora.Session.from_json`.
+
+        Raises:
+            InvalidInput: it is no such JSON.
+            InvalidMessage: one of its messages is none; nothing was changed.
+        """
+        await session.from_json(text)
+        return cls(session)
+
+
+def _muxi(message: Message) -> dict[str, Any]:
+    assert message.created_at is not None
+    shown = {"role": message.role, "content": message.content, "timestamp": message.created_at.isoformat()}
+    return {**shown, "metadata": message.metadata} if message.metadata else shown

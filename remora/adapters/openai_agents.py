@@ -1,0 +1,215 @@
+"""A session of the OpenAI Agents SDK over a remora session (S3.03). Needs the extra: ``pip install "remora[openai-agents]"``.
+
+The SDK speaks in items of the Responses API, remora in chat messages. An item becomes the message that says the same, so that
+`Session.load`, summaries and recall work on it; an item that its message does not give back exactly is kept beside it, in the
+message's metadata. Function calls that the model made at once become one message, as a chat API wants them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from remora.errors import InvalidInput, InvalidMessage
+from remora.messages import ChatDict, Message, plain_text
+from remora.runtime.handles import Session
+
+try:
+    from agents import SessionSettings, TResponseInputItem
+except ImportError as e:
+    raise ImportError('a session of the OpenAI Agents SDK needs it: pip install "remora[openai-agents]"') from e
+
+__all__ = ["RemoraSession", "chat_messages", "response_items"]
+
+_KEY = "openai_agents"
+_TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+_CALLS = frozenset({"function_call", "reasoning"})
+
+
+class RemoraSession:
+    """What ``Runner.run(agent, input, session=…)`` takes: the SDK's ``Session`` protocol.
+
+    `get_items` gives the summary, as a system message, and what is in the buffer: so a run sees as much as the session's policy
+    keeps, however long the conversation is. One runner at a time should use a session; several sessions may run at once.
+
+    Args:
+        session: where the conversation is kept.
+        session_settings: the SDK's own; its ``limit`` is honoured by the runner.
+    """
+
+    def __init__(self, session: Session, *, session_settings: SessionSettings | None = None) -> None:
+        self.session = session
+        self.session_id = f"{session.key.user}/{session.key.session}"
+        self.session_settings = session_settings
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """The summary and the buffer as items, or the newest `limit` of them.
+
+        Raises:
+            InvalidInput: a negative limit.
+        """
+        if limit is not None and limit < 0:
+            raise InvalidInput(f"limit must not be negative, not {limit}")
+        summaries, messages = await self.session.contents()
+        items = [cast("TResponseInputItem", summary) for summary in summaries]
+        for message in messages:
+            items.extend(response_items(message))
+        return items if limit is None else items[max(len(items) - limit, 0) :]
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Append items: all of them, or none.
+
+        Raises:
+            InvalidMessage: one of them is none; nothing was written.
+            MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
+        """
+        if items:
+            await self.session.append(chat_messages(items))
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Take back the newest item; None where the buffer is empty. It leaves `history` and long-term memory as well."""
+        while (message := await self.session.get_last_message()) is not None:
+            items = response_items(message)
+            assert message.id is not None
+            if len(items) > 1:  # one of several calls made at once: the others stay
+                await self.session.append(chat_messages(items[:-1]))
+            if await self.session.delete(ids=message.id):
+                return items[-1]
+        return None
+
+    async def clear_session(self) -> None:
+        """Empty the buffer and the summary; see `remora.Session.clear`."""
+        await self.session.clear()
+
+
+def chat_messages(items: Iterable[TResponseInputItem]) -> list[ChatDict]:
+    """The chat messages, as `Session.append` takes them, that say what these items say.
+
+    Raises:
+        InvalidMessage: one of them is no item.
+    """
+    messages: list[ChatDict] = []
+    calls: list[Mapping[str, Any]] = []  # function calls in a row, and the reasoning before each
+
+    def close() -> None:
+        if any(item["type"] == "function_call" for item in calls):
+            messages.append(_message(_call_message(calls), calls))
+        else:
+            messages.extend(_message(_single(item), [item]) for item in calls)
+        calls.clear()
+
+    for index, item in enumerate(items):
+        found: object = item
+        if not isinstance(found, Mapping):
+            raise InvalidMessage(f"item {index} is a {type(found).__name__}, not a dict of the Responses API", index=index)
+        if found.get("type") in _CALLS:
+            calls.append(found)
+            continue
+        close()
+        messages.append(_message(_single(found), [found]))
+    close()
+    return messages
+
+
+def response_items(message: Message) -> list[TResponseInputItem]:
+    """The items that a message was made of; for one that came otherwise, items that say the same."""
+    kept = (message.metadata or {}).get(_KEY)
+    items = kept if kept is not None else _items(message.to_chat())
+    return [cast("TResponseInputItem", item) for item in items]
+
+
+def _message(chat: ChatDict, items: Iterable[Mapping[str, Any]]) -> ChatDict:
+    originals = [dict(item) for item in items]
+    return chat if _items(chat) == originals else {**chat, "metadata": {_KEY: originals}}
+
+
+def _call_message(items: Iterable[Mapping[str, Any]]) -> ChatDict:
+    calls = [
+        {
+            "id": item.get("call_id"),
+            "type": "function",
+            "function": {"name": item.get("name"), "arguments": item.get("arguments")},
+        }
+        for item in items
+        if item["type"] == "function_call"
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def _single(item: Mapping[str, Any]) -> ChatDict:
+    """What any other item says."""
+    kind = item.get("type", "message")
+    if kind == "message":
+        return {"role": item.get("role"), "content": _content(item.get("content"))}
+    if kind == "function_call_output":
+        return {"role": "tool", "tool_call_id": item.get("call_id"), "content": _text(item.get("output"))}
+    said = _text(item.get("summary")) or _text(item.get("content"))
+    return {"role": "assistant", "content": f"[{kind}] {said}".rstrip()}
+
+
+def _content(content: Any) -> Any:
+    """Text where there is nothing else; content parts of a chat API otherwise."""
+    if not isinstance(content, list):
+        return content
+    parts = [_part(part) for part in content]
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+    kind = part.get("type")
+    if kind in _TEXTS:
+        return {"type": "text", "text": part.get("text")}
+    if kind == "refusal":
+        return {"type": "refusal", "refusal": part.get("refusal")}
+    if kind == "input_image" and part.get("image_url"):
+        return {"type": "image_url", "image_url": {"url": part["image_url"]}}
+    if kind == "input_audio":
+        return {"type": "input_audio", "input_audio": part.get("input_audio")}
+    if kind == "input_file":
+        return {"type": "file", "file": {key: value for key, value in part.items() if key != "type"}}
+    return {"type": "text", "text": f"[{kind}]"}
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "\n".join(str(part.get("text") or f"[{part.get('type')}]") for part in content if isinstance(part, Mapping))
+
+
+def _items(chat: ChatDict) -> list[dict[str, Any]]:
+    """Items that say what a chat message says."""
+    if chat["role"] == "tool":
+        return [{"type": "function_call_output", "call_id": chat["tool_call_id"], "output": plain_text(chat)}]
+    items: list[dict[str, Any]] = []
+    content = chat.get("content")
+    if content is not None:
+        items.append({"role": chat["role"], "content": _input_content(chat["role"], content)})
+    for call in chat.get("tool_calls") or ():
+        function = call["function"]
+        items.append(
+            {"type": "function_call", "call_id": call["id"], "name": function["name"], "arguments": function["arguments"]}
+        )
+    return items
+
+
+def _input_content(role: str, content: Any) -> Any:
+    if isinstance(content, str):
+        return content
+    if role == "assistant":
+        return plain_text({"content": content})
+    parts: list[dict[str, Any]] = []
+    for part in content:
+        match part["type"]:
+            case "image_url":
+                parts.append({"type": "input_image", "image_url": part["image_url"]["url"], "detail": "auto"})
+            case "file":
+                parts.append({"type": "input_file", **part["file"]})
+            case "input_audio":
+                parts.append(dict(part))
+            case kind:
+                parts.append({"type": "input_text", "text": part[kind]})
+    return parts

@@ -1,0 +1,114 @@
+"""Nothing blocks, and nothing is tied to a provider."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from remora import Config, Runtime, Session, User
+
+pytestmark = pytest.mark.anyio
+PLAIN = Config.from_dict({"long_term": {"enabled": False}, "models": {"embedder": "none"}})
+
+
+class ThreadCounter:
+    """Counts by length, and notes in which thread."""
+
+    name = "thread"
+    message_overhead = 4
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+
+    def count(self, text: str) -> int:
+        self.threads.add(threading.get_ident())
+        return len(text) // 4 + 1
+
+
+async def test_large_appends_are_counted_in_a_thread() -> None:
+    """S4.02: 200 kB at once leave the event loop to others; what is small is counted where it is."""
+    counter = ThreadCounter()
+    async with Runtime.in_memory(config=PLAIN, counter=counter) as runtime:
+        chat = runtime.session("alice", "chat")
+        counter.threads.clear()
+        await chat.append({"role": "user", "content": "hello"})
+        assert counter.threads == {threading.get_ident()}
+        counter.threads.clear()
+        await chat.append({"role": "user", "content": "word " * 40_000})
+        assert counter.threads
+        assert threading.get_ident() not in counter.threads
+        assert await chat.size() == 2
+
+
+async def test_the_guard_notices_blocking() -> None:
+    """S4.02: every test fails whose event loop is blocked by a file, a socket or a sleep: this one would."""
+    import time  # noqa: PLC0415
+
+    with pytest.raises(Exception, match="Blocking call"):
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("handle", [Session, User])
+def test_verbs_are_async(handle: type) -> None:
+    """S4.02: what a handle does is awaited; the others make handles, and do no I/O."""
+    made = {"session", "agent", "tools"}
+    verbs = {name for name, value in inspect.getmembers(handle, inspect.isfunction) if not name.startswith("_")}
+    assert {name for name in verbs if not inspect.iscoroutinefunction(getattr(handle, name))} <= made
+    assert {"append", "load", "clear"} <= verbs or {"remember", "recall", "prune"} <= verbs
+
+
+def test_no_provider_in_the_core() -> None:
+    """S4.03: a fold, a flush and a recall with models of the caller's own import no provider, no HTTP client and no framework."""
+    program = """
+import asyncio, sys, remora
+
+async def complete(prompt):
+    return "They spoke of Lisbon."
+
+def embed(texts):
+    return [[float(len(text)), 1.0] for text in texts]
+
+async def main():
+    config = remora.Config.from_dict({"models": {"embedding_dimension": 2}})
+    policy = remora.BufferPolicy.window(2, fold="summary")
+    async with remora.Runtime.in_memory(config=config, chat_model=complete, embedder=embed, policy=policy) as runtime:
+        chat = runtime.session("alice", "chat")
+        for n in range(6):
+            await chat.append({"role": "user", "content": f"I moved to Lisbon, part {n}."})
+        await chat.flush()
+        await chat.settle()
+        print((await chat.load()).summary, len(await runtime.user("alice").recall("Where to?")))
+
+asyncio.run(main())
+providers = {"openai", "agents", "anthropic", "langchain_core", "llama_index", "mem0", "httpx", "httpx2", "wordllama"}
+print(sorted(providers & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
+    assert done.stdout.splitlines() == ["They spoke of Lisbon. 5", "[]"]
+
+
+async def test_any_model_plugs_in() -> None:
+    """S4.03: an object, an async function and a plain function answer alike."""
+
+    class Model:
+        async def complete(self, messages: Any) -> str:
+            return "a summary"
+
+    async def coroutine(prompt: str) -> str:
+        return "a summary"
+
+    models: tuple[Any, ...] = (Model(), coroutine, lambda prompt: "a summary")
+    for model in models:
+        config = Config.from_dict(
+            {"long_term": {"enabled": False}, "models": {"embedder": "none"}, "buffer": {"policy": "summary"}}
+        )
+        async with Runtime.in_memory(config=config, chat_model=model) as runtime:
+            chat = runtime.session("alice", "chat")
+            await chat.append([{"role": "user", "content": "one"}, {"role": "user", "content": "two"}])
+            await chat.settle()
+            assert (await chat.load()).summary == "a summary"

@@ -1,0 +1,46 @@
+"""Messages that nobody waits for."""
+
+from __future__ import annotations
+
+import pytest
+
+from remora.identity import SessionKey
+from remora.runtime.directory import DirectoryLimits
+from remora.storage.memory import MemoryJournal
+from tests.harness import append, kernel, said
+
+KEY = SessionKey("alice", "one")
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_posted_messages_keep_their_order() -> None:
+    """S2.21, G2: what is posted runs before what is asked afterwards, though nobody waited for it."""
+    journal = MemoryJournal()
+    async with kernel(journal) as k:
+        for number in range(5):
+            assert k.directory.post(KEY, append({"role": "user", "content": f"posted {number}"}))
+        await k.ask(KEY, append({"role": "user", "content": "asked"}))
+        entries = await journal.read(KEY, 1, 9)
+        assert said(entries) == [*(f"posted {number}" for number in range(5)), "asked"]
+
+
+async def test_posting_is_bounded_and_ends_with_intake() -> None:
+    """G10, S2.21: a full mailbox refuses what is posted, and so does a closing runtime; a turn that fails disturbs nobody."""
+    async with kernel(MemoryJournal(), limits=DirectoryLimits(mailbox_messages=3)) as k:
+        taken = [k.directory.post(KEY, append({"role": "user", "content": str(number)})) for number in range(5)]
+        assert taken == [True, True, True, False, False]
+        receipt = await k.ask(SessionKey("bob", "one"), append({"role": "user", "content": "still there"}))
+        assert receipt.seqs == (1,)
+        await k.directory.drain()
+        assert k.directory.post(KEY, "no message that a session knows")
+        await k.directory.drain()
+        assert (await k.ask(KEY, append({"role": "user", "content": "on"}))).seqs == (4,)
+        k.directory.stop_intake()
+        assert not k.directory.post(KEY, append({"role": "user", "content": "late"}))

@@ -1,0 +1,217 @@
+"""Memory blocks by themselves: what an author writes, and the copies that the runtime makes of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, List, Optional  # noqa: UP035
+
+import msgspec
+import pytest
+
+from remora.actors.block_state import BlockProgress as Progress
+from remora.actors.block_state import BlockSet, adopted, joined, progress_facet, progress_of, unseen_of, without
+from remora.blocks import BaseMemoryBlock, BlockServices, ChatMessage, MemoryBlock, StaticMemoryBlock, VectorMemoryBlock
+from remora.errors import ConfigError
+from remora.identity import SessionKey
+from remora.messages import encode_message
+from remora.tokens import HeuristicCounter
+
+pytestmark = pytest.mark.anyio
+ONE, TWO = SessionKey("alice", "one"), SessionKey("alice", "two")
+
+
+# The document's example, its import line changed and nothing else.
+class MentionCounter(BaseMemoryBlock[str]):
+    """
+    A memory block that counts the number of times a user mentions a specific name.
+    """
+
+    mention_name: str = "Logan"
+    mention_count: int = 0
+
+    async def _aget(self, messages: Optional[List[ChatMessage]] = None, **block_kwargs: Any) -> str:  # noqa: UP006, UP045
+        return f"Logan was mentioned {self.mention_count} times."
+
+    async def _aput(self, messages: List[ChatMessage]) -> None:  # noqa: UP006
+        for message in messages:
+            if self.mention_name in message.content:
+                self.mention_count += 1
+
+    async def atruncate(self, content: str, tokens_to_truncate: int) -> Optional[str]:  # noqa: UP045
+        return ""
+
+
+class Stateful(BaseMemoryBlock[str]):
+    words: list[str] = []  # noqa: RUF012
+    seen: set[int] = set()  # noqa: RUF012
+    at: datetime | None = None
+    client: Any = None
+
+    async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:
+        return " ".join(self.words)
+
+    async def _aput(self, messages: list[ChatMessage]) -> None:
+        for one in messages:
+            self.words.append(one.content)
+            self.seen.add(one.seq or 0)
+            self.at = one.created_at
+
+
+class Plain:
+    """No base class, no state_dict: a block by its shape alone."""
+
+    def __init__(self) -> None:
+        self.name = "plain"
+        self.priority = 1
+        self.words: list[str] = []
+        self.seen: set[int] = set()
+        self.lock = threading.Lock()
+
+    async def aget(self, messages: Sequence[ChatMessage] | None = None, **block_kwargs: Any) -> str:
+        return " ".join(self.words)
+
+    async def aput(self, messages: Sequence[ChatMessage], **block_kwargs: Any) -> None:
+        self.words.extend(one.content for one in messages)
+        self.seen.update(one.seq or 0 for one in messages)
+
+    async def atruncate(self, content: Any, tokens_to_truncate: int) -> Any:
+        return None
+
+
+class Own(Plain):
+    """It says itself what its state is."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"joined": "|".join(self.words)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.words = [word for word in state["joined"].split("|") if word]
+
+
+def services(key: SessionKey) -> BlockServices:
+    return BlockServices(key.user, key.session, HeuristicCounter())
+
+
+async def put(blocks: BlockSet, key: SessionKey, state: bytes, *words: str) -> bytes:
+    (prototype,) = blocks.prototypes(key).values()
+    block = blocks.copy(key, prototype, state)
+    at = datetime(2026, 5, 8, tzinfo=UTC)
+    await block.aput([ChatMessage("user", word, created_at=at, seq=n + 1) for n, word in enumerate(words)])
+    return blocks.state(prototype, block)
+
+
+async def test_the_documents_mention_counter() -> None:
+    """S3.22: the document's block runs as it is written, and its count is its session's."""
+    blocks = BlockSet([MentionCounter(name="mentions", priority=1)], services)
+    state = await put(blocks, ONE, b"", "Logan is here", "nobody", "hello Logan, Logan")
+    state = await put(blocks, ONE, state, "bye Logan")
+    (prototype,) = blocks.prototypes(ONE).values()
+    assert await blocks.copy(ONE, prototype, state).aget() == "Logan was mentioned 3 times."
+    assert await blocks.copy(TWO, prototype, b"").aget() == "Logan was mentioned 0 times."
+    assert await prototype.aget(messages=[ChatMessage("user", "Logan")]) == "Logan was mentioned 0 times."
+    assert await prototype.atruncate("Logan", 3) == ""
+
+
+def test_names() -> None:
+    """S3.20, S3.22: a block without a name is called after its class; names that cannot be tags are refused."""
+    assert MentionCounter().name == "mention_counter"
+    assert StaticMemoryBlock(static_content="x").name == "static_memory"
+    assert VectorMemoryBlock().name == "retrieval_based_memory"
+    assert MentionCounter(name="mine").name == "mine"
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [MentionCounter(), MentionCounter()],
+        [MentionCounter(name="a b")],
+        [MentionCounter(name="memory")],
+        [MentionCounter(name="Fact")],
+        [MentionCounter(name="a>b")],
+        [MentionCounter(priority=-1)],
+        ["no block"],
+        [MentionCounter],
+    ],
+)
+def test_blocks_that_cannot_be(blocks: Any) -> None:
+    """S3.16, S3.20: two of one name, a name that is no tag, a negative priority, and what is no block, are refused by name."""
+    with pytest.raises(ConfigError):
+        BlockSet(blocks, services)
+    given = blocks
+    with pytest.raises(ConfigError):
+        BlockSet(lambda _: given, services).prototypes(ONE)
+
+
+@pytest.mark.parametrize("prototype", [Stateful(), Plain(), Own()], ids=["struct", "plain", "own"])
+async def test_sessions_share_nothing(prototype: MemoryBlock) -> None:
+    """S3.15, S3.22: mutable defaults and attributes are each session's own, and come back as what they were."""
+    blocks = BlockSet([prototype], services)
+    first = await put(blocks, ONE, b"", "a", "b")
+    second = await put(blocks, TWO, b"", "c")
+    first = await put(blocks, ONE, first, "d")
+    assert await blocks.copy(ONE, prototype, first).aget() == "a b d"
+    assert await blocks.copy(TWO, prototype, second).aget() == "c"
+    assert await blocks.copy(SessionKey("bob", "one"), prototype, b"").aget() == ""
+    assert await prototype.aget() == ""
+    if not isinstance(prototype, Own):
+        copy: Any = blocks.copy(ONE, prototype, first)
+        assert copy.seen == {1, 2}
+
+
+async def test_configuration_is_not_state() -> None:
+    """S3.22: what cannot be encoded is shared configuration; what a put did not change follows the prototype."""
+    client = object()
+    before = BlockSet([MentionCounter(name="m")], services)
+    state = await put(before, ONE, b"", "Logan")
+    after = MentionCounter(name="m", mention_name="Mia")
+    state = await put(BlockSet([after], services), ONE, state, "Logan", "Mia")
+    copy: Any = BlockSet([after], services).copy(ONE, after, state)
+    assert (copy.mention_count, copy.mention_name) == (2, "Mia")
+    shared = Stateful(client=client)
+    twin: Any = BlockSet([shared], services).copy(ONE, shared, await put(BlockSet([shared], services), ONE, b"", "x"))
+    assert twin.client is client
+    assert twin.at == datetime(2026, 5, 8, tzinfo=UTC)
+    assert twin.services.session_id == "one"
+
+
+async def test_a_state_of_another_shape_is_an_error() -> None:
+    """S3.22: a state that its block cannot read says so; a field that is no longer declared is passed over."""
+    block = MentionCounter(name="m")
+    blocks = BlockSet([block], services)
+    copy: Any = blocks.copy(ONE, block, msgspec.msgpack.encode({"mention_count": 3, "gone": 1}))
+    assert copy.mention_count == 3
+    with pytest.raises(msgspec.ValidationError):
+        blocks.copy(ONE, block, msgspec.msgpack.encode({"mention_count": "many"}))
+
+
+def test_a_message_is_text_to_a_block() -> None:
+    """S3.22, S3.32: content is always text, of parts and tool calls, too; the chat dict is there, fresh each time."""
+    parts = [{"type": "text", "text": "Look at Logan"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}]
+    entry, chat = encode_message({"role": "user", "name": "Ann", "content": parts, "created_at": 1_700_000_000})
+    message = ChatMessage.of_entry(entry.numbered(7))
+    assert "Logan" in message.content
+    assert (message.role, message.name, message.seq) == ("user", "Ann", 7)
+    assert message.created_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert message.chat == chat
+    message.chat["content"].clear()
+    assert message.chat == chat
+    shown = ChatMessage.of_chat(chat)
+    assert (shown.content, shown.chat, shown.seq) == (message.content, chat, None)
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"who": "Logan"}'}}
+    assert "Logan" in ChatMessage.of_chat({"role": "assistant", "content": None, "tool_calls": [call]}).content
+
+
+def test_ranges() -> None:
+    """S3.12: what a block has seen is a set of message numbers, kept as ranges."""
+    assert joined([(5, 6), (1, 2), (3, 3), (9, 8)]) == ((1, 3), (5, 6))
+    assert without(10, [(2, 3), (7, 12)]) == ((1, 1), (4, 6))
+    assert without(3, [(1, 5)]) == ()
+    assert without(3, []) == ((1, 3),)
+    facet = progress_facet("m", Progress(((1, 4), (8, 9)), b"x"))
+    assert progress_of([facet])["m"].seen == ((1, 4), (8, 9))
+    assert unseen_of([facet], 0) == ()
+    assert unseen_of([facet], 4) == ((1, 4),)
+    (copy,) = adopted([facet], 5)
+    assert progress_of([copy])["m"] == Progress(((1, 5),), b"x")

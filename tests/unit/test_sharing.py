@@ -1,0 +1,33 @@
+"""The page on sharing, held against what actors are told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from remora.actors import user_protocol
+from remora.storage.records import MemoryItem
+
+PAGE = Path(__file__).parents[2] / "docs" / "sharing.md"
+
+
+def test_messages_between_agents_are_documented() -> None:
+    """S4.42: docs/sharing.md names each message that agents share by with exactly its fields, and each can cross a process."""
+    table = re.findall(r"^\| `(\w+)` \|([^|]*)\|", PAGE.read_text(), re.MULTILINE)
+    rows = {name: re.findall(r"`(\w+)`", fields) for name, fields in table}
+    assert set(rows) == {"Grant", "GrantsOf", "Remember", "Touch", "PruneNow", "MemoryItem", "Remembering"}
+    item = MemoryItem("id", "s", "a", "text", "fact", 0.5, 1, 2)
+    samples = {
+        "Grant": user_protocol.Grant("lead", "scout", None),
+        "GrantsOf": user_protocol.GrantsOf(),
+        "Remember": user_protocol.Remember((item,)),
+        "Touch": user_protocol.Touch(("row",), 7),
+        "PruneNow": user_protocol.PruneNow(-1, "age", 5.0, ("fact",)),
+        "MemoryItem": item,
+        "Remembering": user_protocol.Remembering(("id",), "job"),
+    }
+    for name, sample in samples.items():
+        assert rows[name] == list(sample.__struct_fields__), name
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(sample), type=type(sample)) == sample
