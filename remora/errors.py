@@ -3,8 +3,8 @@
 =====================  ==========================================================================
 what to do             exceptions
 =====================  ==========================================================================
-fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`, `ConfigError`, `NotGranted`,
-                       `RedactionFailed`, `ReentrantAsk`
+fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`, `InvalidExport`, `ConfigError`,
+                       `NotGranted`, `RedactionFailed`, `ReentrantAsk`
 retry, nothing ran     `MailboxFull`, `CommitFailed`, `SessionQuarantined`
 retry, *same key*      `OutcomeUnknown`
 retry, nothing doubles `RecordingFailed`
@@ -26,6 +26,7 @@ __all__ = [
     "DirectoryUnusable",
     "EmbedderChanged",
     "IndexOutOfRange",
+    "InvalidExport",
     "InvalidId",
     "InvalidInput",
     "InvalidMessage",
@@ -74,6 +75,18 @@ class IndexOutOfRange(InvalidInput, IndexError):
     def __init__(self, text: str, *, places: tuple[int, ...]) -> None:
         super().__init__(text)
         self.places = places
+
+
+class InvalidExport(InvalidInput):
+    """What is to be imported is no whole export; nothing was written (S4.37).
+
+    Attributes:
+        line: the line, or the row of a table, from 1.
+    """
+
+    def __init__(self, text: str, *, line: int) -> None:
+        super().__init__(text)
+        self.line = line
 
 
 class InvalidMessage(RemoraError, TypeError):

@@ -11,6 +11,7 @@ from remora.errors import InvalidId
 
 __all__ = [
     "MAX_ID_BYTES",
+    "SHARED_PREFIX",
     "SessionKey",
     "UserKey",
     "key_digest",
@@ -24,6 +25,10 @@ __all__ = [
 
 MAX_ID_BYTES = 512
 """Longest user id, session id or idempotency key, in bytes of UTF-8."""
+
+
+SHARED_PREFIX = "\x1fshared/"
+"""What the name of a shared scope's actor begins with: a control character, which no user's id may hold."""
 
 
 class SessionKey(NamedTuple):

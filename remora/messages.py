@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -226,6 +226,8 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(dict[str, Any])
 _PLAIN = frozenset({str, type(None)})
 _MAX_DEPTH = 64
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
 _NAMED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 
@@ -325,8 +327,8 @@ def _microseconds(value: object, index: int) -> int:
         except ValueError as e:
             raise InvalidMessage(f"message {index}: created_at {value!r} is not ISO 8601", index=index) from e
     try:
-        if isinstance(value, datetime):
-            value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+        if isinstance(value, datetime):  # in whole numbers: a float would lose microseconds
+            return ((value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             microseconds = int(value * 1_000_000)
             datetime.fromtimestamp(microseconds / 1_000_000, UTC)  # what cannot be read back is not taken
@@ -347,7 +349,7 @@ def restore_message(entry: Entry, id_: str) -> Message:
         tool_calls=msgspec.convert(calls, list[ToolCall]) if calls else None,
         tool_call_id=chat.get("tool_call_id"),
         id=id_,
-        created_at=datetime.fromtimestamp(entry.at_us / 1_000_000, UTC),
+        created_at=_EPOCH + entry.at_us * _MICROSECOND,
         metadata=_decoder.decode(entry.meta) if entry.meta else None,
         seq=entry.seq,
         extra={k: v for k, v in chat.items() if k not in _NAMED} or None,

@@ -29,6 +29,7 @@ __all__ = [
     "joined",
     "progress_facet",
     "progress_of",
+    "renumbered",
     "unseen_facet",
     "unseen_of",
     "without",
@@ -126,6 +127,11 @@ def without(through: int, ranges: Iterable[tuple[int, int]]) -> Ranges:
         start = max(start, last + 1)
     found.append((start, through))
     return joined(found)
+
+
+def renumbered(ranges: Ranges, through: Callable[[int], int]) -> Ranges:
+    """The same messages where they are counted anew; `through` says how many are left up to a number."""
+    return joined((through(first - 1) + 1, through(last)) for first, last in ranges)
 
 
 # -- prototypes and their copies --------------------------------------------------------------------------------------

@@ -25,12 +25,14 @@ from remora.runtime.containment import contained
 from remora.runtime.locks import KeyedLocks, SharedLocks
 from remora.runtime.supervisor import Attempt, Verdict
 from remora.storage.ports import Journal, LongTermStore, MemoryRow
-from remora.storage.records import EntryFlushSpec, Flushed, FlushSpec, SummarizeSpec, Summary, UnflushSpec
+from remora.storage.records import ENTRY_FACET, EntryFlushSpec, Flushed, FlushSpec, SummarizeSpec, Summary, UnflushSpec
 from remora.tokens import TokenCounter, count_message
 
 __all__ = ["FlushHandler", "SummarizeHandler", "embedded_text", "entry_row", "memory_rows", "redacted_row"]
 
 _logger = get_logger("remora.jobs")
+_decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
+_ENTRIES_AT_ONCE = 64
 _NEIGHBOURS = 2  # messages either side that a row's window holds
 
 
@@ -190,6 +192,8 @@ class FlushHandler:
         self._written = written
         self._users = users
         self._turns = KeyedLocks()
+        self.merging = False
+        """Take every row for one that may be there: long-term memory is being made anew meanwhile."""
 
     async def __call__(self, attempt: Attempt) -> Verdict:
         """One attempt; from the second on, or after a restart, rows may be there already."""
@@ -216,11 +220,24 @@ class FlushHandler:
                 self._written(key.user)
         return Verdict(records=(Flushed(spec.sid, spec.through),) if isinstance(spec, FlushSpec) else ())
 
+    async def rebuild(self, key: SessionKey, through: int) -> None:
+        """Write from the journal alone what long-term memory holds of a session: messages up to `through`, and entries."""
+        async with self._turns(key), self._users.shared(key.user):
+            try:
+                if through:
+                    await self.flush(key, 1, through, doubtful=True)
+                left = [_decode_entry(one.value) for one in await self._journal.facets(key) if one.kind == ENTRY_FACET]
+                for start in range(0, len(left), _ENTRIES_AT_ONCE):
+                    some = left[start : start + _ENTRIES_AT_ONCE]
+                    await self._add([entry_row(key, one.entry, one.at_us) for one in some], doubtful=True)
+            finally:
+                self._written(key.user)
+
     async def flush(self, key: SessionKey, first: int, through: int, *, doubtful: bool) -> None:
         """Write messages `first`…`through`, those that were pruned left out; `doubtful`: some may be there already."""
         entries = await self._journal.read(key, first - _NEIGHBOURS, through + _NEIGHBOURS)
         rows = memory_rows(key, entries, first, through, self._counter, window_chars=self._window_chars)
-        if doubtful and rows:
+        if rows and (doubtful or first == 1):  # of a session that was imported, some may have been pruned before it was flushed
             pruned = set(await self._journal.pruned(key))
             rows = [row for row in rows if row.seq not in pruned]
         by_seq = {row.seq: row for row in rows}
@@ -243,7 +260,7 @@ class FlushHandler:
         vectors = None
         if self._embedder is not None:
             vectors = await embed_texts(self._embedder, [embedded_text(row) for row in rows])
-        await (await self._store()).add(rows, vectors, doubtful=doubtful)
+        await (await self._store()).add(rows, vectors, doubtful=doubtful or self.merging)
 
 
 def embedded_text(row: MemoryRow) -> str:

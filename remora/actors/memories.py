@@ -14,12 +14,12 @@ from remora.actors.jobs import embedded_text, redacted_row
 from remora.actors.pruning import PruneRow, PruningStrategy, victims
 from remora.actors.user_protocol import UserView
 from remora.config import ImportanceConfig
-from remora.identity import SessionKey, UserKey
+from remora.identity import SessionKey, UserKey, row_id
 from remora.models.ports import Embedder, embed_texts
 from remora.runtime.locks import SharedLocks
 from remora.runtime.supervisor import Attempt, Verdict, durable
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
-from remora.storage.records import MemoriesRemoved, MemoryItem, Pruned, PruneSpec, RecordSpec
+from remora.storage.records import ENTRY_FACET, MemoriesRemoved, MemoryItem, Pruned, PruneSpec, RecordSpec
 
 __all__ = ["MEMORY_TYPES", "ROW_TYPES", "PruneHandler", "RecordHandler", "recorded_row", "recorded_turn"]
 
@@ -104,6 +104,22 @@ class RecordHandler:
             self._written(key.user)
         return Verdict()
 
+    async def rebuild(self, user: str) -> None:
+        """Write from the journal alone what was recorded of a user."""
+        ids = [item.id for item in await self._journal.memories(user)]
+        try:
+            for start in range(0, len(ids), _AT_ONCE):
+                await self._record(user, ids[start : start + _AT_ONCE])
+        finally:
+            self._written(user)
+
+    async def adopt(self, rows: Sequence[MemoryRow]) -> None:
+        """Take rows over from another store, embedded anew: those of memory blocks, which no journal has."""
+        for start in range(0, len(rows), _AT_ONCE):
+            some = rows[start : start + _AT_ONCE]
+            vectors = None if self._embedder is None else await embed_texts(self._embedder, [row.content for row in some])
+            await (await self._store()).add(some, vectors, doubtful=True)
+
     async def _record(self, user: str, ids: Sequence[str]) -> None:
         rows = [recorded_row(user, item) for item in await self._journal.memories(user, ids)]
         if self._redact is not None:
@@ -171,7 +187,7 @@ class PruneHandler:
             leaving = [row for row in rows if row.id in chosen]
             try:
                 if leaving:
-                    await durable(self._journal, _records(spec.sid, leaving))
+                    await durable(self._journal, await self._records(spec.sid, leaving))
                 await store.delete(key.user, [row.id for row in rows if row.id in chosen or row.id in begun])
             finally:
                 self._written(key.user)
@@ -205,18 +221,21 @@ class PruneHandler:
             gone.update(row.id for row in said if row.seq in pruned)
         return gone
 
+    async def _records(self, sid: int, rows: Sequence[MemoryRow]) -> list[Any]:
+        """What the journal is told of rows that go."""
+        records: list[Any] = [Pruned(key, tuple(row.seq for row in said)) for key, said in _by_session(rows).items()]
+        for key, summaries in _by_session(rows, "summary").items():
+            ids = {row.id for row in summaries}
+            kept = [int(facet.name) for facet in await self._journal.facets(key) if facet.kind == ENTRY_FACET]
+            records.append(Pruned(key, (), tuple(through for through in kept if row_id(key, -through) in ids)))
+        recorded = tuple(row.id for row in rows if row.memory_type in MEMORY_TYPES)
+        return [*records, MemoriesRemoved(sid, recorded)] if recorded else records
 
-def _by_session(rows: Sequence[MemoryRow]) -> dict[SessionKey, list[MemoryRow]]:
-    """The messages among them, by session."""
+
+def _by_session(rows: Sequence[MemoryRow], memory_type: str = "message") -> dict[SessionKey, list[MemoryRow]]:
+    """The messages among them, or the summary entries, by session."""
     found: dict[SessionKey, list[MemoryRow]] = {}
     for row in rows:
-        if row.memory_type == "message":
+        if row.memory_type == memory_type:
             found.setdefault(SessionKey(row.user, row.session), []).append(row)
     return found
-
-
-def _records(sid: int, rows: Sequence[MemoryRow]) -> list[Any]:
-    """What the journal is told of rows that go; a summary entry is in long-term memory alone."""
-    records: list[Any] = [Pruned(key, tuple(row.seq for row in said)) for key, said in _by_session(rows).items()]
-    recorded = tuple(row.id for row in rows if row.memory_type in MEMORY_TYPES)
-    return [*records, MemoriesRemoved(sid, recorded)] if recorded else records

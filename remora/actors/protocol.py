@@ -110,10 +110,13 @@ class Adopt(msgspec.Struct, frozen=True):
     Attributes:
         entries: numbered from 1 without gaps.
         front: messages up to here are out of the buffer.
-        flushing: messages up to here need no flush: long-term memory has them from elsewhere.
+        flushing: messages up to here are none to be flushed any more; see `flush`.
         summary: the running summary.
         summaries: the entries that it does not cover.
-        facets: block states.
+        facets: block states, and summary entries that left their list.
+        flush: bring messages up to `flushing` and the entries into long-term memory, by jobs; otherwise it has them from
+            elsewhere.
+        pruned: messages that long-term memory is not to have even so.
     """
 
     entries: tuple[Entry, ...]
@@ -122,6 +125,8 @@ class Adopt(msgspec.Struct, frozen=True):
     summary: Summary | None
     summaries: tuple[Summary, ...]
     facets: tuple[Facet, ...]
+    flush: bool = False
+    pruned: tuple[int, ...] = ()
 
 
 class SummaryReady(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from remora.actors.fusion import Ranked, fuse
 from remora.config import RecallConfig
 from remora.messages import sound_text
 from remora.models.ports import Embedder, embed_texts
-from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope
+from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope, Vector
 
 __all__ = ["Memory", "Recall"]
 
@@ -144,6 +144,14 @@ class Recall:
         """
         rows = await (await self._store()).rows(user, scope)
         return [_memory(row, 0.0, {}) for row in rows if row.memory_type != BLOCK_TYPE]
+
+    async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
+        """The rows themselves with their vectors, shape (rows, dimension); None where nothing is embedded.
+
+        Raises:
+            LongTermError: the store failed.
+        """
+        return await (await self._store()).embedded_rows(user, scope)
 
     def written(self, user: str) -> None:
         """Something of the user's was written, or may have been: no result from before it is served any more (S4.39)."""

@@ -57,22 +57,26 @@ from remora.messages import ChatDict, Entry, Receipt
 from remora.runtime.actor import Missing, Turn
 from remora.runtime.log import Job, JobDone
 from remora.storage.records import (
+    ENTRY_FACET,
     Appended,
     BlocksSpec,
     Cleared,
     Dropped,
     EarlierBuffer,
     EntryFlushSpec,
+    Facet,
     FacetsChanged,
     FlushSpec,
     FlushStarted,
     FoldStarted,
     IdLookup,
+    JobsStarted,
     KeyLookup,
     Marks,
     Opened,
     OriginalAppend,
     PastLookup,
+    Pruned,
     Restated,
     SessionImage,
     Summarized,
@@ -86,6 +90,9 @@ __all__ = ["BLOCKS_LANE", "FLUSH_LANE", "SUMMARIZE_LANE", "SessionBehavior"]
 SUMMARIZE_LANE = "summarize"
 FLUSH_LANE = "flush"
 BLOCKS_LANE = "blocks"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 
 
 class SessionBehavior:
@@ -284,7 +291,7 @@ class SessionBehavior:
     def _leaving(self, state: SessionState, after: Marks, flushing: int, through: int) -> tuple[Job, ...]:
         """The jobs of messages that leave the buffer: to long-term memory, and past the memory blocks."""
         jobs = [self._flush_job(state, flushing + 1, after.flushing)] if after.flushing > flushing else []
-        if self._blocks:
+        if self._blocks and through:
             id_ = f"{BLOCKS_LANE}-{state.sid}-{after.generation}-{through}"
             jobs.append(Job(id_, BLOCKS_LANE, state.key, BlocksSpec(state.sid, through)))
         return tuple(jobs)
@@ -321,11 +328,13 @@ class SessionBehavior:
         if spec.kind == "condense":
             left = [one for one in state.summaries if one.through > spec.through]
             jobs = self._condense(state, left)
-            return Turn(True, [Summarized(state.sid, state.marks, summary, result.job, at_seq, jobs=jobs)], jobs=jobs)
+            condensed = Summarized(state.sid, state.marks, summary, result.job, at_seq, jobs=jobs)
+            return Turn(True, [condensed, *_left_entries(state.sid, jobs)], jobs=jobs)
         marks = msgspec.structs.replace(state.marks, summarized=state.marks.folding)
         entry = spec.kind == "entry"
         jobs = () if state.condensing or not entry else self._condense(state, [*state.summaries, summary])
         records: list[Any] = [Summarized(state.sid, marks, summary, result.job, at_seq, entry, jobs)]
+        records.extend(_left_entries(state.sid, jobs))
         live = state.entries[state.pending :]
         if state.policy.due(state.live_tokens, len(live)):
             fold = self._fold(state, live, marks)
@@ -401,8 +410,13 @@ class SessionBehavior:
         # What is cleared is not flushed later: long-term memory has what was folded or handed over before.
         marks = Marks(state.marks.generation + 1, last, last, max(state.marks.flushing, last), last)
         cancelled = self._jobs_under_way(state)
-        records = [Cleared(state.sid, marks, cancelled, last), *self._unseen(state, last)]
+        unflushed = self._withheld(state, state.marks.flushing + 1, last)
+        records = [Cleared(state.sid, marks, cancelled, last), *unflushed, *self._unseen(state, last)]
         return Turn(len(state.entries), records, cancel=cancelled)
+
+    def _withheld(self, state: SessionState, first: int, last: int) -> tuple[Pruned, ...]:
+        """That long-term memory is never to have messages `first`…`last`: the flush mark, which passes them, does not say so."""
+        return (Pruned(state.key, tuple(range(first, last + 1))),) if first <= last else ()
 
     def _unseen(self, state: SessionState, through: int) -> list[FacetsChanged]:
         """What left the buffer up to `through` without a job is not for memory blocks, not even for one that comes later."""
@@ -500,6 +514,7 @@ class SessionBehavior:
         if summary is not None:
             summary = msgspec.structs.replace(summary, first=min(1, last), through=last)
         records.append(Restated(state.sid, marks, last, (), summary, (), cancelled, ()))
+        records.extend(self._withheld(state, state.marks.flushing + 1, last))
         records.extend(self._unseen(state, last))
         if entries:
             records.append(Appended(state.sid, entries, None))
@@ -521,4 +536,24 @@ class SessionBehavior:
         ]
         if message.facets:
             records.append(FacetsChanged(state.sid, message.facets))
-        return Turn(last, records, size=sum(entry.size for entry in message.entries))
+        if message.pruned:
+            records.append(Pruned(state.key, message.pruned))
+        jobs: tuple[Job, ...] = ()
+        if not message.flush:
+            records.extend(self._withheld(state, 1, flushing))  # what has them knows them by another name
+        else:
+            jobs = self._leaving(state, marks, 0, message.front)
+            if self._flushes:
+                jobs = (*jobs, *(self._entry_job(state, facet) for facet in message.facets if facet.kind == ENTRY_FACET))
+            records.append(JobsStarted(state.sid, jobs))
+        return Turn(last, records, jobs=jobs, size=sum(entry.size for entry in message.entries))
+
+    def _entry_job(self, state: SessionState, facet: Facet) -> Job:
+        spec = msgspec.structs.replace(_decode_entry(facet.value), sid=state.sid)
+        return Job(f"entry-{state.sid}-0-{facet.name}", FLUSH_LANE, state.key, spec)
+
+
+def _left_entries(sid: int, jobs: Sequence[Job]) -> tuple[FacetsChanged, ...]:
+    """What the journal keeps of summary entries that leave their list, so that long-term memory can be rebuilt."""
+    left = tuple(job.payload for job in jobs if isinstance(job.payload, EntryFlushSpec))
+    return (FacetsChanged(sid, tuple(Facet(ENTRY_FACET, str(one.entry.through), _encode(one)) for one in left)),) if left else ()

@@ -22,6 +22,7 @@ from remora.storage.records import (
     JobsStarted,
     Marks,
     Opened,
+    Pruned,
     Restated,
     SessionImage,
     Summarized,
@@ -180,7 +181,7 @@ def apply(state: SessionState, record: Any) -> None:
             _count_pending(state)
         case FlushStarted(marks=marks):
             state.marks = marks
-        case JobDone() | JobsStarted():
+        case JobDone() | JobsStarted() | Pruned():
             pass
         case Dropped(marks=marks):
             state.marks = marks

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from remora.actors.user_protocol import (
+    AdoptUser,
     CleanUp,
     Found,
     Grant,
@@ -142,6 +143,8 @@ class UserBehavior:
                 return self._remember(state, message)
             case PruneNow():
                 return self._prune(state, message)
+            case AdoptUser():
+                return self._adopt(state, message)
             case Grant():
                 return self._grant(state, message)
             case GrantsOf():
@@ -242,6 +245,19 @@ class UserBehavior:
         job, counter = self._job(state, PRUNE_LANE, spec)
         records = [*self._opening(state), FacetsChanged(state.sid, (counter,)), JobsStarted(state.sid, (job,))]
         return Turn(job.id, records, jobs=(job,))
+
+    def _adopt(self, state: UserState, message: AdoptUser) -> Turn:
+        kept: dict[str, Mapping[str, Any]] = {"access": state.accesses, "synopsis": state.parts, "grant": state.grants}
+        put = [one for one in message.facets if one.kind in kept and one.name not in kept[one.kind]]
+        learned = self._learn(state, message.items) if message.items else Turn()
+        remembered = self._remember(state, Remember(message.memories))
+        opened = [one for one in (*learned.records, *remembered.records) if isinstance(one, Opened)]
+        records: list[Any] = [one for one in (*learned.records, *remembered.records) if not isinstance(one, Opened)]
+        if put:
+            records.append(FacetsChanged(state.sid, tuple(put)))
+        if records:
+            records = [*(opened[:1] or self._opening(state)), *records]
+        return Turn(None, records, jobs=remembered.jobs, size=learned.size + remembered.size + _size(put))
 
     # -- synopsis -----------------------------------------------------------------------------------------------------
 

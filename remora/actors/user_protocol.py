@@ -11,9 +11,10 @@ import msgspec
 
 from remora.actors.working import WorkingItem
 from remora.storage.ports import Vector
-from remora.storage.records import MemoryItem
+from remora.storage.records import Facet, MemoryItem
 
 __all__ = [
+    "AdoptUser",
     "CleanUp",
     "Found",
     "Grant",
@@ -92,6 +93,20 @@ class Remembering(msgspec.Struct, frozen=True):
 
     ids: tuple[str, ...]
     job: str
+
+
+class AdoptUser(msgspec.Struct, frozen=True):
+    """Take over what a user had elsewhere (S4.37). What is there already stays as it is. Replies nothing.
+
+    Attributes:
+        memories: what was recorded on purpose; a job makes it searchable.
+        items: working memory, with vectors of this runtime's embedder.
+        facets: figures of access, halves of a synopsis, grants.
+    """
+
+    memories: tuple[MemoryItem, ...]
+    items: tuple[WorkingItem, ...]
+    facets: tuple[Facet, ...]
 
 
 class Touch(msgspec.Struct, frozen=True):

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, overload
 import msgspec
 
 from remora.errors import InvalidInput
+from remora.models.ports import Embedder, embed_texts
 
 if TYPE_CHECKING:  # loaded when the first item comes
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["WorkingItem", "WorkingMemory"]
+__all__ = ["WorkingItem", "WorkingMemory", "embedded_anew"]
 
 _FIRST_ROWS = 8
 _SLOTS = 8 + 64  # bytes an item takes in a deque and, about, in a set (27 to 107, by how full the set is)
@@ -53,6 +54,18 @@ class WorkingItem(msgspec.Struct, frozen=True, gc=False):
     at_us: int
     tokens: int
     vector: bytes
+
+
+async def embedded_anew(embedder: Embedder, items: Sequence[WorkingItem]) -> tuple[WorkingItem, ...]:
+    """The items with vectors of `embedder`.
+
+    Raises:
+        ModelError: it failed.
+    """
+    vectors = await embed_texts(embedder, [item.text for item in items])
+    return tuple(
+        msgspec.structs.replace(item, vector=vector.astype("<f4").tobytes()) for item, vector in zip(items, vectors, strict=True)
+    )
 
 
 class WorkingMemory:

@@ -27,6 +27,7 @@ __all__ = [
     "as_chat_model",
     "as_embedder",
     "embed_texts",
+    "embedder_name",
 ]
 
 
@@ -170,6 +171,11 @@ def as_embedder(embedder: EmbedderLike, *, dimension: int) -> Embedder:
     if not callable(embedder):
         raise ConfigError(f"embedder must have an async embed(texts), name and dimension, not {type(embedder).__name__}")
     return _CallableEmbedder(embedder, dimension)
+
+
+def embedder_name(embedder: Embedder | None) -> str:
+    """What is kept beside vectors, to tell those of different embedders apart: name and dimension; ``none/0`` for no embedder."""
+    return "none/0" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
 async def embed_texts(embedder: Embedder, texts: Sequence[str]) -> npt.NDArray[np.float32]:

@@ -18,9 +18,11 @@ from remora.identity import key_digest, validated_id
 from remora.messages import Entry, Message, MessageLike, Receipt
 from remora.runtime.buffer_handle import BufferVerbs
 from remora.runtime.encoding import batch_of, encoded_entries
+from remora.runtime.exporting import exported_session
 from remora.runtime.long_term_handle import touched
 from remora.storage.ports import FoldFigures, earlier_buffer
 from remora.storage.records import Summary
+from remora.storage.transfer import SessionExport
 
 __all__ = ["Session", "SessionStatistics"]
 
@@ -203,6 +205,20 @@ class Session(BufferVerbs):
             flushed=min(view.marks.flushing, view.last_seq),
             restated=view.marks.generation,
         )
+
+    async def export(self) -> SessionExport:
+        """The whole session as plain data, its past and the states of its memory blocks included (S3.28, S4.36).
+
+        `User.import_session` makes a session of it again, here or elsewhere. Its messages are numbered from 1 without gaps: what
+        was deleted or rewound is left out. Idempotency keys are left out as well.
+
+        Raises:
+            InvalidInput: the session has no messages.
+        """
+        exported = await exported_session(self._services, self.key)
+        if exported is None:
+            raise InvalidInput(f"the session {self.key.session} has no messages")
+        return exported
 
     async def settle(self) -> None:
         """Wait until this session's background work (folds, flushes) is done: for tests, scripts and shutdown.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from remora.actors.planner import Planner
 from remora.actors.recall import Recall
 from remora.config import Config
+from remora.identity import SessionKey
 from remora.messages import ChatDict
 from remora.models.cache import CachingEmbedder
 from remora.runtime.clock import Clock
@@ -50,6 +51,10 @@ class Services(Protocol):
     @property
     def recall(self) -> Recall | None:
         """Search in long-term memory."""
+        ...
+
+    def indexed_blocks(self, key: SessionKey) -> Collection[str]:
+        """Names of the session's memory blocks whose rows are in long-term memory, so that they can be made again."""
         ...
 
     @property

@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from remora.actors.recall import Memory
 from remora.actors.user_protocol import Grant, GrantsOf, Right
 from remora.errors import InvalidInput, NotGranted
-from remora.identity import UserKey, validated_id
+from remora.identity import SHARED_PREFIX, UserKey, validated_id
 from remora.runtime.long_term_handle import LongTermHandle, MemoryLike, recording
 from remora.runtime.services import Services
 
 __all__ = ["SharedMember", "SharedScope"]
 
-_PREFIX = "\x1fshared/"  # a control character, which no user's id may hold
 _READ: tuple[Right, ...] = ("read", "write", "own")
 _WRITE: tuple[Right, ...] = ("write", "own")
 
@@ -53,7 +52,7 @@ class SharedMember:
 
     def __init__(self, services: Services, scope: str, who: str) -> None:
         self._services = services
-        self._key = UserKey(_PREFIX + scope)
+        self._key = UserKey(SHARED_PREFIX + scope)
         self._members = LongTermHandle(services, self._key.user)
         self._mine = LongTermHandle(services, self._key.user, who)
         self.scope = scope

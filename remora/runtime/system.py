@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import msgspec
 from remora.actors.block_jobs import BlocksHandler
 from remora.actors.block_state import BlockSet, checked
 from remora.actors.block_view import BlockView
-from remora.actors.blocks import BlockServices, BlocksLike
+from remora.actors.blocks import BlockServices, BlocksLike, block_name
 from remora.actors.cleanup import FifoCleanup
 from remora.actors.jobs import FlushHandler, SummarizeHandler
 from remora.actors.kinds import ByKind
@@ -35,8 +35,9 @@ from remora.actors.summary import DEFAULT_PROMPT, ChatSummarizer
 from remora.actors.synopsis import SynopsisHandler
 from remora.actors.user import PRUNE_LANE, RECORD_LANE, SYNOPSIS_LANE, UserBehavior
 from remora.actors.user_protocol import Found, InspectUser, PruneNow, ReadSynopsis, SearchWorking, Synopsis, UserView
+from remora.actors.vector_block import VectorMemoryBlock
 from remora.config import Config
-from remora.errors import ConfigError, EmbedderChanged, ReentrantAsk, RuntimeClosed, StorageError
+from remora.errors import ConfigError, ReentrantAsk, RuntimeClosed, StorageError
 from remora.identity import SessionKey, UserKey, validated_id
 from remora.logs import get_logger
 from remora.messages import ChatDict, MessageLike, encode_message, sound_text
@@ -53,6 +54,7 @@ from remora.models.ports import (
     as_chat_model,
     as_embedder,
     embed_texts,
+    embedder_name,
 )
 from remora.runtime.actor import Turn
 from remora.runtime.clock import Clock, SystemClock
@@ -61,9 +63,11 @@ from remora.runtime.directory import Directory, DirectoryLimits, DirectoryStatis
 from remora.runtime.handles import Session
 from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, LogStatistics
+from remora.runtime.reembed import InUse, Leftover, Place, Reembedding, ReembedProgress, RowsAnew, in_use, place_of, swept
 from remora.runtime.schedule import Schedule, TaskStatistics
 from remora.runtime.shared import SharedScope
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor, SupervisorStatistics
+from remora.runtime.transfer_verbs import TransferVerbs
 from remora.runtime.user_handle import User
 from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
@@ -109,7 +113,7 @@ class _Parts(msgspec.Struct):
     meters: tuple[CompressionMeter, ...]
 
 
-class Runtime:
+class Runtime(TransferVerbs):
     """Conversation memory for one process: ``async with Runtime("memory/") as runtime: …``.
 
     Args:
@@ -129,6 +133,7 @@ class Runtime:
             all sessions, or a function of the session's key that gives the same ones each time.
         redact: goes over every text of a message before the journal sees it; where it raises, the message is refused (S4.43).
         redact_long_term: goes over what is left before long-term memory sees it.
+        reembed: where another embedder made long-term memory, make it anew from the journal, in the background (`reembedding`).
         scorer: says from 0 to 1 what a chat message is worth keeping (S4.35); `importance.score_messages` decides otherwise.
         journal: a journal of your own instead of the embedded SQLite (S1.02, S3.26): an object that follows
             `remora.storage.ports.Journal`, or an async callable that opens one. The runtime closes it on leaving; the directory
@@ -155,6 +160,7 @@ class Runtime:
         blocks: BlocksLike | None = None,
         redact: Callable[[str], str] | None = None,
         redact_long_term: Callable[[str], str] | None = None,
+        reembed: bool = False,
         scorer: Callable[[ChatDict], float] | None = None,
         journal: JournalLike | None = None,
         clock: Clock | None = None,
@@ -192,7 +198,11 @@ class Runtime:
         self._store_lock = anyio.Lock()
         self._embedder: Embedder | None = None
         self._cached_embedder: CachingEmbedder | None = None
-        self._shards = 0
+        if reembed and not config.long_term.enabled:
+            raise ConfigError("there is no long-term memory to make anew: long_term.enabled is false", key="long_term.enabled")
+        self._reembed = reembed
+        self._reembedding: Reembedding | None = None
+        self._in_use: InUse | None = None
         self._grown: set[str] = set()
         self._closers: list[Any] = []
         self._lifetime: Any = None
@@ -288,6 +298,13 @@ class Runtime:
     def embedder(self) -> CachingEmbedder | None:
         """The embedder, which keeps the vectors of the texts last asked for; None where there is none."""
         return self._cached_embedder
+
+    def indexed_blocks(self, key: SessionKey) -> Collection[str]:
+        """Names of the session's memory blocks whose rows are in long-term memory, so that they can be made again."""
+        if self._blocks is None:
+            return ()
+        blocks = self._blocks(key) if callable(self._blocks) else self._blocks
+        return {block_name(one) for one in blocks if isinstance(one, VectorMemoryBlock) and one.vector_store is None}
 
     @property
     def clock(self) -> Clock:
@@ -406,7 +423,12 @@ class Runtime:
         if self._embedder is not None:
             self._cached_embedder = CachingEmbedder(self._embedder, size=config.working.embedding_cache)
         if long_term:
-            await self._check_settings(journal)
+            self._in_use = await in_use(
+                journal, self._long_term_base, embedder=embedder_name(self._embedder), shards=config.long_term.shards,
+                reembed=self._reembed, directory=self._directory,
+            )  # fmt: skip
+            if self._in_use.whole:
+                await self._sweep(journal)
         recount = None
         named = _counter_name(counter)
         if await journal.setting("counter", named) != named:
@@ -420,7 +442,7 @@ class Runtime:
         max_working_bytes = int(config.working.max_memory_mb * (1 << 20))
         users = UserBehavior(
             self._embedder.dimension if self._embedder else None,
-            embedder=_embedder_name(self._embedder),
+            embedder=embedder_name(self._embedder),
             max_bytes=max_working_bytes,
             identity_ttl=config.synopsis.identity_ttl,
             context_ttl=config.synopsis.context_ttl,
@@ -476,6 +498,9 @@ class Runtime:
                 journal, self.long_term, self._embedder, redact=self._redact_long_term, written=self._written, users=writers
             )
             supervisor.add_lane(Lane(RECORD_LANE, record, concurrency=concurrency.flush_concurrency, retry=retry))
+            assert self._in_use is not None
+            if not self._in_use.whole:
+                self._reembedding = self._make_reembedding(journal, directory, flush, record, retry)
 
             async def look_at_user(key: UserKey) -> UserView:
                 view: UserView = await directory.tell(key, InspectUser(), use=False)
@@ -545,6 +570,8 @@ class Runtime:
         parts.schedule.start(tasks)
         if parts.recall is not None:
             tasks.start_soon(self._flush_tails, name="remora.tails")
+        if self._reembedding is not None:
+            tasks.start_soon(self._reembedding.run, name="remora.reembed")
 
     def _policy(self, key: SessionKey) -> BufferPolicy:
         chosen = self._policies if isinstance(self._policies, (BufferPolicy, BufferPreset)) else self._policies(key)
@@ -598,17 +625,6 @@ class Runtime:
         found: Embedder = embedder
         return found
 
-    async def _check_settings(self, journal: Journal) -> None:
-        """What was fixed when the directory was made must still hold."""
-        wanted = _embedder_name(self._embedder)
-        found = await journal.setting("embedder", wanted)
-        if found != wanted:
-            raise EmbedderChanged(
-                f"long-term memory in {self._directory} was embedded by {found}, not by {wanted}: vectors of two models cannot "
-                f"be compared. Configure {found} again, or set long_term.enabled to false, or use another directory"
-            )
-        self._shards = int(await journal.setting("shards", str(self._config.long_term.shards)) or 0)
-
     def _limits(self) -> DirectoryLimits:
         mailbox, activation = self._config.mailbox, self._config.activation
         return DirectoryLimits(
@@ -637,16 +653,70 @@ class Runtime:
             async with self._store_lock:
                 if self._store is None:
                     assert self._tasks is not None
-                    tasks = self._tasks
-                    uri = self._config.long_term.uri.reveal()
-                    store = await LanceStore.open(
-                        None if self._directory is None else uri or self._directory / "longterm",
-                        dimension=self._embedder.dimension if self._embedder else None,
-                        config=msgspec.structs.replace(self._config.long_term, shards=self._shards),
-                    )
+                    assert self._in_use is not None
+                    tasks, used = self._tasks, self._in_use
+                    store = await self._open_store(used.name, self._embedder.dimension if self._embedder else None, used.shards)
                     self._store = store
                     tasks.start_soon(store.run, name="remora.longterm.writer")
         return self._store
+
+    @property
+    def _long_term_base(self) -> Place | None:
+        """The memory directory, or another address where LanceDB lives; None where nothing is kept, or in a store of its own."""
+        elsewhere = self._directory is None or self._given_store is not None
+        return None if elsewhere else self._config.long_term.uri.reveal() or self._directory
+
+    async def _open_store(self, name: str, dimension: int | None, shards: int) -> LanceStore:
+        base = self._long_term_base
+        config = msgspec.structs.replace(self._config.long_term, shards=shards)
+        return await LanceStore.open(None if base is None else place_of(base, name), dimension=dimension, config=config)
+
+    async def _sweep(self, journal: Journal) -> None:
+        try:
+            await swept(journal, self._long_term_base, LanceStore.erase)
+        except (OSError, StorageError):
+            _logger.exception("leftovers_not_removed")  # the next start does it
+
+    def _make_reembedding(
+        self, journal: Journal, directory: Directory, flush: FlushHandler, record: RecordHandler, retry: RetryPolicy
+    ) -> Reembedding:
+        assert self._in_use is not None
+        flush.merging = True
+
+        async def open_old(one: Leftover) -> LanceStore:
+            return await self._open_store(one.name, one.dimension, one.shards)
+
+        leftovers = self._in_use.leftovers if self._long_term_base is not None else ()
+        rows = RowsAnew(journal, directory, flush, record, self._embedder, leftovers, open_old)
+
+        async def complete() -> None:
+            flush.merging = False
+            await rows.aclose()
+            await self._sweep(journal)
+
+        return Reembedding(
+            journal, session=rows.of_session, user=rows.of_user, complete=complete, clock=self._clock, retry=retry, rng=self._rng,
+            concurrency=self._config.supervisor.flush_concurrency,
+        )  # fmt: skip
+
+    @property
+    def reembedding(self) -> ReembedProgress | None:
+        """How far long-term memory is made anew for another embedder; None when nothing of that is left to be done."""
+        return None if self._reembedding is None or self._reembedding.over else self._reembedding.progress
+
+    async def reembedded(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Return when long-term memory is whole: at once, but where it is made anew for another embedder.
+
+        Args:
+            progress: told how many messages are done, of how many.
+
+        Raises:
+            RuntimeClosed: the runtime closed before; the next start goes on.
+            StorageError, ModelError: what failed again and again; the next start goes on.
+        """
+        _ = self._open
+        if self._reembedding is not None:
+            await self._reembedding.wait(progress)
 
     async def _warm(self) -> None:
         """Load LanceDB and the embedder before anybody talks: importing them holds the interpreter for half a second."""
@@ -757,10 +827,6 @@ class Runtime:
             parts.schedule.statistics(),
             {meter.name: meter.statistics() for meter in parts.meters},
         )
-
-
-def _embedder_name(embedder: Embedder | None) -> str:
-    return "none/0" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
 def _counter_name(counter: TokenCounter) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -20,9 +21,12 @@ from remora.messages import MessageLike, Receipt, sound_text
 from remora.models.cache import CachingEmbedder
 from remora.models.ports import embed_texts
 from remora.runtime.handles import Session
+from remora.runtime.importing import imported_session
 from remora.runtime.long_term_handle import Agent, LongTermHandle, gathered, prune_message, recording
 from remora.runtime.services import Services
+from remora.storage.arrow import memory_table
 from remora.storage.ports import SessionListing
+from remora.storage.transfer import SessionExport
 
 __all__ = ["User", "UserStatistics", "WorkingHit"]
 
@@ -106,6 +110,45 @@ class User(LongTermHandle):
     async def sessions(self) -> Sequence[SessionListing]:
         """The user's sessions, the one with the newest message last."""
         return await self._services.journal.sessions(self.id)
+
+    async def import_session(self, export: SessionExport, *, session: str | None = None) -> Session:
+        """Begin a session of this user as what `Session.export` gave, whoever's it was (S3.28); returns the handle.
+
+        Sizes are counted, and what long-term memory had of it is embedded, by this runtime's own models; `settle` waits for that.
+
+        Args:
+            export: the session.
+            session: the new one's id; as it was otherwise.
+
+        Raises:
+            InvalidId: `session` cannot name a session.
+            InvalidInput: the session has messages already, or the export does not hold together; nothing was written.
+            InvalidMessage, RedactionFailed: see `Session.append`; nothing was written.
+            MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
+        """
+        taken = self.session(export.session if session is None else session)
+        await imported_session(self._services, export, taken.key)
+        return taken
+
+    async def export_arrow(self, *, types: str | Iterable[str] | None = None) -> Any:
+        """The user's rows in long-term memory as a `pyarrow.Table`, oldest first (S2.17).
+
+        Its columns are id, user_id, session_id (null for none), content, embedding (null where nothing is embedded), memory_type,
+        importance, created_at, accessed_at (null for never) and access_count.
+
+        Args:
+            types: rows of these memory types; all otherwise.
+
+        Raises:
+            InvalidInput: an unknown memory type, or long-term memory is switched off.
+            LongTermError: long-term memory failed.
+        """
+        scope = self._scope(types, None, None)
+        rows, vectors = await self._recall.embedded_rows(self.id, scope)
+        accesses = (await self.inspect()).accesses
+        embedder = self._services.embedder
+        dimension = embedder.dimension if embedder is not None else 0
+        return await anyio.to_thread.run_sync(lambda: memory_table(rows, vectors, accesses, dimension=dimension))
 
     # -- long-term memory (what else there is of it: `LongTermHandle`) ------------------------------------------------
 

@@ -11,7 +11,7 @@ from remora.errors import JournalDamaged
 from remora.identity import SessionKey, UserKey
 from remora.messages import Entry, decode_chat
 from remora.runtime.log import Job
-from remora.storage.records import HOT_KEYS, Facet, Marks, SessionImage, Spec, Summary, UserImage
+from remora.storage.records import ENTRY_FACET, HOT_KEYS, Facet, Marks, SessionImage, Spec, Summary, UserImage
 from remora.storage.rows import ROLES
 from remora.storage.schema import SEQ_BITS
 
@@ -151,7 +151,7 @@ class _Facts:
         )
         for sid, kind, name, value in await read(
             "SELECT x.sid, x.kind, x.name, x.value FROM json_each(?) AS w JOIN facets AS x ON x.sid = w.value ->> 0 "
-            "ORDER BY x.rowid",
+            f"WHERE x.kind != '{ENTRY_FACET}' ORDER BY x.rowid",
             (live,),
         ):
             self.facets.setdefault(sid, []).append(Facet(kind, name, value))

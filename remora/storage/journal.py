@@ -22,7 +22,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ from remora.storage.images import (
     summary_of,
 )
 from remora.storage.ports import FoldFigures, JournalCounts, Past, SessionListing, earlier_buffer, past_of
-from remora.storage.records import EarlierBuffer, IdLookup, KeyLookup, MemoryItem, OriginalAppend, PastLookup
+from remora.storage.records import EarlierBuffer, Facet, IdLookup, KeyLookup, MemoryItem, OriginalAppend, PastLookup
 from remora.storage.rows import INSERT_MESSAGES, Rows
 from remora.storage.schema import APPLICATION_ID, FORMAT, MIGRATIONS, SEQ_BITS
 
@@ -286,7 +286,7 @@ class SqliteJournal:
         return [MemoryItem(*row) for row in rows]
 
     async def pruned(self, key: SessionKey) -> Sequence[int]:
-        """Numbers of the messages that were taken out of long-term memory for good."""
+        """Numbers of the messages that long-term memory is not to have."""
         rows = await self._read(
             f"SELECT m.pos & {SEQ_MASK} FROM actors AS s JOIN messages AS m "
             f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {SEQ_MASK} "
@@ -294,6 +294,16 @@ class SqliteJournal:
             (key.user, key.session),
         )
         return [seq for (seq,) in rows]
+
+    async def facets(self, key: SessionKey | UserKey) -> Sequence[Facet]:
+        """All of an actor's facets, in the order in which they were first put."""
+        user, session = key if isinstance(key, SessionKey) else (key.user, "")
+        rows = await self._read(
+            "SELECT x.kind, x.name, x.value FROM actors AS s JOIN facets AS x USING (sid) WHERE s.user = ? AND s.session = ? "
+            "ORDER BY x.rowid",
+            (user, session),
+        )
+        return [Facet(*row) for row in rows]
 
     async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
         """Every actor, in a fixed order, and up to which message it is in long-term memory."""
@@ -353,6 +363,14 @@ class SqliteJournal:
             await self._read("INSERT OR IGNORE INTO settings VALUES (?, ?)", (name, value))
         rows = await self._read("SELECT value FROM settings WHERE name = ?", (name,))
         return str(rows[0][0]) if rows else None
+
+    async def change(self, settings: Mapping[str, str]) -> None:
+        """Set these settings, whatever they were, in one statement."""
+        await self._read(
+            "INSERT INTO settings (name, value) SELECT w.value ->> 0, w.value ->> 1 FROM json_each(?) AS w WHERE true "
+            "ON CONFLICT DO UPDATE SET value = excluded.value",
+            (msgspec.json.encode(list(settings.items())).decode(),),
+        )
 
     async def _read(self, sql: str, parameters: Iterable[Any] = ()) -> list[Any]:
         try:

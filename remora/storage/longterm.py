@@ -151,6 +151,26 @@ class LanceStore:
                 )
         return cls(database, schema, shards, config)
 
+    @staticmethod
+    async def erase(address: str) -> None:
+        """Drop a store's tables, where it is no directory of this machine.
+
+        Raises:
+            LongTermError: they are not known to be gone.
+        """
+        problem: str | None = None
+        try:
+            lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
+            with _mapped("erasing"):
+                database = await lancedb.connect_async(address)
+                for name in (await database.list_tables(limit=10_000)).tables:
+                    if name.startswith("mem_"):
+                        await database.drop_table(name)
+        except LongTermError as e:
+            problem = str(e).replace(address, "long_term.uri")
+        if problem is not None:
+            raise LongTermError(problem, retryable=True)  # outside of `except`: the cause quotes the address
+
     # -- writing ----------------------------------------------------------------------------------------------------
 
     async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, doubtful: bool) -> None:
@@ -321,6 +341,25 @@ class LanceStore:
             found = await shard.table.query().where(self._within(key, scope)).select(list(_COLUMNS)).to_arrow()
         rows = await anyio.to_thread.run_sync(self._memory_rows, user, found)
         return sorted(rows, key=lambda row: (row.created_us, row.session, row.seq))
+
+    async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
+        """The same with their vectors."""
+        if "vector" not in self._schema.names:
+            return await self.rows(user, scope), None
+        key = user_key(user)
+        shard = self._shards.get(self._shard_of(key))
+        found = self._schema.empty_table()
+        if shard is not None:
+            with _mapped("reading"):
+                found = await shard.table.query().where(self._within(key, scope)).select([*_COLUMNS, "vector"]).to_arrow()
+        return await anyio.to_thread.run_sync(self._with_vectors, user, found)
+
+    def _with_vectors(self, user: str, found: Any) -> tuple[Sequence[MemoryRow], Vector]:
+        rows = sorted(self._memory_rows(user, found), key=lambda row: (row.created_us, row.session, row.seq))
+        places = {id_: place for place, id_ in enumerate(found.column("id").to_pylist())}
+        flat = found.column("vector").combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        vectors: Vector = flat.reshape(len(found), self._schema.field("vector").type.list_size)
+        return rows, vectors[[places[row.id] for row in rows]]
 
     async def delete(self, user: str, ids: Sequence[str]) -> int:
         """Remove some of the user's rows; at most a thousand a commit."""

@@ -7,7 +7,7 @@ it is asked to, and what is not committed cannot be read.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -20,6 +20,7 @@ from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, LogStatistic
 from remora.storage.images import actor_key
 from remora.storage.ports import FoldFigures, JournalCounts, Past, SessionListing, earlier_buffer, past_of
 from remora.storage.records import (
+    ENTRY_FACET,
     HOT_KEYS,
     Appended,
     Cleared,
@@ -160,9 +161,11 @@ class MemoryJournal:
                     actor.removed.setdefault(seq, at_seq)
             case Flushed(sid=sid, through=through):
                 self._actors[sid].flushed = max(self._actors[sid].flushed, through)
-            case Pruned(key=key, seqs=seqs):
+            case Pruned(key=key, seqs=seqs, entries=entries):
                 if key in self._sids:
                     self._actors[self._sids[key]].pruned.update(seqs)
+                    for through in entries:
+                        self._actors[self._sids[key]].facets.pop((ENTRY_FACET, str(through)), None)
             case FacetsChanged(sid=sid, put=put, dropped=dropped):
                 facets = self._actors[sid].facets
                 facets.update(((facet.kind, facet.name), facet.value) for facet in put)
@@ -203,7 +206,8 @@ class MemoryJournal:
         actor = self._actors.get(self._sids.get(key, 0))
         sid = actor.sid if actor else self._next_sid + 1
         self._next_sid = max(self._next_sid, sid)
-        facets = tuple(Facet(kind, name, value) for (kind, name), value in actor.facets.items()) if actor else ()
+        kept = actor.facets.items() if actor else ()
+        facets = tuple(Facet(kind, name, value) for (kind, name), value in kept if kind != ENTRY_FACET)
         jobs = tuple(job for job in self._jobs.values() if job.key == key and not job.dead)
         if isinstance(key, UserKey):
             return UserImage(sid, actor is not None, facets, jobs)
@@ -280,10 +284,16 @@ class MemoryJournal:
         return [item for owner, item in self._memories.values() if owner == sid and (ids is None or item.id in ids)]
 
     async def pruned(self, key: SessionKey) -> Sequence[int]:
-        """Numbers of the messages that were taken out of long-term memory for good."""
+        """Numbers of the messages that long-term memory is not to have."""
         await anyio.lowlevel.checkpoint()
         actor = self._actors.get(self._sids.get(key, 0))
         return sorted(actor.pruned) if actor else ()
+
+    async def facets(self, key: SessionKey | UserKey) -> Sequence[Facet]:
+        """All of an actor's facets, in the order in which they were first put."""
+        await anyio.lowlevel.checkpoint()
+        actor = self._actors.get(self._sids.get(key, 0))
+        return [Facet(kind, name, value) for (kind, name), value in actor.facets.items()] if actor else ()
 
     async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
         """Every actor, and up to which message it is in long-term memory."""
@@ -336,6 +346,11 @@ class MemoryJournal:
         """Read a setting, after setting it if it never was."""
         await anyio.lowlevel.checkpoint()
         return self._settings.get(name) if value is None else self._settings.setdefault(name, value)
+
+    async def change(self, settings: Mapping[str, str]) -> None:
+        """Set these settings, whatever they were."""
+        await anyio.lowlevel.checkpoint()
+        self._settings.update(settings)
 
     async def checkpoint(self) -> None:
         """Nothing to do."""

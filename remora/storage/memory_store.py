@@ -84,6 +84,17 @@ class MemoryStore:
         rows = [one.row for one in self._within(user, scope)]
         return sorted(rows, key=lambda row: (row.created_us, row.session, row.seq))
 
+    async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
+        """The same with their vectors."""
+        rows = await self.rows(user, scope)
+        if self._dimension is None:
+            return rows, None
+        import numpy as np  # noqa: PLC0415
+
+        kept = self._users.get(user, {})
+        vectors = [kept[row.id].vector for row in rows]
+        return rows, np.array(vectors, np.float32).reshape(len(rows), self._dimension)
+
     async def delete(self, user: str, ids: Sequence[str]) -> int:
         """Remove some of the user's rows."""
         await anyio.lowlevel.checkpoint()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from remora.identity import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.log import Job, Log
-from remora.storage.records import EarlierBuffer, MemoryItem, Summary
+from remora.storage.records import EarlierBuffer, Facet, MemoryItem, Summary
 
 if TYPE_CHECKING:  # numpy is loaded by those who compute with it, at first use
     import numpy as np
@@ -136,7 +136,11 @@ class Journal(Log, Protocol):
         ...
 
     async def pruned(self, key: SessionKey) -> Sequence[int]:
-        """Numbers of the session's messages that were taken out of long-term memory for good."""
+        """Numbers of the session's messages that long-term memory is not to have."""
+        ...
+
+    async def facets(self, key: SessionKey | UserKey) -> Sequence[Facet]:
+        """All of an actor's facets, in the order in which they were first put."""
         ...
 
     async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
@@ -161,6 +165,14 @@ class Journal(Log, Protocol):
 
     async def setting(self, name: str, value: str | None = None) -> str | None:
         """Read a named setting of this journal; with `value`, set it first if it was never set."""
+        ...
+
+    async def change(self, settings: Mapping[str, str]) -> None:
+        """Set these settings, whatever they were: all at once, durably, or none (G4). An empty text means unset.
+
+        Raises:
+            StorageError: nothing is known to have changed.
+        """
         ...
 
     async def checkpoint(self) -> None:
@@ -275,6 +287,14 @@ class LongTermStore(Protocol):
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
         """All of the user's rows in `scope`, oldest first.
+
+        Raises:
+            LongTermError: they cannot be read.
+        """
+        ...
+
+    async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
+        """The same with their vectors, shape (rows, dimension); None in a store without vectors.
 
         Raises:
             LongTermError: they cannot be read.

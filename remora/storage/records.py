@@ -15,6 +15,7 @@ from remora.messages import Entry
 from remora.runtime.log import Job
 
 __all__ = [
+    "ENTRY_FACET",
     "HOT_KEYS",
     "ActorRecord",
     "Appended",
@@ -57,6 +58,13 @@ __all__ = [
 
 HOT_KEYS = 1_024
 """Idempotency keys of a session that are held in memory at most; older ones are looked up in the journal."""
+
+
+ENTRY_FACET = "entry"
+"""Kind of the facets that hold summary entries which left their list for long-term memory, by their last message (S2.04).
+
+Their value is an `EntryFlushSpec`. Long-term memory is rebuilt from them, and no actor is restored with them.
+"""
 
 
 class Marks(msgspec.Struct, frozen=True, gc=False):
@@ -351,13 +359,19 @@ class MemoriesRemoved(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """Messages of a session were taken out of long-term memory for good; the journal keeps them.
+    """Messages of a session are not in long-term memory, and never to be put there; the journal keeps them.
 
     It names the session instead of the actor's number: whoever prunes a user's memory works for the user's own actor.
+
+    Attributes:
+        key: the session.
+        seqs: the messages.
+        entries: likewise summary entries that had left their list, by their last message.
     """
 
     key: SessionKey
     seqs: tuple[int, ...]
+    entries: tuple[int, ...] = ()
 
 
 ActorRecord: TypeAlias = (
@@ -373,6 +387,7 @@ ActorRecord: TypeAlias = (
     | FacetsChanged
     | Remembered
     | MemoriesRemoved
+    | Pruned
 )
 
 

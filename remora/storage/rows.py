@@ -14,6 +14,7 @@ import msgspec
 
 from remora.runtime.log import Job, JobBuried, JobDone, JobRetried
 from remora.storage.records import (
+    ENTRY_FACET,
     Appended,
     Cleared,
     Dropped,
@@ -57,6 +58,10 @@ _REMOVE_MESSAGE = "UPDATE messages SET removed = ? WHERE pos = ? AND removed IS 
 _PRUNE_MESSAGE = (
     f"UPDATE messages SET pruned = 1 WHERE pos = ((SELECT sid FROM actors WHERE user = ? AND session = ?) << {SEQ_BITS}) + ?"
 )
+_PRUNE_ENTRY = (
+    "DELETE FROM facets WHERE sid = (SELECT sid FROM actors WHERE user = ? AND session = ?) "
+    f"AND kind = '{ENTRY_FACET}' AND name = ?"
+)
 _UPDATE_MARKS = "UPDATE actors SET generation = ?, summarized = ?, folding = ?, flushing = ?, cleared = ? WHERE sid = ?"
 _UPDATE_FLUSHED = "UPDATE actors SET flushed = max(flushed, ?) WHERE sid = ?"
 _INSERT_FOLD = (
@@ -79,6 +84,7 @@ _STATEMENTS = (
     _INSERT_ACTOR,
     _REMOVE_MESSAGE,
     _PRUNE_MESSAGE,
+    _PRUNE_ENTRY,
     _UPDATE_MARKS,
     _INSERT_FOLD,
     _UPDATE_FLUSHED,
@@ -146,8 +152,9 @@ class Rows:
                 self._start(sid, jobs)
             case Flushed(sid=sid, through=through):
                 rows[_UPDATE_FLUSHED].append((through, sid))
-            case Pruned(key=key, seqs=seqs):
+            case Pruned(key=key, seqs=seqs, entries=entries):
                 rows[_PRUNE_MESSAGE].extend((key.user, key.session, seq) for seq in seqs)
+                rows[_PRUNE_ENTRY].extend((key.user, key.session, str(through)) for through in entries)
             case FacetsChanged(sid=sid, put=put, dropped=dropped):
                 for facet in put:
                     self._put(sid, facet)

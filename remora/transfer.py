@@ -1,0 +1,7 @@
+"""What `Runtime.export` writes and `Runtime.import_` reads, as plain data (docs/export-format.md)."""
+
+from __future__ import annotations
+
+from remora.storage.transfer import FORMAT, ExportHeader, MessageExport, SessionExport, TransferReport, UserExport
+
+__all__ = ["FORMAT", "ExportHeader", "MessageExport", "SessionExport", "TransferReport", "UserExport"]
