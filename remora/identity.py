@@ -92,7 +92,7 @@ def memory_id(user: str, agent: str, content: str) -> str:
     The same words recorded twice, by a tool and by the application, say, are one memory. Lengths stand before the parts, so
     that no choice of names makes two users' ids collide.
     """
-    parts = [part.encode() for part in (user, agent, " ".join(content.split()).casefold())]
+    parts = [part.encode() for part in (user, agent, " ".join(content.split()))]
     text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
     return blake2b(text, digest_size=16, person=b"remora.memory").hexdigest()
 

@@ -10,13 +10,13 @@ result does. An assistant message does: nobody speaks with calls open, so those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from remora.messages import Entry
 
-__all__ = ["Unit", "batches", "closed_length", "cut_oldest", "cut_to_keep", "newest", "presentable", "units"]
+__all__ = ["Unit", "batches", "closed_length", "cut_oldest", "cut_to_keep", "iter_units", "newest", "presentable", "units"]
 
 
 class Unit(msgspec.Struct):
@@ -35,25 +35,26 @@ class Unit(msgspec.Struct):
     awaiting: list[str]
 
 
+def iter_units(entries: Sequence[Entry]) -> Iterator[Unit]:
+    """Partition a buffer from the front, as far as it is asked to. Only the last unit can still be waiting for results."""
+    index = 0
+    while index < len(entries):
+        head = entries[index]
+        unit = Unit(index, index + 1, head.tokens, list(head.calls))
+        index += 1
+        while unit.awaiting and index < len(entries) and entries[index].role != "assistant":
+            entry = entries[index]
+            index += 1
+            unit.end = index
+            unit.tokens += entry.tokens
+            if entry.answers in unit.awaiting:
+                unit.awaiting.remove(entry.answers)
+        yield unit
+
+
 def units(entries: Sequence[Entry]) -> list[Unit]:
-    """Partition a buffer, in order. Only the last unit can still be waiting for results that may come."""
-    found: list[Unit] = []
-    current: Unit | None = None  # a unit with calls that are open
-    for index, entry in enumerate(entries):
-        if current is not None:
-            if entry.role != "assistant":
-                current.end = index + 1
-                current.tokens += entry.tokens
-                if entry.answers in current.awaiting:
-                    current.awaiting.remove(entry.answers)
-                    if not current.awaiting:
-                        current = None
-                continue
-            current = None
-        found.append(Unit(index, index + 1, entry.tokens, list(entry.calls)))
-        if entry.calls:
-            current = found[-1]
-    return found
+    """Partition a buffer, in order."""
+    return list(iter_units(entries))
 
 
 def closed_length(entries: Sequence[Entry]) -> int:
@@ -65,29 +66,30 @@ def closed_length(entries: Sequence[Entry]) -> int:
     return len(entries)
 
 
-def _tokens(entry: Entry) -> int:
-    return entry.tokens
-
-
-def cut_to_keep(entries: Sequence[Entry], keep: int, *, weigh: Callable[[Entry], int] = _tokens) -> int:
+def cut_to_keep(entries: Sequence[Entry], keep: int, total: int, *, messages: bool = False) -> int:
     """How many entries, from the front, to fold so that what stays weighs at most `keep`, or is the last unit alone (S1.09).
 
     A unit that still waits for results is never cut, unless others speak on meanwhile until it outgrows `keep`: then
     the agent that made the calls is taken for dead, and its unit is cut like single messages, so that one orphan can
-    never block folding.
+    never block folding. What stays is not looked at: a full window costs the same whatever its size.
 
     Args:
         entries: the buffer.
-        keep: in tokens, or in whatever `weigh` says.
-        weigh: an entry's weight.
+        keep: in tokens, or in messages.
+        total: what the buffer weighs.
+        messages: weigh by number.
     """
-    parts = _divisible(entries, keep, weigh)
-    kept = 0
-    for part in reversed(parts):
-        kept += sum(weigh(entry) for entry in entries[part.start : part.end])
-        if kept > keep and part is not parts[-1]:
-            return part.end
-    return 0
+    excess, gone, end = total - keep, 0, 0
+    if excess <= 0:
+        return 0
+    for unit in iter_units(entries):
+        if unit.end == len(entries):
+            return _cut_last(entries, unit, excess - gone, keep, end, messages=messages)
+        gone += unit.end - unit.start if messages else unit.tokens
+        end = unit.end
+        if gone >= excess:
+            break
+    return end
 
 
 def cut_oldest(entries: Sequence[Entry], count: int) -> int:
@@ -96,21 +98,35 @@ def cut_oldest(entries: Sequence[Entry], count: int) -> int:
     The last unit is never folded, unless it was abandoned; see `cut_to_keep`.
     """
     end = 0
-    for part in _divisible(entries, count, lambda _: 1)[:-1]:
-        end = part.end
+    for unit in iter_units(entries):
+        if unit.end == len(entries):
+            return _cut_last(entries, unit, count - end, count, end, messages=True)
+        end = unit.end
         if end >= count:
             break
     return end
 
 
-def _divisible(entries: Sequence[Entry], keep: int, weigh: Callable[[Entry], int]) -> list[Unit]:
-    """The units, the last one cut up where the agent that made its calls is taken for dead."""
-    parts = units(entries)
-    last = parts[-1]
-    members = entries[last.start : last.end]
-    if last.awaiting and sum(weigh(entry) for entry in members) > keep and _is_abandoned(members):
-        parts[-1:] = [Unit(i, i + 1, entries[i].tokens, []) for i in range(last.start, last.end)]
-    return parts
+def _cut_last(entries: Sequence[Entry], unit: Unit, excess: int, keep: int, end: int, *, messages: bool) -> int:
+    """The cut within the last unit, if the agent that made its calls is taken for dead; in front of it otherwise."""
+    weight = unit.end - unit.start if messages else unit.tokens
+    if unit.awaiting and weight > keep and _is_abandoned(entries[unit.start : unit.end]):
+        for index in range(unit.start, unit.end - 1):
+            if excess <= 0:
+                break
+            excess -= 1 if messages else entries[index].tokens
+            end = index + 1
+    return end
+
+
+def _is_abandoned(unit: Sequence[Entry]) -> bool:
+    """Whether anything but awaited results came after the calls."""
+    wanted = list(unit[0].calls)
+    for entry in unit[1:]:
+        if entry.answers not in wanted:
+            return True
+        wanted.remove(entry.answers)
+    return False
 
 
 def batches(entries: Sequence[Entry], most_tokens: int) -> list[Sequence[Entry]]:
@@ -136,16 +152,6 @@ def newest(entries: Sequence[Entry], room: int) -> int:
             break
         start = unit.start
     return start
-
-
-def _is_abandoned(unit: Sequence[Entry]) -> bool:
-    """Whether anything but awaited results came after the calls."""
-    wanted = list(unit[0].calls)
-    for entry in unit[1:]:
-        if entry.answers not in wanted:
-            return True
-        wanted.remove(entry.answers)
-    return False
 
 
 def presentable(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], list[str], int]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
+import anyio
 import msgspec
 
 from remora.actors.buffer import batches
 from remora.actors.protocol import SessionView, SummaryReady
 from remora.actors.redaction import redacted_text
 from remora.actors.summary import shortened
-from remora.errors import ModelAnswerInvalid, ModelError
+from remora.errors import ModelAnswerInvalid, ModelError, ModelTimeout
 from remora.identity import SessionKey, row_id
 from remora.logs import get_logger
 from remora.messages import Entry, decode_chat, plain_text, sound_text, speaker_of
@@ -51,6 +52,7 @@ class SummarizeHandler:
         counter: for the summary's size.
         max_tokens: longest summary, its prefix line included.
         prefix: what the summary's system message begins with.
+        timeout_s: how long a model may take; one that hangs would hold a place that others wait for.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class SummarizeHandler:
         counter: TokenCounter,
         max_tokens: int,
         prefix: str,
+        timeout_s: float = 60.0,
     ) -> None:
         self._journal = journal
         self._look = look
@@ -72,6 +75,7 @@ class SummarizeHandler:
         self._breaker = breaker
         self._counter = counter
         self._prefix = prefix
+        self._timeout_s = timeout_s
         self._max_tokens = max(max_tokens - counter.message_overhead - counter.count(prefix), 1)
 
     async def __call__(self, attempt: Attempt) -> Verdict:
@@ -143,9 +147,12 @@ class SummarizeHandler:
         try:
             with self._breaker.guard():
                 try:
-                    return await contained(self._summarizer.summarize, previous, lines, max_tokens=self._max_tokens)
+                    with anyio.fail_after(self._timeout_s):
+                        return await contained(self._summarizer.summarize, previous, lines, max_tokens=self._max_tokens)
                 except ModelError:
                     raise
+                except TimeoutError as e:
+                    raise ModelTimeout(f"{self._summarizer.name} did not answer within {self._timeout_s:g} s") from e
                 except Exception as e:  # a plugged-in model may raise anything
                     raise ModelAnswerInvalid(f"{self._summarizer.name} failed: {type(e).__name__}: {e}") from e
         except ModelError:
@@ -213,7 +220,7 @@ class FlushHandler:
                         async with self._users.shared(key.user):
                             await self._unflush(key, spec)
                     case EntryFlushSpec():
-                        await self._add([entry_row(key, spec.entry, spec.at_us)], doubtful=doubtful)
+                        await self._flush_entry(key, spec)
                     case _:
                         raise TypeError(f"the flush lane cannot do {type(spec).__name__}")
             finally:
@@ -245,12 +252,20 @@ class FlushHandler:
         for batch in batches(mine, self._batch_tokens):
             await self._add([by_seq[entry.seq] for entry in batch], doubtful=doubtful)
 
+    async def _flush_entry(self, key: SessionKey, spec: EntryFlushSpec) -> None:
+        """Write a summary entry, unless the session went back before it meanwhile."""
+        kept = {one.name for one in await self._journal.facets(key) if one.kind == ENTRY_FACET}
+        if str(spec.entry.through) in kept:
+            # One that came back into its list, and left it again, is there already.
+            await self._add([entry_row(key, spec.entry, spec.at_us)], doubtful=True)
+
     async def _unflush(self, key: SessionKey, spec: UnflushSpec) -> None:
         """Remove messages' rows, and write those of their neighbours anew, whose windows hold the same words."""
         removed = set(spec.seqs)
         reach = range(-_NEIGHBOURS, _NEIGHBOURS + 1)
         beside = {seq + step for seq in removed for step in reach if 0 < seq + step <= spec.flushing} - removed
-        await (await self._store()).delete(key.user, [row_id(key, seq) for seq in (*removed, *beside)])
+        entries = [-seq for seq in removed]  # summary entries that ended with one of them; see `entry_row`
+        await (await self._store()).delete(key.user, [row_id(key, seq) for seq in (*removed, *beside, *entries)])
         for seq in sorted(beside):
             await self.flush(key, seq, seq, doubtful=True)
 

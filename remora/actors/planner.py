@@ -32,6 +32,7 @@ from remora.errors import LongTermError, ModelError
 from remora.identity import SessionKey
 from remora.logs import get_logger
 from remora.messages import ChatDict, Entry, decode_chat
+from remora.storage.ports import Scope
 from remora.storage.records import Summary
 from remora.tokens import TokenCounter, count_message
 
@@ -39,6 +40,8 @@ __all__ = ["Context", "Planner", "Source", "Tiers", "synopsis_text"]
 
 _logger = get_logger("remora.planner")
 _RECALL_HEAD = "Possibly relevant, from what is known of this user and earlier conversations:"
+_COMMON = Scope(agent="")  # what an agent keeps to itself is in no session's context (S4.18)
+_OFF = Source("off")
 _FRONTS = 10_000  # sessions whose last front is remembered
 
 
@@ -149,9 +152,36 @@ class Planner:
             InvalidInput: memory blocks of priority 0 do not fit.
         """
         if query is None and self._tiers.blocks is None:
-            return self._context(key, snapshot, _Gathered(), snapshot.entries, _summaries(snapshot), [], None, 0, None)
+            return self._plain(key, snapshot)
         gathered = await self._gather(key, snapshot, query, max_tokens, about, own=own)
         return await self._fit(key, snapshot, gathered, max_tokens)
+
+    def _plain(self, key: SessionKey, snapshot: Snapshot) -> Context:
+        """The conversation alone; its size is known already."""
+        summaries = _summaries(snapshot)
+        messages: list[ChatDict] = [{"role": "system", "content": one.prefix + one.text} for one in summaries]
+        messages.extend([decode_chat(entry.chat) for entry in snapshot.entries])
+        changed = snapshot.prefix_changed
+        if self._fronts and self._fronts.pop(key, 0):
+            changed = True
+        return Context(
+            messages=messages,
+            tokens=snapshot.tokens,
+            summary="\n".join([one.text for one in summaries]) if summaries else None,
+            memories=(),
+            sources={
+                "summary": _summary_source(summaries),
+                "synopsis": _OFF,
+                "working": _OFF,
+                "long_term": _OFF,
+                "recent": Source("ok", len(snapshot.entries)),
+            },
+            prefix_changed=changed,
+            pending=snapshot.pending,
+            omitted=snapshot.omitted,
+            awaiting=snapshot.awaiting,
+            orphans=snapshot.orphans,
+        )
 
     # -- gathering ----------------------------------------------------------------------------------------------------
 
@@ -178,7 +208,7 @@ class Planner:
         async def recall() -> Source:
             assert tiers.recall is not None
             assert query is not None
-            found.memories = await tiers.recall(key.user, query, k=config.recall.k, without=shown)
+            found.memories = await tiers.recall(key.user, query, k=config.recall.k, scope=_COMMON, without=shown)
             return Source("ok")
 
         async def working() -> Source:
@@ -281,8 +311,7 @@ class Planner:
         for one in summaries:
             messages.append({"role": "system", "content": one.prefix + one.text})
             tokens += one.tokens
-        if summaries:
-            sources["summary"] = Source("degraded" if any(one.degraded for one in summaries) else "ok", len(summaries))
+        sources["summary"] = _summary_source(summaries)
         messages.extend(decode_chat(entry.chat) for entry in entries)
         tokens += sum(entry.tokens for entry in entries)
         sources["recent"] = Source("ok", len(entries))
@@ -386,6 +415,12 @@ def synopsis_text(synopsis: Synopsis) -> str:
 
 def _summaries(snapshot: Snapshot) -> Sequence[Summary]:
     return (*((snapshot.summary,) if snapshot.summary else ()), *snapshot.summaries)
+
+
+def _summary_source(summaries: Sequence[Summary]) -> Source:
+    if not summaries:
+        return _OFF
+    return Source("degraded" if any(one.degraded for one in summaries) else "ok", len(summaries))
 
 
 def _recent(entries: Sequence[Entry], count: int) -> int:

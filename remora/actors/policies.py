@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -27,7 +27,7 @@ from remora.errors import InvalidInput
 from remora.identity import SessionKey
 from remora.messages import Entry
 
-__all__ = ["BufferPolicy", "BufferPreset", "Fold", "PolicyLike", "policy_of"]
+__all__ = ["BufferPolicy", "BufferPreset", "Fold", "PolicyLike", "chosen_policy", "policy_of"]
 
 Fold: TypeAlias = Literal["drop", "summary", "entry"]
 """What becomes of a folded prefix: the journal alone keeps it; it is carried on in the running summary; it makes one entry."""
@@ -60,10 +60,12 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
     overdraft_tokens: int = 60_000
 
     def __post_init__(self) -> None:
+        if self.fold not in get_args(Fold):
+            raise InvalidInput(f"a buffer policy's fold must be one of {', '.join(get_args(Fold))}, not {self.fold!r}")
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if isinstance(value, int) and value < 1:
-                raise InvalidInput(f"a buffer policy's {name} must be positive, not {value}")
+            if name != "fold" and value is not None and (type(value) is not int or value < 1):
+                raise InvalidInput(f"a buffer policy's {name} must be a positive whole number, not {value!r}")
         amounts = sum(amount is not None for amount in (self.keep_tokens, self.keep_messages, self.batch))
         triggered = self.above_tokens is not None or self.above_messages is not None
         if amounts != triggered:
@@ -92,6 +94,8 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def summary_buffer(cls, tokens: int, *, overdraft_tokens: int | None = None) -> BufferPolicy:
         """A running summary, and the newest messages: more than `tokens` are folded down to half of that (S1.08, S1.09)."""
+        if type(tokens) is not int:
+            raise InvalidInput(f"a buffer policy's tokens must be a positive whole number, not {tokens!r}")
         keep = max(tokens // 2, 1)
         return cls(above_tokens=tokens, keep_tokens=keep, overdraft_tokens=overdraft_tokens or max(3 * tokens, 1))
 
@@ -108,18 +112,14 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
             return True
         return self.above_messages is not None and count > self.above_messages
 
-    def amount(self, entries: Sequence[Entry]) -> int:
-        """How many entries, from the front, to fold; 0 when no cut is possible yet."""
+    def amount(self, entries: Sequence[Entry], tokens: int) -> int:
+        """How many entries, from the front, of a buffer of so many tokens to fold; 0 when no cut is possible yet."""
         if self.batch is not None:
             return cut_oldest(entries, self.batch)
         if self.keep_messages is not None:
-            return cut_to_keep(entries, self.keep_messages, weigh=_one)
+            return cut_to_keep(entries, self.keep_messages, len(entries), messages=True)
         assert self.keep_tokens is not None
-        return cut_to_keep(entries, self.keep_tokens)
-
-
-def _one(_: Entry) -> int:
-    return 1
+        return cut_to_keep(entries, self.keep_tokens, tokens)
 
 
 class BufferPreset(enum.Enum):
@@ -135,6 +135,20 @@ class BufferPreset(enum.Enum):
 
 PolicyLike: TypeAlias = BufferPolicy | BufferPreset | Callable[[SessionKey], "BufferPolicy | BufferPreset"]
 """One policy for all sessions, or a function that gives each session its own. It must give the same one each time."""
+
+
+def chosen_policy(given: Any, key: SessionKey | None = None) -> BufferPolicy:
+    """The policy that was given, or that a function gives to this session.
+
+    Raises:
+        InvalidInput: it is no policy; the message that asked for it was not taken.
+    """
+    found = given(key) if callable(given) and key is not None else given
+    if isinstance(found, BufferPreset):
+        return found.value
+    if isinstance(found, BufferPolicy):
+        return found
+    raise InvalidInput(f"policy must be a BufferPolicy, a BufferPreset or a function that gives one, not {found!r:.80}")
 
 
 def policy_of(config: BufferConfig) -> BufferPolicy:

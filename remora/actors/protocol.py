@@ -117,6 +117,7 @@ class Adopt(msgspec.Struct, frozen=True):
         flush: bring messages up to `flushing` and the entries into long-term memory, by jobs; otherwise it has them from
             elsewhere.
         pruned: messages that long-term memory is not to have even so.
+        cleared: messages up to here were cleared.
     """
 
     entries: tuple[Entry, ...]
@@ -127,6 +128,7 @@ class Adopt(msgspec.Struct, frozen=True):
     facets: tuple[Facet, ...]
     flush: bool = False
     pruned: tuple[int, ...] = ()
+    cleared: int = 0
 
 
 class SummaryReady(msgspec.Struct, frozen=True):

@@ -90,6 +90,7 @@ __all__ = ["BLOCKS_LANE", "FLUSH_LANE", "SUMMARIZE_LANE", "SessionBehavior"]
 SUMMARIZE_LANE = "summarize"
 FLUSH_LANE = "flush"
 BLOCKS_LANE = "blocks"
+_MOST_ANSWERS = 8  # what one turn asks for are two at most; what is left of earlier ones is of no use
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
@@ -148,6 +149,8 @@ class SessionBehavior:
 
     def supply(self, state: SessionState, query: Any, answer: Any) -> None:
         """Take what a turn missed."""
+        if len(state.answers) >= _MOST_ANSWERS:
+            state.answers.clear()
         state.answers[query] = answer
 
     # -- deciding -----------------------------------------------------------------------------------------------------
@@ -222,7 +225,7 @@ class SessionBehavior:
             if live > state.policy.overdraft_tokens:
                 expedite = (state.fold_job,)
         elif state.policy.due(live, len(state.entries) + len(entries)):
-            fold = self._fold(state, [*state.entries, *entries], state.marks)
+            fold = self._fold(state, [*state.entries, *entries], live, state.marks)
             if fold is not None:
                 records.append(fold)
                 jobs = fold.jobs
@@ -272,8 +275,8 @@ class SessionBehavior:
 
     # -- folding ------------------------------------------------------------------------------------------------------
 
-    def _fold(self, state: SessionState, live: list[Entry], marks: Marks) -> FoldStarted | Dropped | None:
-        count = state.policy.amount(live)
+    def _fold(self, state: SessionState, live: list[Entry], tokens: int, marks: Marks) -> FoldStarted | Dropped | None:
+        count = state.policy.amount(live, tokens)
         if count == 0:
             return None
         through = live[count - 1].seq
@@ -281,7 +284,7 @@ class SessionBehavior:
         if state.policy.fold == "drop":
             after = msgspec.structs.replace(marks, summarized=through, folding=through, flushing=flushing)
             jobs = self._leaving(state, after, marks.flushing, through)
-            return Dropped(state.sid, after, live[-1].seq, jobs)
+            return Dropped(state.sid, after, max(state.next_seq - 1, live[-1].seq), jobs)
         after = msgspec.structs.replace(marks, folding=through, flushing=flushing)
         kind = state.policy.fold
         spec = SummarizeSpec(state.sid, marks.generation, marks.summarized + 1, through, kind)
@@ -318,7 +321,8 @@ class SessionBehavior:
     def _summary_ready(self, state: SessionState, result: SummaryReady) -> Turn:
         spec = result.spec
         expected = state.condense_job if spec.kind == "condense" else state.fold_job
-        if result.job != expected:
+        outdated = spec.kind == "condense" and all(one.through != spec.through for one in state.summaries)
+        if result.job != expected or outdated:
             return Turn(False, [JobDone(result.job)])  # stale: the past was restated since it was asked for
         first = state.summary.first if state.summary and spec.kind != "entry" else spec.first
         summary = Summary(
@@ -337,7 +341,7 @@ class SessionBehavior:
         records.extend(_left_entries(state.sid, jobs))
         live = state.entries[state.pending :]
         if state.policy.due(state.live_tokens, len(live)):
-            fold = self._fold(state, live, marks)
+            fold = self._fold(state, live, state.live_tokens, marks)
             if fold is not None:
                 records.append(fold)
                 jobs = (*jobs, *fold.jobs)
@@ -405,7 +409,8 @@ class SessionBehavior:
 
     def _clear(self, state: SessionState) -> Turn:
         last = state.next_seq - 1
-        if not state.opened or (not state.entries and state.summary is None and not state.summaries):
+        empty = not state.entries and state.summary is None and not state.summaries
+        if not state.opened or (empty and state.marks.cleared == last):
             return Turn(0)
         # What is cleared is not flushed later: long-term memory has what was folded or handed over before.
         marks = Marks(state.marks.generation + 1, last, last, max(state.marks.flushing, last), last)
@@ -458,6 +463,8 @@ class SessionBehavior:
         if query not in state.answers:
             return Missing(query)
         earlier: EarlierBuffer = state.answers[query]
+        if not earlier.there:
+            raise InvalidInput(f"message {to} was removed; go back to one that is there")
         return self._restate(state, last - to, removed=tuple(range(to + 1, last + 1)), earlier=earlier)
 
     def _restate(
@@ -479,7 +486,7 @@ class SessionBehavior:
             notes = (WentBack(earlier.entries),)
         moved = marks.summarized if front is None else front
         flushing = max(marks.flushing, moved) if self._flushes else marks.flushing
-        cleared = min(marks.cleared, moved)
+        cleared = marks.cleared if earlier is None else earlier.cleared
         after = Marks(marks.generation + 1, moved, moved, flushing, cleared)
         jobs: tuple[Job, ...] = ()
         if moved > marks.summarized:  # a truncation: what leaves the buffer goes where folded messages go
@@ -492,11 +499,16 @@ class SessionBehavior:
         left = [entry for entry in entries if entry.seq > moved and entry.seq not in gone]
         cancelled = self._jobs_under_way(state)
         records: list[Any] = [Restated(state.sid, after, state.next_seq - 1, removed, summary, summaries, cancelled, jobs)]
+        if earlier is not None and self._flushes:
+            # Entries that left their list after it are in the list again, or of a past that is no more.
+            covered = summary.through if summary else 0
+            records.append(Pruned(state.key, (), tuple(range(covered + 1, state.next_seq))))
         if earlier is not None and (unseen := unseen_of(state.blocks.values(), 0)):  # what was cleared may be back
             clipped = joined((first, min(through, moved)) for first, through in unseen)
             records.append(FacetsChanged(state.sid, (unseen_facet(clipped),)))
-        if state.policy.due(sum(entry.tokens for entry in left), len(left)):
-            fold = self._fold(state, left, after)
+        tokens = sum(entry.tokens for entry in left)
+        if state.policy.due(tokens, len(left)):
+            fold = self._fold(state, left, tokens, after)
             if fold is not None:
                 records.append(fold)
                 jobs = (*jobs, *fold.jobs)
@@ -518,8 +530,20 @@ class SessionBehavior:
         records.extend(self._unseen(state, last))
         if entries:
             records.append(Appended(state.sid, entries, None))
+        own = message_id(self._instance, state.sid, 0)[:-1]
+        flushed = [entry.seq for entry in entries if entry.id and self._is_flushed(entry.id, own, state.marks.flushing)]
+        if flushed:  # long-term memory has them under their old numbers
+            records.append(Pruned(state.key, tuple(flushed)))
         receipt = Receipt(seqs, self._ids(state, seqs, (entry.id for entry in entries)))
         return Turn(receipt, records, cancel=cancelled, size=message.size)
+
+    def _is_flushed(self, id_: str, own: str, flushing: int) -> bool:
+        """Whether an id is that of a message of this session, and long-term memory has it."""
+        number = id_.removeprefix(own)
+        try:
+            return number != id_ and int(number, 16) <= flushing
+        except ValueError:
+            return False
 
     def _adopt(self, state: SessionState, message: Adopt) -> Turn:
         if state.opened:
@@ -528,7 +552,7 @@ class SessionBehavior:
             return Turn(0)
         last = len(message.entries)
         flushing = message.flushing if self._flushes else 0
-        marks = Marks(1, message.front, message.front, flushing, 0)
+        marks = Marks(1, message.front, message.front, flushing, message.cleared)
         records: list[Any] = [
             self._opening(state, message.entries[0].at_us),
             Appended(state.sid, message.entries, None),

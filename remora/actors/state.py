@@ -174,6 +174,7 @@ def apply(state: SessionState, record: Any) -> None:
             state.shown = prefix
         case WentBack(entries=entries):
             state.entries = list(entries)
+            state.has_ids = True  # among those that left before them there may be some
         case Opened():
             state.opened = True
         case FoldStarted(marks=marks):

@@ -10,8 +10,9 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from remora.errors import ConfigError, ModelAnswerInvalid, ModelError
+from remora.errors import ConfigError, ModelAnswerInvalid, ModelError, ModelUnavailable
 from remora.messages import ChatDict
+from remora.runtime.containment import contained
 
 if TYPE_CHECKING:  # loaded by those who compute with it, at first use
     import numpy as np
@@ -187,11 +188,15 @@ async def embed_texts(embedder: Embedder, texts: Sequence[str]) -> npt.NDArray[n
     import numpy as np  # noqa: PLC0415
 
     try:
-        vectors = np.asarray(await embedder.embed(texts), dtype=np.float32)
+        answer = await contained(embedder.embed, texts)
     except ModelError:
         raise
-    except Exception as e:
-        raise ModelAnswerInvalid(f"the embedder {embedder.name} failed: {type(e).__name__}: {e}") from e
+    except Exception as e:  # whatever a plugged-in embedder raises: it may be well again later
+        raise ModelUnavailable(f"the embedder {embedder.name} failed: {type(e).__name__}: {e}") from e
+    try:
+        vectors = np.asarray(answer, dtype=np.float32)
+    except (TypeError, ValueError) as e:
+        raise ModelAnswerInvalid(f"the embedder {embedder.name} returned no vectors: {e}") from e
     if vectors.shape != (len(texts), embedder.dimension):
         raise ModelAnswerInvalid(
             f"the embedder {embedder.name} returned shape {vectors.shape}, not {(len(texts), embedder.dimension)}"

@@ -12,12 +12,16 @@ from typing import Any, Self
 import anyio.to_thread
 import msgspec
 
+from remora.actors.block_state import adopted, unseen_facet
 from remora.actors.protocol import Adopt, Buffer, Inspect, Look, Remove, Replace, Rewind, SessionView, Truncate
+from remora.actors.redaction import redacted_text
 from remora.actors.search import lexical_scores
+from remora.actors.summary import shortened
 from remora.errors import InvalidInput, InvalidMessage
 from remora.identity import SessionKey, message_id, validated_id
-from remora.messages import ChatDict, Entry, Message, Receipt, Role, decode_chat, plain_text, restore_message
+from remora.messages import ChatDict, Entry, Message, Receipt, Role, decode_chat, plain_text, restore_message, sound_text
 from remora.models.ports import Embedder, embed_texts
+from remora.runtime.checks import checked_text, whole_number
 from remora.runtime.encoding import encoded_entries
 from remora.storage.ports import earlier_buffer
 from remora.storage.records import Summary
@@ -72,8 +76,10 @@ class BufferVerbs:
         Raises:
             InvalidInput: a negative limit.
         """
-        if limit is not None and limit < 0:
-            raise InvalidInput(f"limit must not be negative, not {limit}")
+        if limit is not None:
+            whole_number(limit, "limit")
+        if filter_metadata is not None and not isinstance(filter_metadata, Mapping):
+            raise InvalidInput(f"filter_metadata must be a dict, not {type(filter_metadata).__name__}")
         buffer = await self._look()
         entries = [entry for entry in buffer.entries if role is None or entry.role == role]
         messages = self._restored(buffer.sid, entries)
@@ -129,8 +135,8 @@ class BufferVerbs:
             InvalidInput: `k` is not positive, or meanings are asked for and there is no embedder.
             ModelError: the embedder failed.
         """
-        if k < 1:
-            raise InvalidInput(f"k must be positive, not {k}")
+        checked_text(query, "query")
+        whole_number(k, "k", low=1)
         embedder: Embedder | None = self._services.embedder
         if semantic and embedder is None:
             raise InvalidInput("there is no embedder to search by meaning with: models.embedder is none")
@@ -161,7 +167,9 @@ class BufferVerbs:
             places = (operator.index(index),) if not isinstance(index, Iterable) else tuple(map(operator.index, index))
         except TypeError as e:
             raise InvalidInput(f"a place in the buffer is an integer: {e}") from e
-        wanted = (ids,) if isinstance(ids, str) else tuple(ids)
+        if not isinstance(ids, Iterable):
+            raise InvalidInput(f"ids must be texts, not {type(ids).__name__}")
+        wanted = (ids,) if isinstance(ids, str) else tuple(checked_text(id_, "an id") for id_ in ids)
         count: int = await self._services.directory.ask(self.key, Remove(places, wanted))
         return count
 
@@ -173,8 +181,7 @@ class BufferVerbs:
         Raises:
             InvalidInput: a negative size.
         """
-        if size < 0:
-            raise InvalidInput(f"size must not be negative, not {size}")
+        whole_number(size, "size")
         count: int = await self._services.directory.ask(self.key, Truncate(size))
         return count
 
@@ -184,8 +191,9 @@ class BufferVerbs:
         What came after it leaves `history` and long-term memory; a summary that covered it gives way to the one before.
 
         Raises:
-            InvalidInput: there is no such number.
+            InvalidInput: there is no message with that number, or not any more.
         """
+        whole_number(to, "to")
         count: int = await self._services.directory.ask(self.key, Rewind(to))
         return count
 
@@ -199,7 +207,7 @@ class BufferVerbs:
             InvalidInput: that session has messages already, or this one has no message `at`.
         """
         view = await self.inspect()
-        at = view.last_seq if at is None else at
+        at = view.last_seq if at is None else whole_number(at, "at")
         if not 0 <= at <= view.last_seq:
             raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
         journal = self._services.journal
@@ -211,15 +219,18 @@ class BufferVerbs:
             return sum(1 for old in numbers if old <= seq)
 
         def summary(one: Summary) -> Summary:
-            return msgspec.structs.replace(one, first=min(one.first, 1), through=moved(one.through))
+            return msgspec.structs.replace(one, first=moved(one.first - 1) + 1, through=moved(one.through))
 
+        front, cleared = moved(earlier.front), moved(earlier.cleared)
+        facets = adopted(view.blocks, front)
         adopt = Adopt(
             entries=tuple(entry.numbered(numbers[entry.seq]) for entry in entries),
-            front=moved(earlier.front),
-            flushing=len(entries),
+            front=front,
+            flushing=moved(view.marks.flushing),
             summary=summary(earlier.summary) if earlier.summary else None,
             summaries=tuple(summary(one) for one in earlier.summaries),
-            facets=(),
+            facets=(*facets, unseen_facet(((1, front),))) if front else facets,
+            cleared=cleared,
         )
         copy = type(self)(self._services, SessionKey(self.key.user, validated_id(session, "a session id")))
         await self._services.directory.ask(copy.key, adopt)
@@ -252,21 +263,28 @@ class BufferVerbs:
         """
         if not isinstance(state, Mapping) or ("messages" not in state and strict):
             raise InvalidInput("a state must be a dict with the key messages; pass strict=False to take one without")
-        messages = state.get("messages") or []
+        messages = state.get("messages", [])
         if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
             raise InvalidMessage(f"the messages of a state must be a list, not {type(messages).__name__}")
         text = state.get("summary")
         if text is not None and not isinstance(text, str):
             raise InvalidInput(f"the summary of a state must be text, not {type(text).__name__}")
         entries = await encoded_entries(self._services, list(messages))
-        summary = None
-        if text:
-            prefix = self._services.config.buffer.summary_prefix
-            tokens = count_message(self._services.counter, {"role": "system", "content": prefix + text})
-            summary = Summary(0, prefix, text, tokens, degraded=False, model="restored")
+        summary = await self._restored_summary(text) if text else None
         size = sum(entry.size for entry in entries)
         receipt: Receipt = await self._services.directory.ask(self.key, Replace(tuple(entries), summary, size), size=size)
         return receipt
+
+    async def _restored_summary(self, text: str) -> Summary:
+        """A summary from outside: redacted like any text, and no longer than one of our own."""
+        services = self._services
+        if services.redact is not None:
+            text = redacted_text(text, services.redact)
+        prefix, counter = services.config.buffer.summary_prefix, services.counter
+        room = max(services.config.buffer.summary_tokens - counter.message_overhead - counter.count(prefix), 1)
+        text = await anyio.to_thread.run_sync(shortened, sound_text(text), room, counter)
+        tokens = count_message(counter, {"role": "system", "content": prefix + text})
+        return Summary(0, prefix, text, tokens, degraded=False, model="restored")
 
     async def to_json(self) -> str:
         """`state_dict` as JSON, with ``buffer_size``: the policy's number of messages, or None (S0.19)."""
@@ -283,7 +301,7 @@ class BufferVerbs:
         """
         try:
             state = msgspec.json.decode(text, type=dict[str, Any])
-        except msgspec.DecodeError as e:
+        except (msgspec.DecodeError, TypeError, ValueError) as e:
             raise InvalidInput(f"this is no JSON of a session: {e}") from e
         return await self.load_state_dict(state)
 

@@ -17,11 +17,13 @@ from remora.errors import InvalidInput
 from remora.identity import key_digest, validated_id
 from remora.messages import Entry, Message, MessageLike, Receipt
 from remora.runtime.buffer_handle import BufferVerbs
+from remora.runtime.checks import checked_text, whole_number
 from remora.runtime.encoding import batch_of, encoded_entries
 from remora.runtime.exporting import exported_session
 from remora.runtime.long_term_handle import touched
+from remora.runtime.services import Services
 from remora.storage.ports import FoldFigures, earlier_buffer
-from remora.storage.records import Summary
+from remora.storage.records import Facet, Summary
 from remora.storage.transfer import SessionExport
 
 __all__ = ["Session", "SessionStatistics"]
@@ -111,7 +113,8 @@ class Session(BufferVerbs):
         """What a model should see now: summary, recent messages and, with a `query`, what was recalled for it.
 
         Never waits for a model without a query (G5); with one, every other tier has a deadline, and a tier that misses
-        it is left out and named in `Context.sources`.
+        it is left out and named in `Context.sources`. Memory blocks are asked in any case; they are the application's own code, and
+        each has `context.block_timeout_s`.
 
         Args:
             query: what to recall for, usually the user's newest message.
@@ -129,24 +132,23 @@ class Session(BufferVerbs):
         """
         services = self._services
         budget = services.config.buffer.token_limit if max_tokens is None else max_tokens
-        if budget < 0:
-            raise InvalidInput(f"max_tokens must not be negative, not {budget}")
-        if query is not None and not isinstance(query, str):
-            raise InvalidInput(f"query must be text, not {type(query).__name__}")
-        snapshot: Snapshot = await services.directory.ask(self.key, Load(budget), timeout_s=timeout_s)
+        whole_number(budget, "max_tokens")
+        if query is not None:
+            checked_text(query, "query")
+        snapshot: Snapshot
         if override is not None:
-            entries = await encoded_entries(services, batch_of(override)) if override else []
+            entries = await _given(services, override)
             numbered = [entry.numbered(n) for n, entry in enumerate(entries, start=1)]
-            snapshot = _snapshot(numbered, None, (), budget, snapshot)
+            snapshot = _snapshot(numbered, None, (), budget, (await self.inspect()).blocks)
         elif at is not None:
-            last = (await self.inspect()).last_seq
-            if not 0 <= at <= last:
-                raise InvalidInput(f"a session with {last} messages has no message {at}")
+            view = await self.inspect()
+            if not 0 <= whole_number(at, "at") <= view.last_seq:
+                raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
             earlier = await earlier_buffer(services.journal, self.key, at, as_it_was=True)
-            snapshot = _snapshot(earlier.entries, earlier.summary, earlier.summaries, budget, snapshot)
-        about = None
-        if messages is not None:
-            about = await encoded_entries(services, batch_of(messages)) if messages else []
+            snapshot = _snapshot(earlier.entries, earlier.summary, earlier.summaries, budget, view.blocks)
+        else:
+            snapshot = await services.directory.ask(self.key, Load(budget), timeout_s=timeout_s)
+        about = None if messages is None else await _given(services, messages)
         context: Context = await services.planner.assemble(self.key, snapshot, query, budget, about=about, own=override is None)
         touched(services, self.key.user, context.memories)
         return context
@@ -184,7 +186,7 @@ class Session(BufferVerbs):
         if view.last_seq == 0:
             return []
         first = 1 if include_archived else view.marks.summarized + 1
-        last = view.last_seq if at is None else min(at, view.last_seq)
+        last = view.last_seq if at is None else min(whole_number(at, "at"), view.last_seq)
         entries = await self._services.journal.read(self.key, first, last, at=at)
         if len(entries) < _IN_THREAD:
             return self._restored(view.sid, entries)
@@ -229,10 +231,17 @@ class Session(BufferVerbs):
         await self._services.supervisor.settle(self.key)
 
 
+async def _given(services: Services, messages: Sequence[MessageLike]) -> list[Entry]:
+    """Messages that a caller shows instead of the conversation's; none are a list as well."""
+    if isinstance(messages, (list, tuple)) and not messages:
+        return []
+    return await encoded_entries(services, batch_of(messages))
+
+
 def _snapshot(
-    entries: Sequence[Entry], summary: Summary | None, summaries: Sequence[Summary], budget: int, now: Snapshot
+    entries: Sequence[Entry], summary: Summary | None, summaries: Sequence[Summary], budget: int, blocks: tuple[Facet, ...]
 ) -> Snapshot:
-    """What `load` shows of another buffer than the one of `now`."""
+    """What `load` shows of another buffer than the session's own."""
     tools = any(entry.calls or entry.answers for entry in entries)
     shown = select(entries, sum(entry.tokens for entry in entries), summary, summaries, budget, tools=tools)
     return Snapshot(
@@ -245,5 +254,5 @@ def _snapshot(
         awaiting=shown.awaiting,
         orphans=shown.orphans,
         prefix_changed=True,
-        blocks=now.blocks,
+        blocks=blocks,
     )

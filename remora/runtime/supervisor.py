@@ -160,6 +160,7 @@ class Supervisor:
         self._timer_event = anyio.Event()
         self._ticket = 0
         self._abandoned: Exception | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
 
     def add_lane(self, lane: Lane) -> None:
         """Register a lane; before `start`."""
@@ -191,7 +192,7 @@ class Supervisor:
             self._cancelled.add(id_)
             if scope := self._scopes.get(id_):
                 scope.cancel()
-            elif self._pull_delayed(job):
+            elif self._pull(job):
                 self._finish(job)
 
     def expedite(self, ids: Iterable[str]) -> None:
@@ -201,16 +202,23 @@ class Supervisor:
             if job is None or id_ in self._expedited:
                 continue
             self._expedited.add(id_)
+            lane = self._lanes[job.lane]
             if scope := self._scopes.get(id_):
                 scope.cancel()
-            elif self._pull_delayed(job):
-                lane = self._lanes[job.lane]
-                lane.queue.appendleft(job)
-                lane.event.set()
+            elif self._pull(job):
+                if self._tasks is not None:  # not behind those that hold every place of the lane
+                    self._tasks.start_soon(self._attempt, lane, self._known[id_], name=f"remora.{lane.name}.expedited")
+                else:
+                    lane.queue.appendleft(job)
+                    lane.event.set()
 
-    def _pull_delayed(self, job: Job) -> bool:
-        """Take a job out of its back-off; False if it is not in one."""
+    def _pull(self, job: Job) -> bool:
+        """Take a job out of its lane's queue or its back-off; False if it is in neither."""
         lane = self._lanes[job.lane]
+        queued = next((one for one in lane.queue if one.id == job.id), None)
+        if queued is not None:
+            lane.queue.remove(queued)
+            return True
         kept = [entry for entry in lane.delayed if entry[2].id != job.id]
         found = len(kept) < len(lane.delayed)
         if found:
@@ -270,6 +278,7 @@ class Supervisor:
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Start the workers; they end when the task group is cancelled, and their jobs stay in the log."""
+        self._tasks = tasks
         for lane in self._lanes.values():
             for number in range(lane.concurrency):
                 tasks.start_soon(self._work, lane, name=f"remora.{lane.name}.{number}")

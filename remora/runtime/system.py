@@ -25,7 +25,7 @@ from remora.actors.jobs import FlushHandler, SummarizeHandler
 from remora.actors.kinds import ByKind
 from remora.actors.memories import PruneHandler, RecordHandler
 from remora.actors.planner import Planner, Tiers
-from remora.actors.policies import BufferPolicy, BufferPreset, PolicyLike, policy_of
+from remora.actors.policies import PolicyLike, chosen_policy, policy_of
 from remora.actors.protocol import Flush, Inspect, SessionView
 from remora.actors.recall import Recall
 from remora.actors.redaction import validated_hook
@@ -185,6 +185,8 @@ class Runtime(TransferVerbs):
         self._redact_long_term = None if redact_long_term is None else validated_hook(redact_long_term)
         self._scorer = heuristic_score if scorer is None and config.importance.score_messages else scorer
         self._policies = policy if policy is not None else policy_of(config.buffer)
+        if not callable(self._policies):
+            self._policies = chosen_policy(self._policies)
         self._blocks: BlocksLike | None = blocks if blocks is None or callable(blocks) else checked(blocks) or None
         if journal is not None and not callable(journal) and not hasattr(journal, "hydrate"):
             raise ConfigError(f"journal must follow remora.storage.ports.Journal or open one, not {type(journal).__name__}")
@@ -437,7 +439,11 @@ class Runtime(TransferVerbs):
             # Rows hold the figures of the counter that they were written under; a budget is kept by today's (G9).
             recount = partial(count_message, counter)
         sessions = SessionBehavior(
-            self._policy, instance=journal.instance, flushes=long_term, blocks=self._blocks is not None, recount=recount
+            partial(chosen_policy, self._policies),
+            instance=journal.instance,
+            flushes=long_term,
+            blocks=self._blocks is not None,
+            recount=recount,
         )
         max_working_bytes = int(config.working.max_memory_mb * (1 << 20))
         users = UserBehavior(
@@ -472,7 +478,7 @@ class Runtime(TransferVerbs):
 
         summarize = SummarizeHandler(
             journal, look, summarizer, fallback, breaker=breaker, counter=counter,
-            max_tokens=config.buffer.summary_tokens, prefix=config.buffer.summary_prefix,
+            max_tokens=config.buffer.summary_tokens, prefix=config.buffer.summary_prefix, timeout_s=config.models.timeout_s,
         )  # fmt: skip
         concurrency = config.supervisor
         supervisor.add_lane(Lane(SUMMARIZE_LANE, summarize, concurrency=concurrency.summarize_concurrency, retry=retry))
@@ -517,7 +523,9 @@ class Runtime(TransferVerbs):
         block_view = None
         if self._blocks is not None:
             blocks = BlockSet(self._blocks, partial(self._block_services, counter, chat))
-            show = BlocksHandler(journal, directory.tell, blocks, batch_tokens=config.buffer.token_flush_size)
+            show = BlocksHandler(
+                journal, directory.tell, blocks, batch_tokens=config.buffer.token_flush_size, redact=self._redact_long_term
+            )
             # as many at once as summaries: what blocks wait for is the chat model as well
             supervisor.add_lane(Lane(BLOCKS_LANE, show, concurrency=concurrency.summarize_concurrency, retry=retry))
             block_view = BlockView(
@@ -572,10 +580,6 @@ class Runtime(TransferVerbs):
             tasks.start_soon(self._flush_tails, name="remora.tails")
         if self._reembedding is not None:
             tasks.start_soon(self._reembedding.run, name="remora.reembed")
-
-    def _policy(self, key: SessionKey) -> BufferPolicy:
-        chosen = self._policies if isinstance(self._policies, (BufferPolicy, BufferPreset)) else self._policies(key)
-        return chosen.value if isinstance(chosen, BufferPreset) else chosen
 
     def _make_counter(self) -> TokenCounter:
         tokens = self._config.tokens

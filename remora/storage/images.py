@@ -9,6 +9,7 @@ import msgspec
 
 from remora.errors import JournalDamaged
 from remora.identity import SessionKey, UserKey
+from remora.logs import get_logger
 from remora.messages import Entry, decode_chat
 from remora.runtime.log import Job
 from remora.storage.records import ENTRY_FACET, HOT_KEYS, Facet, Marks, SessionImage, Spec, Summary, UserImage
@@ -24,7 +25,7 @@ __all__ = [
     "Read",
     "actor_key",
     "entry_of",
-    "job_of",
+    "jobs_of",
     "read_images",
     "summary_of",
 ]
@@ -33,6 +34,7 @@ Read: TypeAlias = Callable[[str, Iterable[Any]], Awaitable[list[Any]]]
 """Runs one query; a transaction of its own."""
 Image: TypeAlias = SessionImage | UserImage
 
+_logger = get_logger("remora.journal")
 SEQ_MASK = (1 << SEQ_BITS) - 1
 ENTRY_COLUMNS = "m.pos, m.at_us, m.tokens, m.role, m.chat, m.meta, m.id, m.importance"
 JOB_COLUMNS = "j.id, j.lane, s.user, s.session, j.payload, j.attempts, j.not_before, j.dead, j.error"
@@ -45,8 +47,18 @@ def actor_key(user: str, session: str) -> SessionKey | UserKey:
     return SessionKey(user, session) if session else UserKey(user)
 
 
-def job_of(row: tuple[Any, ...]) -> Job:
-    """The job in a row of `JOB_COLUMNS`."""
+def jobs_of(rows: Iterable[Sequence[Any]]) -> list[Job]:
+    """The jobs in rows of `JOB_COLUMNS`; one that cannot be read stays where it is, and no other suffers for it."""
+    found = []
+    for row in rows:
+        try:
+            found.append(_job(row))
+        except msgspec.DecodeError as e:
+            _logger.error("job_unreadable", job=row[0], lane=row[1], error=str(e))
+    return found
+
+
+def _job(row: Sequence[Any]) -> Job:
     id_, lane, user, session, payload, attempts, not_before, dead, error = row
     key = actor_key(user, session)
     return Job(id_, lane, key, _decode_payload(payload), attempts, not_before, resumed=True, dead=bool(dead), error=error)
@@ -160,7 +172,7 @@ class _Facts:
             "JOIN actors AS s ON s.sid = j.sid WHERE NOT j.dead ORDER BY j.number",
             (live,),
         ):
-            self.jobs.setdefault(sid, []).append(job_of(tuple(job)))
+            self.jobs.setdefault(sid, []).extend(jobs_of([job]))
 
     def session(self, key: Hashable, sid: int, marks: Marks) -> SessionImage | Exception:
         if sid in self.damaged:

@@ -44,7 +44,7 @@ from remora.storage.images import (
     Image,
     actor_key,
     entry_of,
-    job_of,
+    jobs_of,
     read_images,
     summary_of,
 )
@@ -316,7 +316,7 @@ class SqliteJournal:
             f"SELECT {JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) WHERE j.dead = ? ORDER BY j.number",
             (int(dead),),
         )
-        return [job_of(row) for row in rows]
+        return jobs_of(rows)
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
         """A user's sessions, the one with the newest message last."""

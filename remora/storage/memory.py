@@ -75,7 +75,7 @@ class _Actor:
         ]
 
     def front(self, at_seq: int, kind: str, marks: Marks) -> None:
-        blank = Summary(marks.summarized, "", "", 0, degraded=False, model="", first=marks.summarized)
+        blank = Summary(marks.summarized, "", "", 0, degraded=False, model="", first=marks.cleared)
         self.folds.append((at_seq, kind, marks.generation, blank))
 
 

@@ -74,11 +74,13 @@ class Past(msgspec.Struct, frozen=True):
         front: messages up to here were out of the buffer.
         summary: the running summary then.
         summaries: the entries then that it did not cover.
+        cleared: messages up to here had been cleared.
     """
 
     front: int
     summary: Summary | None
     summaries: tuple[Summary, ...]
+    cleared: int = 0
 
 
 def past_of(folds: Sequence[tuple[str, int, Summary]]) -> Past:
@@ -91,7 +93,9 @@ def past_of(folds: Sequence[tuple[str, int, Summary]]) -> Past:
     summary = running[-1] if running else None
     covered = summary.through if summary else 0
     entries = tuple(one for kind, one in mine if kind == "entry" and one.through > covered)
-    return Past(max(one.through for _, one in mine), summary, entries)
+    # The rows of a front that moved hold the mark of the last clear where those of summaries hold their first message.
+    cleared = [one.first for kind, _, one in folds if kind not in {"summary", "entry"}]
+    return Past(max(one.through for _, one in mine), summary, entries, cleared[-1] if cleared else 0)
 
 
 class SessionListing(msgspec.Struct, frozen=True):
@@ -248,10 +252,23 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 async def earlier_buffer(journal: Journal, key: SessionKey, at: int, *, as_it_was: bool = False) -> EarlierBuffer:
-    """The session's buffer when message `at` was its newest; with `as_it_was`, messages removed since are there, too."""
+    """The session's buffer when message `at` was its newest; with `as_it_was`, messages removed since are there, too.
+
+    Without it, a summary that tells of messages removed since is left out, and what it covered is in the buffer again.
+    """
     past = await journal.past(key, at)
-    entries = await journal.read(key, past.front + 1, at, at=at if as_it_was else None)
-    return EarlierBuffer(past.front, past.summary, past.summaries, tuple(entries))
+    if as_it_was:
+        entries = await journal.read(key, past.front + 1, at, at=at)
+        return EarlierBuffer(past.front, past.summary, past.summaries, tuple(entries), past.cleared)
+    there = at == 0 or bool(await journal.read(key, at, at))
+    told = [one.through for one in (*((past.summary,) if past.summary else ()), *past.summaries)]
+    if told:
+        covered = max(told)
+        then = await journal.read(key, past.cleared + 1, covered, at=at)
+        if len(then) != len(await journal.read(key, past.cleared + 1, covered)):
+            past = Past(past.cleared, None, (), past.cleared)
+    entries = await journal.read(key, past.front + 1, at)
+    return EarlierBuffer(past.front, past.summary, past.summaries, tuple(entries), past.cleared, there)
 
 
 class LongTermStatistics(msgspec.Struct, frozen=True):

@@ -421,12 +421,16 @@ class EarlierBuffer(msgspec.Struct, frozen=True):
         summary: the running summary then.
         summaries: the entries then that it did not cover.
         entries: its messages.
+        cleared: messages up to here had been cleared then.
+        there: the message that was the newest then was not removed since.
     """
 
     front: int
     summary: Summary | None
     summaries: tuple[Summary, ...]
     entries: tuple[Entry, ...]
+    cleared: int = 0
+    there: bool = True
 
 
 class OriginalAppend(msgspec.Struct, frozen=True):

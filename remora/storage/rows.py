@@ -202,7 +202,7 @@ class Rows:
         self._rows[_UPDATE_MARKS].append((m.generation, m.summarized, m.folding, m.flushing, m.cleared, sid))
 
     def _front(self, sid: int, at_seq: int, kind: str, marks: Marks) -> None:
-        row = (sid, at_seq, kind, marks.generation, marks.summarized, marks.summarized, "", "", 0, 0, "", 0)
+        row = (sid, at_seq, kind, marks.generation, marks.cleared, marks.summarized, "", "", 0, 0, "", 0)
         self._rows[_INSERT_FOLD].append(row)
 
     def _summary(self, sid: int, at_seq: int, kind: str, generation: int, s: Summary) -> None:

@@ -54,7 +54,7 @@ CREATE TABLE folds (              -- each time that the front of a buffer moved 
     at_seq INTEGER NOT NULL,      -- the newest message's number at that time
     kind TEXT NOT NULL,           -- summary, entry, dropped, cleared or restated
     generation INTEGER NOT NULL,
-    first INTEGER NOT NULL,
+    first INTEGER NOT NULL,       -- of a summary; where only the front moved, the last message that was cleared
     through INTEGER NOT NULL,
     prefix TEXT NOT NULL DEFAULT '',
     text TEXT NOT NULL DEFAULT '',

@@ -24,6 +24,7 @@ from remora.actors.working import WorkingItem
 from remora.errors import InvalidInput, LongTermError
 from remora.identity import SessionKey
 from remora.messages import Entry
+from remora.storage.ports import Scope
 from remora.storage.records import Appended, Marks, SessionImage, Summary
 from remora.tokens import count_message
 from tests.harness import COUNTER, append
@@ -51,9 +52,10 @@ def tiers(
     synopsis: Synopsis | None = None,
     asked: list[Any] | None = None,
 ) -> Tiers:
-    async def recall(user: str, query: str, *, k: int, without: Collection[tuple[str, int]] = ()) -> list[Memory]:
+    async def recall(user: str, query: str, *, k: int, scope: Scope, without: Collection[tuple[str, int]] = ()) -> list[Memory]:
         if asked is not None:
             asked.append(("long_term", user, k))
+        assert scope == Scope(agent=""), "what an agent keeps to itself is in no context"
         return [one for one in memories if (one.session, one.seq) not in without][:k]
 
     async def search(user: str, session: str, query: str) -> Sequence[Found]:

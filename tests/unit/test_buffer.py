@@ -79,17 +79,19 @@ def test_orphans_never_reach_a_chat_api() -> None:
 def test_orphan_never_blocks_folding() -> None:
     """G8: a dead agent's open call holds the cut only until others have said more than is kept."""
     found = entries(user(), user(), call("a"), *(user("x" * 40) for _ in range(10)))
-    assert cut_to_keep(found, 25) > 3
+    assert cut_to_keep(found, 25, sum(e.tokens for e in found)) > 3
     patient = entries(user(), user(), call("a", "b"), result("a", "y" * 400))
-    assert cut_to_keep(patient, 25) == 2, "a call that still waits for its second result is kept whole"
+    assert cut_to_keep(patient, 25, sum(e.tokens for e in patient)) == 2, (
+        "a call that still waits for its second result is kept whole"
+    )
 
 
 def test_cut_keeps_at_most_half_or_the_last_unit() -> None:
     """S1.09: the kept tail fits, or is exactly the newest unit."""
     found = entries(user("a" * 40), user("b" * 40), user("c" * 40), user("d" * 400))
-    assert cut_to_keep(found, 25) == 3
-    assert cut_to_keep(found[:3], 25) == 1
-    assert cut_to_keep(found[3:], 25) == 0
+    assert cut_to_keep(found, 25, sum(e.tokens for e in found)) == 3
+    assert cut_to_keep(found[:3], 25, sum(e.tokens for e in found[:3])) == 1
+    assert cut_to_keep(found[3:], 25, sum(e.tokens for e in found[3:])) == 0
 
 
 message = st.one_of(
@@ -106,7 +108,7 @@ def test_no_cut_and_no_context_splits_a_pair(messages: list[dict[str, Any]], kee
     found = entries(*messages)
     assert split_tool_calls([decode_chat(e.chat) for unit in presentable(found)[0] for e in unit]) == 0
     if found:
-        cut = cut_to_keep(found, keep)
+        cut = cut_to_keep(found, keep, sum(e.tokens for e in found))
         kept = sum(e.tokens for e in found[cut:])
         assert kept <= keep or cut == 0 or len(units(found[cut:])) == 1
         everything = shown(found)
@@ -118,4 +120,4 @@ def test_no_cut_and_no_context_splits_a_pair(messages: list[dict[str, Any]], kee
 def test_stray_results_never_block_folding() -> None:
     """G8: results that answer nothing open do not keep a dead agent's call alive."""
     found = entries(user(), user(), call("a", "b"), *(result("a", "x" * 40) for _ in range(10)))
-    assert cut_to_keep(found, 25) > 3
+    assert cut_to_keep(found, 25, sum(e.tokens for e in found)) > 3
