@@ -62,6 +62,10 @@ class ByKind:
         """What an idle actor has to do before it may leave memory."""
         return self._of[type(state)].on_idle(state)
 
+    def on_close(self, state: Any) -> Any | None:
+        """What an actor had put off writing."""
+        return self._of[type(state)].on_close(state)
+
     def size(self, state: Any) -> int:
         """Bytes that the state holds."""
         return self._of[type(state)].size(state)

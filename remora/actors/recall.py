@@ -17,6 +17,8 @@ from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRo
 __all__ = ["Memory", "Recall"]
 
 _SPARE = 32  # results that are held beyond those asked for, so that `without` may take some away
+_LONGEST_KEPT = 4_096  # characters of a query whose result is kept
+_MOST_KEPT = 65_536  # characters of a result that is kept: a thousand of them are 64 MB at most
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -124,7 +126,8 @@ class Recall:
             ModelError: the embedder failed.
         """
         query = sound_text(query)
-        cache, key = self._cache, (query, k, scope)
+        cache = self._cache if len(query) <= _LONGEST_KEPT else None
+        key = (query, k, scope)
         if cache is not None:
             held = cache.get(user, key)
             if held is not None and (best := held.best(k, without)) is not None:
@@ -133,7 +136,8 @@ class Recall:
         found = await self._search(user, query, scope)
         if cache is not None:
             kept = found.memories[: k + _SPARE]
-            cache.put(user, key, _Found(kept, whole=len(kept) == len(found.memories)), version)
+            if sum(len(one.text) for one in kept) <= _MOST_KEPT:
+                cache.put(user, key, _Found(kept, whole=len(kept) == len(found.memories)), version)
         return found.best(k, without) or []
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> list[Memory]:

@@ -143,6 +143,9 @@ class SessionBehavior:
         """An idle session flushes before it leaves memory: what was said must be recallable from other sessions."""
         return Flush() if self._flushes and self._flushable(state) > state.marks.flushing else None
 
+    def on_close(self, state: SessionState) -> None:
+        """Nothing is put off: what is not flushed is found at the next start."""
+
     def apply(self, state: SessionState, record: Any) -> None:
         """Fold one record into the state."""
         apply(state, record)

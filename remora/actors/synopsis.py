@@ -18,12 +18,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import anyio
 import anyio.to_thread
 import msgspec
 
 from remora.actors.summary import refuses, shortened
 from remora.actors.user_protocol import SynopsisReady
-from remora.errors import ModelAnswerInvalid, ModelError
+from remora.errors import ModelAnswerInvalid, ModelError, ModelTimeout
 from remora.identity import UserKey
 from remora.logs import get_logger
 from remora.messages import ChatDict, decode_chat, plain_text, sound_text, speaker_of
@@ -77,6 +78,7 @@ class SynopsisHandler:
         counter: for its size.
         max_tokens: of both parts together (S2.26).
         prompt: what the model is told first; empty for `DEFAULT_PROMPT`.
+        timeout_s: how long the model may take.
     """
 
     def __init__(
@@ -90,7 +92,9 @@ class SynopsisHandler:
         counter: TokenCounter,
         max_tokens: int,
         prompt: str = "",
+        timeout_s: float = 60.0,
     ) -> None:
+        self._timeout_s = timeout_s
         self._journal = journal
         self._model = model
         self._name = "" if model is None else str(getattr(model, "name", type(model).__name__))
@@ -173,9 +177,12 @@ class SynopsisHandler:
         try:
             with self._breaker.guard():
                 try:
-                    return synopsis_parts(await contained(model.complete, self._messages(known)))
+                    with anyio.fail_after(self._timeout_s):
+                        return synopsis_parts(await contained(model.complete, self._messages(known)))
                 except ModelError:
                     raise
+                except TimeoutError as e:
+                    raise ModelTimeout(f"{self._name} did not answer within {self._timeout_s:g} s") from e
                 except Exception as e:  # a plugged-in model may raise anything
                     raise ModelAnswerInvalid(f"{self._name} failed: {type(e).__name__}: {e}") from e
         except ModelError:

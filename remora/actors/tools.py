@@ -16,6 +16,8 @@ from remora.messages import sound_text
 
 __all__ = ["MemoryTools", "Remembers"]
 
+_MOST_FOUND = 50  # memories for each keyword: a model may ask for any number
+_MOST_KEYWORDS = 20
 _logger = get_logger("remora.tools")
 _SAVE = "save_to_memory"
 _RECALL = "recall_from_memory"
@@ -173,10 +175,13 @@ class MemoryTools:
     async def _find(self, keywords: object, limit: object) -> dict[str, Any]:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InvalidInput(f"limit must be a positive number, not {limit!r}")
-        lists = await self._memory.recall_many(_texts(keywords, "keywords"), k=limit)
+        wanted = list(dict.fromkeys(_texts(keywords, "keywords")))
+        if limit > _MOST_FOUND or len(wanted) > _MOST_KEYWORDS:
+            raise InvalidInput(f"at most {_MOST_KEYWORDS} keywords and a limit of {_MOST_FOUND} are searched at once")
+        lists = await self._memory.recall_many(wanted, k=limit)
         # The best of each keyword before the second best of any; scores of two searches cannot be compared.
         found: dict[str, Memory] = {}
-        for place in range(limit):
+        for place in range(max(map(len, lists), default=0)):
             for one in lists:
                 if place < len(one):
                     found.setdefault(one[place].id, one[place])

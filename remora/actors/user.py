@@ -26,6 +26,7 @@ from remora.actors.user_protocol import (
     GrantsOf,
     InspectUser,
     Learn,
+    Outdate,
     PruneNow,
     ReadSynopsis,
     Remember,
@@ -113,6 +114,10 @@ class UserBehavior:
         overfull = state.working is not None and state.working.content_bytes > self._max_bytes
         return CleanUp(self._max_bytes) if overfull or state.pending or state.extended else None
 
+    def on_close(self, state: UserState) -> CleanUp | None:
+        """Figures of access and terms that were extended are written before the runtime closes."""
+        return self.on_idle(state)
+
     def apply(self, state: UserState, record: Any) -> None:
         """Fold one record into the state."""
         apply(state, record)
@@ -135,6 +140,8 @@ class UserBehavior:
                 return self._read_synopsis(state, message)
             case SynopsisReady():
                 return self._synopsis_ready(state, message)
+            case Outdate():
+                return self._outdate(state)
             case Touch():
                 return self._touch(state, tuple(dict.fromkeys(message.rows)), message.at_us)
             case CleanUp():
@@ -232,6 +239,9 @@ class UserBehavior:
         ids = tuple(item.id for item in items)
         if not items:
             return Turn(Remembering((), ""))
+        for item in items if state.grants else ():  # in a shared scope, who writes is checked where it is written
+            if state.grants.get(item.agent) not in {"write", "own"}:
+                raise NotGranted(f"{item.agent!r} may not write in {state.key.user!r}", scope=state.key.user, who=item.agent)
         job, counter = self._job(state, RECORD_LANE, RecordSpec(state.sid, tuple(dict.fromkeys(ids))))
         records = [
             *self._opening(state, items[0].created_us),
@@ -289,6 +299,13 @@ class UserBehavior:
             records.append(FacetsChanged(state.sid, tuple(facet("synopsis", name, part) for name, part in extended)))
         return Turn(_shown(valid, _quality(valid)), records, notes=(SynopsisShown(hit=True, extended=tuple(extended)),))
 
+    def _outdate(self, state: UserState) -> Turn:
+        """Something was taken out of the user's memory: what tells of it, or is being written, tells of it no longer."""
+        held = tuple(("synopsis", name) for name in state.parts)
+        running = (state.job,) if state.job else ()
+        records = [*([FacetsChanged(state.sid, (), held)] if held else []), *(JobDone(job) for job in running)]
+        return Turn(None, records, cancel=running)
+
     def _synopsis_ready(self, state: UserState, result: SynopsisReady) -> Turn:
         if result.job != state.job:
             return Turn(False, [JobDone(result.job)])  # stale: nobody waits for it any longer
@@ -304,6 +321,8 @@ class UserBehavior:
     def _grant(self, state: UserState, message: Grant) -> Turn:
         by, to, right = message.by, message.to, message.right
         scope = state.key.user
+        if right is None and not state.grants:
+            raise NotGranted(f"{scope!r} has no owner, so nobody has a right there to take away", scope=scope, who=by)
         grants = state.grants or {by: "own"}
         if grants.get(by) != "own":
             raise NotGranted(f"{by!r} does not own {scope!r}, so it can grant nothing there", scope=scope, who=by)

@@ -21,6 +21,7 @@ __all__ = [
     "GrantsOf",
     "InspectUser",
     "Learn",
+    "Outdate",
     "PruneNow",
     "ReadSynopsis",
     "Remember",
@@ -142,6 +143,10 @@ class ReadSynopsis(msgspec.Struct, frozen=True):
 
     now: float
     refresh: bool = False
+
+
+class Outdate(msgspec.Struct, frozen=True):
+    """Something was deleted, rewound or pruned: the synopsis may tell of it, so it holds no longer. Replies nothing."""
 
 
 class SynopsisReady(msgspec.Struct, frozen=True):

@@ -35,7 +35,7 @@ __all__ = [
     "VectorStore",
 ]
 
-BLOCK_AGENT = "block:"
+BLOCK_AGENT = "\x1fblock:"
 """What the agent of a block's row in long-term memory begins with; the block's name follows."""
 
 

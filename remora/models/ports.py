@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from remora.errors import ConfigError, ModelAnswerInvalid, ModelError, ModelUnavailable
+from remora.errors import ConfigError, ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
 from remora.messages import ChatDict
 from remora.runtime.containment import contained
 
@@ -179,8 +179,10 @@ def embedder_name(embedder: Embedder | None) -> str:
     return "none/0" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
-async def embed_texts(embedder: Embedder, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+async def embed_texts(embedder: Embedder, texts: Sequence[str], *, timeout_s: float = 60.0) -> npt.NDArray[np.float32]:
     """Unit vectors of texts by any embedder, shape (len(texts), dimension); a vector of zeros stays one.
+
+    One that hangs is given up after `timeout_s`: it would hold a place that others wait for.
 
     Raises:
         ModelError: the embedder's own, or for whatever else it raised or returned.
@@ -188,9 +190,12 @@ async def embed_texts(embedder: Embedder, texts: Sequence[str]) -> npt.NDArray[n
     import numpy as np  # noqa: PLC0415
 
     try:
-        answer = await contained(embedder.embed, texts)
+        with anyio.fail_after(timeout_s):
+            answer = await contained(embedder.embed, texts)
     except ModelError:
         raise
+    except TimeoutError as e:
+        raise ModelTimeout(f"the embedder {embedder.name} did not answer within {timeout_s:g} s") from e
     except Exception as e:  # whatever a plugged-in embedder raises: it may be well again later
         raise ModelUnavailable(f"the embedder {embedder.name} failed: {type(e).__name__}: {e}") from e
     try:

@@ -88,6 +88,10 @@ class Behavior(Protocol[State]):
         """A message to run before this idle actor may leave memory, or None if it may."""
         ...
 
+    def on_close(self, state: State) -> Any | None:
+        """A message to run before the runtime closes, for what this actor had put off writing; None for nothing."""
+        ...
+
     def size(self, state: State) -> int:
         """Approximate bytes that the state holds."""
         ...

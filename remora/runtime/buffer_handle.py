@@ -17,8 +17,9 @@ from remora.actors.protocol import Adopt, Buffer, Inspect, Look, Remove, Replace
 from remora.actors.redaction import redacted_text
 from remora.actors.search import lexical_scores
 from remora.actors.summary import shortened
+from remora.actors.user_protocol import Outdate
 from remora.errors import InvalidInput, InvalidMessage
-from remora.identity import SessionKey, message_id, validated_id
+from remora.identity import SessionKey, UserKey, message_id, validated_id
 from remora.messages import ChatDict, Entry, Message, Receipt, Role, decode_chat, plain_text, restore_message, sound_text
 from remora.models.ports import Embedder, embed_texts
 from remora.runtime.checks import checked_text, whole_number
@@ -171,7 +172,7 @@ class BufferVerbs:
             raise InvalidInput(f"ids must be texts, not {type(ids).__name__}")
         wanted = (ids,) if isinstance(ids, str) else tuple(checked_text(id_, "an id") for id_ in ids)
         count: int = await self._services.directory.ask(self.key, Remove(places, wanted))
-        return count
+        return self._gone(count)
 
     async def truncate_to_size(self, size: int) -> int:
         """Let the newest `size` messages stay, or fewer where the cut would part a turn; returns how many left (S4.14).
@@ -195,6 +196,12 @@ class BufferVerbs:
         """
         whole_number(to, "to")
         count: int = await self._services.directory.ask(self.key, Rewind(to))
+        return self._gone(count)
+
+    def _gone(self, count: int) -> int:
+        """What was taken out of a session is in no synopsis of its user, either."""
+        if count:
+            self._services.directory.post(UserKey(self.key.user), Outdate())
         return count
 
     async def fork(self, session: str, *, at: int | None = None) -> Self:

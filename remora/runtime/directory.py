@@ -503,7 +503,17 @@ class Directory:
         self._closed = True
 
     async def drain(self) -> None:
-        """Wait until every accepted message has run and every write is durable."""
+        """Wait until all accepted messages have run, idle actors have written what they put off, and all is durable."""
+        await self._still()
+        for cell in list(self._cells.values()):
+            if cell.idle and (farewell := self.behavior.on_close(cell.state)) is not None:
+                try:
+                    cell.run(farewell)
+                except Exception:
+                    _logger.exception("farewell_failed", key=cell.key)
+        await self._still()
+
+    async def _still(self) -> None:
         while any(cell.mailbox or cell.waiting or not cell.clean for cell in self._cells.values()):
             await self._clock.sleep(0.002)
 

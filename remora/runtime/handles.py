@@ -113,8 +113,8 @@ class Session(BufferVerbs):
         """What a model should see now: summary, recent messages and, with a `query`, what was recalled for it.
 
         Never waits for a model without a query (G5); with one, every other tier has a deadline, and a tier that misses
-        it is left out and named in `Context.sources`. Memory blocks are asked in any case; they are the application's own code, and
-        each has `context.block_timeout_s`.
+        it is left out and named in `Context.sources`. Memory blocks are asked in any case; they are the application's own
+        code, and each has `context.block_timeout_s`.
 
         Args:
             query: what to recall for, usually the user's newest message.

@@ -433,7 +433,11 @@ def _listed(values: Iterable[Any]) -> list[Any]:
 
 
 def _types(types: str | Iterable[str] | None) -> tuple[str, ...]:
+    if types is not None and not isinstance(types, Iterable):
+        raise InvalidInput(f"types must be texts, not {types!r:.40}")
     kinds = () if types is None else (types,) if isinstance(types, str) else tuple(types)
+    if types is not None and not kinds:
+        raise InvalidInput("no memory type is given; leave types out for all of them")
     for kind in kinds:
         if kind not in ROW_TYPES:
             raise InvalidInput(f"a memory's type is one of {', '.join(ROW_TYPES)}, not {kind!r}")

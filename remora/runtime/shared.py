@@ -91,7 +91,9 @@ class SharedMember:
             NotGranted: this agent may not read here; nothing was read.
         """
         await self._check("read", _READ)
-        return await self._members.recall(query, k=k, types=types, agent=by)
+        found = await self._members.recall(query, k=k, types=types, agent=by)
+        await self._check("read", _READ)  # a right that was taken away meanwhile is gone now
+        return found
 
     async def memories(self, types: str | Iterable[str] | None = None, *, limit: int | None = None) -> list[Memory]:
         """All that members recorded, oldest first; see `LongTermHandle.memories`.
@@ -100,7 +102,9 @@ class SharedMember:
             NotGranted: this agent may not read here; nothing was read.
         """
         await self._check("read", _READ)
-        return await self._members.memories(types, limit=limit)
+        found = await self._members.memories(types, limit=limit)
+        await self._check("read", _READ)
+        return found
 
     async def claim(self) -> None:
         """Become the owner of a scope that has none; does nothing where this agent owns it already.

@@ -209,6 +209,7 @@ class Runtime(TransferVerbs):
         self._closers: list[Any] = []
         self._lifetime: Any = None
         self._closed = False
+        self._prune_begun = False
 
     @classmethod
     def in_memory(cls, **options: Any) -> Self:
@@ -484,7 +485,7 @@ class Runtime(TransferVerbs):
         supervisor.add_lane(Lane(SUMMARIZE_LANE, summarize, concurrency=concurrency.summarize_concurrency, retry=retry))
         synopsis = SynopsisHandler(
             journal, chat, fallback, clock=self._clock, breaker=breaker, counter=counter,
-            max_tokens=config.synopsis.max_tokens, prompt=config.synopsis.prompt,
+            max_tokens=config.synopsis.max_tokens, prompt=config.synopsis.prompt, timeout_s=config.models.timeout_s,
         )  # fmt: skip
         supervisor.add_lane(Lane(SYNOPSIS_LANE, synopsis, concurrency=concurrency.summarize_concurrency, retry=retry))
         schedule = Schedule(self._clock)
@@ -517,7 +518,7 @@ class Runtime(TransferVerbs):
                 written=recall.written, users=writers,
             )  # fmt: skip
             supervisor.add_lane(Lane(PRUNE_LANE, prune, concurrency=_PRUNE_CONCURRENCY, retry=retry))
-            if config.long_term.max_user_rows:
+            if config.long_term.max_user_rows or config.long_term.prune == "age":
                 schedule.every(config.long_term.prune_interval_s, "prune", self._prune)
             schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
         block_view = None
@@ -748,17 +749,21 @@ class Runtime(TransferVerbs):
         parts, config = self._open, self._config.long_term
         max_age_s = config.max_age_days * _DAY_S if config.prune == "age" else 0.0
         store = await self.long_term()
+        if config.prune == "age" or not self._prune_begun:  # time passes for silent users, too; others are met once
+            self._grown.update(key.user for key, _ in await parts.journal.flushed())
+            self._prune_begun = True
+        keep = config.max_user_rows or -1
         for user in list(self._grown):
             self._grown.discard(user)  # first: what comes meanwhile is for the next round
             try:
                 rows = [row for row in await store.rows(user) if row.memory_type != BLOCK_TYPE]
                 too_old_us = (self._clock.time() - max_age_s) * 1_000_000 if max_age_s else 0.0
-                if len(rows) > config.max_user_rows or (rows and rows[0].created_us < too_old_us):
-                    order = PruneNow(config.max_user_rows, config.prune, max_age_s)
+                if len(rows) > keep >= 0 or (rows and rows[0].created_us < too_old_us):
+                    order = PruneNow(keep, config.prune, max_age_s)
                     await parts.directory.tell(UserKey(user), order, use=False)
             except Exception:
+                _logger.exception("prune_failed", user=user)  # one user's failure is not the others'
                 self._grown.add(user)
-                raise
 
     async def _flush_tails(self) -> None:
         """Flush what sessions of an earlier run had not handed over, unless somebody talks to them first."""

