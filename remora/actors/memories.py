@@ -18,7 +18,7 @@ from remora.identity import SessionKey, UserKey, row_id
 from remora.models.ports import Embedder, embed_texts
 from remora.runtime.locks import SharedLocks
 from remora.runtime.supervisor import Attempt, Verdict, durable
-from remora.storage.ports import Journal, LongTermStore, MemoryRow, Scope
+from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
 from remora.storage.records import ENTRY_FACET, MemoriesRemoved, MemoryItem, Pruned, PruneSpec, RecordSpec
 
 __all__ = ["MEMORY_TYPES", "ROW_TYPES", "PruneHandler", "RecordHandler", "recorded_row", "recorded_turn"]
@@ -178,7 +178,8 @@ class PruneHandler:
         assert isinstance(key, UserKey)
         store = await self._store()
         async with self._users.alone(key.user):
-            rows = await store.rows(key.user, Scope(types=spec.types))
+            found = await store.rows(key.user, Scope(types=spec.types))
+            rows = [row for row in found if row.memory_type != BLOCK_TYPE]
             begun: Collection[str] = ()
             if attempt.job.resumed or attempt.job.attempts > 0:
                 begun = await self._gone_from_the_journal(key.user, rows)

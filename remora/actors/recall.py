@@ -12,7 +12,7 @@ from remora.actors.fusion import Ranked, fuse
 from remora.config import RecallConfig
 from remora.messages import sound_text
 from remora.models.ports import Embedder, embed_texts
-from remora.storage.ports import EVERYTHING, LongTermStore, MemoryRow, Scope, Vector
+from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope, Vector
 
 __all__ = ["Memory", "Recall"]
 
@@ -142,7 +142,8 @@ class Recall:
         Raises:
             LongTermError: the store failed.
         """
-        return [_memory(row, 0.0, {}) for row in await (await self._store()).rows(user, scope)]
+        rows = await (await self._store()).rows(user, scope)
+        return [_memory(row, 0.0, {}) for row in rows if row.memory_type != BLOCK_TYPE]
 
     async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
         """The rows themselves with their vectors, shape (rows, dimension); None where nothing is embedded.
@@ -168,7 +169,8 @@ class Recall:
             vector = (await embed_texts(self._embedder, [query]))[0]
             if not vector.any():  # no word that the embedder knows: it would be equally near to everything
                 vector = None
-        candidates = await store.search(user, query, vector, depth=self._config.depth, scope=scope)
+        found = await store.search(user, query, vector, depth=self._config.depth, scope=scope)
+        candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]
         ranked = self._weighed(fuse(candidates, self._config, query))
         return _Found(tuple(_once([_memory(one.row, one.score, one.parts) for one in ranked])), whole=True)
 

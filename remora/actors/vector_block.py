@@ -19,14 +19,13 @@ from remora.actors.markup import escaped
 from remora.errors import ConfigError
 from remora.messages import sound_text
 from remora.models.ports import Embedder, EmbedderLike, as_embedder, embed_texts
-from remora.storage.ports import LongTermStore, MemoryRow, Scope
+from remora.storage.ports import BLOCK_TYPE, LongTermStore, MemoryRow, Scope
 
 if TYPE_CHECKING:  # numpy is loaded by those who compute with it, at first use
     import numpy as np
     import numpy.typing as npt
 
 __all__ = [
-    "BATCH_TYPE",
     "BLOCK_AGENT",
     "InMemoryVectorStore",
     "LongTermVectorStore",
@@ -36,10 +35,8 @@ __all__ = [
     "VectorStore",
 ]
 
-BATCH_TYPE = "message_batch"
-"""Memory type of a batch's row in long-term memory."""
 BLOCK_AGENT = "block:"
-"""What the agent of such a row begins with; the block's name follows."""
+"""What the agent of a block's row in long-term memory begins with; the block's name follows."""
 
 
 class VectorHit(msgspec.Struct, frozen=True):
@@ -205,7 +202,7 @@ class InMemoryVectorStore:
 
 
 class LongTermVectorStore:
-    """A `VectorStore` in the runtime's long-term memory: one row of the type ``message_batch`` for each batch.
+    """A `VectorStore` in the runtime's long-term memory: one row of the type ``block`` for each batch.
 
     The texts that full-text search goes over are left empty: messages are searched one by one already.
 
@@ -234,7 +231,7 @@ class LongTermVectorStore:
             content=text,
             turn="",
             window="",
-            memory_type=BATCH_TYPE,
+            memory_type=BLOCK_TYPE,
             importance=0.5,
             created_us=metadata["created_us"],
             tokens=self._count(text),
@@ -251,7 +248,7 @@ class LongTermVectorStore:
             LongTermError: the search failed.
         """
         user, session, block = where["user_id"], where["session_id"], where["block"]
-        scope = Scope(session=session, agent=BLOCK_AGENT + block, types=(BATCH_TYPE,))
+        scope = Scope(session=session, agent=BLOCK_AGENT + block, types=(BLOCK_TYPE,))
         found = await (await self._store()).search(user, "", vector, depth=k, scope=scope)
         hits = [
             VectorHit(

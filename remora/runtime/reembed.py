@@ -34,7 +34,7 @@ import msgspec
 from remora.actors.jobs import FlushHandler
 from remora.actors.memories import RecordHandler
 from remora.actors.user_protocol import Learn
-from remora.actors.vector_block import BATCH_TYPE, BLOCK_AGENT
+from remora.actors.vector_block import BLOCK_AGENT
 from remora.actors.working import WorkingItem, embedded_anew
 from remora.errors import EmbedderChanged, LongTermError, RuntimeClosed
 from remora.identity import SessionKey, UserKey, row_id
@@ -45,7 +45,7 @@ from remora.runtime.containment import contained
 from remora.runtime.directory import Directory
 from remora.runtime.gather import in_order
 from remora.runtime.supervisor import RetryPolicy
-from remora.storage.ports import Journal, LongTermStore, MemoryRow, Scope
+from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
 
 __all__ = ["InUse", "Leftover", "Place", "ReembedProgress", "Reembedding", "RowsAnew", "in_use", "place_of", "swept"]
 
@@ -385,7 +385,7 @@ class RowsAnew:
                         raise
                     _logger.exception("leftover_unreadable", directory=self._unopened[0].name)
                 del self._unopened[0]
-        scope = Scope(session=key.session, types=(BATCH_TYPE,))
+        scope = Scope(session=key.session, types=(BLOCK_TYPE,))
         found = [row for store in self._old for row in await store.rows(key.user, scope)]
         return [row for row in found if row.agent.startswith(BLOCK_AGENT)]
 

@@ -73,7 +73,7 @@ from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
 from remora.storage.longterm import LanceStore
 from remora.storage.memory import MemoryJournal
-from remora.storage.ports import Journal, JournalCounts, LongTermStatistics, LongTermStore
+from remora.storage.ports import BLOCK_TYPE, Journal, JournalCounts, LongTermStatistics, LongTermStore
 from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter, count_message
 
 __all__ = ["JournalLike", "Runtime", "RuntimeStatistics"]
@@ -747,7 +747,7 @@ class Runtime(TransferVerbs):
         for user in list(self._grown):
             self._grown.discard(user)  # first: what comes meanwhile is for the next round
             try:
-                rows = await store.rows(user)
+                rows = [row for row in await store.rows(user) if row.memory_type != BLOCK_TYPE]
                 too_old_us = (self._clock.time() - max_age_s) * 1_000_000 if max_age_s else 0.0
                 if len(rows) > config.max_user_rows or (rows and rows[0].created_us < too_old_us):
                     order = PruneNow(config.max_user_rows, config.prune, max_age_s)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # numpy is loaded by those who compute with it, at first use
     import numpy.typing as npt
 
 __all__ = [
+    "BLOCK_TYPE",
     "EVERYTHING",
     "Candidate",
     "FoldFigures",
@@ -197,7 +198,7 @@ class MemoryRow(msgspec.Struct, frozen=True):
         turn: how it is searched: "(8 May 2023) Speaker: text".
         window: it and its neighbours in the session, each cut short.
         memory_type: ``message``; ``summary``, an entry that left a session's summary list; or what it was recorded as: ``fact``,
-            ``preference``, ``context``, ``procedural``, ``message_batch``.
+            ``preference``, ``context``, ``procedural``, ``message_batch``. `BLOCK_TYPE` is what a memory block keeps.
         importance: 0 to 1.
         created_us: microseconds since the epoch.
         tokens: size in a context.
@@ -235,6 +236,8 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 EVERYTHING = Scope()
+BLOCK_TYPE = "block"
+"""Memory type of what a memory block keeps: its own business, in no recall, no listing and no pruning (S3.15)."""
 
 
 class Candidate(msgspec.Struct, frozen=True):

@@ -315,7 +315,7 @@ async def test_batches_in_long_term_memory(tmp_path: Path) -> None:
             await chat.append([user(f"honey of {owner} in {name}, jar {n} " + "x " * 15) for n in range(20)])
         await runtime.settle()
         rows = await (await runtime.long_term()).rows("alice")
-        assert sum(row.memory_type == "message_batch" for row in rows if row.session == "one") == len(
+        assert sum(row.memory_type == "block" for row in rows if row.session == "one") == len(
             [batch for _, batch in watch.puts if "alice in one" in batch[0].content]
         )
         for owner, name in places:
@@ -326,6 +326,26 @@ async def test_batches_in_long_term_memory(tmp_path: Path) -> None:
         assert "honey of bob in one" in await text_of(
             runtime, runtime.session("bob", "one"), "retrieval_based_memory", user("honey")
         )
+
+
+async def test_batches_are_their_blocks_alone(tmp_path: Path) -> None:
+    """S3.15, S4.17, S4.27: what a vector block keeps is in no recall and no listing, and no pruning takes it."""
+    blocks = [VectorMemoryBlock(similarity_top_k=9)]
+    settings = config(models={"embedder": "wordllama"})
+    async with Runtime(tmp_path, config=settings, counter=WORDS, embedder=HashEmbedder(256), blocks=blocks) as runtime:
+        alice = runtime.user("alice")
+        chat = alice.session("one")
+        await chat.append([user(f"honey jar {n} " + "x " * 15) for n in range(20)])
+        await chat.flush()
+        await runtime.settle()
+        before = await text_of(runtime, chat, "retrieval_based_memory", user("honey"))
+        assert before.count("honey jar") == (await chat.inspect()).marks.summarized
+        assert len(await alice.memories()) == 20
+        assert all("<message" not in found.text for found in await alice.recall("honey jar", k=50))
+        await alice.prune(keep=3, strategy="fifo")
+        await runtime.settle()
+        assert sorted(found.seq for found in await alice.memories()) == [18, 19, 20]
+        assert await text_of(runtime, chat, "retrieval_based_memory", user("honey")) == before
 
 
 # -- configuration ----------------------------------------------------------------------------------------------------

@@ -147,6 +147,7 @@ def tool_turn(number: int) -> list[ChatDict]:
     ]
 
 
+@pytest.mark.blocking  # hypothesis draws inside the event loop, and looks at files
 @pytest.mark.parametrize("fold", ["drop", "summary"])
 @given(data=st.data())
 def test_each_message_that_leaves_is_seen_once(fold: Any, data: st.DataObject) -> None:
