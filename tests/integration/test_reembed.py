@@ -277,7 +277,7 @@ async def test_what_leaves_a_summary_list_and_what_blocks_stored(tmp_path: Path)
             await chat.settle()
         before = await held(runtime)
     kinds = {row[5] for row in before.values()}
-    assert kinds == {"message", "summary", "message_batch"}
+    assert kinds == {"message", "summary", "block"}
     async with opened(tmp_path, HashEmbedder(96), reembed=True, **options) as runtime:
         await runtime.reembedded()
         assert await held(runtime) == before
