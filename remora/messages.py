@@ -328,10 +328,12 @@ def _microseconds(value: object, index: int) -> int:
             raise InvalidMessage(f"message {index}: created_at {value!r} is not ISO 8601", index=index) from e
     try:
         if isinstance(value, datetime):  # in whole numbers: a float would lose microseconds
-            return ((value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
+            microseconds = ((value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
+            datetime.fromtimestamp(microseconds / 1_000_000, UTC)  # what cannot be read back is not taken
+            return microseconds
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             microseconds = int(value * 1_000_000)
-            datetime.fromtimestamp(microseconds / 1_000_000, UTC)  # what cannot be read back is not taken
+            datetime.fromtimestamp(microseconds / 1_000_000, UTC)  # the same
             return microseconds
     except (ValueError, OverflowError, OSError) as e:
         raise InvalidMessage(f"message {index}: created_at {value!r} is out of range", index=index) from e

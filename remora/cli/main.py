@@ -1,4 +1,4 @@
-"""``remora``: replay conversations, look at a session, ask what a user said before, show the configuration."""
+"""``remora``: replay conversations, look at them, recall, carry everything elsewhere, show the configuration."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from remora.cli.configuration import rendered_changes, rendered_defaults
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.render import print_bad_lines, print_memories, print_report, print_session
 from remora.cli.replay import ReplayReport, replay
+from remora.cli.transfer import add_transfer_parsers, command_export, command_import, command_reembed, command_stats
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RemoraError
 from remora.runtime.system import Runtime
@@ -43,6 +44,7 @@ examples:
   remora replay chats.jsonl --dir memory            replay a file of conversations (docs/replay-format.md)
   remora show alice chat-42 --dir memory            a session's summary, recent messages, and what is pending
   remora recall alice "where do I live?" --dir memory
+  remora export backup.jsonl --dir memory           everything to a file; remora import takes it over, here or elsewhere
   remora config --defaults > remora.yaml            every key, its default and what it is for
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but lines of the file were left out
@@ -102,6 +104,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Replays sixteen conversations of four users that ship with remora, shows a session, and recalls facts from "
         "months before. Uses a temporary directory unless --dir names one.",
     )
+
+    add_transfer_parsers(commands, common)
 
     command = commands.add_parser(
         "config",
@@ -236,6 +240,10 @@ _COMMANDS = {
     "show": _command_show,
     "recall": _command_recall,
     "demo": _command_demo,
+    "export": command_export,
+    "import": command_import,
+    "reembed": command_reembed,
+    "stats": command_stats,
 }
 
 
@@ -255,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.write(rendered_defaults() if arguments.defaults else rendered_changes(_configured(arguments)))
             return 0
         arguments.configured = _configured(arguments)
-        if arguments.command in {"show", "recall"}:
+        if arguments.command in {"show", "recall", "export", "reembed", "stats"}:
             _require_memory(arguments)
         return anyio.run(_COMMANDS[arguments.command], console, arguments)
     except RemoraError as e:

@@ -19,7 +19,7 @@ from remora.cli.replay import ReplayReport
 from remora.messages import Message, plain_text
 from remora.runtime.log import Job
 
-__all__ = ["percentile", "print_bad_lines", "print_memories", "print_report", "print_session"]
+__all__ = ["percentile", "print_bad_lines", "print_memories", "print_report", "print_session", "printable"]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -88,14 +88,14 @@ def print_session(
         head = "summary" + (" (degraded: an extract stands in for the model's)" if summary.degraded else "")
         console.print(
             Panel(
-                Text("\n".join(map(_printable, summary.text.splitlines()))),
+                Text("\n".join(map(printable, summary.text.splitlines()))),
                 title=head,
                 subtitle=note,
                 border_style=style,
                 title_align="left",
             )
         )
-    table = Table(title=escape(_printable(title)), title_justify="left", box=None, padding=(0, 1, 0, 0), show_header=False)
+    table = Table(title=escape(printable(title)), title_justify="left", box=None, padding=(0, 1, 0, 0), show_header=False)
     table.add_column(justify="right", style="dim")
     table.add_column(style="cyan")
     table.add_column()
@@ -124,7 +124,7 @@ def print_memories(console: Console, memories: Sequence[Memory]) -> None:
         return
     for memory in memories:
         parts = ", ".join(f"{name} {value:.2f}" for name, value in memory.parts.items())
-        where = f"{_printable(memory.session)} #{memory.seq}"
+        where = f"{printable(memory.session)} #{memory.seq}"
         console.print(
             Text.assemble(
                 (f"{memory.score:.2f}", "green"), "  ", (where, "cyan"), (f"  {memory.created_at:%Y-%m-%d}  {parts}", "dim")
@@ -135,10 +135,10 @@ def print_memories(console: Console, memories: Sequence[Memory]) -> None:
 
 
 def _short(text: str, length: int) -> str:
-    one_line = _printable(" ".join(text.split()))
+    one_line = printable(" ".join(text.split()))
     return one_line if len(one_line) <= length else one_line[: length - 1] + "…"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Text that cannot drive the terminal: what people wrote is shown, not obeyed."""
     return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) == "Cc" else c for c in text)

@@ -194,8 +194,9 @@ async def export_to(source: Services, path: Path, *, overwrite: bool, progress: 
         StorageError: see `exported_session`; or the disk refused. Nothing stands at `path` then.
     """
     journal = source.journal
+    remora = await anyio.to_thread.run_sync(_version)
     header = ExportHeader(
-        FORMAT, _version(), datetime.now(UTC), await journal.setting("embedder") or "", await journal.setting("counter") or ""
+        FORMAT, remora, datetime.now(UTC), await journal.setting("embedder") or "", await journal.setting("counter") or ""
     )
     target = await anyio.to_thread.run_sync(lambda: AtomicTarget(path, overwrite=overwrite))
     writer = await anyio.to_thread.run_sync(open_writer, target, header)

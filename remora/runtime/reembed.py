@@ -129,8 +129,8 @@ async def in_use(
         if not reembed:
             raise EmbedderChanged(
                 f"long-term memory was embedded by {found}, and {embedder} is configured: vectors of two models cannot be "
-                f"compared. Either run `remora reembed --dir {directory or 'DIR'}` (or open it with Runtime(…, reembed=True)), which makes it "
-                f"anew from the journal, or set models.embedder back to what it was"
+                f"compared. Either run `remora reembed --dir {directory or 'DIR'}` (or open it with Runtime(…, reembed=True)), "
+                "which makes it anew from the journal, or set models.embedder back to what it was"
             )
         old = (Leftover(name, found, kept), *old)
         number = int(name.removeprefix(_FIRST).removeprefix("-") or 1)

@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from remora.actors.memories import ROW_TYPES
 from remora.actors.pruning import PruningStrategy
 from remora.actors.redaction import redacted_text
 from remora.actors.user_protocol import Found, InspectUser, Learn, ReadSynopsis, SearchWorking, Synopsis, UserView
@@ -137,13 +138,13 @@ class User(LongTermHandle):
         importance, created_at, accessed_at (null for never) and access_count.
 
         Args:
-            types: rows of these memory types; all otherwise.
+            types: rows of these memory types; all otherwise, but for what memory blocks keep.
 
         Raises:
             InvalidInput: an unknown memory type, or long-term memory is switched off.
             LongTermError: long-term memory failed.
         """
-        scope = self._scope(types, None, None)
+        scope = self._scope(ROW_TYPES if types is None else types, None, None)
         rows, vectors = await self._recall.embedded_rows(self.id, scope)
         accesses = (await self.inspect()).accesses
         embedder = self._services.embedder

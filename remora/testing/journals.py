@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from remora.actors.policies import BufferPolicy
 from remora.config import Config
 from remora.errors import InvalidMessage
+from remora.identity import SessionKey, UserKey
 from remora.models.ports import Line
 from remora.runtime.system import Runtime
 from remora.storage.ports import Journal
@@ -148,6 +149,35 @@ async def settings_are_set_once(opened: OpenJournal) -> None:
     await journal.aclose()
 
 
+async def settings_change_together(opened: OpenJournal) -> None:
+    """Several at once, those that were set and those that were not; the others stay, and all of it is there again."""
+    journal = await opened()
+    await journal.setting("colour", "blue")
+    await journal.setting("shape", "round")
+    await journal.change({"colour": "red", "size": "big", "odd": 'it\'s \u2028 {"json": 1}'})
+    assert await journal.setting("colour", "green") == "red"
+    await journal.change({"size": ""})
+    await journal.aclose()
+    journal = await opened()
+    names = ("colour", "shape", "size", "odd")
+    assert [await journal.setting(name) for name in names] == ["red", "round", "", 'it\'s \u2028 {"json": 1}']
+    await journal.aclose()
+
+
+async def what_an_actor_keeps_can_be_read(opened: OpenJournal) -> None:
+    """Facets, each user's own, in the order in which they were first put."""
+    async with _runtime(opened) as runtime:
+        scope = runtime.shared("team")
+        for name in ("zoe", "ann", "bo"):
+            await scope.as_("zoe").grant(name, "own")
+        await runtime.session("alice", "one").append(_said("hello"))
+        (key,) = [key for key, _ in await runtime.journal.flushed() if isinstance(key, UserKey)]
+        grants = [facet.name for facet in await runtime.journal.facets(key) if facet.kind == "grant"]
+        assert grants == ["zoe", "ann", "bo"]
+        assert list(await runtime.journal.facets(SessionKey("alice", "one"))) == []
+        assert list(await runtime.journal.facets(UserKey("nobody"))) == []
+
+
 JOURNAL_CHECKS: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     what_was_acknowledged_is_there_again,
     a_batch_is_all_or_nothing,
@@ -157,5 +187,7 @@ JOURNAL_CHECKS: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     clearing_keeps_the_history,
     the_past_can_be_looked_at,
     settings_are_set_once,
+    settings_change_together,
+    what_an_actor_keeps_can_be_read,
 )
 """Each takes what opens an empty journal, the same one each time."""

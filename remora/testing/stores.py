@@ -71,6 +71,24 @@ async def a_row_comes_back_as_it_was(store: LongTermStore) -> None:
     assert abs(candidate.scores["vector"] - 1) < 1e-3
 
 
+async def rows_come_with_their_vectors(store: LongTermStore) -> None:
+    """S2.17: each row with its own vector, in the order of a listing, within the scope; nobody's rows are none."""
+    texts = ["green tea", "black coffee", "red wine"]
+    rows = [long_term_row(f"r{n}", text, session="st"[n % 2], created_us=9 - n) for n, text in enumerate(texts)]
+    await _add(store, *rows)
+    for scope in (Scope(), Scope(session="s")):
+        found, vectors = await store.embedded_rows("alice", scope)
+        assert list(found) == list(await store.rows("alice", scope))
+        assert vectors is not None
+        wanted = await _vectors([row.content for row in found])
+        assert vectors.shape == wanted.shape
+        assert abs(vectors - wanted).max() < 1e-6
+    nobody, none = await store.embedded_rows("bob")
+    assert list(nobody) == []
+    assert none is not None
+    assert none.shape == (0, DIMENSION)
+
+
 async def an_empty_store_finds_nothing(store: LongTermStore) -> None:
     """Nobody's rows, no error."""
     assert await _found(store, "anything") == set()
@@ -179,6 +197,7 @@ async def a_row_without_user_or_content_is_refused(store: LongTermStore) -> None
 
 LONG_TERM_CHECKS: tuple[Callable[[LongTermStore], Awaitable[None]], ...] = (
     a_row_comes_back_as_it_was,
+    rows_come_with_their_vectors,
     an_empty_store_finds_nothing,
     a_repeated_row_is_one_row,
     scopes_narrow_together,

@@ -188,11 +188,93 @@ def test_demo_shows_the_point() -> None:
 
 def test_help_is_worth_reading(capsys: pytest.CaptureFixture[str]) -> None:
     """Every command explains itself."""
-    for command in ([], ["replay"], ["show"], ["recall"], ["demo"]):
+    for command in ([], ["replay"], ["show"], ["recall"], ["demo"], ["export"], ["import"], ["reembed"], ["stats"]):
         with pytest.raises(SystemExit) as stopped:
             main([*command, "--help"])
         assert stopped.value.code == 0
         assert len(capsys.readouterr().out) > 300
+
+
+# -- carrying elsewhere -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("form", ["all.jsonl", "tables"])
+def test_export_and_import(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    """S4.37: what one directory holds another one holds, recallable when the command ends; mistakes are named."""
+    file = write(
+        tmp_path / "chats.jsonl",
+        chat("alice", "one", "My cat is called Figaro.", "What a name!"),
+        chat("bob", "one", "I collect maps.", "Which ones?"),
+    )
+    one, two, dest = str(tmp_path / "one"), str(tmp_path / "two"), str(tmp_path / form)
+    assert main(["replay", str(file), "--dir", one]) == 0
+    capsys.readouterr()
+    assert main(["export", dest, "--dir", one]) == 0
+    assert "2 sessions with 4 messages" in capsys.readouterr().out
+    assert main(["export", dest, "--dir", one]) == 1
+    assert "--overwrite" in capsys.readouterr().err
+    assert main(["export", dest, "--dir", one, "--overwrite"]) == 0
+    assert main(["export", str(tmp_path / "all.csv"), "--dir", one]) == 1
+    assert main(["import", dest, "--dir", two]) == 0
+    assert "2 sessions with 4 messages" in capsys.readouterr().out
+    assert main(["recall", "alice", "what is the cat's name?", "--dir", two, "-k", "1"]) == 0
+    assert "Figaro" in capsys.readouterr().out
+    assert main(["import", dest, "--dir", two]) == 1
+    assert "--skip-existing" in capsys.readouterr().err
+    assert main(["import", dest, "--dir", two, "--skip-existing"]) == 0
+    assert "2 sessions were there already" in capsys.readouterr().out
+    (tmp_path / "broken.jsonl").write_text("{}\n")
+    assert main(["import", str(tmp_path / "broken.jsonl"), "--dir", two]) == 1
+    assert "line 1" in capsys.readouterr().err
+    assert main(["export", dest, "--dir", str(tmp_path / "none")]) == 1
+    assert "no memory in" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("wide")
+def test_reembed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S2.17: another embedder is refused with the command that helps; the command helps, and then has nothing to do."""
+    file = write(tmp_path / "chats.jsonl", chat("alice", "one", "My cat is called Figaro.", "What a name!"))
+    where = ["--dir", str(tmp_path / "memory")]
+    assert main(["replay", str(file), *where]) == 0
+    other = ["--config", str(tmp_path / "remora.yaml")]
+    (tmp_path / "remora.yaml").write_text("models: {embedder: none}\n")
+    assert main(["recall", "alice", "cat", *where, *other]) == 1
+    assert f"remora reembed --dir {tmp_path / 'memory'}" in capsys.readouterr().err.replace("\n", "")
+    assert main(["reembed", *where, *other]) == 0
+    assert "none/0's now: 2 rows" in capsys.readouterr().out
+    assert main(["recall", "alice", "cat", *where, *other]) == 0
+    assert "Figaro" in capsys.readouterr().out
+    assert main(["reembed", *where, *other]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("wide")
+def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S4.36: figures of the memory, of a user, of a session; whoever is not there is named; ids are shown and not obeyed."""
+    file = write(
+        tmp_path / "chats.jsonl",
+        chat("alice", "one", "My cat is called Figaro.", "What a name!"),
+        chat("[/b]\u202e", "[red]", "I collect maps.", "Which ones?"),
+    )
+    where = ["--dir", str(tmp_path / "memory")]
+    assert main(["replay", str(file), *where]) == 0
+    capsys.readouterr()
+
+    def figures(*command: str) -> dict[str, str]:
+        assert main(["stats", *command, *where]) == 0
+        lines = [line.strip().split("  ", 1) for line in capsys.readouterr().out.splitlines()]
+        return {line[0]: line[1].strip() for line in lines if len(line) == 2}
+
+    whole = figures()
+    assert (whole["users"], whole["sessions"], whole["messages"], whole["dead jobs"]) == ("2", "2", "4", "0")
+    assert whole["embedder"].startswith("wordllama")
+    assert figures("alice")["messages"] == "2"
+    assert figures("alice", "one")["in long-term memory"] == "2, or on their way"
+    assert figures("[/b]\u202e", "[red]")["messages"] == "2"
+    for wrong in (["nobody"], ["alice", "two"]):
+        assert main(["stats", *wrong, *where]) == 1
+        assert wrong[-1] in capsys.readouterr().err
 
 
 # -- config -------------------------------------------------------------------------------------------------------

@@ -73,8 +73,16 @@ class Clocked(UserModel):
                 try:
                     self.ask(step)
                 except NotGranted:
-                    owners = [name for name, right in self.state.grants.items() if right == "own"] or [step.by]
+                    owners = [name for name, right in self.state.grants.items() if right == "own"]
                     assert step.by not in owners or owners == [step.to]
+            case Remember(items=items):
+                allowed = {name for name, right in self.state.grants.items() if right in {"write", "own"}}
+                try:
+                    self.ask(step)
+                except NotGranted:
+                    assert any(item.agent not in allowed for item in items)
+                else:
+                    assert not self.state.grants or all(item.agent in allowed for item in items)
             case _:
                 self.ask(step)
 
