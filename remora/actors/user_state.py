@@ -231,6 +231,8 @@ def _drop(state: UserState, places: Sequence[tuple[str, str]]) -> None:
             state.pending.pop(name, None)
         elif kind == "grant":
             state.grants.pop(name, None)
+        elif kind == "synopsis":
+            state.parts.pop(name, None)
         elif name in state.stale:
             del state.stale[name]
         else:

@@ -294,7 +294,7 @@ class LongTermHandle:
         agent: str | None = None,
     ) -> list[list[Memory]]:
         """Several recalls at once, each as by `recall`; results in the order of the queries (S4.40)."""
-        kinds = _types(types)
+        kinds = _types(types) or None
         one = partial(self.recall, k=k, types=kinds, session=session, agent=agent)
         return await gathered([partial(one, query) for query in _listed(queries)])
 

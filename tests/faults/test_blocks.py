@@ -17,6 +17,7 @@ import pytest
 
 from remora import Config, Runtime
 from remora.actors.block_state import progress_of
+from remora.actors.vector_block import BLOCK_AGENT
 from remora.blocks import BaseMemoryBlock, ChatMessage, VectorMemoryBlock
 from remora.testing import HashEmbedder
 from remora.tokens import CallableCounter
@@ -92,7 +93,7 @@ def test_kill_while_blocks_work(tmp_path: Path) -> None:
                 assert len(left) > MESSAGES // 2
                 progress = progress_of(view.blocks)
                 assert msgspec.msgpack.decode(progress["rec"].state)["seqs"] == left
-                mine = [row.content for row in rows if row.agent == "block:batches" and row.session == f"s{number}"]
+                mine = [row.content for row in rows if row.agent == BLOCK_AGENT + "batches" and row.session == f"s{number}"]
                 found = [int(n) + 1 for text in mine for n in re.findall(rf"\({number}\.(\d+)\)", text)]
                 assert sorted(found) == left
             assert (await one.counts()).dead_jobs == 0

@@ -103,7 +103,7 @@ async def test_many_at_once(runtime: Runtime) -> None:
             "Plays the viola",
             {"content": "To deploy, run make ship", "type": "procedural", "importance": 1},
             {"content": "Old news", "created_at": datetime(2020, 2, 3, tzinfo=UTC), "agent": "scout", "session": "s9"},
-            "plays  the VIOLA",
+            " Plays  the viola",
         ]
     )
     assert runtime.statistics().log.commits == commits + 1

@@ -116,7 +116,7 @@ async def test_a_tool_call_loop(runtime: Runtime) -> None:
     tools = alice.tools()
     saved = json.loads(await tools.call("save_to_memory", '{"thinking": "…", "content": ["Birthday: March 15"]}'))
     assert saved["success"] is True
-    old = json.loads(await tools.call("record_to_memory", {"content": "birthday:  march 15"}))
+    old = json.loads(await tools.call("record_to_memory", {"content": "Birthday:  March 15"}))
     assert old["memory_ids"] == saved["memory_ids"]
     await alice.settle()
     found = json.loads(await tools.call("retrieve_from_memory", '{"keywords": ["birthday"], "limit": 2}'))

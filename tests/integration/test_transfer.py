@@ -348,7 +348,7 @@ async def test_what_is_there_already_stays(tmp_path: Path) -> None:
         await source.user("alice").remember("Prefers metric units", importance=0.8)
         await source.export(path)
         await target.session("alice", "two").append(user("target two"))
-        await target.user("alice").remember("prefers metric units", importance=0.3)
+        await target.user("alice").remember("Prefers  metric units", importance=0.3)
         with pytest.raises(InvalidInput, match="alice/two for instance") as caught:
             await target.import_(path)
         assert "skip_existing=True" in str(caught.value)

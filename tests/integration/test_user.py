@@ -15,7 +15,7 @@ import pytest
 
 import remora
 from remora import Config, Runtime, WorkingHit
-from remora.errors import InvalidId, InvalidInput, ModelAnswerInvalid, RedactionFailed
+from remora.errors import InvalidId, InvalidInput, ModelUnavailable, RedactionFailed
 from remora.identity import UserKey
 from remora.testing import HashEmbedder, ScriptedChatModel
 
@@ -142,7 +142,7 @@ async def test_a_failing_embedder_leaves_nothing() -> None:
         raise ZeroDivisionError("broken")
 
     async with Runtime.in_memory(config=config(), embedder=fails) as runtime:
-        with pytest.raises(ModelAnswerInvalid):
+        with pytest.raises(ModelUnavailable):
             await runtime.user("ada").learn(["x", "y"])
         assert (await runtime.user("ada").inspect()).working_items == 0
 

@@ -1,0 +1,365 @@
+"""Bugs of memory that were found by breaking it, each with the run that showed it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from remora import BufferPolicy, Config, Runtime
+from remora.errors import InvalidInput, NotGranted, RemoraError
+from remora.models.ports import Line
+from remora.testing import HashEmbedder, VirtualClock
+from tests.harness import UnionSummarizer
+from tests.integration.test_buffers import PLAIN, Recording, said, session, user
+
+pytestmark = pytest.mark.anyio
+WORDS = Config.from_dict({"tokens": {"counter": "heuristic"}, "models": {"embedder": "none"}, "long_term": {"batch_ms": 5}})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"fold": "summry"},
+        {"above_messages": "5"},
+        {"above_messages": True},
+        {"above_messages": 2.5},
+        {"above_tokens": float("nan")},
+    ],
+)
+def test_policies_are_checked_when_they_are_made(bad: dict[str, Any]) -> None:
+    """S1.26, G11: a misspelt fold would have been journalled, and have kept the directory from opening."""
+    with pytest.raises(InvalidInput):
+        BufferPolicy(**{"above_messages": 5, "keep_messages": 5, **bad})
+
+
+async def test_policies_that_are_none() -> None:
+    """S1.26, G11: what is no policy is refused where it is given, and a function's answer when it is asked for."""
+    for bad in ("window", 5):
+        with pytest.raises(InvalidInput, match="policy"):
+            Runtime.in_memory(config=PLAIN, policy=bad)
+    nothing: Any = lambda _: None  # noqa: E731
+    async with Runtime.in_memory(config=PLAIN, policy=nothing) as runtime:
+        with pytest.raises(InvalidInput, match="policy"):
+            await runtime.session("alice", "chat").append(user("a"))
+
+
+async def test_a_hung_model_holds_nobody_else() -> None:
+    """G5, G6, G10: with every place of the lane taken by hung models, an overdraft is extracted, and a clear settles."""
+    config = Config.from_dict(
+        {
+            "tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}, "models": {"embedder": "none"},
+            "supervisor": {"summarize_concurrency": 2},
+        }
+    )  # fmt: skip
+
+    class Hangs(Recording):
+        async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    policy = BufferPolicy(above_tokens=20, keep_tokens=10, overdraft_tokens=60)
+    async with Runtime.in_memory(config=config, policy=policy, summarizer=Hangs()) as runtime:
+        for name in ("one", "two", "three"):
+            chat = runtime.session("alice", name)
+            await chat.append([user("x" * 40), user("y" * 48)])
+        with anyio.fail_after(20):
+            await chat.append([user(f"{number} " + "z" * 40) for number in range(8)])
+            while (await chat.inspect()).summary is None:
+                await anyio.sleep(0)
+            assert (await chat.load()).sources["summary"].status == "degraded"
+            queued = runtime.session("alice", "four")
+            await queued.append([user("x" * 40), user("y" * 48)])
+            await queued.clear()
+            await queued.settle()
+
+
+async def test_what_was_cleared_never_reaches_long_term_memory(tmp_path: Path) -> None:
+    """S1.14, G7: deleting a message, here and in a copy, writes its neighbours anew, and no message that was not there before."""
+    async with Runtime(tmp_path, config=WORDS) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append([user(f"secret{number}") for number in range(1, 6)])
+        await chat.clear()
+        await chat.append([user(f"m{number}") for number in range(6, 11)])
+        await chat.flush()
+        await chat.settle()
+        await chat.delete(0)
+        await chat.settle()
+        rows = await (await runtime.long_term()).rows("alice")
+        assert [row.seq for row in rows] == [7, 8, 9, 10]
+        copy = await chat.fork("copy")
+        await copy.delete(2)
+        await copy.flush()
+        await runtime.settle()
+        rows = await (await runtime.long_term()).rows("alice")
+        assert {row.session for row in rows} == {"chat"}
+
+
+async def test_rewinding_takes_summary_entries_along(tmp_path: Path) -> None:
+    """S2.04, G7: entries of messages that are gone leave long-term memory; one that leaves its list twice is there once."""
+    policy = BufferPolicy.ring(4, multiplier=1, batch=2)
+    async with Runtime(tmp_path, config=WORDS, policy=policy, summarizer=Recording()) as runtime:
+        chat = runtime.session("alice", "chat")
+
+        async def talk(first: int, last: int) -> None:
+            for number in range(first, last + 1):
+                await chat.append(user(f"w{number}"))
+                await chat.settle()
+
+        await talk(1, 20)
+        await chat.rewind(12)
+        await talk(21, 28)
+        store = await runtime.long_term()
+        ids = await store.row_ids()
+        assert len(ids) == len(set(ids))
+        await chat.rewind(5)
+        await chat.settle()
+        rows = await store.rows("alice")
+        assert [row.seq for row in rows if row.memory_type == "message"] == [1, 2, 3, 4, 5]
+        assert all("w1" not in row.content.split() or "w9" not in row.content for row in rows)
+        assert not [row.content for row in rows if any(f"w{number}" in row.content.split() for number in range(6, 29))]
+
+
+async def test_words_that_were_deleted_do_not_come_back() -> None:
+    """S4.12, S1.22: not through a summary that was made before they were deleted, and not through a message that was removed."""
+    async with session(BufferPolicy.ring(6, batch=3), summarizer=Recording()) as chat:
+        for number in range(1, 10):
+            await chat.append(user(f"word{number}"))
+            await chat.settle()
+        await chat.rewind(6)
+        await chat.delete(0)
+        with pytest.raises(InvalidInput, match="removed"):
+            await chat.rewind(8)
+        await chat.append([user("a"), user("b"), user("c")])
+        await chat.settle()
+        await chat.rewind(5)
+        assert "word1" not in str(await chat.get_context())
+        await chat.settle()
+        assert "word1" not in str(await chat.get_context()).replace("word1'", "")
+
+
+async def test_a_restored_summary_is_a_text_like_any(tmp_path: Path) -> None:
+    """S4.43, S4.10, G9: it is redacted, without half an emoji, and no longer than a summary may be."""
+    async with Runtime(tmp_path, config=PLAIN, redact=lambda text: text.replace("SECRET", "[x]")) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.load_state_dict({"messages": [user("SECRET")], "summary": "SECRET \ud800" + " word" * 20_000})
+        context = await chat.load()
+        assert "SECRET" not in str(context.messages)
+        assert (context.summary or "").startswith("[x] ?")
+        assert context.tokens < 1000
+        assert (await runtime.session("alice", "other").append(user("fine"))).seqs == (1,)
+
+
+async def test_ids_and_copies_know_what_was_cleared() -> None:
+    """S4.11, S3.28: ids of before a clear may come again, in a copy as well, and are known again when one goes back before it."""
+    async with session(BufferPolicy.window(2)) as chat:
+        await chat.append([user(f"m{number}", id=f"i{number}") for number in range(1, 6)])
+        await chat.clear()
+        await chat.append(user("after"))
+        copy = await chat.fork("copy")
+        assert (await copy.append(user("m1", id="i1"))).duplicate is False
+        await chat.rewind(4)  # before the clear
+        assert (await chat.append(user("m1", id="i1"))).seqs == (1,)
+
+
+async def test_the_past_after_a_drop_right_behind_a_rewind(tmp_path: Path) -> None:
+    """S1.22: what a session showed stays what `load(at=…)` shows, whatever was dropped since."""
+    async with Runtime(tmp_path, config=PLAIN, policy=BufferPolicy.keep_all()) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append([user(f"m{number}") for number in range(1, 21)])
+        before = (await chat.load(at=15)).messages
+    async with Runtime(tmp_path, config=PLAIN, policy=BufferPolicy.window(5)) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.rewind(10)
+        assert (await chat.load(at=15)).messages == before
+        assert said((await chat.load()).messages) == ["m6", "m7", "m8", "m9", "m10"]
+
+
+async def test_a_full_window_costs_the_same_whatever_its_size() -> None:
+    """S0.22, S2.06: an append to a full window of two thousand takes as many steps as one to a window of twenty."""
+
+    async def steps(size: int) -> int:
+        async with session(BufferPolicy.window(size)) as chat:
+            await chat.append([user(f"m{number}") for number in range(size)])
+            lines = 0
+
+            def count(frame: Any, event: str, _: Any) -> Any:
+                nonlocal lines
+                if "/actors/" in frame.f_code.co_filename:
+                    lines += event == "line"
+                    return count
+                return None
+
+            sys.settrace(count)
+            try:
+                await chat.append(user("one more"))
+            finally:
+                sys.settrace(None)
+            return lines
+
+    assert await steps(2_000) <= 2 * await steps(20)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s: s.truncate_to_size(float("nan")), lambda s: s.truncate_to_size("1"), lambda s: s.rewind(True),
+        lambda s: s.rewind("1"), lambda s: s.load_state_dict({"messages": None}), lambda s: s.from_json('{"messages": null}'),
+        lambda s: s.from_json(None), lambda s: s.load(override=0), lambda s: s.load(override=""), lambda s: s.load(at=2.5),
+        lambda s: s.load(max_tokens="9"), lambda s: s.history(at=-3), lambda s: s.history(at=10**30), lambda s: s.history(at="1"),
+        lambda s: s.fork("copy", at="1"), lambda s: s.delete(ids=5), lambda s: s.get_messages(limit="3"),
+        lambda s: s.get_messages(filter_metadata=[1]), lambda s: s.search(None), lambda s: s.search("x", k=2.5),
+    ],
+)  # fmt: skip
+async def test_bad_input_changes_nothing(call: Any) -> None:
+    """S4.28, G11: an argument of another type or range is refused by an error of ours, and the session stays as it was."""
+    async with session() as chat:
+        await chat.append([user("one"), user("two")])
+        with pytest.raises(RemoraError):
+            await call(chat)
+        assert said(await chat.get_messages()) == ["one", "two"]
+
+
+# -- users --------------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_an_agent_keeps_to_itself_is_in_no_context() -> None:
+    """S4.18: an agent's memory is in no session's context, and in its own recall."""
+    async with Runtime.in_memory(config=WORDS) as runtime:
+        alice = runtime.user("alice")
+        await alice.agent("therapist").remember("The diagnosis is lupus")
+        await alice.remember("The diagnosis is known to the therapist")
+        await alice.settle()
+        context = await alice.session("chat").load("what is the diagnosis?")
+        assert "lupus" not in str(context.messages)
+        assert "known to the therapist" in str(context.messages)
+        assert "lupus" in (await alice.agent("therapist").recall("diagnosis"))[0].text
+
+
+async def test_a_models_arguments_are_bounded() -> None:
+    """S4.22, G10: a limit or a list without end is refused to the model, not worked through on the event loop."""
+    async with Runtime.in_memory(config=WORDS) as runtime:
+        tools = runtime.user("alice").tools()
+        for arguments in ({"keywords": ["tea"], "limit": 10**12}, {"keywords": [str(n) for n in range(3_000)]}):
+            answer = json.loads(await tools.call("recall_from_memory", json.dumps(arguments)))
+            assert answer["success"] is False
+            assert "at most" in answer["error"]
+
+
+async def test_a_right_that_was_taken_away_is_gone() -> None:
+    """S4.33: a recall under way when the right is revoked returns nothing; nobody owns a scope by revoking in it."""
+    started, go = anyio.Event(), anyio.Event()
+
+    class Slow(HashEmbedder):
+        async def embed(self, texts: Sequence[str]) -> Any:
+            if texts == ["plan secret"]:
+                started.set()
+                await go.wait()
+            return await super().embed(texts)
+
+    async with Runtime.in_memory(config=Config.from_dict({"long_term": {"batch_ms": 5}}), embedder=Slow()) as runtime:
+        team = runtime.shared("team")
+        lead, scout = team.as_("lead"), team.as_("scout")
+        with pytest.raises(NotGranted):
+            await scout.revoke("nobody")
+        await lead.grant("scout", "read")
+        await lead.remember("plan one")
+        refused: list[Exception] = []
+
+        async def read() -> None:
+            try:
+                await scout.recall("plan secret")
+            except NotGranted as e:
+                refused.append(e)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await started.wait()
+            await lead.revoke("scout")
+            go.set()
+        assert refused
+
+
+async def test_a_synopsis_forgets_what_was_deleted() -> None:
+    """S2.22, S4.12: what a user deleted is in the synopsis no longer, nor in any context that it goes into."""
+    async with Runtime.in_memory(config=WORDS) as runtime:
+        alice = runtime.user("alice")
+        chat = alice.session("chat")
+        await chat.append([user("My PIN is 9921 and my name is Bob."), {"role": "assistant", "content": "ok"}])
+        assert "9921" in (await alice.synopsis()).identity
+        await chat.delete(0)
+        await runtime.settle()
+        synopsis = await alice.synopsis()
+        assert "9921" not in synopsis.identity + synopsis.context
+        assert "9921" not in str((await alice.session("other").load("hello")).messages)
+
+
+async def test_figures_survive_a_clean_shutdown(tmp_path: Path) -> None:
+    """S2.21, G12: access figures that were gathered in memory are written before the runtime closes."""
+    async with Runtime(tmp_path, config=WORDS) as runtime:
+        alice = runtime.user("alice")
+        (id_,) = await alice.remember("likes tea")
+        await alice.settle()
+        for _ in range(5):
+            await alice.recall("tea")
+    async with Runtime(tmp_path, config=WORDS) as runtime:
+        assert (await runtime.user("alice").inspect()).accesses[id_][0] == 5
+
+
+async def test_silent_users_are_pruned_by_age(tmp_path: Path) -> None:
+    """S4.27, S4.41: time passes for users who say nothing, and for those of before a restart."""
+    config = Config.from_dict(
+        {
+            "tokens": {"counter": "heuristic"}, "models": {"embedder": "none"},
+            "long_term": {"batch_ms": 5, "prune": "age", "max_age_days": 1, "prune_interval_s": 60},
+        }
+    )  # fmt: skip
+    async with Runtime(tmp_path, config=config) as runtime:
+        await runtime.user("alice").remember("likes tea")
+        await runtime.settle()
+    clock = VirtualClock(start=4_000_000_000.0)
+    async with Runtime(tmp_path, config=config, clock=clock) as runtime:
+        with anyio.fail_after(30):
+            while await runtime.user("alice").memories():
+                await clock.advance(60)
+                await anyio.sleep(0.01)
+
+
+async def test_no_type_is_not_every_type() -> None:
+    """S4.41: an empty list of types prunes nothing, and finds nothing."""
+    async with Runtime.in_memory(config=WORDS) as runtime:
+        alice = runtime.user("alice")
+        await alice.remember("likes tea")
+        for call in (alice.prune(keep=0, types=[]), alice.recall("tea", types=[]), alice.memories(types=[])):
+            with pytest.raises(InvalidInput):
+                await call
+        await alice.settle()
+        assert len(await alice.memories()) == 1
+
+
+async def test_a_correction_in_case_is_kept() -> None:
+    """S2.31, S4.23: words that differ in case alone are two memories: a password's may matter."""
+    async with Runtime.in_memory(config=WORDS) as runtime:
+        alice = runtime.user("alice")
+        await alice.remember("The password is Hunter2")
+        await alice.remember("The password is hUNTER2")
+        await alice.settle()
+        assert len(await alice.memories()) == 2
+
+
+async def test_the_union_of_buffer_and_summary() -> None:
+    """S0.09, G6: through every restatement each message that is not removed is in the buffer or in a summary."""
+    async with session(BufferPolicy.window(3, fold="summary"), summarizer=UnionSummarizer()) as chat:
+        for number in range(1, 9):
+            await chat.append(user(f"m{number}"))
+        await chat.settle()
+        await chat.delete(1)
+        await chat.append([user("m9"), user("m10")])
+        await chat.settle()
+        shown = [*((await chat.load()).summary or "").split(), *said(await chat.get_messages())]
+        assert shown == [f"m{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9, 10)]
