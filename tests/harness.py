@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import anyio
 
@@ -69,6 +70,27 @@ def append(*messages: MessageLike, key: str | None = None) -> Append:
 
 def said(entries: Sequence[Entry]) -> list[str]:
     return [str(decode_chat(e.chat)["content"]) for e in entries]
+
+
+class LineCount:
+    """Lines of the interpreter that were run in some folders: work, whatever the machine."""
+
+    def __init__(self, *folders: str) -> None:
+        self.lines = 0
+        self._folders = folders
+
+    def _trace(self, frame: Any, event: str, _: Any) -> Any:
+        if not any(folder in frame.f_code.co_filename for folder in self._folders):
+            return None
+        self.lines += event == "line"
+        return self._trace
+
+    def __enter__(self) -> Self:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
 
 
 class Kernel:

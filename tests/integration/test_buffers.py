@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -21,7 +20,7 @@ from remora import BufferPolicy, BufferPreset, Config, Message, Runtime, Session
 from remora.errors import IndexOutOfRange, InvalidInput, InvalidMessage
 from remora.models.ports import Line
 from remora.testing import HashEmbedder, ScriptedChatModel
-from tests.harness import UnionSummarizer
+from tests.harness import LineCount, UnionSummarizer
 
 pytestmark = pytest.mark.anyio
 PLAIN = Config.from_dict({"tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}, "models": {"embedder": "none"}})
@@ -522,21 +521,9 @@ async def _turn_steps(history: int) -> int:
         for _ in range(history // 100):
             await chat.append([user("word " * 10) for _ in range(100)])
         await chat.load(max_tokens=100)
-        lines = 0
-
-        def count(frame: Any, event: str, _: Any) -> Any:
-            nonlocal lines
-            if "/actors/" in frame.f_code.co_filename or "/runtime/" in frame.f_code.co_filename:
-                lines += event == "line"
-                return count
-            return None
-
-        sys.settrace(count)
-        try:
+        with LineCount("/actors/", "/runtime/") as counted:
             await chat.append(user("one more"))
-        finally:
-            sys.settrace(None)
-        return lines
+        return counted.lines
 
 
 async def test_append_costs_the_same_whatever_is_there() -> None:

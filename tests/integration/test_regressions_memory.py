@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from remora import BufferPolicy, Config, Runtime
 from remora.errors import InvalidInput, NotGranted, RemoraError
 from remora.models.ports import Line
 from remora.testing import HashEmbedder, VirtualClock
-from tests.harness import UnionSummarizer
+from tests.harness import LineCount, UnionSummarizer
 from tests.integration.test_buffers import PLAIN, Recording, said, session, user
 
 pytestmark = pytest.mark.anyio
@@ -186,21 +185,9 @@ async def test_a_full_window_costs_the_same_whatever_its_size() -> None:
     async def steps(size: int) -> int:
         async with session(BufferPolicy.window(size)) as chat:
             await chat.append([user(f"m{number}") for number in range(size)])
-            lines = 0
-
-            def count(frame: Any, event: str, _: Any) -> Any:
-                nonlocal lines
-                if "/actors/" in frame.f_code.co_filename:
-                    lines += event == "line"
-                    return count
-                return None
-
-            sys.settrace(count)
-            try:
+            with LineCount("/actors/") as counted:
                 await chat.append(user("one more"))
-            finally:
-                sys.settrace(None)
-            return lines
+            return counted.lines
 
     assert await steps(2_000) <= 2 * await steps(20)
 
