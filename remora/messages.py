@@ -27,6 +27,7 @@ __all__ = [
     "Role",
     "ToolCall",
     "ToolFunction",
+    "dated",
     "decode_chat",
     "encode_message",
     "media_parts",
@@ -384,6 +385,12 @@ def media_parts(chat: Mapping[str, Any]) -> Iterable[str]:
     if not content or isinstance(content, str):
         return ()
     return [part["type"] for part in content if part["type"] not in {"text", "refusal"}]
+
+
+def dated(at_us: int, text: str) -> str:
+    """A line of the past, for searching and for a context: "(8 May 2023) Caroline: …"; `at_us` since the epoch."""
+    at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
+    return f"({at.day} {at:%B %Y}) {text}"
 
 
 def speaker_of(chat: Mapping[str, Any]) -> str:

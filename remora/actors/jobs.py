@@ -6,30 +6,31 @@ deterministic ids.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import Any
 
-import anyio
 import msgspec
 
 from remora.actors.buffer import batches
 from remora.actors.protocol import SessionView, SummaryReady
 from remora.actors.redaction import redacted_text
 from remora.actors.summary import shortened
-from remora.errors import ModelAnswerInvalid, ModelError, ModelTimeout
+from remora.errors import ModelError
 from remora.identity import SessionKey, row_id
 from remora.logs import get_logger
-from remora.messages import Entry, decode_chat, plain_text, sound_text, speaker_of
+from remora.messages import Entry, dated, decode_chat, plain_text, sound_text, speaker_of
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Embedder, Line, Summarizer, embed_texts
-from remora.runtime.containment import contained
 from remora.runtime.locks import KeyedLocks, SharedLocks
 from remora.runtime.supervisor import Attempt, Verdict
-from remora.storage.ports import Journal, LongTermStore, MemoryRow
+from remora.storage.ports import Journal, LongTermStore, MemoryRow, Vector
 from remora.storage.records import ENTRY_FACET, EntryFlushSpec, Flushed, FlushSpec, SummarizeSpec, Summary, UnflushSpec
 from remora.tokens import TokenCounter, count_message
 
-__all__ = ["FlushHandler", "SummarizeHandler", "embedded_text", "entry_row", "memory_rows", "redacted_row"]
+__all__ = [
+    "FlushHandler", "SummarizeHandler", "embedded_text", "entry_row", "lone_row", "memory_rows", "prepared", "redacted_row",
+]  # fmt: skip
 
 _logger = get_logger("remora.jobs")
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
@@ -144,17 +145,9 @@ class SummarizeHandler:
 
     async def _try_model(self, previous: str | None, lines: Sequence[Line], *, last: bool) -> str:
         """The model's summary; the empty text when it failed for the last time."""
+        ask = partial(self._summarizer.summarize, previous, lines, max_tokens=self._max_tokens)
         try:
-            with self._breaker.guard():
-                try:
-                    with anyio.fail_after(self._timeout_s):
-                        return await contained(self._summarizer.summarize, previous, lines, max_tokens=self._max_tokens)
-                except ModelError:
-                    raise
-                except TimeoutError as e:
-                    raise ModelTimeout(f"{self._summarizer.name} did not answer within {self._timeout_s:g} s") from e
-                except Exception as e:  # a plugged-in model may raise anything
-                    raise ModelAnswerInvalid(f"{self._summarizer.name} failed: {type(e).__name__}: {e}") from e
+            return await self._breaker.call(self._summarizer.name, ask, timeout_s=self._timeout_s)
         except ModelError:
             if last:
                 return ""
@@ -240,14 +233,24 @@ class FlushHandler:
             finally:
                 self._written(key.user)
 
-    async def flush(self, key: SessionKey, first: int, through: int, *, doubtful: bool) -> None:
-        """Write messages `first`…`through`, those that were pruned left out; `doubtful`: some may be there already."""
+    async def flush(
+        self, key: SessionKey, first: int, through: int, *, doubtful: bool, among: Collection[int] | None = None
+    ) -> None:
+        """Write messages `first`…`through`, those that were pruned left out.
+
+        Args:
+            key: the session.
+            first: number of the first.
+            through: number of the last.
+            doubtful: some may be there already.
+            among: these alone.
+        """
         entries = await self._journal.read(key, first - _NEIGHBOURS, through + _NEIGHBOURS)
         rows = memory_rows(key, entries, first, through, self._counter, window_chars=self._window_chars)
         if rows and (doubtful or first == 1):  # of a session that was imported, some may have been pruned before it was flushed
             pruned = set(await self._journal.pruned(key))
             rows = [row for row in rows if row.seq not in pruned]
-        by_seq = {row.seq: row for row in rows}
+        by_seq = {row.seq: row for row in rows if among is None or row.seq in among}
         mine = [entry for entry in entries if entry.seq in by_seq]
         for batch in batches(mine, self._batch_tokens):
             await self._add([by_seq[entry.seq] for entry in batch], doubtful=doubtful)
@@ -266,16 +269,26 @@ class FlushHandler:
         beside = {seq + step for seq in removed for step in reach if 0 < seq + step <= spec.flushing} - removed
         entries = [-seq for seq in removed]  # summary entries that ended with one of them; see `entry_row`
         await (await self._store()).delete(key.user, [row_id(key, seq) for seq in (*removed, *beside, *entries)])
-        for seq in sorted(beside):
-            await self.flush(key, seq, seq, doubtful=True)
+        if beside:
+            await self.flush(key, min(beside), max(beside), doubtful=True, among=beside)
 
-    async def _add(self, rows: list[MemoryRow], *, doubtful: bool) -> None:
-        if self._redact is not None:
-            rows = [redacted_row(row, self._redact) for row in rows]
-        vectors = None
-        if self._embedder is not None:
-            vectors = await embed_texts(self._embedder, [embedded_text(row) for row in rows])
+    async def _add(self, rows: Sequence[MemoryRow], *, doubtful: bool) -> None:
+        rows, vectors = await prepared(rows, self._redact, self._embedder)
         await (await self._store()).add(rows, vectors, doubtful=doubtful or self.merging)
+
+
+async def prepared(
+    rows: Sequence[MemoryRow], redact: Callable[[str], str] | None, embedder: Embedder | None
+) -> tuple[Sequence[MemoryRow], Vector | None]:
+    """Rows as long-term memory may have them, and their vectors, where there is an embedder.
+
+    Raises:
+        RedactionFailed: the hook raised, or returned no text.
+        ModelError: the embedder failed.
+    """
+    if redact is not None:
+        rows = [redacted_row(row, redact) for row in rows]
+    return rows, None if embedder is None else await embed_texts(embedder, [embedded_text(row) for row in rows])
 
 
 def embedded_text(row: MemoryRow) -> str:
@@ -308,8 +321,7 @@ def memory_rows(
     for i, (entry, chat) in enumerate(zip(entries, chats, strict=True)):
         if not first <= entry.seq <= through:
             continue
-        at = datetime.fromtimestamp(entry.at_us / 1_000_000, UTC)
-        turn = f"({at.day} {at:%B %Y}) {speaker_of(chat)}: {texts[i]}"
+        turn = dated(entry.at_us, f"{speaker_of(chat)}: {texts[i]}")
         window = [
             turn if j == i else f"{speaker_of(chats[j])}: {texts[j][:window_chars]}"
             for j in range(max(i - _NEIGHBOURS, 0), min(i + _NEIGHBOURS + 1, len(entries)))
@@ -336,20 +348,21 @@ def memory_rows(
 
 def entry_row(key: SessionKey, entry: Summary, at_us: int) -> MemoryRow:
     """The row of a summary entry that left its list (S2.04)."""
-    at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
-    turn = f"({at.day} {at:%B %Y}) Summary: {entry.text}"
-    return MemoryRow(
-        id=row_id(key, -entry.through),  # no message has a negative number
-        user=key.user,
-        session=key.session,
-        seq=0,
-        role="system",
-        speaker="",
-        content=entry.text,
-        turn=turn,
-        window=turn,
+    return lone_row(
+        row_id(key, -entry.through),  # no message has a negative number
+        key.user,
+        key.session,
+        entry.text,
+        dated(at_us, f"Summary: {entry.text}"),
         memory_type="summary",
         importance=0.5,
         created_us=at_us,
         tokens=entry.tokens,
     )
+
+
+def lone_row(id_: str, user: str, session: str, content: str, turn: str, **rest: Any) -> MemoryRow:
+    """A row that belongs to no conversation even where it names a session: no message is its neighbour, and nobody said it."""
+    return MemoryRow(
+        id=id_, user=user, session=session, seq=0, role="system", speaker="", content=content, turn=turn, window=turn, **rest
+    )  # fmt: skip

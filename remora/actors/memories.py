@@ -7,21 +7,21 @@ comes is in the journal first, what goes is gone from the journal first, and a j
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from datetime import UTC, datetime
 from typing import Any, cast
 
-from remora.actors.jobs import embedded_text, redacted_row
+from remora.actors.jobs import lone_row, prepared
 from remora.actors.pruning import PruneRow, PruningStrategy, victims
 from remora.actors.user_protocol import UserView
 from remora.config import ImportanceConfig
 from remora.identity import SessionKey, UserKey, row_id
-from remora.models.ports import Embedder, embed_texts
+from remora.messages import dated
+from remora.models.ports import Embedder
 from remora.runtime.locks import SharedLocks
 from remora.runtime.supervisor import Attempt, Verdict, durable
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
 from remora.storage.records import ENTRY_FACET, MemoriesRemoved, MemoryItem, Pruned, PruneSpec, RecordSpec
 
-__all__ = ["MEMORY_TYPES", "ROW_TYPES", "PruneHandler", "RecordHandler", "recorded_row", "recorded_turn"]
+__all__ = ["MEMORY_TYPES", "ROW_TYPES", "PruneHandler", "RecordHandler", "recorded_row"]
 
 MEMORY_TYPES = ("fact", "preference", "context", "procedural", "message_batch")
 """What may be recorded on purpose (S2.17, S4.27)."""
@@ -33,28 +33,14 @@ _AT_ONCE = 256  # rows that are embedded and written together
 _DAY_S = 86_400
 
 
-def recorded_turn(content: str, created_us: int) -> str:
-    """How a memory is searched, and shown in a context: "(8 May 2023) Prefers metric units"."""
-    at = datetime.fromtimestamp(created_us / 1_000_000, UTC)
-    return f"({at.day} {at:%B %Y}) {content}"
-
-
 def recorded_row(user: str, item: MemoryItem) -> MemoryRow:
-    """The row of a memory.
-
-    It belongs to no conversation even where it names a session: no message is its neighbour, and nobody said it.
-    """
-    turn = recorded_turn(item.content, item.created_us)
-    return MemoryRow(
-        id=item.id,
-        user=user,
-        session=item.session,
-        seq=0,
-        role="system",
-        speaker="",
-        content=item.content,
-        turn=turn,
-        window=turn,
+    """The row of a memory."""
+    return lone_row(
+        item.id,
+        user,
+        item.session,
+        item.content,
+        dated(item.created_us, item.content),
         memory_type=item.type,
         importance=item.importance,
         created_us=item.created_us,
@@ -97,16 +83,14 @@ class RecordHandler:
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(spec, RecordSpec)
         assert isinstance(key, UserKey)
-        try:
-            for start in range(0, len(spec.ids), _AT_ONCE):
-                await self._record(key.user, spec.ids[start : start + _AT_ONCE])
-        finally:
-            self._written(key.user)
+        await self._bring(key.user, spec.ids)
         return Verdict()
 
     async def rebuild(self, user: str) -> None:
         """Write from the journal alone what was recorded of a user."""
-        ids = [item.id for item in await self._journal.memories(user)]
+        await self._bring(user, [item.id for item in await self._journal.memories(user)])
+
+    async def _bring(self, user: str, ids: Sequence[str]) -> None:
         try:
             for start in range(0, len(ids), _AT_ONCE):
                 await self._record(user, ids[start : start + _AT_ONCE])
@@ -116,19 +100,14 @@ class RecordHandler:
     async def adopt(self, rows: Sequence[MemoryRow]) -> None:
         """Take rows over from another store, embedded anew: those of memory blocks, which no journal has."""
         for start in range(0, len(rows), _AT_ONCE):
-            some = rows[start : start + _AT_ONCE]
-            vectors = None if self._embedder is None else await embed_texts(self._embedder, [row.content for row in some])
+            some, vectors = await prepared(rows[start : start + _AT_ONCE], None, self._embedder)
             await (await self._store()).add(some, vectors, doubtful=True)
 
     async def _record(self, user: str, ids: Sequence[str]) -> None:
-        rows = [recorded_row(user, item) for item in await self._journal.memories(user, ids)]
-        if self._redact is not None:
-            rows = [redacted_row(row, self._redact) for row in rows]
-        if not rows:
+        found = [recorded_row(user, item) for item in await self._journal.memories(user, ids)]
+        if not found:
             return
-        vectors = None
-        if self._embedder is not None:
-            vectors = await embed_texts(self._embedder, [embedded_text(row) for row in rows])
+        rows, vectors = await prepared(found, self._redact, self._embedder)
         store = await self._store()
         async with self._users.shared(user):
             # The model took its time, and what was removed meanwhile must not come back.

@@ -24,14 +24,13 @@ import msgspec
 
 from remora.actors.summary import refuses, shortened
 from remora.actors.user_protocol import SynopsisReady
-from remora.errors import ModelAnswerInvalid, ModelError, ModelTimeout
+from remora.errors import ModelAnswerInvalid, ModelError
 from remora.identity import UserKey
 from remora.logs import get_logger
 from remora.messages import ChatDict, decode_chat, plain_text, sound_text, speaker_of
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import ChatModel, Line, Summarizer
 from remora.runtime.clock import Clock
-from remora.runtime.containment import contained
 from remora.runtime.supervisor import Attempt, Verdict
 from remora.storage.ports import Journal
 from remora.storage.records import MemoryItem
@@ -174,17 +173,12 @@ class SynopsisHandler:
 
     async def _ask_model(self, model: ChatModel, known: _Known, *, last: bool) -> tuple[str, str] | None:
         """Both parts, of one call; None when it failed for the last time."""
+
+        async def ask() -> tuple[str, str]:
+            return synopsis_parts(await model.complete(self._messages(known)))
+
         try:
-            with self._breaker.guard():
-                try:
-                    with anyio.fail_after(self._timeout_s):
-                        return synopsis_parts(await contained(model.complete, self._messages(known)))
-                except ModelError:
-                    raise
-                except TimeoutError as e:
-                    raise ModelTimeout(f"{self._name} did not answer within {self._timeout_s:g} s") from e
-                except Exception as e:  # a plugged-in model may raise anything
-                    raise ModelAnswerInvalid(f"{self._name} failed: {type(e).__name__}: {e}") from e
+            return await self._breaker.call(self._name, ask, timeout_s=self._timeout_s)
         except ModelError:
             if last:
                 return None

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-from remora.errors import ModelError, ModelUnavailable
+import anyio
+
+from remora.errors import ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
 from remora.runtime.clock import Clock
+from remora.runtime.containment import contained
 
 __all__ = ["CircuitBreaker"]
+
+Result = TypeVar("Result")
 
 
 class CircuitBreaker:
@@ -49,3 +55,28 @@ class CircuitBreaker:
         finally:
             if trial:
                 self._trial = False
+
+    async def call(self, name: str, function: Callable[[], Awaitable[Result]], *, timeout_s: float) -> Result:
+        """Let one call of a plugged-in model through, and turn whatever becomes of it into an answer or a `ModelError`.
+
+        Args:
+            name: the model's, for errors.
+            function: makes the call, and reads its answer.
+            timeout_s: how long it may take; one that hangs would hold a place that others wait for.
+
+        Raises:
+            ModelUnavailable: the breaker is open.
+            ModelTimeout: it took too long.
+            ModelAnswerInvalid: it raised anything else.
+            ModelError: its own.
+        """
+        with self.guard():
+            try:
+                with anyio.fail_after(timeout_s):
+                    return await contained(function)
+            except ModelError:
+                raise
+            except TimeoutError as e:
+                raise ModelTimeout(f"{name} did not answer within {timeout_s:g} s") from e
+            except Exception as e:  # a plugged-in model may raise anything
+                raise ModelAnswerInvalid(f"{name} failed: {type(e).__name__}: {e}") from e

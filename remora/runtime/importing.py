@@ -13,7 +13,7 @@ import anyio.to_thread
 import msgspec
 
 from remora.actors.block_state import progress_of, unseen_of
-from remora.actors.memories import MEMORY_TYPES, recorded_turn
+from remora.actors.memories import MEMORY_TYPES
 from remora.actors.protocol import Adopt
 from remora.actors.redaction import redacted_chat, redacted_metadata, redacted_text
 from remora.actors.user_protocol import AdoptUser, Right
@@ -21,7 +21,7 @@ from remora.actors.user_state import SynopsisPart
 from remora.actors.working import WorkingItem, embedded_anew
 from remora.errors import InvalidExport, InvalidInput, RemoraError
 from remora.identity import SHARED_PREFIX, SessionKey, UserKey, memory_id, validated_id
-from remora.messages import ChatDict, Entry, encode_message
+from remora.messages import ChatDict, Entry, dated, encode_message
 from remora.models.ports import embedder_name
 from remora.runtime.encoding import Door
 from remora.runtime.exporting import Progress
@@ -216,7 +216,7 @@ def _memory(door: Door, user: str, item: MemoryItem) -> MemoryItem:
     """Redacted, and counted anew; what redaction changes has another id."""
     text = item.content if door.redact is None else redacted_text(item.content, door.redact)
     id_ = item.id if text == item.content else memory_id(user, item.agent, text)
-    return msgspec.structs.replace(item, id=id_, content=text, tokens=door.counter.count(recorded_turn(text, item.created_us)))
+    return msgspec.structs.replace(item, id=id_, content=text, tokens=door.counter.count(dated(item.created_us, text)))
 
 
 async def _working(target: Services, one: UserExport) -> tuple[WorkingItem, ...]:

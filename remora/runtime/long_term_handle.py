@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 
 from remora.actors.importance import DEFAULT_IMPORTANCE
-from remora.actors.memories import MEMORY_TYPES, ROW_TYPES, recorded_turn
+from remora.actors.memories import MEMORY_TYPES, ROW_TYPES
 from remora.actors.pruning import PruningStrategy
 from remora.actors.recall import Memory, Recall
 from remora.actors.redaction import redacted_text
@@ -24,7 +24,7 @@ from remora.actors.tools import MemoryTools
 from remora.actors.user_protocol import PruneNow, Remember, Remembering, Touch
 from remora.errors import CommitFailed, InvalidInput, InvalidMessage, OutcomeUnknown, RecordingFailed
 from remora.identity import UserKey, memory_id, validated_id
-from remora.messages import Message, MessageLike, decode_chat, encode_message, plain_text, sound_text
+from remora.messages import Message, MessageLike, dated, decode_chat, encode_message, plain_text, sound_text
 from remora.runtime.services import Services
 from remora.storage.ports import Scope
 from remora.storage.records import MemoryItem
@@ -239,7 +239,7 @@ class LongTermHandle:
         counter = services.counter
 
         def counted() -> tuple[MemoryItem, ...]:
-            return tuple(_counted(item, counter.count(recorded_turn(item.content, item.created_us))) for item in items)
+            return tuple(_counted(item, counter.count(dated(item.created_us, item.content))) for item in items)
 
         size = sum(len(item.content) for item in items)
         sized = counted() if size <= _INLINE_CHARACTERS else await anyio.to_thread.run_sync(counted)

@@ -13,13 +13,13 @@ import pytest
 
 from remora.actors.fusion import fuse
 from remora.actors.jobs import FlushHandler
-from remora.actors.memories import PruneHandler, RecordHandler, recorded_row, recorded_turn
+from remora.actors.memories import PruneHandler, RecordHandler, recorded_row
 from remora.actors.recall import Recall
 from remora.actors.user_protocol import Synopsis, UserView
 from remora.config import ImportanceConfig, RecallConfig
 from remora.errors import RedactionFailed
 from remora.identity import SessionKey, UserKey, memory_id, row_id
-from remora.messages import encode_message
+from remora.messages import dated, encode_message
 from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, Write
 from remora.runtime.supervisor import Attempt, durable
@@ -196,7 +196,7 @@ async def test_a_memory_becomes_a_row() -> None:
             0.9,
         )
         assert (row.content, row.turn) == ("My PIN is …", "(14 November 2023) My PIN is …")
-        assert row.window == row.turn == recorded_turn(row.content, memory.created_us)
+        assert row.window == row.turn == dated(memory.created_us, row.content)
         assert made.told == ["alice"]
 
 
