@@ -257,7 +257,7 @@ async def store(journal: SqliteJournal, batches: Sequence[Sequence[Any]]) -> Non
 
 async def make(directory: Path) -> None:
     """A journal with every kind of row, always the same."""
-    with mock.patch("secrets.token_hex", lambda size: "00c0de" * 8 if size > 3 else "00c0de"):
+    with mock.patch("secrets.token_hex", lambda size: ("00c0de" * 6)[: 2 * size]):
         journal = await SqliteJournal.open(directory / "journal.db", durability="power")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(journal.run)
