@@ -674,11 +674,12 @@ class Runtime(TransferVerbs):
     async def _open_store(self, name: str, dimension: int | None, shards: int) -> LanceStore:
         base = self._long_term_base
         config = msgspec.structs.replace(self._config.long_term, shards=shards)
-        return await LanceStore.open(None if base is None else place_of(base, name), dimension=dimension, config=config)
+        place = None if base is None else place_of(base, name)
+        return await LanceStore.open(place, dimension=dimension, config=config, sync=self._config.journal.durability == "power")
 
     async def _sweep(self, journal: Journal) -> None:
         try:
-            await swept(journal, self._long_term_base, LanceStore.erase)
+            await swept(journal, self._long_term_base, LanceStore.drop)
         except (OSError, StorageError):
             _logger.exception("leftovers_not_removed")  # the next start does it
 
