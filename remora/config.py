@@ -68,6 +68,7 @@ _LOWEST: dict[str, tuple[float, bool]] = {
     "max_user_rows": (0, False),
     "weight": (0, False),
     "cache": (0, False),
+    "hot_mb": (0, False),
 }
 
 
