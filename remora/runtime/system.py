@@ -515,7 +515,7 @@ class Runtime(TransferVerbs):
 
             prune = PruneHandler(
                 journal, self.long_term, look_at_user, now=self._clock.time, importance=config.importance,
-                written=recall.written, users=writers,
+                written=recall.removed, users=writers,
             )  # fmt: skip
             supervisor.add_lane(Lane(PRUNE_LANE, prune, concurrency=_PRUNE_CONCURRENCY, retry=retry))
             if config.long_term.max_user_rows or config.long_term.prune == "age":
@@ -578,6 +578,7 @@ class Runtime(TransferVerbs):
         parts.supervisor.start(tasks)
         parts.schedule.start(tasks)
         if parts.recall is not None:
+            tasks.start_soon(parts.recall.run, name="remora.recall")
             tasks.start_soon(self._flush_tails, name="remora.tails")
         if self._reembedding is not None:
             tasks.start_soon(self._reembedding.run, name="remora.reembed")
