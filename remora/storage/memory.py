@@ -16,7 +16,7 @@ import msgspec
 
 from remora.identity import SessionKey, UserKey
 from remora.messages import Entry
-from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, LogStatistics, Write
+from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, JobRevived, LogStatistics, Write
 from remora.storage.images import actor_key
 from remora.storage.ports import FoldFigures, JournalCounts, Past, SessionListing, earlier_buffer, past_of
 from remora.storage.records import (
@@ -189,7 +189,9 @@ class MemoryJournal:
                 self._jobs[id_] = msgspec.structs.replace(
                     self._jobs[id_], attempts=record.attempts, dead=True, error=record.error
                 )
-            case JobRetried() | JobBuried():
+            case JobRevived(id=id_) if id_ in self._jobs and self._jobs[id_].dead:
+                self._jobs[id_] = msgspec.structs.replace(self._jobs[id_], attempts=0, not_before=0.0, dead=False)
+            case JobRetried() | JobBuried() | JobRevived():
                 pass  # its actor cancelled it meanwhile
             case _:
                 raise TypeError(f"no journal record: {type(record).__name__}")

@@ -148,7 +148,7 @@ class Journal(Log, Protocol):
         ...
 
     async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
-        """Every actor, in a fixed order, and up to which message it is in long-term memory."""
+        """Every actor, in a fixed order, and up to which message it is in long-term memory, but for what `owed` names."""
         ...
 
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
