@@ -79,6 +79,11 @@ class _Actor:
         self.folds.append((at_seq, kind, marks.generation, blank))
 
 
+def _found(job: Job) -> Job:
+    """The job as whoever reads it finds it: somebody may have begun it, a runtime that had this journal before, say."""
+    return msgspec.structs.replace(job, resumed=True)
+
+
 class MemoryJournal:
     """Implements `remora.storage.ports.Journal`; nothing survives it.
 
@@ -210,7 +215,7 @@ class MemoryJournal:
         self._next_sid = max(self._next_sid, sid)
         kept = actor.facets.items() if actor else ()
         facets = tuple(Facet(kind, name, value) for (kind, name), value in kept if kind != ENTRY_FACET)
-        jobs = tuple(job for job in self._jobs.values() if job.key == key and not job.dead)
+        jobs = tuple(_found(job) for job in self._jobs.values() if job.key == key and not job.dead)
         if isinstance(key, UserKey):
             return UserImage(sid, actor is not None, facets, jobs)
         if actor is None:
@@ -305,7 +310,7 @@ class MemoryJournal:
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
         """Job rows."""
         await anyio.lowlevel.checkpoint()
-        return [job for job in self._jobs.values() if job.dead == dead]
+        return [_found(job) for job in self._jobs.values() if job.dead == dead]
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
         """A user's sessions."""

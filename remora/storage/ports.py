@@ -152,7 +152,7 @@ class Journal(Log, Protocol):
         ...
 
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
-        """Job rows, oldest first: those still to be done, or the dead letters."""
+        """Job rows, oldest first: those still to be done, or the dead letters; each is `resumed`."""
         ...
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:

@@ -201,6 +201,7 @@ async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
         assert [job.id for job in await runtime.dead_letters()] == ["job-0"]
         (waiting,) = await runtime.journal.jobs()
         assert (waiting.id, waiting.attempts, waiting.not_before, waiting.payload) == ("job-1", 0, 0.0, jobs[1].payload)
+        assert waiting.resumed, "an earlier attempt may have had effects, which must not be doubled"
 
 
 JOURNAL_CHECKS: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (

@@ -44,7 +44,7 @@ class Poison:
     """A redaction hook that cannot do some texts, until it is mended."""
 
     def __init__(self) -> None:
-        self.words = ("zebra",)
+        self.words: tuple[str, ...] = ("zebra",)
 
     def __call__(self, text: str) -> str:
         if any(word in text for word in self.words):
