@@ -18,6 +18,7 @@ __all__ = [
     "memory_id",
     "message_id",
     "row_id",
+    "session_key",
     "user_key",
     "validated_id",
     "working_id",
@@ -77,6 +78,13 @@ def validated_id(value: object, what: str) -> str:
 def user_key(user: str) -> str:
     """A fixed-width hex digest (32 characters) of a user id, so that no user text becomes part of a filter."""
     return blake2b(user.encode(), digest_size=16, person=b"remora.user").hexdigest()
+
+
+def session_key(user: str, session: str) -> str:
+    """A fixed-width hex digest (32 characters) of a user's session: it stands for the session where its name must not (G13)."""
+    owner = user.encode()
+    text = b"%d:%b%b" % (len(owner), owner, session.encode())
+    return blake2b(text, digest_size=16, person=b"remora.session").hexdigest()
 
 
 def row_id(key: SessionKey, seq: int) -> str:

@@ -20,6 +20,9 @@ __all__ = [
     "BLOCK_TYPE",
     "EVERYTHING",
     "Candidate",
+    "Erased",
+    "Erasure",
+    "Finding",
     "FoldFigures",
     "Journal",
     "JournalCounts",
@@ -27,6 +30,7 @@ __all__ = [
     "LongTermStore",
     "MemoryRow",
     "Past",
+    "Retention",
     "Scope",
     "SessionListing",
     "Vector",
@@ -104,6 +108,46 @@ class SessionListing(msgspec.Struct, frozen=True):
     key: SessionKey
     messages: int
     last_at_us: int
+
+
+class Erasure(msgspec.Struct, frozen=True):
+    """A note in the journal that something is being forgotten, by digests alone: it must be no trace of what it names (G13).
+
+    Attributes:
+        number: the note's own.
+        user_key: `remora.identity.user_key` of the user.
+        session_key: `remora.identity.session_key` of the session; empty for all that is the user's.
+    """
+
+    number: int
+    user_key: str
+    session_key: str = ""
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """What the journal deleted, and the note that it left.
+
+    Attributes:
+        erasure: the note.
+        removed: how many rows went, by table: ``actors``, ``messages``, ``folds``, ``facets``, ``memories``, ``jobs``.
+    """
+
+    erasure: Erasure
+    removed: dict[str, int]
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """How long archived originals are kept: messages that left the buffer; 0 is no bound.
+
+    Attributes:
+        max_age_days: older ones go.
+        max_messages: those beyond, in each session, go; the oldest first.
+        max_bytes: those beyond, of all sessions together, go; the oldest first.
+    """
+
+    max_age_days: float = 0.0
+    max_messages: int = 0
+    max_bytes: int = 0
 
 
 class Journal(Log, Protocol):
@@ -269,6 +313,22 @@ async def earlier_buffer(journal: Journal, key: SessionKey, at: int, *, as_it_wa
             past = Past(past.cleared, None, (), past.cleared)
     entries = await journal.read(key, past.front + 1, at)
     return EarlierBuffer(past.front, past.summary, past.summaries, tuple(entries), past.cleared, there)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is not as it should be, as `verify` reports it.
+
+    Attributes:
+        kind: ``journal``, ``wal``, ``missing``, ``orphan``, ``doubled``, ``foreign``, ``file`` or ``table``.
+        where: which file, table, session or row.
+        detail: what is wrong with it.
+        repairable: whether it can be made again from what is left.
+    """
+
+    kind: str
+    where: str
+    detail: str
+    repairable: bool
 
 
 class LongTermStatistics(msgspec.Struct, frozen=True):
