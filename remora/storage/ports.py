@@ -192,11 +192,11 @@ class Journal(Log, Protocol):
         ...
 
     async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
-        """Every actor, in a fixed order, and up to which message it is in long-term memory."""
+        """Every actor, in a fixed order, and up to which message it is in long-term memory, but for what `owed` names."""
         ...
 
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
-        """Job rows, oldest first: those still to be done, or the dead letters."""
+        """Job rows, oldest first: those still to be done, or the dead letters; each is `resumed`."""
         ...
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
