@@ -20,6 +20,7 @@ __all__ = [
     "BLOCK_TYPE",
     "EVERYTHING",
     "Candidate",
+    "Finding",
     "FoldFigures",
     "Journal",
     "JournalCounts",
@@ -269,6 +270,22 @@ async def earlier_buffer(journal: Journal, key: SessionKey, at: int, *, as_it_wa
             past = Past(past.cleared, None, (), past.cleared)
     entries = await journal.read(key, past.front + 1, at)
     return EarlierBuffer(past.front, past.summary, past.summaries, tuple(entries), past.cleared, there)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is not as it should be, as `verify` reports it.
+
+    Attributes:
+        kind: ``journal``, ``wal``, ``missing``, ``orphan``, ``doubled``, ``foreign``, ``file`` or ``table``.
+        where: which file, table, session or row.
+        detail: what is wrong with it.
+        repairable: whether it can be made again from what is left.
+    """
+
+    kind: str
+    where: str
+    detail: str
+    repairable: bool
 
 
 class LongTermStatistics(msgspec.Struct, frozen=True):
