@@ -25,7 +25,8 @@ from remora.config import Config
 from remora.errors import CommitFailed, InvalidInput, InvalidMessage
 from remora.identity import SHARED_PREFIX, SessionKey, UserKey, memory_id, session_key, user_key
 from remora.models.ports import Line
-from remora.runtime.log import Job, JobBuried, JobDone, Write
+from remora.runtime.log import Job, JobBuried, JobDone, JobRevived
+from remora.runtime.supervisor import durable
 from remora.runtime.system import Runtime
 from remora.storage.ports import Erasure, Journal, Retention
 from remora.storage.records import (
@@ -204,23 +205,27 @@ async def what_an_actor_keeps_can_be_read(opened: OpenJournal) -> None:
         assert list(await runtime.journal.facets(UserKey("nobody"))) == []
 
 
-async def _stored(journal: Journal, *records: Any) -> None:
-    """Commit these records together.
-
-    Raises:
-        CommitFailed, OutcomeUnknown: as the journal says.
-    """
-    outcome: list[Exception | None] = []
-    settled = anyio.Event()
-
-    def on_settled(_: Write, error: Exception | None) -> None:
-        outcome.append(error)
-        settled.set()
-
-    journal.write(Write(records, on_settled))
-    await settled.wait()
-    if outcome[0] is not None:
-        raise outcome[0]
+async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
+    """A job that failed for good stays, with its reason, until it is retried or dropped; both hold after opening again."""
+    key = SessionKey("alice", "chat")
+    jobs = tuple(Job(f"job-{n}", "elsewhere", key, RecordSpec(1, (f"m{n}",))) for n in range(3))
+    async with _runtime(opened) as runtime:
+        view = await runtime.session(*key).inspect()
+        await runtime.session(*key).append(_said("hello"))
+        await durable(runtime.journal, [JobsStarted(view.sid, jobs)])
+        await durable(runtime.journal, [JobBuried(job.id, 4, "broken") for job in jobs])
+    async with _runtime(opened) as runtime:
+        assert [(job.id, job.attempts, job.error, job.dead) for job in await runtime.dead_letters()] == [
+            (job.id, 4, "broken", True) for job in jobs
+        ]
+        assert await runtime.retry_dead_letters(["job-1"]) == 1
+        assert await runtime.drop_dead_letters(["job-2"]) == 1
+        await durable(runtime.journal, [JobRevived("job-2"), JobRevived("none such")])
+    async with _runtime(opened) as runtime:
+        assert [job.id for job in await runtime.dead_letters()] == ["job-0"]
+        (waiting,) = await runtime.journal.jobs()
+        assert (waiting.id, waiting.attempts, waiting.not_before, waiting.payload) == ("job-1", 0, 0.0, jobs[1].payload)
+        assert waiting.resumed, "an earlier attempt may have had effects, which must not be doubled"
 
 
 @asynccontextmanager
@@ -242,7 +247,7 @@ async def _remembered(journal: Journal, user: str, session: str) -> int:
     item = MemoryItem(memory_id(user, "", words), session, "", words, "fact", 0.5, 0, 5)
     job = Job(f"record-{image.sid}-{session}", "elsewhere", UserKey(user), RecordSpec(image.sid, (item.id,)))
     opening = () if image.opened else (Opened(image.sid, user, "", 0),)
-    await _stored(journal, *opening, Remembered(image.sid, (item,), (job,)))
+    await durable(journal, [*opening, Remembered(image.sid, (item,), (job,))])
     return image.sid
 
 
@@ -297,7 +302,7 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
     async with _running(opened) as journal:
         own = await _remembered(journal, "alice", "chat")
         await _remembered(journal, "alice", "other")
-        await _stored(journal, FacetsChanged(own, (*items, synopsis)))
+        await durable(journal, [FacetsChanged(own, (*items, synopsis))])
         erased = await journal.erase("alice", "chat")
         assert erased.erasure.session_key == session_key("alice", "chat")
         assert (erased.removed["messages"], erased.removed["memories"], erased.removed["actors"]) == (1, 1, 1)
@@ -310,13 +315,13 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
         assert [listing.key.session for listing in await journal.sessions("alice")] == ["other"]
         try:
             entries = tuple(entry.numbered(2) for entry in await journal.read(SessionKey("alice", "other"), 1, 1))
-            await _stored(journal, Appended(sids[0], entries, None))
+            await durable(journal, [Appended(sids[0], entries, None)])
         except CommitFailed:
             pass  # somebody had the session in memory still
         else:
             raise AssertionError("a message was stored for a session that is forgotten")
         await journal.erase("alice", "no such session")
-        await _stored(journal, FacetsChanged(own, (), tuple((facet.kind, facet.name) for facet in items[1:])))
+        await durable(journal, [FacetsChanged(own, (), tuple((facet.kind, facet.name) for facet in items[1:]))])
     async with _runtime(opened) as runtime:
         assert await runtime.session("alice", "other").history() == kept
         assert await runtime.session("alice", "chat").history() == []
@@ -422,20 +427,20 @@ async def nothing_that_is_needed_is_trimmed(opened: OpenJournal) -> None:
     ]
     everything = Retention(max_bytes=1)
     async with _running(opened) as journal:
-        await _stored(journal, FoldStarted(sid, Marks(0, 0, 30, 30), tuple(jobs)))
+        await durable(journal, [FoldStarted(sid, Marks(0, 0, 30, 30), tuple(jobs))])
         assert await journal.trim(everything, 0) == 0  # in the buffer still
-        await _stored(journal, Dropped(sid, Marks(0, 30, 30, 30), 40, ()))
+        await durable(journal, [Dropped(sid, Marks(0, 30, 30, 30), 40, ())])
         assert await journal.trim(everything, 0) == 0  # on its way
-        await _stored(journal, Flushed(sid, 10), JobDone(jobs[0].id))
+        await durable(journal, [Flushed(sid, 10), JobDone(jobs[0].id)])
         assert await journal.trim(everything, 0) == 8  # the next ones' windows hold the last two
-        await _stored(journal, JobBuried(jobs[1].id, 3, "poisoned"))
+        await durable(journal, [JobBuried(jobs[1].id, 3, "poisoned")])
         assert await journal.trim(everything, 0) == 0
-        await _stored(journal, Pruned(key, tuple(range(11, 21))), JobDone(jobs[1].id))
+        await durable(journal, [Pruned(key, tuple(range(11, 21))), JobDone(jobs[1].id)])
         assert await journal.trim(everything, 0) == 10  # pruned is never to be there; the others may be flushed again
         blocks = Job("blocks-1", "elsewhere", key, BlocksSpec(sid, 30))
-        await _stored(journal, Flushed(sid, 30), JobsStarted(sid, (blocks,)))
+        await durable(journal, [Flushed(sid, 30), JobsStarted(sid, (blocks,))])
         assert await journal.trim(everything, 0) == 0  # what its blocks have not seen, they alone know
-        await _stored(journal, JobDone(blocks.id))
+        await durable(journal, [JobDone(blocks.id)])
         assert await journal.trim(everything, 0) == 10
         assert [entry.seq for entry in await journal.read(key, 1, 40)] == list(range(29, 41))
 
@@ -451,6 +456,7 @@ journal_suite: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     settings_are_set_once,
     settings_change_together,
     what_an_actor_keeps_can_be_read,
+    dead_letters_can_be_retried_and_dropped,
     forgetting_a_user_leaves_nothing_of_them,
     forgetting_a_session_leaves_the_users_others,
     what_is_being_forgotten_is_noted_until_it_is_gone,
