@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from remora.cli.configuration import rendered_changes, rendered_defaults
+from remora.cli.erasure import add_forget_parser, command_forget
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.render import print_bad_lines, print_memories, print_report, print_session
 from remora.cli.replay import ReplayReport, replay
@@ -106,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     add_transfer_parsers(commands, common)
+    add_forget_parser(commands, common)
 
     command = commands.add_parser(
         "config",
@@ -244,6 +246,7 @@ _COMMANDS = {
     "import": command_import,
     "reembed": command_reembed,
     "stats": command_stats,
+    "forget": command_forget,
 }
 
 
@@ -263,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.write(rendered_defaults() if arguments.defaults else rendered_changes(_configured(arguments)))
             return 0
         arguments.configured = _configured(arguments)
-        if arguments.command in {"show", "recall", "export", "reembed", "stats"}:
+        if arguments.command in {"show", "recall", "export", "reembed", "stats", "forget"}:
             _require_memory(arguments)
         return anyio.run(_COMMANDS[arguments.command], console, arguments)
     except RemoraError as e:

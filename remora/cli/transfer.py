@@ -24,7 +24,7 @@ from remora.runtime.system import Runtime
 from remora.storage.ports import JournalCounts
 from remora.storage.transfer import TransferReport
 
-__all__ = ["add_transfer_parsers", "command_export", "command_import", "command_reembed", "command_stats"]
+__all__ = ["add_transfer_parsers", "command_export", "command_import", "command_reembed", "command_stats", "opened"]
 
 
 def add_transfer_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -88,7 +88,8 @@ def _bar(doing: str) -> Iterator[tuple[Progress, Callable[[int, int], None]]]:
         yield progress, moved
 
 
-def _opened(arguments: argparse.Namespace, *, journal_alone: bool = False, **options: Any) -> Runtime:
+def opened(arguments: argparse.Namespace, *, journal_alone: bool = False, **options: Any) -> Runtime:
+    """The runtime that a command works with; with `journal_alone`, without long-term memory and models."""
     config = arguments.configured
     if journal_alone:
         long_term = msgspec.structs.replace(config.long_term, enabled=False)
@@ -99,7 +100,7 @@ def _opened(arguments: argparse.Namespace, *, journal_alone: bool = False, **opt
 
 async def command_export(console: Console, arguments: argparse.Namespace) -> int:
     """Export; returns the exit code."""
-    async with _opened(arguments, journal_alone=True) as runtime:
+    async with opened(arguments, journal_alone=True) as runtime:
         with _bar("exporting") as (_, moved):
             report = await runtime.export(arguments.dest, overwrite=arguments.overwrite, progress=moved)
     console.print(f"{_what(report)} in {arguments.dest}", markup=False, highlight=False)
@@ -108,7 +109,7 @@ async def command_export(console: Console, arguments: argparse.Namespace) -> int
 
 async def command_import(console: Console, arguments: argparse.Namespace) -> int:
     """Import; returns the exit code."""
-    async with _opened(arguments) as runtime:
+    async with opened(arguments) as runtime:
         with _bar("importing") as (progress, moved):
             report = await runtime.import_(arguments.src, skip_existing=arguments.skip_existing, progress=moved)
             progress.update(progress.task_ids[0], description="embedding", completed=0, total=None)
@@ -123,7 +124,7 @@ async def command_import(console: Console, arguments: argparse.Namespace) -> int
 
 async def command_reembed(console: Console, arguments: argparse.Namespace) -> int:
     """Make long-term memory anew; returns the exit code."""
-    async with _opened(arguments, reembed=True) as runtime:
+    async with opened(arguments, reembed=True) as runtime:
         name = embedder_name(runtime.embedder)
         begun = runtime.reembedding
         if begun is None:
@@ -139,7 +140,7 @@ async def command_reembed(console: Console, arguments: argparse.Namespace) -> in
 async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
     """Print figures; returns the exit code."""
     directory = Path(arguments.dir or arguments.configured.directory)
-    async with _opened(arguments, journal_alone=True) as runtime:
+    async with opened(arguments, journal_alone=True) as runtime:
         if arguments.user is None:
             settings = {name: await runtime.journal.setting(name) or "-" for name in ("embedder", "counter")}
             on_disk = await anyio.to_thread.run_sync(_bytes, directory)

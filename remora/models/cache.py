@@ -89,6 +89,10 @@ class CachingEmbedder:
                 self._hold(key, fresh[key])
         return result
 
+    def clear(self) -> None:
+        """Hold nothing any more."""
+        self._vectors.clear()
+
     def statistics(self) -> EmbeddingCacheStatistics:
         """The present counts."""
         return EmbeddingCacheStatistics(self._hits, self._misses, self._evictions, len(self._vectors))
