@@ -497,13 +497,12 @@ class LanceStore:
         """Compact shards that many commits have fragmented, and remove versions that no reader can still need."""
         compacted = 0
         for shard in list(self._shards.values()):
-            if shard.fragments < self._config.compact_fragments:
+            if not shard.wants_compacting(self._config.compact_fragments, keep_s=self._config.keep_versions_s):
                 continue
             async with shard.lock:
                 with anyio.CancelScope(shield=True), self._mapped("compacting", shard, writing=True):
                     await shard.ready()
-                    await shard.index_users(self._config.index_user_rows)
-                    await shard.optimize(keep_s=self._config.keep_versions_s)
+                    await shard.compact(keep_s=self._config.keep_versions_s, index_rows=self._config.index_user_rows)
             compacted += 1
             self._compactions += 1
         return compacted
