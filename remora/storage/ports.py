@@ -20,6 +20,8 @@ __all__ = [
     "BLOCK_TYPE",
     "EVERYTHING",
     "Candidate",
+    "Erased",
+    "Erasure",
     "Finding",
     "FoldFigures",
     "Journal",
@@ -28,6 +30,7 @@ __all__ = [
     "LongTermStore",
     "MemoryRow",
     "Past",
+    "Retention",
     "Scope",
     "SessionListing",
     "Vector",
@@ -107,6 +110,46 @@ class SessionListing(msgspec.Struct, frozen=True):
     last_at_us: int
 
 
+class Erasure(msgspec.Struct, frozen=True):
+    """A note in the journal that something is being forgotten, by digests alone: it must be no trace of what it names (G13).
+
+    Attributes:
+        number: the note's own.
+        user_key: `remora.identity.user_key` of the user.
+        session_key: `remora.identity.session_key` of the session; empty for all that is the user's.
+    """
+
+    number: int
+    user_key: str
+    session_key: str = ""
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """What the journal deleted, and the note that it left.
+
+    Attributes:
+        erasure: the note.
+        removed: how many rows went, by table: ``actors``, ``messages``, ``folds``, ``facets``, ``memories``, ``jobs``.
+    """
+
+    erasure: Erasure
+    removed: dict[str, int]
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """How long archived originals are kept: messages that left the buffer; 0 is no bound.
+
+    Attributes:
+        max_age_days: older ones go.
+        max_messages: those beyond, in each session, go; the oldest first.
+        max_bytes: those beyond, of all sessions together, go; the oldest first.
+    """
+
+    max_age_days: float = 0.0
+    max_messages: int = 0
+    max_bytes: int = 0
+
+
 class Journal(Log, Protocol):
     """The write-ahead journal of all sessions.
 
@@ -149,11 +192,11 @@ class Journal(Log, Protocol):
         ...
 
     async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
-        """Every actor, in a fixed order, and up to which message it is in long-term memory."""
+        """Every actor, in a fixed order, and up to which message it is in long-term memory, but for what `owed` names."""
         ...
 
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
-        """Job rows, oldest first: those still to be done, or the dead letters."""
+        """Job rows, oldest first: those still to be done, or the dead letters; each is `resumed`."""
         ...
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
