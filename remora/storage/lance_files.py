@@ -128,6 +128,8 @@ class ShardFiles:
         self._sync = sync
         self._record: SyncRecord | None = None
         self._synced_directories: set[Path] = set()
+        self.settled: list[Finding] = []
+        """What was not as it should be at opening, and was mended or put aside."""
 
     @property
     def version(self) -> int | None:
@@ -161,6 +163,9 @@ class ShardFiles:
             self.put_aside(f"version {self._record.version}: {e}")
             return Settled(usable=False, recorded=False)
         damaged = _indices_of(manifest, problems)
+        self.settled += [
+            Finding("file", str(self.directory / path), problem, repairable=True) for path, problem in problems.items()
+        ]
         if damaged is None:
             self.put_aside("; ".join(f"{path} {problem}" for path, problem in sorted(problems.items())[:5]))
             return Settled(usable=False, recorded=False)
@@ -183,6 +188,7 @@ class ShardFiles:
                 rejected.append(version)
                 continue
             if rejected:
+                self.settled += [Finding("file", str(self._path(one)), "is damaged", repairable=True) for one in rejected]
                 self._note_refill()
                 self._put_versions_aside(rejected, "damaged")
             return Settled(usable=True, recorded=False, indices=damaged)
@@ -200,6 +206,7 @@ class ShardFiles:
         if lost:
             self._note_refill()  # first: whatever happens between the two, it is filled again
         _logger.error("table_put_aside", table=self.name, reason=reason)
+        self.settled.append(Finding("table", str(self.directory), f"{reason}; it was put aside", repairable=True))
         place = self._quarantine()
         if self.directory.exists():
             self.directory.rename(place / self.directory.name)

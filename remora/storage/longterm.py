@@ -98,6 +98,7 @@ class LanceStore:
         # no read outlives the version that it began with
         self._read_timeout = timedelta(seconds=max(1.0, min(_LONGEST_READ_S, config.keep_versions_s)))
         self._commits = self._merges = self._compactions = self._damaged = 0
+        self._settled: list[Finding] = []
         self.refill_needed = False
 
     @classmethod
@@ -164,6 +165,8 @@ class LanceStore:
                 shard = await self._load_shard(name, files, settled)
                 if shard is not None:
                     self._shards[int(name.removeprefix("mem_"))] = shard
+            if files is not None:
+                self._settled += files.settled
         if self._base is not None:
             self.refill_needed = await anyio.to_thread.run_sync(refill_needed, self._base)
 
@@ -206,6 +209,7 @@ class LanceStore:
     async def refill_noted(self) -> None:
         """Whoever read `refill_needed` has noted it where it outlives the process."""
         self.refill_needed = False
+        self._settled.clear()
         if self._base is not None:
             await anyio.to_thread.run_sync(refill_noted, self._base)
 
@@ -497,20 +501,22 @@ class LanceStore:
         """Compact shards that many commits have fragmented, and remove versions that no reader can still need."""
         compacted = 0
         for shard in list(self._shards.values()):
-            if shard.fragments < self._config.compact_fragments:
+            if not shard.wants_compacting(self._config.compact_fragments, keep_s=self._config.keep_versions_s):
                 continue
             async with shard.lock:
                 with anyio.CancelScope(shield=True), self._mapped("compacting", shard, writing=True):
                     await shard.ready()
-                    await shard.index_users(self._config.index_user_rows)
-                    await shard.optimize(keep_s=self._config.keep_versions_s)
+                    await shard.compact(keep_s=self._config.keep_versions_s, index_rows=self._config.index_user_rows)
             compacted += 1
             self._compactions += 1
         return compacted
 
     async def verify(self, *, deep: bool = False) -> Sequence[Finding]:
-        """What is damaged, doubled, or in the wrong place; with `deep`, every file's digest and every row's check."""
-        found: list[Finding] = []
+        """What is damaged, doubled, or in the wrong place; with `deep`, every file's digest and every row's check.
+
+        What opening found and put right is reported as well, until the rows that were lost with it have been filled again.
+        """
+        found = list(self._settled)
         for number, shard in sorted(self._shards.items()):
             async with shard.lock:
                 with anyio.CancelScope(shield=True):
