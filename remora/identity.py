@@ -14,6 +14,7 @@ __all__ = [
     "SHARED_PREFIX",
     "SessionKey",
     "UserKey",
+    "entry_id",
     "key_digest",
     "memory_id",
     "message_id",
@@ -92,6 +93,11 @@ def row_id(key: SessionKey, seq: int) -> str:
     user = key.user.encode()
     text = b"%d:%b%d:%b" % (len(user), user, seq, key.session.encode())
     return blake2b(text, digest_size=16, person=b"remora.row").hexdigest()
+
+
+def entry_id(key: SessionKey, through: int) -> str:
+    """The deterministic id of the row of a summary entry that covered messages up to `through` (G7)."""
+    return row_id(key, -through)  # no message has a negative number
 
 
 def memory_id(user: str, agent: str, content: str) -> str:

@@ -17,7 +17,7 @@ from remora.actors.protocol import SessionView, SummaryReady
 from remora.actors.redaction import redacted_text
 from remora.actors.summary import shortened
 from remora.errors import ModelError
-from remora.identity import SessionKey, row_id
+from remora.identity import SessionKey, entry_id, row_id
 from remora.logs import get_logger
 from remora.messages import Entry, dated, decode_chat, plain_text, sound_text, speaker_of
 from remora.models.breaker import CircuitBreaker
@@ -284,8 +284,8 @@ class FlushHandler:
         removed = set(spec.seqs)
         reach = range(-_NEIGHBOURS, _NEIGHBOURS + 1)
         beside = {seq + step for seq in removed for step in reach if 0 < seq + step <= spec.flushing} - removed
-        entries = [-seq for seq in removed]  # summary entries that ended with one of them; see `entry_row`
-        await (await self._store()).delete(key.user, [row_id(key, seq) for seq in (*removed, *beside, *entries)])
+        ended = [entry_id(key, seq) for seq in removed]  # summary entries that ended with one of them
+        await (await self._store()).delete(key.user, [*(row_id(key, seq) for seq in (*removed, *beside)), *ended])
         if beside:
             await self.flush(key, min(beside), max(beside), doubtful=True, among=beside)
 
@@ -366,7 +366,7 @@ def memory_rows(
 def entry_row(key: SessionKey, entry: Summary, at_us: int) -> MemoryRow:
     """The row of a summary entry that left its list (S2.04)."""
     return lone_row(
-        row_id(key, -entry.through),  # no message has a negative number
+        entry_id(key, entry.through),
         key.user,
         key.session,
         entry.text,

@@ -517,7 +517,7 @@ class Runtime(TransferVerbs):
 
             prune = PruneHandler(
                 journal, self.long_term, look_at_user, now=self._clock.time, importance=config.importance,
-                written=recall.written, users=writers,
+                written=recall.removed, users=writers,
             )  # fmt: skip
             supervisor.add_lane(Lane(PRUNE_LANE, prune, concurrency=_PRUNE_CONCURRENCY, retry=retry))
             if config.long_term.max_user_rows or config.long_term.prune == "age":
@@ -582,6 +582,7 @@ class Runtime(TransferVerbs):
         parts.supervisor.start(tasks)
         parts.schedule.start(tasks)
         if parts.recall is not None:
+            tasks.start_soon(parts.recall.run, name="remora.recall")
             tasks.start_soon(self._flush_tails, name="remora.tails")
         if self._reembedding is not None:
             tasks.start_soon(self._reembedding.run, name="remora.reembed")
@@ -678,11 +679,12 @@ class Runtime(TransferVerbs):
     async def _open_store(self, name: str, dimension: int | None, shards: int) -> LanceStore:
         base = self._long_term_base
         config = msgspec.structs.replace(self._config.long_term, shards=shards)
-        return await LanceStore.open(None if base is None else place_of(base, name), dimension=dimension, config=config)
+        place = None if base is None else place_of(base, name)
+        return await LanceStore.open(place, dimension=dimension, config=config, sync=self._config.journal.durability == "power")
 
     async def _sweep(self, journal: Journal) -> None:
         try:
-            await swept(journal, self._long_term_base, LanceStore.erase)
+            await swept(journal, self._long_term_base, LanceStore.drop)
         except (OSError, StorageError):
             _logger.exception("leftovers_not_removed")  # the next start does it
 
