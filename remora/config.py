@@ -68,6 +68,7 @@ _LOWEST: dict[str, tuple[float, bool]] = {
     "max_user_rows": (0, False),
     "weight": (0, False),
     "cache": (0, False),
+    "hot_mb": (0, False),
 }
 
 
@@ -266,6 +267,11 @@ class RecallConfig(_Section, frozen=True, kw_only=True):
     """Of the budget, kept for recalled memories from older messages."""
     cache: int = 1_000
     """Recalls whose results are kept until something is written about their user (S4.39)."""
+    hot_mb: int = 64
+    """Memory for the rows and vectors of the users who recalled last, which are searched there instead of in the store: some
+    2.5 kB a row. 0 asks the store each time: where other processes write to it, or where its own way of searching is wanted."""
+    hot_rows: int = 5_000
+    """A user with more rows than this is always searched in the store."""
 
 
 class ModelConfig(_Section, frozen=True, kw_only=True):

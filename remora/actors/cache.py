@@ -6,6 +6,7 @@ and a result of an older one is not taken.
 
 Versions come from one count, so that the table of them may be bounded: when a user's entry gives way, its version becomes the
 floor, the version of all who are not in the table. A floor that rose may refuse a sound result, and never lets a stale one in.
+The users' rows in memory (`remora.actors.hot`) are kept by the same rule.
 """
 
 from __future__ import annotations
@@ -18,9 +19,38 @@ import msgspec
 
 from remora.errors import InvalidInput
 
-__all__ = ["RetrievalCache", "RetrievalCacheStatistics"]
+__all__ = ["RetrievalCache", "RetrievalCacheStatistics", "Versions"]
 
 Value = TypeVar("Value")
+
+
+class Versions:
+    """A version for each user, which every write of the user's makes a new one.
+
+    Args:
+        size: how many users' to hold, at most.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._versions: OrderedDict[str, int] = OrderedDict()
+        self._floor = 0
+        self._writes = 0
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    def of(self, user: str) -> int:
+        """Note it before a search or a read begins; what that brings is of use while it is still the same."""
+        return self._versions.get(user, self._floor)
+
+    def bump(self, user: str) -> None:
+        """The user's memory changed."""
+        self._writes += 1
+        self._versions[user] = self._writes
+        self._versions.move_to_end(user)
+        if len(self._versions) > self._size:
+            _, self._floor = self._versions.popitem(last=False)
 
 
 class RetrievalCacheStatistics(msgspec.Struct, frozen=True):
@@ -53,9 +83,7 @@ class RetrievalCache(Generic[Value]):
         self._size = size
         self._results: OrderedDict[tuple[str, Hashable], Value] = OrderedDict()
         self._keys: dict[str, set[Hashable]] = {}
-        self._versions: OrderedDict[str, int] = OrderedDict()
-        self._floor = 0
-        self._writes = 0
+        self._versions = Versions(size)
         self._hits = self._misses = 0
 
     def get(self, user: str, key: Hashable) -> Value | None:
@@ -90,17 +118,13 @@ class RetrievalCache(Generic[Value]):
 
     def version(self, user: str) -> int:
         """What to hand to `put`; note it before the search begins."""
-        return self._versions.get(user, self._floor)
+        return self._versions.of(user)
 
     def invalidate(self, user: str) -> None:
         """The user's memory changed: drop what was found in it, and what is being found now will not be taken."""
         for key in self._keys.pop(user, ()):
             del self._results[user, key]
-        self._writes += 1
-        self._versions[user] = self._writes
-        self._versions.move_to_end(user)
-        if len(self._versions) > self._size:
-            _, self._floor = self._versions.popitem(last=False)
+        self._versions.bump(user)
 
     def statistics(self) -> RetrievalCacheStatistics:
         """The present counts."""

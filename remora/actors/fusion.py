@@ -11,20 +11,31 @@ kind of message it is are weighed:
 A vector list that has nothing in common with the text lists is not trusted much: an embedder that is broken, or of another
 language, would otherwise push good messages down. Reciprocal rank fusion, LanceDB's default, was worse than the better of its own
 lists on every set; a prior for recency hurt at every weight. What else was tried is in docs/benchmarks.md.
+
+Rows are ranked by their places in columns (`Traits`), so that a user whose rows are in memory is ranked without looking at a
+row, and by the same code as what a store found.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from math import sqrt
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from remora.config import RecallConfig
 from remora.storage.ports import Candidate, MemoryRow
 
-__all__ = ["Ranked", "asks", "fuse", "question_share", "speakers_named"]
+if TYPE_CHECKING:  # loaded by those who compute with it, at first use
+    import numpy as np
+    import numpy.typing as npt
+
+    Places: TypeAlias = npt.NDArray[np.intp]
+    Numbers: TypeAlias = npt.NDArray[np.float64]
+    Flags: TypeAlias = npt.NDArray[np.bool_]
+
+__all__ = ["Found", "Ranked", "Ranking", "Traits", "asks", "fuse", "question_share", "rank", "rank_order", "speakers_named"]
 
 _MARKS = "?\uff1f\u061f"  # of a question: Latin, Chinese and Japanese, Arabic
 _SENTENCE = re.compile(rf"([^.!\u3002\uff01\n{_MARKS}]+)([.!\u3002\uff01{_MARKS}]*)")
@@ -34,6 +45,7 @@ _END_CHARS = 200  # of a message, where its last question is looked for
 _JUDGED_CHARS = 1_000  # of a message, for its share of questions: what is longer is mostly no question
 _FEWEST_JUDGED = 30  # candidates from which on two lists can be said to agree or not
 _LEAST_TRUST = 0.2
+_LISTS = ("turn", "window", "vector")
 
 
 class Ranked(msgspec.Struct, frozen=True):
@@ -44,78 +56,189 @@ class Ranked(msgspec.Struct, frozen=True):
     parts: dict[str, float]
 
 
-def fuse(candidates: Sequence[Candidate], config: RecallConfig, query: str = "") -> list[Ranked]:
-    """Rank candidates, best first; ties go to the earlier message.
+class Found(msgspec.Struct, frozen=True):
+    """One list of what a search found.
+
+    Attributes:
+        places: of the rows in their columns, each once; shape (n,).
+        scores: theirs, in any unit: the more the better; shape (n,).
+    """
+
+    places: Places
+    scores: Numbers
+
+
+class Ranking(msgspec.Struct, frozen=True):
+    """What `rank` made of several lists, best first.
+
+    Attributes:
+        places: of the rows, shape (n,).
+        scores: final, shape (n,).
+        parts: by list, what it gave each of them, scaled to 0…1; NaN where it did not find the row; shape (n,).
+    """
+
+    places: Places
+    scores: Numbers
+    parts: dict[str, Numbers]
+
+    def best(self, first: int, start: int = 0) -> list[tuple[int, float, dict[str, float]]]:
+        """Places, scores and parts of so many from `start` on; of the parts, those of the lists that found the row."""
+        here = slice(start, start + first)
+        columns = [(name, part[here].tolist()) for name, part in self.parts.items()]
+        return [
+            # a NaN is not itself
+            (place, score, {name: part[i] for name, part in columns if part[i] == part[i]})  # noqa: PLR0124
+            for i, (place, score) in enumerate(zip(self.places[here].tolist(), self.scores[here].tolist(), strict=True))
+        ]
+
+
+class Traits:
+    """What the ranking looks at, of rows in `rank_order`; in columns of one entry a row.
+
+    Args:
+        rows: in `rank_order`, each once.
+    """
+
+    def __init__(self, rows: Sequence[MemoryRow]) -> None:
+        import numpy as np  # noqa: PLC0415
+
+        count = len(rows)
+        homes = {_place(row): place for place, row in enumerate(rows)}
+        # where there is none: the place behind the last, which holds nothing
+        self.before = np.fromiter((homes.get(_place(row, -1), count) for row in rows), np.int32, count)
+        self.after = np.fromiter((homes.get(_place(row, 1), count) for row in rows), np.int32, count)
+        self.asks = np.fromiter((asks(row.content) for row in rows), np.bool_, count)
+        self.question_share = np.fromiter((question_share(row.content) for row in rows), np.float32, count)
+        self.chars = np.fromiter((max(len(row.content), 1) for row in rows), np.int32, count)
+        self.importance = np.fromiter((row.importance for row in rows), np.float32, count)
+        # Where speakers have names, both are people, and who they are says nothing about who knows.
+        self.unnamed_user = np.fromiter((row.role == "user" and not row.speaker for row in rows), np.bool_, count)
+        # An assistant's answer says little about its user.
+        self.may_answer = np.fromiter((bool(row.speaker) or row.role == "user" for row in rows), np.bool_, count)
+        self.speakers: dict[str, int] = {}
+        self.speaker = np.fromiter(
+            (self.speakers.setdefault(row.speaker, len(self.speakers)) for row in rows), np.int32, count
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns."""
+        columns = (
+            self.before, self.after, self.asks, self.question_share, self.chars, self.importance, self.unnamed_user,
+            self.may_answer, self.speaker,
+        )  # fmt: skip
+        return sum(column.nbytes for column in columns)
+
+
+def rank_order(row: MemoryRow) -> tuple[int, str, int, str]:
+    """How rows are sorted before they are ranked: of equals, the earlier message comes first."""
+    return (row.created_us, row.session, row.seq, row.id)
+
+
+def fuse(candidates: Sequence[Candidate], config: RecallConfig, query: str = "", *, gain: float = 1.0) -> list[Ranked]:
+    """Rank candidates, best first; ties go to the more important, then to the earlier message.
 
     Args:
         candidates: what the searches found.
         config: weights.
         query: what was asked; speakers that it names count for more.
+        gain: factor on the score of the most important; the least important is divided by it, and 0.5 stays (S2.20).
     """
+    if not candidates:
+        return []
+    import numpy as np  # noqa: PLC0415
+
+    ordered = sorted(candidates, key=lambda one: rank_order(one.row))
+    rows = [candidate.row for candidate in ordered]
+    lists = {}
+    for name in _LISTS:
+        pairs = [(place, one.scores[name]) for place, one in enumerate(ordered) if name in one.scores]
+        places, scores = zip(*pairs, strict=True) if pairs else ((), ())
+        lists[name] = Found(np.array(places, np.intp), np.array(scores, np.float64))
+    ranking = rank(Traits(rows), lists, config, query, gain=gain)
+    return [Ranked(rows[place], score, parts) for place, score, parts in ranking.best(len(rows))]
+
+
+def rank(
+    traits: Traits, lists: Mapping[str, Found], config: RecallConfig, query: str = "", *, gain: float = 1.0
+) -> Ranking:
+    """Rank what the lists ``turn``, ``window`` and ``vector`` found; see `fuse`.
+
+    Args:
+        traits: of all rows that places refer to.
+        lists: by name; those that did not search may be left out.
+        config: weights.
+        query: what was asked.
+        gain: see `fuse`.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    everything = [lists[name].places for name in _LISTS if name in lists]
+    places = np.unique(np.concatenate(everything)) if everything else np.empty(0, np.intp)
+    parts = {name: _scaled(lists[name], places) for name in _LISTS if name in lists}
     weights = {"turn": config.turn_weight, "window": config.window_weight, "vector": config.vector_weight}
-    parts = _scaled(candidates, tuple(weights))
     weights["vector"] *= _trust(parts, config)
-    named = speakers_named(query, {candidate.row.speaker for candidate in candidates})
-    base = {}
-    for part, candidate in zip(parts, candidates, strict=True):
-        row = candidate.row
-        score = sum(weights[name] * value for name, value in part.items())
-        # Where speakers have names, both are people, and who they are says nothing about who knows.
-        base[_place(row)] = score * (config.user_prior if row.role == "user" and not row.speaker else 1.0)
-    asking = {_place(c.row) for c in candidates if asks(c.row.content)}
-    ranked = []
-    for part, candidate in zip(parts, candidates, strict=True):
-        row = candidate.row
-        session, seq = _place(row)
-        before, after = (session, seq - 1), (session, seq + 1)
-        # An assistant's answer says little about its user.
-        answers = before in asking and (row.speaker or row.role == "user")
-        bonus = config.neighbour_bonus + (config.answer_bonus if answers else 0.0)
-        near = max(bonus * base.get(before, 0.0), config.neighbour_bonus * base.get(after, 0.0))
-        # A long message holds its evidence itself.
-        score = base[session, seq] + near * min(1.0, config.neighbour_chars / max(len(row.content), 1))
-        score *= config.speaker_prior if row.speaker in named else 1.0
-        score *= 1 - config.question_penalty * question_share(row.content)
-        ranked.append(Ranked(row, score, part))
-    ranked.sort(key=lambda one: (-one.score, one.row.created_us, one.row.session, one.row.seq))
-    return ranked
+    score = np.zeros(len(places))
+    for name, part in parts.items():
+        score += weights[name] * np.nan_to_num(part, nan=0.0)
+    score[traits.unnamed_user[places]] *= config.user_prior
+    # One longer than the rows: the last stands for the neighbour that is not there, or that nobody found.
+    base = np.zeros(len(traits.before) + 1)
+    base[places] = score
+    asking = np.zeros(len(base), np.bool_)
+    asking[places] = traits.asks[places]
+    before, after = traits.before[places], traits.after[places]
+    bonus = np.where(asking[before] & traits.may_answer[places], config.answer_bonus, 0.0) + config.neighbour_bonus
+    near = np.maximum(bonus * base[before], config.neighbour_bonus * base[after])
+    # A long message holds its evidence itself.
+    score += near * np.minimum(config.neighbour_chars / traits.chars[places], 1.0)
+    named = speakers_named(query, traits.speakers)
+    if named:
+        spoke = np.isin(traits.speaker[places], [traits.speakers[one] for one in named])
+        score[spoke] *= config.speaker_prior
+    score *= 1.0 - config.question_penalty * traits.question_share[places].astype(np.float64)
+    importance = traits.importance[places].astype(np.float64)
+    if gain != 1.0:
+        # An exponent keeps the factor positive, and so the order monotone, whatever the weight.
+        score *= gain ** (2 * np.clip(importance, 0.0, 1.0) - 1)
+    order = np.lexsort((places, -importance, -score))
+    return Ranking(places[order], score[order], {name: part[order] for name, part in parts.items()})
 
 
-def _scaled(candidates: Sequence[Candidate], names: Sequence[str]) -> list[dict[str, float]]:
-    parts: list[dict[str, float]] = [{} for _ in candidates]
-    for name in names:
-        present = [c.scores[name] for c in candidates if name in c.scores]
-        if not present:
-            continue
-        low, high = min(present), max(present)
-        spread = high - low
-        for part, candidate in zip(parts, candidates, strict=True):
-            if name in candidate.scores:
-                part[name] = (candidate.scores[name] - low) / spread if spread else 1.0
-    return parts
+def _scaled(found: Found, places: Places) -> Numbers:
+    """Min-max over what the list found; NaN at places where it found nothing."""
+    import numpy as np  # noqa: PLC0415
+
+    scaled = np.full(len(places), np.nan)
+    if len(found.places):
+        low, high = found.scores.min(), found.scores.max()
+        mine = (found.scores - low) / (high - low) if high > low else np.ones(len(found.scores))
+        scaled[np.searchsorted(places, found.places)] = mine
+    return scaled
 
 
-def _trust(parts: Sequence[dict[str, float]], config: RecallConfig) -> float:
+def _trust(parts: Mapping[str, Numbers], config: RecallConfig) -> float:
     """How far the vector list is believed: by its correlation with the text lists, over its own candidates."""
-    if not config.vector_agreement:
+    import numpy as np  # noqa: PLC0415
+
+    if not config.vector_agreement or "vector" not in parts:
         return 1.0
-    pairs = [
-        (part["vector"], config.turn_weight * part.get("turn", 0.0) + config.window_weight * part.get("window", 0.0))
-        for part in parts
-        if "vector" in part
-    ]
-    if len(pairs) < _FEWEST_JUDGED:
+    mine = ~np.isnan(parts["vector"])
+    near = parts["vector"][mine]
+    if len(near) < _FEWEST_JUDGED:
         return 1.0
-    count = len(pairs)
-    mean_x, mean_y = sum(x for x, _ in pairs) / count, sum(y for _, y in pairs) / count
-    var_x, var_y = sum((x - mean_x) ** 2 for x, _ in pairs), sum((y - mean_y) ** 2 for _, y in pairs)
-    if not var_x or not var_y:  # no words to go by
+    words = np.zeros(len(near))
+    for name, weight in (("turn", config.turn_weight), ("window", config.window_weight)):
+        if name in parts:
+            words += weight * np.nan_to_num(parts[name][mine], nan=0.0)
+    near, words = near - near.mean(), words - words.mean()
+    spread = float(np.sqrt((near @ near) * (words @ words)))
+    if not spread:  # no words to go by
         return 1.0
-    correlation = sum((x - mean_x) * (y - mean_y) for x, y in pairs) / sqrt(var_x * var_y)
-    return min(max(correlation / config.vector_agreement, _LEAST_TRUST), 1.0)
+    return min(max(float(near @ words) / spread / config.vector_agreement, _LEAST_TRUST), 1.0)
 
 
-def speakers_named(query: str, speakers: set[str]) -> set[str]:
+def speakers_named(query: str, speakers: Collection[str]) -> set[str]:
     """Which of these speakers a query names, by any part of the name.
 
     "When will Ann call?" names Ann and not Will; in a query without capitals, both might be meant.
@@ -151,6 +274,6 @@ def asks(text: str) -> bool:
     return _ASKS.search(text[-_END_CHARS:]) is not None
 
 
-def _place(row: MemoryRow) -> tuple[str, int]:
-    """Where a row stands: a message in its session, anything else alone, however many share its session."""
-    return (row.session, row.seq) if row.seq > 0 else (row.id, -1)
+def _place(row: MemoryRow, step: int = 0) -> tuple[str, int]:
+    """Where a row stands, or its neighbour: a message in its session, anything else alone, however many share its session."""
+    return (row.session, row.seq + step) if row.seq > 0 else (row.id, step - 1)

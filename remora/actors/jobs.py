@@ -24,8 +24,18 @@ from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Embedder, Line, Summarizer, embed_texts
 from remora.runtime.locks import KeyedLocks, SharedLocks
 from remora.runtime.supervisor import Attempt, Verdict
+from remora.storage.owed import owed
 from remora.storage.ports import Journal, LongTermStore, MemoryRow, Vector
-from remora.storage.records import ENTRY_FACET, EntryFlushSpec, Flushed, FlushSpec, SummarizeSpec, Summary, UnflushSpec
+from remora.storage.records import (
+    ENTRY_FACET,
+    DiscardSpec,
+    EntryFlushSpec,
+    Flushed,
+    FlushSpec,
+    SummarizeSpec,
+    Summary,
+    UnflushSpec,
+)
 from remora.tokens import TokenCounter, count_message
 
 __all__ = [
@@ -212,6 +222,8 @@ class FlushHandler:
                     case UnflushSpec():
                         async with self._users.shared(key.user):
                             await self._unflush(key, spec)
+                    case DiscardSpec(seqs=seqs):
+                        await (await self._store()).delete(key.user, [row_id(key, seq) for seq in seqs])
                     case EntryFlushSpec():
                         await self._flush_entry(key, spec)
                     case _:
@@ -221,11 +233,16 @@ class FlushHandler:
         return Verdict(records=(Flushed(spec.sid, spec.through),) if isinstance(spec, FlushSpec) else ())
 
     async def rebuild(self, key: SessionKey, through: int) -> None:
-        """Write from the journal alone what long-term memory holds of a session: messages up to `through`, and entries."""
+        """Write from the journal alone what long-term memory holds of a session: messages up to `through`, and entries.
+
+        What dead letters owe is theirs to bring: a message that long-term memory cannot take must not bar the others' way.
+        """
         async with self._turns(key), self._users.shared(key.user):
             try:
                 if through:
-                    await self.flush(key, 1, through, doubtful=True)
+                    missing = owed(await self._journal.jobs(dead=True)).get(key)
+                    among = set(range(1, through + 1)).difference(*missing) if missing else None
+                    await self.flush(key, 1, through, doubtful=True, among=among)
                 left = [_decode_entry(one.value) for one in await self._journal.facets(key) if one.kind == ENTRY_FACET]
                 for start in range(0, len(left), _ENTRIES_AT_ONCE):
                     some = left[start : start + _ENTRIES_AT_ONCE]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
 from remora.actors.cache import RetrievalCache, RetrievalCacheStatistics
 from remora.actors.fusion import Ranked, fuse
+from remora.actors.hot import HotStatistics, HotUsers
 from remora.config import RecallConfig
 from remora.messages import sound_text
 from remora.models.ports import Embedder, embed_texts
@@ -85,12 +86,13 @@ class _Found(msgspec.Struct, frozen=True):
 class Recall:
     """Search in one user's long-term memory.
 
-    Results are kept until something is written about their user (S4.39).
+    Results are kept until something is written about their user (S4.39), and so are the rows of the users who recalled last: they
+    are searched in memory (`remora.actors.hot`).
 
     Args:
         store: opens long-term memory at first use.
         embedder: None for text search alone.
-        config: weights, depths, and how many results are kept.
+        config: weights, depths, and how much is kept.
         importance_weight: how much importance moves the rank: the most important gains this share, the least loses as
             much, and 0.5 moves nothing (S2.20).
     """
@@ -108,6 +110,14 @@ class Recall:
         self._config = config
         self._gain = 1.0 + importance_weight
         self._cache: RetrievalCache[_Found] | None = RetrievalCache(config.cache) if config.cache else None
+        self._hot: HotUsers | None = None
+        if config.hot_mb:
+            self._hot = HotUsers(self.embedded_rows, max_bytes=config.hot_mb << 20, max_rows=config.hot_rows)
+
+    async def run(self) -> None:
+        """Read users' rows into memory, for ever: a task of the runtime's. Without it, each recall does so for itself."""
+        if self._hot is not None:
+            await self._hot.run()
 
     async def __call__(
         self, user: str, query: str, *, k: int, scope: Scope = EVERYTHING, without: Collection[tuple[str, int]] = ()
@@ -133,11 +143,11 @@ class Recall:
             if held is not None and (best := held.best(k, without)) is not None:
                 return best
             version = cache.version(user)
-        found = await self._search(user, query, scope)
+        found = _gathered(await self._search(user, query, scope), k, without)
         if cache is not None:
             kept = found.memories[: k + _SPARE]
             if sum(len(one.text) for one in kept) <= _MOST_KEPT:
-                cache.put(user, key, _Found(kept, whole=len(kept) == len(found.memories)), version)
+                cache.put(user, key, _Found(kept, whole=found.whole and len(kept) == len(found.memories)), version)
         return found.best(k, without) or []
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> list[Memory]:
@@ -161,47 +171,64 @@ class Recall:
         """Something of the user's was written, or may have been: no result from before it is served any more (S4.39)."""
         if self._cache is not None:
             self._cache.invalidate(user)
+        if self._hot is not None:
+            self._hot.written(user)
+
+    def removed(self, user: str) -> None:
+        """Some of the user's rows were removed, or may have been; see `written`."""
+        self.written(user)
+        if self._hot is not None:
+            self._hot.removed(user)
+
+    def forget(self, user: str) -> None:
+        """All of the user's was erased: nothing of it stays in memory, and what is being read of it now is not kept (G13)."""
+        self.removed(user)
 
     def statistics(self) -> RetrievalCacheStatistics:
         """What the cache saved; zeros where it is switched off."""
         return self._cache.statistics() if self._cache is not None else RetrievalCacheStatistics(0, 0, 0)
 
-    async def _search(self, user: str, query: str, scope: Scope) -> _Found:
+    def hot_statistics(self) -> HotStatistics:
+        """What is in memory, and what that saved; zeros where it is switched off."""
+        return self._hot.statistics() if self._hot is not None else HotStatistics()
+
+    async def _search(self, user: str, query: str, scope: Scope) -> Iterable[Ranked]:
         store = await self._store()
         vector = None
         if self._embedder is not None and query.strip():
             vector = (await embed_texts(self._embedder, [query]))[0]
             if not vector.any():  # no word that the embedder knows: it would be equally near to everything
                 vector = None
+        hot = await self._hot.of(user) if self._hot is not None else None
+        if hot is not None:
+            return await hot.ranked(query, vector, scope, self._config, gain=self._gain)
         found = await store.search(user, query, vector, depth=self._config.depth, scope=scope)
         candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]
-        ranked = self._weighed(fuse(candidates, self._config, query))
-        return _Found(tuple(_once([_memory(one.row, one.score, one.parts) for one in ranked])), whole=True)
-
-    def _weighed(self, ranked: Sequence[Ranked]) -> list[Ranked]:
-        """By score and importance; of equals the more important, then as they were ranked."""
-        # An exponent keeps the factor positive, and so the order monotone, whatever the weight.
-        moved = [
-            Ranked(one.row, one.score * self._gain ** (2 * min(max(one.row.importance, 0.0), 1.0) - 1), one.parts)
-            for one in ranked
-        ]
-        return sorted(moved, key=lambda one: (-one.score, -one.row.importance))
+        return fuse(candidates, self._config, query, gain=self._gain)
 
 
-def _once(memories: list[Memory]) -> list[Memory]:
+def _gathered(ranked: Iterable[Ranked], k: int, without: Collection[tuple[str, int]]) -> _Found:
+    """The best of them, as many as hold `k` that are wanted and some to spare."""
+    memories: list[Memory] = []
+    wanted = 0
+    for memory in _once(_memory(one.row, one.score, one.parts) for one in ranked):
+        if wanted >= k and len(memories) >= k + _SPARE:
+            return _Found(tuple(memories), whole=False)
+        memories.append(memory)
+        wanted += (memory.session, memory.seq) not in without
+    return _Found(tuple(memories), whole=True)
+
+
+def _once(memories: Iterable[Memory]) -> Iterator[Memory]:
     """Without what was both said and recorded in the same words: the better of the two stays (S4.23)."""
-    if len({memory.type == "message" for memory in memories}) < 2:
-        return memories
     said: set[str] = set()
     recorded: set[str] = set()
-    kept = []
     for memory in memories:
         words = " ".join(memory.text.split()).casefold()
         mine, others = (said, recorded) if memory.type == "message" else (recorded, said)
         if words not in others:
             mine.add(words)
-            kept.append(memory)
-    return kept
+            yield memory
 
 
 def _memory(row: MemoryRow, score: float, parts: dict[str, float]) -> Memory:

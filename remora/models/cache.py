@@ -1,4 +1,4 @@
-"""Vectors of texts that were embedded lately (S2.05): a repeated text costs no call.
+"""Vectors of texts that were embedded lately (S2.05): a repeated text costs no call, nor does one that is being embedded.
 
 Texts are told apart by a digest, so that an entry takes the same room whatever the text's length, and the cache keeps nothing
 that anyone said.
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+import anyio
 import msgspec
 
 from remora.errors import InvalidInput
@@ -27,7 +28,7 @@ class EmbeddingCacheStatistics(msgspec.Struct, frozen=True):
     """What the cache saved.
 
     Attributes:
-        hits: texts that needed no embedding, repetitions within one call included.
+        hits: texts that needed no embedding, repetitions within one call and texts that another call had embedded included.
         misses: texts that did.
         evictions: vectors that gave way to newer ones.
         size: vectors held.
@@ -58,36 +59,63 @@ class CachingEmbedder:
         self._embedder = embedder
         self._size = size
         self._vectors: OrderedDict[bytes, npt.NDArray[np.float32]] = OrderedDict()
+        self._under_way: dict[bytes, _Embedding] = {}
         self._hits = self._misses = self._evictions = 0
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Unit vectors, shape (len(texts), dimension), the caller's own; all texts that are not held go into one call, each once.
+
+        A text that another call is embedding is waited for; if that call fails, or is cancelled, this one embeds it.
 
         Raises:
             ModelError: as `embed_texts` does; nothing of the call is held then.
         """
         import numpy as np  # noqa: PLC0415
 
-        keys = [_digest(text) for text in texts]
         result = np.empty((len(texts), self.dimension), dtype=np.float32)
-        missing: dict[bytes, str] = {}
-        for row, (key, text) in enumerate(zip(keys, texts, strict=True)):
+        rows: dict[bytes, list[int]] = {}  # of texts that are not held
+        for row, key in enumerate(map(_digest, texts)):
             held = self._vectors.get(key)
             if held is None:
-                missing.setdefault(key, text)
+                rows.setdefault(key, []).append(row)
             else:
                 result[row] = held  # now: it may be evicted while the others are embedded
                 self._vectors.move_to_end(key)
-        self._hits += len(texts) - len(missing)
-        self._misses += len(missing)
-        if missing:
-            fresh = dict(zip(missing, await embed_texts(self._embedder, list(missing.values())), strict=True))
-            for row, key in enumerate(keys):
-                if key in fresh:
-                    result[row] = fresh[key]
+        others = {key: self._under_way[key] for key in rows if key in self._under_way}
+        mine = {key: texts[rows[key][0]] for key in rows if key not in others}
+        self._hits += len(texts) - len(rows)
+        for key, vector in (await self._embedded(mine)).items():
+            result[rows[key]] = vector
+        for key, embedding in others.items():
+            await embedding.done.wait()
+            if embedding.vector is not None:
+                self._hits += 1
+                result[rows[key]] = embedding.vector
+        left = [key for key, embedding in others.items() if embedding.vector is None]
+        if left:
+            again = await self.embed([texts[rows[key][0]] for key in left])
+            for key, vector in zip(left, again, strict=True):
+                result[rows[key]] = vector
+        return result
+
+    async def _embedded(self, texts: dict[bytes, str]) -> dict[bytes, npt.NDArray[np.float32]]:
+        """Vectors of texts by digest, in one call; others who ask for them meanwhile get them, too."""
+        if not texts:
+            return {}
+        self._misses += len(texts)
+        embeddings = {key: _Embedding() for key in texts}
+        self._under_way.update(embeddings)
+        try:
+            fresh = dict(zip(texts, await embed_texts(self._embedder, list(texts.values())), strict=True))
             for key in list(fresh)[-self._size :]:
                 self._hold(key, fresh[key])
-        return result
+            for key, embedding in embeddings.items():
+                embedding.vector = fresh[key]
+            return fresh
+        finally:
+            for key, embedding in embeddings.items():
+                del self._under_way[key]
+                embedding.done.set()
 
     def statistics(self) -> EmbeddingCacheStatistics:
         """The present counts."""
@@ -99,6 +127,14 @@ class CachingEmbedder:
         if len(self._vectors) > self._size:
             self._vectors.popitem(last=False)
             self._evictions += 1
+
+
+class _Embedding:
+    """A text that is being embedded."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.vector: npt.NDArray[np.float32] | None = None
 
 
 def _digest(text: str) -> bytes:

@@ -192,11 +192,11 @@ class Journal(Log, Protocol):
         ...
 
     async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
-        """Every actor, in a fixed order, and up to which message it is in long-term memory."""
+        """Every actor, in a fixed order, and up to which message it is in long-term memory, but for what `owed` names."""
         ...
 
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
-        """Job rows, oldest first: those still to be done, or the dead letters."""
+        """Job rows, oldest first: those still to be done, or the dead letters; each is `resumed`."""
         ...
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
@@ -332,20 +332,34 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class LongTermStatistics(msgspec.Struct, frozen=True):
-    """What long-term memory holds and has done."""
+    """What long-term memory holds and has done.
+
+    Attributes:
+        rows: rows it holds.
+        commits: writes of any kind since it was opened.
+        merges: writes of rows that might have been there.
+        fragments: writes since each part was last compacted, together.
+        compactions: parts compacted since it was opened.
+        damaged: rows that were left out of an answer since it was opened, because they are not as they were written.
+        rewritten_bytes: what compacting and erasing have written since it was opened.
+    """
 
     rows: int
     commits: int
     merges: int
     fragments: int
     compactions: int
+    damaged: int = 0
+    rewritten_bytes: int = 0
 
 
 class LongTermStore(Protocol):
     """Long-term memory: rows with vectors, searched within one user."""
 
     async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, doubtful: bool) -> None:
-        """Store rows; `doubtful` says that an earlier attempt may have stored some, which must not double them.
+        """Store rows; `doubtful` says that an earlier attempt may have stored some, which must not double them (G7).
+
+        When it returns, they are as durable as the store can make them: the journal counts them as flushed from then on.
 
         Raises:
             LongTermError: nothing is known to be stored.
@@ -383,6 +397,35 @@ class LongTermStore(Protocol):
 
         Raises:
             LongTermError: it is not known which are gone; do it again.
+        """
+        ...
+
+    async def erase(self, user_key: str, session_key: str = "") -> int:
+        """Remove all rows of a user, or of one of their sessions, down to the bytes (G13).
+
+        No older version, index, log or temporary file holds anything of them afterwards. Doing it again does no harm, and
+        finishes what a crash cut short; other users' rows can be read meanwhile.
+
+        Args:
+            user_key: `remora.identity.user_key` of the user.
+            session_key: `remora.identity.session_key` of the session; empty for all that is the user's.
+
+        Returns:
+            How many rows were there.
+
+        Raises:
+            LongTermError: it is not known to be gone; do it again.
+        """
+        ...
+
+    async def verify(self, *, deep: bool = False) -> Sequence[Finding]:
+        """What is not as it should be: damaged files, rows that are doubled, damaged or in the wrong place.
+
+        Args:
+            deep: read every byte, not just names, sizes and ids.
+
+        Raises:
+            LongTermError: it could not be looked at.
         """
         ...
 

@@ -427,7 +427,7 @@ def recall_over(store: MemoryStore, cache: int = 10) -> Recall:
     async def opened() -> LongTermStore:
         return store
 
-    return Recall(opened, None, RecallConfig(cache=cache), importance_weight=0.2)
+    return Recall(opened, None, RecallConfig(cache=cache, hot_mb=0), importance_weight=0.2)
 
 
 async def test_a_repeated_query_is_not_searched_again() -> None:

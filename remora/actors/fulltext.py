@@ -1,0 +1,176 @@
+"""Full-text search of one user's rows in memory: the words of a text, and BM25 over a few thousand texts.
+
+Words are found as LanceDB's full-text index finds them (runs of letters and digits, lower case, accents folded, stop words and
+words of more than 40 letters left out, English stems), so that a user who outgrows memory is searched in the same way. What differs
+is what a word is worth: here it is rare among the user's own rows, there in the shard's. BM25's `b` is 0.5 and not 0.75, since windows
+hold two to four neighbours and differ in length for no reason of their content; docs/benchmarks.md has the figures.
+
+An index holds no text: words are told apart by 64 bits of their hash, in a sorted column.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from array import array
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # loaded by those who compute with it, at first use
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["TextIndex", "text_indices", "words"]
+
+# Vowel signs and other marks that belong to a word and are no letters: without them a word of Hindi or Thai falls to pieces.
+_MARKS = "\u0483-\u0487\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u0711\u0730-\u074a\u0900-\u0963\u0971-\u0dff\u0e31-\u0e3a" \
+    "\u0e47-\u0e4e\u0eb1-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84\u102b-\u103e\u1056-\u1059\u17b4-\u17d3\u3099\u309a"  # fmt: skip
+_WORD = re.compile(rf"(?:[^\W_]+|[{_MARKS}]+)+")
+_ASCII_WORD = re.compile("[a-z0-9]+")  # twice as fast
+_ACCENTS = re.compile("[\u0300-\u036f]+")
+_LETTERS = {ord(one): two for one, two in zip("ßæœøđðþłı", ("ss", "ae", "oe", "o", "d", "d", "th", "l", "i"), strict=True)}
+_LONGEST = 40  # letters of a word; what is longer is an address or a number
+_MOST_WORDS = 200  # of a query: a document as a query would look at every row for each of its words
+_SATURATION, _LENGTH = 1.2, 0.5  # BM25's k1 and b
+# Snowball's English list.
+_STOP_WORDS = frozenset(
+    "i me my myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers herself it its itself "
+    "they them their theirs themselves what which who whom this that these those am is are was were be been being have has had having "
+    "do does did doing would should could ought a an the and but if or because as until while of at by for with about against between "
+    "into through during before after above below to from up down in out on off over under again further then once here there when "
+    "where why how all any both each few more most other some such no nor not only own same so than too very".split()
+)
+
+
+def words(text: str) -> list[str]:
+    """Stems of a text's words, in order; stop words and very long words are left out."""
+    found = [word for word in _split(text) if word not in _STOP_WORDS and len(word) <= _LONGEST]
+    stems: list[str] = _stemmers().Stemmer("english", 0).stemWords(found)  # one of its own: none may be used by two threads
+    return stems
+
+
+class _Numbers(dict[str, int]):
+    """A number for each word as it stands in a text, the same for all with one stem; -1 for what is left out."""
+
+    def __init__(self) -> None:
+        self.stems: dict[str, int] = {}
+        self._stem = _stemmers().Stemmer("english", 0).stemWord
+
+    def __missing__(self, word: str) -> int:
+        number = -1
+        if word not in _STOP_WORDS and len(word) <= _LONGEST:
+            number = self.stems.setdefault(self._stem(word), len(self.stems))
+        self[word] = number
+        return number
+
+
+class TextIndex:
+    """BM25 over some texts; made by `text_indices`.
+
+    Args:
+        keys: hashes of the words, sorted; shape (words,).
+        starts: where each word's postings begin, and where the last one's end; shape (words + 1,).
+        places: of texts that hold the word, ascending within a word; shape (postings,).
+        worth: what the word adds to each one's score; shape (postings,).
+        size: number of texts.
+    """
+
+    def __init__(
+        self,
+        keys: npt.NDArray[np.int64],
+        starts: npt.NDArray[np.int32],
+        places: npt.NDArray[np.int32],
+        worth: npt.NDArray[np.float32],
+        size: int,
+    ) -> None:
+        self._keys = keys
+        self._starts = starts
+        self._places = places
+        self._worth = worth
+        self._size = size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns."""
+        return self._keys.nbytes + self._starts.nbytes + self._places.nbytes + self._worth.nbytes
+
+    def scores(self, query: Iterable[str]) -> npt.NDArray[np.float64]:
+        """Every text's score for a query of these stems, each of which counts once; 0 where none matches; shape (size,)."""
+        import numpy as np  # noqa: PLC0415
+
+        scores = np.zeros(self._size)
+        wanted = np.fromiter({hash(word): None for word in query}, np.int64)[:_MOST_WORDS]
+        if not len(self._keys) or not len(wanted):
+            return scores
+        found = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
+        for number in found[self._keys[found] == wanted].tolist():
+            mine = slice(self._starts[number], self._starts[number + 1])
+            scores[self._places[mine]] += self._worth[mine]
+        return scores
+
+
+def text_indices(columns: Sequence[Sequence[str]]) -> list[TextIndex]:
+    """An index for each column of texts. Takes 10 µs a row of a conversation: in a thread, where there are many.
+
+    Args:
+        columns: texts; they may repeat one another line by line, as windows do their turns, for little more time.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    numbers = _Numbers()
+    lines: dict[str, array[int]] = {}
+
+    def read(column: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The column's words as numbers, and how many each text has."""
+        found = array("q")
+        lengths = np.empty(len(column), np.int64)
+        for place, text in enumerate(column):
+            before = len(found)
+            for line in text.split("\n"):
+                mine = lines.get(line)
+                if mine is None:
+                    mine = lines[line] = array("q", [number for word in _split(line) if (number := numbers[word]) >= 0])
+                found += mine
+            lengths[place] = len(found) - before
+        return np.array(found, np.int64), lengths
+
+    texts = [read(column) for column in columns]
+    keys = np.fromiter(map(hash, numbers.stems), np.int64, len(numbers.stems))
+    order = np.argsort(keys)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    keys = keys[order]
+    return [_index(keys, rank[found], lengths) for found, lengths in texts]
+
+
+def _index(keys: npt.NDArray[np.int64], found: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> TextIndex:
+    """The index of texts whose words are given as places in `keys`, one text behind the other."""
+    import numpy as np  # noqa: PLC0415
+
+    size = len(lengths)
+    pairs = np.sort(found * size + np.repeat(np.arange(size), lengths))
+    new = np.flatnonzero(np.diff(pairs, prepend=-1))
+    times = np.diff(new, append=len(pairs)).astype(np.float64)
+    word, place = np.divmod(pairs[new], max(size, 1))
+    held_by = np.bincount(word, minlength=len(keys))
+    rarity = np.log(1 + (size - held_by + 0.5) / (held_by + 0.5))
+    norm = _SATURATION * (1 - _LENGTH + _LENGTH * lengths / max(lengths.mean() if size else 0.0, 1.0))
+    worth = rarity[word] * times * (_SATURATION + 1) / (times + norm[place])
+    starts = np.concatenate([[0], np.cumsum(held_by)])
+    return TextIndex(keys, starts.astype(np.int32), place.astype(np.int32), worth.astype(np.float32), size)
+
+
+def _split(text: str) -> list[str]:
+    """Runs of letters and digits, in lower case and without accents."""
+    if text.isascii():
+        return _ASCII_WORD.findall(text.lower())
+    bare = _ACCENTS.sub("", unicodedata.normalize("NFKD", text.lower()))
+    return _WORD.findall(unicodedata.normalize("NFC", bare).translate(_LETTERS))
+
+
+@cache
+def _stemmers() -> Any:
+    import Stemmer  # noqa: PLC0415
+
+    return Stemmer
