@@ -148,10 +148,10 @@ async def _agree(memory: Offline, progress: Progress | None) -> tuple[int, int]:
     if memory.place is None:
         return 0, 0
     lacking = removed = 0
-    async with memory.outlines() as outlines:
+    async with memory.store(sync=False) as store, memory.outlines() as outlines:
         async for difference in reconcile(memory.journal, outlines, whole=memory.whole, progress=progress):
             if difference.surplus:
-                removed += await outlines.discard(difference.table, difference.surplus)
+                removed += await store.discard(difference.table, [row.place for row in difference.surplus])
             lacking += await refilled(memory.journal, difference.refills)
         return outlines.rows - removed, lacking
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -56,18 +56,18 @@ class Offline(msgspec.Struct, frozen=True):
             return ()
         return (self.name, *(one.name for one in self.leftovers))
 
-    def outlines(self) -> AbstractAsyncContextManager[Outlines]:
-        """All rows of long-term memory in outline; `place` must not be None."""
+    def outlines(self, *, lost: Mapping[str, str] | None = None) -> AbstractAsyncContextManager[Outlines]:
+        """All rows of long-term memory in outline; `place` must not be None. `lost`: tables that were put aside, and why."""
         assert self.place is not None
-        return outlined(self.place, shards=self.shards)
+        return outlined(self.place, shards=self.shards, lost=lost)
 
     @asynccontextmanager
-    async def store(self) -> AsyncIterator[LanceStore]:
-        """Long-term memory itself; `place` must not be None."""
+    async def store(self, *, sync: bool = True) -> AsyncIterator[LanceStore]:
+        """Long-term memory itself; `place` must not be None. `sync`: what is written is on disk when that is told."""
         assert self.place is not None
         config = msgspec.structs.replace(self.config.long_term, shards=self.shards)
         dimension = int(self.embedder.rpartition("/")[2]) or None
-        store = await LanceStore.open(self.place, dimension=dimension, config=config)
+        store = await LanceStore.open(self.place, dimension=dimension, config=config, sync=sync)
         try:
             yield store
         finally:
@@ -136,10 +136,6 @@ async def journal_findings(journal: Any) -> list[Any]:  # SHIM
 
 async def erasures(journal: Any) -> list[Any]:  # SHIM
     return list(await journal.erasures()) if hasattr(journal, "erasures") else []
-
-
-async def store_findings(store: Any, *, deep: bool) -> list[Any]:  # SHIM
-    return list(await store.verify(deep=deep)) if hasattr(store, "verify") else []
 
 
 def require_memory(directory: Path) -> None:

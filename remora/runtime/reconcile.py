@@ -39,6 +39,7 @@ from remora.storage.ports import BLOCK_TYPE, Finding, Journal
 from remora.storage.records import (
     ENTRY_FACET,
     BlocksSpec,
+    DiscardSpec,
     EntryFlushSpec,
     FlushSpec,
     PruneSpec,
@@ -111,12 +112,10 @@ class _Owed:
                 self.blocks = max(self.blocks, through)
             case PruneSpec() if not job.dead:
                 self.pruning = True
+            case DiscardSpec(seqs=seqs) if not job.dead:
+                self.leaving.update(seqs)
             case _:
-                self._discard(job)
-
-    def _discard(self, job: Job) -> None:
-        if not job.dead and hasattr(job.payload, "seqs"):
-            self.leaving.update(job.payload.seqs)
+                pass
 
 
 class _Account:
@@ -129,7 +128,7 @@ class _Account:
 
 
 async def reconcile(
-    journal: Journal, outlines: Outlines, *, whole: bool = True, progress: Progress | None = None
+    journal: Journal, outlines: Outlines, *, whole: bool = True, sound: bool = True, progress: Progress | None = None
 ) -> AsyncIterator[Difference]:
     """Everything in which long-term memory differs from what the journal says it should hold.
 
@@ -137,10 +136,12 @@ async def reconcile(
         journal: of a directory that nobody writes to meanwhile.
         outlines: its long-term memory.
         whole: False while long-term memory is being made anew: what is lacking then is on its way.
+        sound: False where the journal is damaged: nothing is to go then for not being in it.
         progress: told how many rows were looked through, of how many.
 
     Raises:
-        StorageError: the journal cannot be read. A message that is damaged is no error: its row is left alone.
+        StorageError: the journal cannot be read. What is damaged in it is no error: rows of a damaged message are left alone, and
+            a session that cannot be compared is named.
     """
     accounts: dict[str, _Account] = {}
     for actor, flushed in await journal.flushed():
@@ -153,7 +154,7 @@ async def reconcile(
             assert isinstance(job.key, (SessionKey, UserKey))
             owed[job.key].take(job)
     erasing = {(note.user_key, note.session_key) for note in await erasures(journal)}
-    comparison = _Comparison(journal, owed, erasing, whole=whole)
+    comparison = _Comparison(journal, owed, erasing, whole=whole, sound=sound)
     total = await outlines.count()
     async for found in outlines.users():
         owner = accounts.get(found.key)
@@ -178,12 +179,26 @@ class _Comparison:
     """Users' rows against the journal."""
 
     def __init__(
-        self, journal: Journal, owed: Mapping[SessionKey | UserKey, _Owed], erasing: Collection[tuple[str, str]], *, whole: bool
+        self,
+        journal: Journal,
+        owed: Mapping[SessionKey | UserKey, _Owed],
+        erasing: Collection[tuple[str, str]],
+        *,
+        whole: bool,
+        sound: bool,
     ) -> None:
         self._journal = journal
         self._owed = owed
         self._erasing = erasing
         self._whole = whole
+        self._sound = sound
+
+    def _absent(self, where: str, table: str, rows: Sequence[RowOutline], why: str) -> Difference:
+        """Rows of what the journal does not have; they go only where the journal is to be trusted."""
+        found = _surplus("orphan", where, table, rows, why)
+        if self._sound:
+            return found
+        return Difference(msgspec.structs.replace(found.finding, repairable=False))
 
     def unknown(self, found: UserRows) -> Iterator[Difference]:
         """Rows of a user that the journal does not know."""
@@ -192,7 +207,7 @@ class _Comparison:
             yield _foreign(msgspec.structs.replace(found, rows=strange), "under the key of another user")
         rows = [row for row in found.rows if user_key(row.user) == found.key and not self._being_erased(row)]
         if rows:
-            yield _surplus("orphan", rows[0].user, found.table, rows, "of a user that the journal does not know")
+            yield self._absent(rows[0].user, found.table, rows, "of a user that the journal does not know")
 
     def _being_erased(self, row: RowOutline) -> bool:
         if (row.user_key, "") in self._erasing:
@@ -221,15 +236,21 @@ class _Comparison:
                 recorded.append(row)
             elif not self._being_erased(row):
                 of_sessions[row.session].append(row)
-        async for difference in self._of_memories(account.user, found.table, recorded):
-            yield difference
+        try:
+            async for difference in self._of_memories(account.user, found.table, recorded):
+                yield difference
+        except JournalDamaged as e:
+            yield Difference(Finding("journal", account.user, str(e), repairable=False))
         for session in {**account.sessions, **of_sessions}:
             key, rows = SessionKey(account.user, session), of_sessions.get(session, [])
             if session not in account.sessions:
-                yield _surplus("orphan", _name(key), found.table, rows, "of a session that the journal does not know")
+                yield self._absent(_name(key), found.table, rows, "of a session that the journal does not know")
                 continue
-            async for difference in self._of_session(key, account.sessions[session], found.table, rows):
-                yield difference
+            try:
+                async for difference in self._of_session(key, account.sessions[session], found.table, rows):
+                    yield difference
+            except JournalDamaged as e:
+                yield Difference(Finding("journal", _name(key), str(e), repairable=False))
 
     # -- what was recorded on purpose -------------------------------------------------------------------------------
 
@@ -239,7 +260,7 @@ class _Comparison:
         present = {row.id for row in rows}
         surplus = [row for row in rows if row.id not in items and not owed.pruning and not self._being_erased(row)]
         if surplus:
-            yield _surplus("orphan", user, table, surplus, "memories that the journal does not have")
+            yield self._absent(user, table, surplus, "memories that the journal does not have")
         lacking = sorted(items - present - owed.memories) if self._whole else []
         if lacking:
             finding = Finding("missing", user, f"{_count(lacking, 'memory', 'memories')} {_some(lacking)}", repairable=True)
@@ -288,7 +309,7 @@ class _Comparison:
             return
         times, damaged = await self._times(key, through)
         pruned = set(await self._journal.pruned(key))
-        trimmed = await self._trimmed(key)
+        trimmed = getattr(await self._journal.past(key, _LAST), "trimmed", 0)  # SHIM
         present: set[int] = set()
         wrong: list[RowOutline] = []
         gone: list[RowOutline] = []
@@ -310,7 +331,7 @@ class _Comparison:
             yield _surplus("orphan", _name(key), table, wrong, f"of another message than {_numbers(wrong)} in the journal")
         if gone:
             why = f"of messages {_numbers(gone)}, which the journal does not have, or which were removed or pruned"
-            yield _surplus("orphan", _name(key), table, gone, why)
+            yield self._absent(_name(key), table, gone, why)
         if early:
             why = f"of messages {_numbers(early)}, which the journal has not handed over (up to {flushed})"
             yield _surplus("orphan", _name(key), table, early, why)
@@ -344,7 +365,7 @@ class _Comparison:
             leaving = {entry_id(key, seq) for seq in owed.leaving}
             surplus = [row for row in surplus if row.id not in listed and row.id not in leaving]
             if surplus:
-                yield _surplus("orphan", _name(key), table, surplus, "summary entries that the journal does not have")
+                yield self._absent(_name(key), table, surplus, "summary entries that the journal does not have")
         lacking = [t for id_, t in expected.items() if id_ not in present and t not in owed.entries] if self._whole else []
         if lacking:
             detail = f"{_count(lacking, 'summary entry', 'summary entries')} up to message {_ranges(lacking)}"
@@ -367,10 +388,6 @@ class _Comparison:
                     middle = (first + last) // 2
                     spans += [(first, middle), (middle + 1, last)]
         return dict(sorted(times.items())), damaged
-
-    async def _trimmed(self, key: SessionKey) -> int:
-        """Messages up to here were taken out of the journal by retention."""
-        return 0
 
 
 def _foreign(found: UserRows, why: str) -> Difference:
