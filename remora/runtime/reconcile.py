@@ -5,7 +5,7 @@ The journal is the source of truth and long-term memory an index over it, so wha
 ==================  ==========================================================================================
 rows                expected
 ==================  ==========================================================================================
-messages            up to the session's flush mark, but for those that were removed or pruned
+messages            up to where the session has handed them over, but for those that were removed or pruned
 summary entries     one for each facet that a session keeps of an entry that left its list (`ENTRY_FACET`)
 memories            one for each row of what was recorded on purpose
 of memory blocks    none: they are long-term memory's own, and only what no session or block can have written is amiss
@@ -33,7 +33,6 @@ from remora.actors.vector_block import BLOCK_AGENT
 from remora.errors import JournalDamaged
 from remora.identity import SessionKey, UserKey, entry_id, row_id, session_key, user_key
 from remora.runtime.log import Job
-from remora.runtime.offline import erasures
 from remora.storage.outline import Outlines, RowOutline, UserRows
 from remora.storage.ports import BLOCK_TYPE, Finding, Journal
 from remora.storage.records import (
@@ -54,6 +53,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Told how many are done, of how many."""
 
 _READ_AT_ONCE = 1_000  # messages
+_SESSIONS_AT_ONCE = 64
 _REFILL_AT_ONCE = 500  # messages of one flush job
 _NAMED = 8  # numbers or ids that a line names before it only counts
 _LAST = (1 << 32) - 1
@@ -123,7 +123,7 @@ class _Account:
 
     def __init__(self, user: str) -> None:
         self.user = user
-        self.sessions: dict[str, int] = {}  # session -> flush mark
+        self.sessions: dict[str, int] = {}  # session -> up to where it is flushed
         self.done = False
 
 
@@ -153,7 +153,7 @@ async def reconcile(
         for job in await journal.jobs(dead=dead):
             assert isinstance(job.key, (SessionKey, UserKey))
             owed[job.key].take(job)
-    erasing = {(note.user_key, note.session_key) for note in await erasures(journal)}
+    erasing = {(note.user_key, note.session_key) for note in await journal.erasures()}
     comparison = _Comparison(journal, owed, erasing, whole=whole, sound=sound)
     total = await outlines.count()
     async for found in outlines.users():
@@ -241,16 +241,21 @@ class _Comparison:
                 yield difference
         except JournalDamaged as e:
             yield Difference(Finding("journal", account.user, str(e), repairable=False))
-        for session in {**account.sessions, **of_sessions}:
-            key, rows = SessionKey(account.user, session), of_sessions.get(session, [])
-            if session not in account.sessions:
-                yield self._absent(_name(key), found.table, rows, "of a session that the journal does not know")
-                continue
-            try:
-                async for difference in self._of_session(key, account.sessions[session], found.table, rows):
-                    yield difference
-            except JournalDamaged as e:
-                yield Difference(Finding("journal", _name(key), str(e), repairable=False))
+        for session in of_sessions.keys() - account.sessions.keys():
+            why = "of a session that the journal does not know"
+            yield self._absent(_name(SessionKey(account.user, session)), found.table, of_sessions[session], why)
+        sessions = list(account.sessions)
+        for start in range(0, len(sessions), _SESSIONS_AT_ONCE):
+            keys = [SessionKey(account.user, session) for session in sessions[start : start + _SESSIONS_AT_ONCE]]
+            for key, image in zip(keys, await self._journal.hydrate(keys), strict=True):
+                flushed = account.sessions[key.session]
+                if not isinstance(image, Exception):
+                    flushed = max(flushed, image.marks.flushing)  # what is not there yet has a job
+                try:
+                    async for difference in self._of_session(key, flushed, found.table, of_sessions.get(key.session, [])):
+                        yield difference
+                except JournalDamaged as e:
+                    yield Difference(Finding("journal", _name(key), str(e), repairable=False))
 
     # -- what was recorded on purpose -------------------------------------------------------------------------------
 
@@ -309,7 +314,7 @@ class _Comparison:
             return
         times, damaged = await self._times(key, through)
         pruned = set(await self._journal.pruned(key))
-        trimmed = getattr(await self._journal.past(key, _LAST), "trimmed", 0)  # SHIM
+        trimmed = (await self._journal.past(key, _LAST)).trimmed
         present: set[int] = set()
         wrong: list[RowOutline] = []
         gone: list[RowOutline] = []

@@ -20,18 +20,15 @@ import msgspec
 
 from remora.config import Config
 from remora.errors import JournalDamaged, StorageError
-from remora.runtime.offline import JOURNAL, Offline, erasures, journal_findings, offline, require_memory
+from remora.runtime.offline import JOURNAL, Offline, lost_commits, offline, require_memory
 from remora.runtime.reconcile import Progress, reconcile
 from remora.runtime.reembed import Place
+from remora.storage.journal_mark import accept_loss
 from remora.storage.lance_files import ShardFiles, shard_names
 from remora.storage.lock import QuietLock
 from remora.storage.ports import Finding, JournalCounts
 
-__all__ = ["Verification", "verified", "verify"]
-
-_BESIDE = ("-wal",)
-"""What belongs to a journal's file, by the end of its name; the ``-shm`` file is made anew."""
-
+__all__ = ["Verification", "looked_at", "verify"]
 
 class Verification(msgspec.Struct, frozen=True):
     """What there is in a directory, and what is amiss.
@@ -74,21 +71,33 @@ async def verify(directory: Path, config: Config, *, deep: bool = False, progres
     lock = QuietLock(directory)
     await anyio.to_thread.run_sync(lock.acquire)
     try:
-        async with _mirrored(directory) as mirror:
-            try:
-                async with offline(mirror, config) as memory:
-                    found = await verified(memory, deep=deep, progress=progress)
-            except JournalDamaged as e:
-                found = Verification(
-                    (Finding("journal", JOURNAL, str(e).replace(str(mirror), str(directory)), False),), (), None, 0
-                )
+        return await looked_at(directory, config, deep=deep, progress=progress)
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(lock.release)
-    return found
 
 
-async def verified(memory: Offline, *, deep: bool = False, progress: Progress | None = None) -> Verification:
+async def looked_at(directory: Path, config: Config, *, deep: bool = False, progress: Progress | None = None) -> Verification:
+    """The same for whoever owns the directory.
+
+    Raises:
+        StorageError: see `verify`.
+    """
+    async with _mirrored(directory) as mirror:
+        wal: tuple[Finding, ...] = ()
+        try:
+            if lost := await anyio.to_thread.run_sync(lost_commits, mirror / JOURNAL):
+                # what is left can be looked at all the same
+                await anyio.to_thread.run_sync(accept_loss, mirror / JOURNAL)
+                wal = (Finding("wal", f"{JOURNAL}-wal", f"it was cut short or lost: the journal lacks {lost}", repairable=False),)
+            async with offline(mirror, config) as memory:
+                found = await _verified(memory, deep=deep, progress=progress)
+        except JournalDamaged as e:
+            found = Verification((Finding("journal", JOURNAL, str(e), repairable=False),), (), None, 0)
+        return _renamed(msgspec.structs.replace(found, findings=(*wal, *found.findings)), mirror, directory)
+
+
+async def _verified(memory: Offline, *, deep: bool = False, progress: Progress | None = None) -> Verification:
     """What is amiss in a directory that is open: its journal, its long-term memory, and between the two.
 
     Long-term memory is opened as a runtime would, which puts aside what is damaged; so the directory must be one that may change.
@@ -97,10 +106,10 @@ async def verified(memory: Offline, *, deep: bool = False, progress: Progress | 
         StorageError: it cannot be read.
     """
     journal = memory.journal
-    findings = await journal_findings(journal)
+    findings = list(await journal.verify())
     sound = not findings
     notes = await _notes(memory)
-    for erasure in await erasures(journal):
+    for erasure in await journal.erasures():
         detail = "something was forgotten, and its bytes are not known to be gone yet: the next start finishes it"
         findings.append(Finding("erasure", f"number {erasure.number}", detail, repairable=True))
     rows = 0
