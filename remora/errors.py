@@ -8,7 +8,8 @@ fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutO
 retry, nothing ran     `MailboxFull`, `CommitFailed`, `SessionQuarantined`
 retry, *same key*      `OutcomeUnknown`
 retry, nothing doubles `RecordingFailed`
-look at the directory  `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`, `JournalDamaged`, `EmbedderChanged`
+look at the directory  `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`, `JournalDamaged`, `EmbedderChanged`,
+                       `OwnershipLost`
 wait for a service     `ModelUnavailable`, `ModelTimeout`, `ModelAnswerInvalid`, `LongTermError`
 open another runtime   `RuntimeClosed`
 =====================  ==========================================================================
@@ -41,6 +42,7 @@ __all__ = [
     "NoDeadLetter",
     "NotGranted",
     "OutcomeUnknown",
+    "OwnershipLost",
     "RecordingFailed",
     "RedactionFailed",
     "ReentrantAsk",
@@ -220,6 +222,15 @@ class StorageError(RemoraError, RuntimeError):
     """
 
     retryable = True
+
+
+class OwnershipLost(CommitFailed, StorageError):
+    """Another process has taken the journal over, and this one may write to it no longer (G12): provably nothing of it is stored.
+
+    Everything that is written from then on fails with it. Close the runtime; open another once the other owner is gone.
+    """
+
+    retryable = False
 
 
 class RecordingFailed(StorageError):

@@ -34,7 +34,7 @@ from remora.errors import JournalDamaged
 from remora.identity import SessionKey, UserKey, entry_id, row_id, session_key, user_key
 from remora.runtime.log import Job
 from remora.storage.outline import Outlines, RowOutline, UserRows
-from remora.storage.ports import BLOCK_TYPE, Finding, Journal
+from remora.storage.ports import BLOCK_TYPE, NEIGHBOURS, Finding, Journal
 from remora.storage.records import (
     ENTRY_FACET,
     BlocksSpec,
@@ -101,7 +101,7 @@ class _Owed:
                 self.coming.append((first, through))
             case UnflushSpec(seqs=seqs, flushing=flushing):
                 # its neighbours' rows are taken out and written anew
-                self.coming.extend((max(seq - 2, 1), min(seq + 2, flushing)) for seq in seqs)
+                self.coming.extend((max(seq - NEIGHBOURS, 1), min(seq + NEIGHBOURS, flushing)) for seq in seqs)
                 if not job.dead:
                     self.leaving.update(seqs)
             case EntryFlushSpec(entry=entry):
