@@ -76,10 +76,10 @@ async def tables(memory: Offline) -> AsyncIterator[Any]:
 
 async def agree(directory: Path) -> None:
     """What repair and backup do with what they find."""
-    async with offline(directory, CONFIG) as memory, memory.outlines() as outlines:
+    async with offline(directory, CONFIG) as memory, memory.store() as store, memory.outlines() as outlines:
         async for one in reconcile(memory.journal, outlines):
             if one.surplus:
-                await outlines.discard(one.table, one.surplus)
+                await store.discard(one.table, [row.place for row in one.surplus])
             await refilled(memory.journal, one.refills)
     async with open_runtime(directory, blocks=[VectorMemoryBlock(name="past")]) as runtime:
         await runtime.settle()
