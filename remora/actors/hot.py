@@ -132,17 +132,20 @@ class UserRows:
         )
 
     def _search(self, query: str, vector: Vector | None, scope: Scope, config: RecallConfig, gain: float) -> Ranking:
+        return rank(self._traits, self._lists(query, vector, scope, config.depth), config, query, gain=gain)
+
+    def _lists(self, query: str, vector: Vector | None, scope: Scope, depth: int) -> dict[str, Found]:
         import numpy as np  # noqa: PLC0415
 
         mine, stems = self._within(scope), words(query)
         lists = {}
         for name, index in self._texts.items():
             scores = index.scores(stems)
-            lists[name] = _best(scores, (scores > 0) & mine, config.depth)
+            lists[name] = _best(scores, (scores > 0) & mine, depth)
         if vector is not None and self._vectors is not None:
             near = np.round((self._vectors @ vector).astype(np.float64), _DECIMALS)
-            lists["vector"] = _best(near, self._embedded & mine, config.depth)
-        return rank(self._traits, lists, config, query, gain=gain)
+            lists["vector"] = _best(near, self._embedded & mine, depth)
+        return lists
 
     def _within(self, scope: Scope) -> npt.NDArray[np.bool_]:
         import numpy as np  # noqa: PLC0415

@@ -239,6 +239,22 @@ async def test_users_of_too_many_rows_are_searched_in_the_store() -> None:
         assert (store.reads, store.searches) == (2, 3)
 
 
+async def test_a_removal_overtakes_the_reading_of_too_many() -> None:
+    """G10, G13: who was too large when a read began, and was trimmed or forgotten meanwhile, is not taken for too large."""
+    store = WatchedStore()
+    await store.put(*teas("alice", 6))
+    async with running(store, hot_rows=5) as recall, anyio.create_task_group() as tasks:
+        store.held["alice"] = anyio.Event()
+        tasks.start_soon(found, recall)
+        await store.reading.wait()
+        await store.delete("alice", ["alice-0"])
+        recall.forget("alice")
+        store.held.pop("alice").set()
+        await anyio.wait_all_tasks_blocked()
+        assert len(await found(recall)) == 5
+        assert recall.hot_statistics().users == 1
+
+
 async def test_least_recently_used_goes() -> None:
     """G10: rows are held within the bytes that are allowed, the users who recalled last; one who needs more alone is never held."""
     store = WatchedStore()
