@@ -1,9 +1,9 @@
 """Full-text search of one user's rows in memory: the words of a text, and BM25 over a few thousand texts.
 
 Words are found as LanceDB's full-text index finds them (runs of letters and digits, lower case, accents folded, stop words and
-words of more than 40 letters left out, English stems), so that a user who outgrows memory is searched in the same way. What differs
-is what a word is worth: here it is rare among the user's own rows, there in the shard's. BM25's `b` is 0.5 and not 0.75, since windows
-hold two to four neighbours and differ in length for no reason of their content; docs/benchmarks.md has the figures.
+words of more than 40 letters left out, English stems), so that a user who outgrows memory is searched in the same way. What
+differs is what a word is worth: here it is rare among the user's own rows, there among the shard's. BM25's `b` is 0.5 and not
+0.75: windows differ in length for no reason of their content. docs/benchmarks.md has the figures.
 
 An index holds no text: words are told apart by 64 bits of their hash, in a sorted column.
 """
@@ -24,8 +24,10 @@ if TYPE_CHECKING:  # loaded by those who compute with it, at first use
 __all__ = ["TextIndex", "text_indices", "words"]
 
 # Vowel signs and other marks that belong to a word and are no letters: without them a word of Hindi or Thai falls to pieces.
-_MARKS = "\u0483-\u0487\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u0711\u0730-\u074a\u0900-\u0963\u0971-\u0dff\u0e31-\u0e3a" \
-    "\u0e47-\u0e4e\u0eb1-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84\u102b-\u103e\u1056-\u1059\u17b4-\u17d3\u3099\u309a"  # fmt: skip
+_MARKS = (
+    "\u0483-\u0487\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u0711\u0730-\u074a"
+    "\u0900-\u0963\u0971-\u0dff\u0e31-\u0e3a\u0e47-\u0e4e\u0eb1-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84\u102b-\u103e\u1056-\u1059\u17b4-\u17d3\u3099\u309a"
+)
 _WORD = re.compile(rf"(?:[^\W_]+|[{_MARKS}]+)+")
 _ASCII_WORD = re.compile("[a-z0-9]+")  # twice as fast
 _ACCENTS = re.compile("[\u0300-\u036f]+")
@@ -34,13 +36,15 @@ _LONGEST = 40  # letters of a word; what is longer is an address or a number
 _MOST_WORDS = 200  # of a query: a document as a query would look at every row for each of its words
 _SATURATION, _LENGTH = 1.2, 0.5  # BM25's k1 and b
 # Snowball's English list.
-_STOP_WORDS = frozenset(
-    "i me my myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers herself it its itself "
-    "they them their theirs themselves what which who whom this that these those am is are was were be been being have has had having "
-    "do does did doing would should could ought a an the and but if or because as until while of at by for with about against between "
-    "into through during before after above below to from up down in out on off over under again further then once here there when "
-    "where why how all any both each few more most other some such no nor not only own same so than too very".split()
+_STOP_TEXT = (
+    "i me my myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers herself it "
+    "its itself they them their theirs themselves what which who whom this that these those am is are was were be been "
+    "being have has had having do does did doing would should could ought a an the and but if or because as until while of "
+    "at by for with about against between into through during before after above below to from up down in out on off over "
+    "under again further then once here there when where why how all any both each few more most other some such no nor not "
+    "only own same so than too very"
 )
+_STOP_WORDS = frozenset(_STOP_TEXT.split())
 
 
 def words(text: str) -> list[str]:

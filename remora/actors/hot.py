@@ -1,12 +1,13 @@
 """Users' rows in memory: what a recall needs of them, in columns, searched without LanceDB (G10, S4.39).
 
-A search of LanceDB costs 10 to 30 ms of both cores, of which next to nothing is the search: its floor is 3 to 4 ms a list, and there
-are three. The same over one user's rows in memory takes a third of a millisecond. So a user's first recall reads all of the
-user's rows, which costs no more than a search of them, and they stay, least recently used out first, within a number of bytes.
+A search of LanceDB costs 10 to 30 ms of both cores, of which next to nothing is the search: its floor is 3 to 4 ms a list, and
+there are three. The same over one user's rows in memory takes half a millisecond. So a user's first recall reads all of the
+user's rows, which for a few hundred costs no more than a search of them, and they stay, least recently used out first, within a
+number of bytes.
 
 *One way of searching for one user.* The first recall waits for the rows and searches them as the next one will, so no answer
-depends on what happens to be in memory. Users of more than `max_rows` rows, or of more bytes than there are, are always searched in
-the store; who grows beyond that changes over once.
+depends on what happens to be in memory. Users of more than `max_rows` rows, or of more bytes than there are, are always searched
+in the store; who grows beyond that changes over once.
 
 *Nothing stale.* A read takes time, and a write may land meanwhile. Each write makes a new version of its user (`Versions`); rows
 that were read under an older one answer those who asked before the write, and are not kept. A recall that begins after the write
@@ -90,7 +91,9 @@ class UserRows:
         places = [place for place, row in enumerate(rows) if row.memory_type != BLOCK_TYPE]
         places.sort(key=lambda place: rank_order(rows[place]))
         mine = [rows[place] for place in places]
-        self._texts = dict(zip(("turn", "window"), text_indices([[row.turn for row in mine], [row.window for row in mine]]), strict=True))
+        self._texts = dict(
+            zip(("turn", "window"), text_indices([[row.turn for row in mine], [row.window for row in mine]]), strict=True)
+        )
         self._traits = Traits(mine)
         self._vectors: Vector | None = None
         if vectors is not None:
@@ -104,9 +107,10 @@ class UserRows:
         self._rows = tuple([_light(row, names) for row in mine])
         self._columns = {name: _Coded([getattr(row, name) for row in self._rows]) for name in ("session", "agent", "memory_type")}
         texts = sum(sys.getsizeof(row.content) + sys.getsizeof(row.id) for row in self._rows)
-        arrays = [*self._texts.values(), self._traits, *self._columns.values()]
+        columns = self._traits.nbytes + sum(index.nbytes for index in self._texts.values())
+        columns += sum(column.nbytes for column in self._columns.values())
         vector_bytes = self._vectors.nbytes if self._vectors is not None else 0
-        self.size_bytes = texts + _ROW_BYTES * len(mine) + sum(one.nbytes for one in arrays) + vector_bytes
+        self.size_bytes = texts + _ROW_BYTES * len(mine) + columns + vector_bytes
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -143,7 +147,8 @@ class UserRows:
             scores = index.scores(stems)
             lists[name] = _best(scores, (scores > 0) & mine, depth)
         if vector is not None and self._vectors is not None:
-            near = np.round((self._vectors @ vector).astype(np.float64), _DECIMALS)
+            # No matrix product: BLAS shares even a small one among threads, and on busy cores waits 10 ms for the last of them.
+            near = np.round(np.vecdot(self._vectors, vector).astype(np.float64), _DECIMALS)
             lists["vector"] = _best(near, self._embedded & mine, depth)
         return lists
 
@@ -227,9 +232,7 @@ class HotUsers:
     def statistics(self) -> HotStatistics:
         """The present counts."""
         rows = sum(map(len, self._users.values()))
-        return HotStatistics(
-            self._hits, self._misses, self._passed, self._evictions, len(self._users), rows, self._size_bytes
-        )
+        return HotStatistics(self._hits, self._misses, self._passed, self._evictions, len(self._users), rows, self._size_bytes)
 
     async def _fill(self, user: str, filling: _Filling) -> None:
         try:

@@ -10,7 +10,7 @@ import anyio
 import numpy as np
 import pytest
 
-from remora import Config, Runtime
+from remora import Config, Context, Runtime
 from remora.actors.hot import UserRows
 from remora.config import LongTermConfig
 from remora.models.ports import embed_texts
@@ -27,7 +27,18 @@ TEXTS = (
     "my password is hunter2_x", "don't forget the cat's bowl", "3.14 and 2,718", "नमस्ते दुनिया", "東京 に 行く", "the and of a",
     "A very long word: " + "w" * 41, "short", "", "naïve façade, e5-small", "Ottilie keeps bees near Coimbra",
 )  # fmt: skip
-QUERIES = (*TEXTS, "runs", "bee", "LISBON spring?", "what does Ottilie keep", "cafe", "hunter2", "and", "nothing of this", "14 2718")
+QUERIES = (
+    *TEXTS,
+    "runs",
+    "bee",
+    "LISBON spring?",
+    "what does Ottilie keep",
+    "cafe",
+    "hunter2",
+    "and",
+    "nothing of this",
+    "14 2718",
+)
 
 
 @asynccontextmanager
@@ -41,9 +52,11 @@ async def lance(path: Path) -> AsyncIterator[LanceStore]:
 
 
 async def test_memory_finds_what_lancedb_finds(tmp_path: Path) -> None:
-    """S2.28, S4.39: the same rows match by words, and the vectors are as near, so that who outgrows memory is searched as before."""
+    """S2.28, S4.39: the same rows match by words, and vectors are as near: who outgrows memory is searched as before."""
     rows = [
-        long_term_row(f"{user}-{n}", text, user=user, turn=f"User: {text}", window="\n".join(TEXTS[max(n - 1, 0) : n + 2]), created_us=n)
+        long_term_row(
+            f"{user}-{n}", text, user=user, turn=f"User: {text}", window="\n".join(TEXTS[max(n - 1, 0) : n + 2]), created_us=n
+        )
         for user in ("alice", "bob")
         for n, text in enumerate(TEXTS)
     ]
@@ -59,13 +72,16 @@ async def test_memory_finds_what_lancedb_finds(tmp_path: Path) -> None:
                 mine = {made._rows[place].id for place in lists[name].places}
                 assert mine == {id_ for id_, scores in asked.items() if name in scores}, (query, name)
             if "vector" in lists:
-                near = {made._rows[place].id: score for place, score in zip(lists["vector"].places, lists["vector"].scores, strict=True)}
+                near = {
+                    made._rows[place].id: score
+                    for place, score in zip(lists["vector"].places, lists["vector"].scores, strict=True)
+                }
                 wanted = {id_: scores["vector"] for id_, scores in asked.items() if "vector" in scores}
                 assert {id_: value for id_, value in wanted.items() if id_ in near} == pytest.approx(near, abs=1e-5)
 
 
 async def test_a_user_who_grows_is_found_all_the_way(tmp_path: Path) -> None:
-    """S4.39, G7: what is said, remembered, removed and pruned is found, or not, by the next recall; beyond recall.hot_rows, too."""
+    """S4.39, G7: what is said, remembered, removed and pruned is found, or not, by the next recall; above hot_rows, too."""
     config = Config.from_dict({"recall": {"hot_rows": 8, "cache": 0}, "long_term": {"batch_ms": 1.0}})
     async with Runtime(tmp_path, config=config, embedder=EMBEDDER) as runtime:
         alice = runtime.user("alice")
@@ -107,7 +123,7 @@ async def test_a_user_who_grows_is_found_all_the_way(tmp_path: Path) -> None:
 async def test_a_context_is_the_same_from_memory(tmp_path: Path) -> None:
     """S2.29, S4.39: what `load` shows does not depend on what is in memory: not at the first time, nor after a restart."""
     config = Config.from_dict({"long_term": {"batch_ms": 1.0}, "recall": {"cache": 0}})
-    contexts = []
+    contexts: list[Context] = []
     for _ in range(2):
         async with Runtime(tmp_path, config=config, embedder=EMBEDDER) as runtime:
             alice = runtime.user("alice")
@@ -116,8 +132,8 @@ async def test_a_context_is_the_same_from_memory(tmp_path: Path) -> None:
                 await chat.append([{"role": "user", "content": f"{text} {n}"} for n, text in enumerate(TEXTS)])
                 await chat.flush()
                 await chat.settle()
-            for _ in range(2):
-                contexts.append(await alice.session("new").load(query="where does Ottilie keep bees?"))
+            question = "where does Ottilie keep bees?"
+            contexts += [await alice.session("new").load(query=question), await alice.session("new").load(query=question)]
     assert all(context.sources["long_term"].status == "ok" for context in contexts)
     assert all([one.id for one in context.memories] == [one.id for one in contexts[0].memories] for context in contexts)
     assert contexts[0].memories[0].text.startswith("Ottilie keeps bees")
