@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from remora.actors.fulltext import text_indices, words
 from remora.actors.fusion import asks, fuse, question_share, speakers_named
+from remora.actors.hot import UserRows
 from remora.actors.recall import Memory, Recall
 from remora.config import RecallConfig
 from remora.models.ports import embed_texts
@@ -347,3 +348,34 @@ def test_ranking(candidates: list[Candidate], query: str, gain: float) -> None:
             keys = [(-row.importance, row.created_us, row.session, row.seq) for row in (one.row, other.row)]
             assert keys == sorted(keys)
     assert msgspec.msgpack.encode(ranked)  # plain data: no number of numpy's
+
+
+@given(
+    st.lists(st.tuples(rows, st.sampled_from(SUBJECTS)), max_size=20, unique_by=lambda one: one[0].id),
+    st.lists(st.tuples(rows, st.sampled_from(SUBJECTS)), max_size=20, unique_by=lambda one: one[0].id),
+    st.randoms(use_true_random=False),
+    st.sampled_from(SUBJECTS),
+)
+def test_made_from_earlier_rows(
+    first: list[tuple[MemoryRow, str]], second: list[tuple[MemoryRow, str]], rng: random.Random, query: str
+) -> None:
+    """S4.39: rows made from those of before are what they would be without them: whatever stayed, came, went or changed."""
+
+    async def main() -> None:
+        def windowed(some: Sequence[tuple[MemoryRow, str]]) -> dict[str, MemoryRow]:
+            return {row.id: msgspec.structs.replace(row, window=f"{row.turn}\n{beside}") for row, beside in some}
+
+        before = windowed(first)
+        after = {**{id_: row for id_, row in before.items() if rng.random() < 0.7}, **windowed(second)}
+        texts = [row.content for row in after.values()]
+        vectors = await embed_texts(EMBEDDER, texts) if texts else np.zeros((0, EMBEDDER.dimension), np.float32)
+        earlier = UserRows(list(before.values()), None)
+        made = UserRows(list(after.values()), vectors, earlier)
+        anew = UserRows(list(after.values()), vectors)
+        assert made.size_bytes == anew.size_bytes
+        vector = (await embed_texts(EMBEDDER, [query]))[0]
+        for asked in (query, "tea bees", ""):
+            mine, wanted = [list(await one.ranked(asked, vector, EVERYTHING, RecallConfig(depth=8))) for one in (made, anew)]
+            assert mine == wanted
+
+    anyio.run(main)
