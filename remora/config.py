@@ -285,8 +285,8 @@ class RecallConfig(_Section, frozen=True, kw_only=True):
     cache: int = 1_000
     """Recalls whose results are kept until something is written about their user (S4.39)."""
     hot_mb: int = 64
-    """Memory for the rows and vectors of the users who recalled last, which are searched there instead of in the store: some
-    2.5 kB a row. 0 asks the store each time: where other processes write to it, or where its own way of searching is wanted."""
+    """Memory for the rows and vectors of the users who recalled last, which are searched there and not in the store: 2.5 to
+    3.5 kB a row of a conversation. 0 asks the store each time: for one that other processes write to, or searches its own way."""
     hot_rows: int = 5_000
     """A user with more rows than this is always searched in the store."""
 
