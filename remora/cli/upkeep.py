@@ -160,7 +160,11 @@ def _print_verification(console: Console, directory: Path, found: Verification) 
     for note in found.notes:
         _say(console, note, style="dim")
     counts = found.counts
-    held = "" if counts is None else f"{counts.sessions:,} sessions, {counts.messages:,} messages, {found.rows:,} rows of long-term memory: "
+    held = (
+        ""
+        if counts is None
+        else f"{counts.sessions:,} sessions, {counts.messages:,} messages, {found.rows:,} rows of long-term memory: "
+    )
     amiss = "nothing is amiss" if found.clean else f"{len(found.findings):,} findings"
     if not found.clean and any(one.repairable for one in found.findings):
         amiss += "; remora repair mends what can be mended"

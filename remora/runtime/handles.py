@@ -185,7 +185,8 @@ class Session(BufferVerbs):
         Raises:
             ReentrantAsk, CommitFailed, StorageError, RuntimeClosed: see `User.forget`.
         """
-        return await self._services.eraser.forget(self.key.user, self.key.session)
+        receipt: ErasureReceipt = await self._services.eraser.forget(self.key.user, self.key.session)
+        return receipt
 
     async def history(self, *, include_archived: bool = True, at: int | None = None) -> list[Message]:
         """Every message ever appended and not deleted, rewound or forgotten, oldest first, with their numbers (S1.22).

@@ -129,7 +129,9 @@ def _memories(database: sqlite3.Connection) -> Iterator[str]:
 def _jobs(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
     rows = list(
-        database.execute(f"SELECT j.number, {CHECKED_JOB_COLUMNS} FROM jobs AS j LEFT JOIN actors AS s USING (sid) ORDER BY j.number")
+        database.execute(
+            f"SELECT j.number, {CHECKED_JOB_COLUMNS} FROM jobs AS j LEFT JOIN actors AS s USING (sid) ORDER BY j.number"
+        )
     )
     for number, *row in rows:
         if jobs_of([row]):

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 
-import remora
 from remora import Config, Runtime
+from remora.blocks import FactExtractionMemoryBlock, VectorMemoryBlock
 from remora.errors import CommitFailed, ErasureInProgress, InvalidInput, LongTermError, ReentrantAsk, RuntimeClosed
 from remora.identity import SessionKey, UserKey, key_digest, row_id, user_key
 from remora.storage.journal import SqliteJournal
@@ -38,15 +38,15 @@ USER = f"{CANARY}user-ÄÖ'%_"
 
 def runtime_on(directory: Path, **options: Any) -> Runtime:
     blocks = [
-        remora.blocks.FactExtractionMemoryBlock(name="facts"),
-        remora.blocks.VectorMemoryBlock(name="vectors"),
+        FactExtractionMemoryBlock(name="facts", priority=1),
+        VectorMemoryBlock(name="vectors", priority=2),
     ]
     return Runtime(directory, config=CONFIG, embedder=EMBEDDER, blocks=blocks, **options)
 
 
 def traces(directory: Path, *needles: bytes) -> list[str]:
     """Files that hold a needle, or are named by one; a memory directory has no others than its own."""
-    found = []
+    found: list[str] = []
     for path in directory.rglob("*"):
         name = str(path.relative_to(directory))
         content = path.read_bytes() if path.is_file() else b""
@@ -76,8 +76,8 @@ async def talk(runtime: Runtime, user: str, session: str, count: int = 14) -> No
     call = {"id": f"{mark}call", "type": "function", "function": {"name": f"{mark}tool", "arguments": f'{{"a": "{mark}arg"}}'}}
     await chat.append({"role": "assistant", "content": None, "tool_calls": [call]})
     await chat.append({"role": "tool", "tool_call_id": f"{mark}call", "content": f"{mark}result"})
-    await chat.append({"role": "user", "content": f"{mark}deleted, and gone at once"})
-    await chat.delete([-1])
+    await chat.append({"role": "user", "content": f"{mark}deleted, and gone at once", "id": f"{mark}deleted"})
+    await chat.delete(ids=[f"{mark}deleted"])
     await chat.flush()
 
 
@@ -114,7 +114,7 @@ async def needles(runtime: Runtime, user: str) -> list[bytes]:
         user_key(user).encode(),
         key_digest(f"{user}-{CANARY}one-3"),
         row_id(SessionKey(user, f"{CANARY}one"), 3).encode(),
-        *(np.ascontiguousarray(vector, dtype="<f4").tobytes()[:64] for vector in vectors),
+        *(np.ascontiguousarray(vector, dtype="<f4").tobytes() for vector in vectors),
     ]
 
 
@@ -130,7 +130,7 @@ async def test_no_byte_is_left(runtime: Runtime, tmp_path: Path) -> None:
     await lead_a_life(runtime, "bob")
     sought = await needles(runtime, USER)
     before = await traces_of(tmp_path / "memory", *sought)
-    assert {name.split("/")[0].split(":")[0] for name in before} >= {"journal.db", "longterm"}
+    assert {name.split("/")[0].split(":")[0] for name in before} >= {"journal.db-wal", "longterm"}
     bob = runtime.user("bob")
     history = await bob.session("plainone").history()
     recalled = [one.text for one in await bob.recall("plainword3")]
@@ -181,12 +181,12 @@ async def test_a_session_alone(runtime: Runtime, tmp_path: Path) -> None:
     assert await traces_of(tmp_path / "memory", gone.encode(), row_id(SessionKey(USER, gone), 3).encode()) == []
     assert await who.session(gone).history() == []
     assert await who.session(f"{CANARY}two").history() == kept
-    assert [one.text for one in await who.memories()] == [f"{CANARY}fact for good"]
+    assert [one.text for one in await who.memories(["fact", "preference"])] == [f"{CANARY}fact for good"]
     assert {one.text for one in await who.search_working(f"{CANARY}learned", k=9)} == {
         f"{CANARY}learned in {CANARY}two",
         f"{CANARY}learned of all",
     }
-    assert {one.session for one in await who.recall("said more words fold", k=50)} == {f"{CANARY}two", ""} - {""}
+    assert {one.session for one in await who.recall("said more words fold", k=50)} == {f"{CANARY}two", ""}
 
 
 async def test_others_are_served_meanwhile(runtime: Runtime) -> None:
@@ -201,7 +201,7 @@ async def test_others_are_served_meanwhile(runtime: Runtime) -> None:
         chat = runtime.session("bob", "plainone")
         while not done.is_set():
             await chat.append(spoken("bob", "plainone", 100 + rounds))
-            assert (await chat.load(query="plainword3")).sources["long_term"].error is None
+            assert (await chat.load(query="plainword3")).sources["long_term"].status in {"ok", "late"}
             assert await runtime.user("bob").recall(f"plainword{rounds % 10}")
             rounds += 1
 
@@ -367,14 +367,14 @@ async def test_not_from_within_a_job(tmp_path: Path) -> None:
 
         async def summarize(self, *_: Any, **__: Any) -> str:
             try:
-                await runtime.user("ann").forget()
+                await opened.user("ann").forget()
             except Exception as e:
                 raised.append(e)
             return "a summary"
 
-    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=EMBEDDER, summarizer=Tactless()) as runtime:
-        await talk(runtime, "ann", "s")
-        await runtime.settle()
+    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=EMBEDDER, summarizer=Tactless()) as opened:
+        await talk(opened, "ann", "s")
+        await opened.settle()
     assert isinstance(raised[0], ReentrantAsk)
 
 
