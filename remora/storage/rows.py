@@ -47,6 +47,8 @@ _encode_json = msgspec.json.Encoder().encode
 SHARES = 1 << 62
 """Importance goes to SQLite as a whole number of these parts: read from decimal text, its last bit is not always what it was."""
 
+_HALF = SHARES // 2  # what nobody said anything about is worth
+
 
 def row_crc(values: tuple[Any, ...]) -> int:
     """The checksum of a row: CRC-32 of its immutable columns in msgpack. Part of the format: what is in it must never change.
@@ -211,19 +213,24 @@ class Rows:
         digest = key
         keyed = len(entries) if key is not None else None
         for e in entries:
-            length, meta = len(e.chat), len(e.meta) if e.meta else 0
-            pos, role, share = base | e.seq, _ROLE_CODES[e.role], int(e.importance * SHARES)
-            crc = crc32(_encode((pos, e.at_us, e.tokens, role, e.chat, e.meta or None, e.id, share, digest, keyed)))
-            self._messages.append((pos, e.at_us, e.tokens, role, self._offset, length, meta, e.id, keyed, share, crc))
-            self.newest = pos
-            self._content.append(e.chat)
-            if e.meta:
-                self._content.append(e.meta)
-            self._offset += length + meta
+            pos, at_us, tokens, role, chat, meta, id_, importance = (
+                base | e.seq, e.at_us, e.tokens, _ROLE_CODES[e.role], e.chat, e.meta or None, e.id, e.importance,
+            )  # fmt: skip
+            share = _HALF if importance == 0.5 else int(importance * SHARES)
+            crc = crc32(_encode((pos, at_us, tokens, role, chat, meta, id_, share, digest, keyed)))
+            length = len(chat)
+            rest = len(meta) if meta else 0
+            self._messages.append((pos, at_us, tokens, role, self._offset, length, rest, id_, keyed, share, crc))
+            self._content.append(chat)
+            self._offset += length
+            if meta:
+                self._content.append(meta)
+                self._offset += rest
             if digest is not None:
                 self._content.append(digest)
                 self._offset += len(digest)
                 digest = keyed = None  # the key stands on the first message alone
+            self.newest = pos
 
     def _mark(self, sid: int, m: Marks) -> None:
         marks = (m.generation, m.summarized, m.folding, m.flushing, m.cleared)

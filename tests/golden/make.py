@@ -26,6 +26,7 @@ from remora.identity import SHARED_PREFIX, SessionKey, UserKey, key_digest, memo
 from remora.messages import Entry, encode_message
 from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, Write
 from remora.storage.journal import SqliteJournal
+from remora.storage.ports import Retention
 from remora.storage.records import (
     ENTRY_FACET,
     Appended,
@@ -62,6 +63,7 @@ HERE = Path(__file__).parent
 BEGIN_US = 1_767_225_600_000_000  # 2026-01-01
 PLAIN, FOLDED, LISTED = SessionKey("alice", "plain"), SessionKey("alice", "folded"), SessionKey("alice", "listed")
 RESTATED, CLEARED, RING = SessionKey("bob", "restated"), SessionKey("bob", "cleared"), SessionKey("bob ☂ o'hara %_", "ring")
+LONG = SessionKey("bob", "long")
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -244,6 +246,16 @@ def shared(sid: int) -> list[list[Any]]:
     ]
 
 
+def long(sid: int) -> list[list[Any]]:
+    """A session whose oldest messages are not kept."""
+    flush = Job(f"flush-{sid}-38", "flush", LONG, FlushSpec(sid, 1, 38))
+    return [
+        [Opened(sid, *LONG, BEGIN_US), Appended(sid, said(1, 20), key_digest("twenty")), Appended(sid, said(21, 40), None)],
+        [Dropped(sid, Marks(0, 38, 38, 38), 40, (flush,))],
+        [Flushed(sid, 38), JobDone(flush.id)],
+    ]
+
+
 async def store(journal: SqliteJournal, batches: Sequence[Sequence[Any]]) -> None:
     """Commit each batch by itself."""
     for batch in batches:
@@ -263,9 +275,13 @@ async def make(directory: Path) -> None:
         tasks.start_soon(journal.run)
         await journal.setting("counter", "heuristic")
         await journal.change({"embedder": "golden-embedder", "shards": "4", "colour": 'it\'s \u2028 {"json": 1}'})
-        makers = (plain, folded, listed, restated, cleared, ring, lambda sid: user(sid, "alice"), shared)
+        makers = (plain, folded, listed, restated, cleared, ring, lambda sid: user(sid, "alice"), shared, long)
         for sid, batches in enumerate(makers, start=1):
             await store(journal, batches(sid))
+        await store(journal, [[Opened(99, "carol", "chat", BEGIN_US), Appended(99, said(1, 2), None)]])
+        await journal.erase("carol")
+        await journal.erase("alice", "never was")
+        await journal.trim(Retention(max_messages=20), BEGIN_US)
         tasks.cancel_scope.cancel()
     await journal.aclose()
 

@@ -15,7 +15,7 @@ from remora.models.ports import Line
 from remora.storage.journal import SqliteJournal
 from remora.storage.records import IdLookup, KeyLookup, SessionImage
 
-KEYS = ("request-1", "request-2", "seven", "never")
+KEYS = ("request-1", "request-2", "seven", "twenty", "never")
 SETTINGS = ("instance", "counter", "embedder", "shards", "colour", "never")
 PLAIN_CONFIG = {"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}, "models": {"embedder": "none"}}
 
@@ -57,6 +57,8 @@ async def reading(directory: Path) -> dict[str, Any]:
             "actors": _plain([[*key, through] for key, through in actors]),
             "jobs": _plain(await journal.jobs()),
             "dead": _plain(await journal.jobs(dead=True)),
+            "erasures": _plain(await journal.erasures()),
+            "findings": _plain(await journal.verify()),
             "unflushed": _plain(await journal.unflushed(100)),
             "sessions": {},
             "users": {},
