@@ -1,4 +1,4 @@
-"""LanceDB's directory after crashes, power cuts, a failing disk: what was acknowledged is there once, what is damaged is named."""
+"""LanceDB's directory after crashes, power cuts, a bad disk: what was acknowledged is there once, what is damaged is named."""
 
 from __future__ import annotations
 
