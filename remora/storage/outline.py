@@ -18,6 +18,7 @@ import anyio.to_thread
 import msgspec
 
 from remora.errors import LongTermError
+from remora.storage.lance_files import ShardFiles
 
 __all__ = ["Outlines", "RowOutline", "UserRows", "home_of", "outlined"]
 
@@ -81,11 +82,12 @@ class Outlines:
         rows: rows looked through so far.
     """
 
-    def __init__(self, tables: Mapping[str, Any], broken: Mapping[str, str], shards: int) -> None:
+    def __init__(self, tables: Mapping[str, Any], broken: Mapping[str, str], shards: int, base: Path | None) -> None:
         self.broken = dict(broken)
         self.rows = 0
         self._tables = dict(tables)
         self._shards = shards
+        self._base = base
 
     async def count(self) -> int:
         """Rows in all tables that can be read."""
@@ -138,6 +140,9 @@ class Outlines:
             try:
                 with anyio.CancelScope(shield=True):
                     gone += (await self._tables[table].delete(f"_rowid IN ({places})")).num_deleted_rows
+                    if self._base is not None:  # else the next opening takes it for a write that was cut off
+                        files = ShardFiles(self._base, table, sync=True)
+                        await anyio.to_thread.run_sync(files.adopt, await self._tables[table].version())
             except (RuntimeError, ValueError, OSError) as e:
                 raise LongTermError(f"rows of the table {table} cannot be removed: {e}", retryable=True) from e
         return gone
@@ -187,7 +192,8 @@ async def outlined(place: Path | str, *, shards: int) -> AsyncIterator[Outlines]
             else:
                 if not columns.issuperset(_COLUMNS):  # a manifest full of zeros opens as a table without columns
                     broken[name] = f"it has the columns {sorted(columns)}"
-        yield Outlines({name: table for name, table in tables.items() if name not in broken}, broken, shards)
+        whole = {name: table for name, table in tables.items() if name not in broken}
+        yield Outlines(whole, broken, shards, None if "://" in str(place) else Path(place))
     finally:
         for table in tables.values():
             table.close()
