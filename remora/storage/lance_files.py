@@ -289,6 +289,15 @@ class ShardFiles:
         self._record = record
         return sum(marks[str(file.relative_to(self.directory))].size for file in fresh)
 
+    def adopt(self, version: int) -> None:
+        """Record a version that somebody else has written, who owns the directory as well.
+
+        Raises:
+            OSError: it is not known to be on disk.
+        """
+        self._record = self._read_record()
+        self.record(version)
+
     def _sync_files(self, fresh: Sequence[Path], manifest: Manifest, *, since: int) -> None:
         older = [path for number in range(since + 1, manifest.version) if (path := self._path(number)).exists()]
         transaction = self.directory / manifest.transaction

@@ -326,6 +326,7 @@ class Shard:
     def _switch(self, table: Any) -> None:
         old, self._reading = self._reading, _Reading(table)
         if old.readers:
+            old.idle = anyio.Event()  # it may have been idle before
             self._retired.append(old)
 
 
