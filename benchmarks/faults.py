@@ -10,6 +10,7 @@ call after each injection.
 from __future__ import annotations
 
 import argparse
+import logging
 import platform
 import shutil
 import sys
@@ -290,6 +291,7 @@ def main() -> None:
     extent = Extent(kills=arguments.kills, gigabytes=arguments.gigabytes)
     if arguments.smoke:
         extent = Extent(kills=3, most=4, rounds=1, gigabytes=0.02)
+    logging.disable(logging.CRITICAL)  # what goes wrong on purpose is not worth a line each
     lines: dict[str, Line] = {}
     with _bar() as progress:
         for name in arguments.only or FAULTS:
