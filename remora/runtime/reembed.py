@@ -47,7 +47,18 @@ from remora.runtime.gather import in_order
 from remora.runtime.supervisor import RetryPolicy
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
 
-__all__ = ["InUse", "Leftover", "Place", "ReembedProgress", "Reembedding", "RowsAnew", "in_use", "place_of", "swept"]
+__all__ = [
+    "InUse",
+    "Leftover",
+    "Place",
+    "ReembedProgress",
+    "Reembedding",
+    "RowsAnew",
+    "in_use",
+    "place_of",
+    "swept",
+    "to_be_made_anew",
+]
 
 _logger = get_logger("remora.reembed")
 _AT_ONCE = 16  # actors between two notes of how far it came
@@ -151,6 +162,11 @@ async def _lost(journal: Journal, place: Path) -> bool:
     if await anyio.to_thread.run_sync(place.exists):
         return False
     return any(flushed for _, flushed in await journal.flushed())
+
+
+async def to_be_made_anew(journal: Journal) -> None:
+    """Have long-term memory filled again from the journal, as it is, by the next start."""
+    await journal.change({"reembed": _BEGIN})
 
 
 async def _leftovers(journal: Journal) -> tuple[Leftover, ...]:

@@ -30,6 +30,7 @@ from remora.storage.ports import Finding, JournalCounts
 
 __all__ = ["Verification", "looked_at", "verify"]
 
+
 class Verification(msgspec.Struct, frozen=True):
     """What there is in a directory, and what is amiss.
 

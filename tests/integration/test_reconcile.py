@@ -140,7 +140,9 @@ async def test_a_message_of_another_time_under_the_same_number(tmp_path: Path) -
     id_ = row_id(SessionKey("bob", "two"), 2)
     async with offline(tmp_path, CONFIG) as memory, tables(memory) as database:
         table = await database.open_table(home_of(user_key("bob"), 3))
-        await table.update(updates_sql={"created_at": "arrow_cast(1000000, 'Timestamp(Microsecond, Some(\"UTC\"))')"}, where=f"id = '{id_}'")
+        await table.update(
+            updates_sql={"created_at": "arrow_cast(1000000, 'Timestamp(Microsecond, Some(\"UTC\"))')"}, where=f"id = '{id_}'"
+        )
     found = await differences(tmp_path)
     assert kinds(found) == ["missing", "orphan"]
     assert all(one.finding.where == "bob / two" for one in found)

@@ -263,7 +263,22 @@ def test_on_disk(users: list[str], sessions: list[str], program: list[Any]) -> N
 
 @pytest.mark.parametrize(
     "name",
-    ["", "a\x00b", "\x00", "a\nb", "\r", "\t", "\x1b[31m", "\x7f", "a\x85", "\x1fshared/x", LONGEST + "n", "é" * 257, "n" * 10_000, "\ud800"],
+    [
+        "",
+        "a\x00b",
+        "\x00",
+        "a\nb",
+        "\r",
+        "\t",
+        "\x1b[31m",
+        "\x7f",
+        "a\x85",
+        "\x1fshared/x",
+        LONGEST + "n",
+        "é" * 257,
+        "n" * 10_000,
+        "\ud800",
+    ],
     ids=ascii,
 )
 def test_what_can_name_nobody_is_refused(name: str) -> None:
