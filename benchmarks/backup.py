@@ -20,7 +20,9 @@ from remora import Config, Runtime
 from remora.runtime.backup import backup
 from remora.runtime.verify import verify
 
-CONFIG = Config.from_dict({"models": {"embedder": "none"}, "tokens": {"counter": "heuristic"}, "journal": {"durability": "process"}})
+CONFIG = Config.from_dict(
+    {"models": {"embedder": "none"}, "tokens": {"counter": "heuristic"}, "journal": {"durability": "process"}}
+)
 WORDS = "the quick brown fox jumps over a lazy dog while nobody at all looks out of the window".split()
 
 
@@ -64,7 +66,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         directory = (arguments.dir or Path(temporary)) / "memory"
         directory.parent.mkdir(parents=True, exist_ok=True)
-        print(json.dumps({"cpus": os.cpu_count(), **anyio.run(measured, directory, arguments.users, arguments.messages)}, indent=2))
+        print(
+            json.dumps({"cpus": os.cpu_count(), **anyio.run(measured, directory, arguments.users, arguments.messages)}, indent=2)
+        )
 
 
 if __name__ == "__main__":
