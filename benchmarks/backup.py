@@ -23,7 +23,7 @@ from remora.runtime.verify import verify
 CONFIG = Config.from_dict(
     {"models": {"embedder": "none"}, "tokens": {"counter": "heuristic"}, "journal": {"durability": "process"}}
 )
-WORDS = "the quick brown fox jumps over a lazy dog while nobody at all looks out of the window".split()
+WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "nobody", "at", "all", "looks", "out")
 
 
 async def fill(directory: Path, users: int, messages: int) -> None:

@@ -95,14 +95,14 @@ async def _journal(directory: Path, *, accept_loss: bool, drop_damaged: bool) ->
     journal = directory / JOURNAL
     done: list[str] = []
     lost = await anyio.to_thread.run_sync(lost_commits, journal)
-    if lost:
-        if not accept_loss:
+    if lost is not None:
+        if lost.promised and not accept_loss:
             raise JournalDamaged(
-                f"{journal} lacks {lost}: its write-ahead log was cut short or lost. Restore a backup, or {JOURNAL}-wal if it "
-                "was left behind; or go on without, with --accept-loss"
+                f"{journal} lacks {lost.what}: its write-ahead log was cut short or lost. Restore a backup, or {JOURNAL}-wal "
+                "if it was left behind; or go on without, with --accept-loss"
             )
         await anyio.to_thread.run_sync(forget_loss, journal)
-        done.append(f"given up: {lost}")
+        done.append(f"given up: {lost.what}")
     if drop_damaged:
         opened = await SqliteJournal.open(journal, durability="power")  # so that it is of the newest format
         await opened.aclose()

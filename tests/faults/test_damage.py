@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from remora import Config, Runtime
@@ -257,6 +258,36 @@ def test_a_write_ahead_log_cut_short(killed: Path, tmp_path: Path, command: Any)
         assert history == [said(user, "one", n) for n in range(len(history))]
         assert len(history) >= 6, "what was checkpointed is there"
         assert all(text in history for kind, session, _, text in found[user, "memories"] if (kind, session) == ("message", "one"))
+    assert command("verify", memory, "--deep")[0] == 0
+
+
+def test_commits_that_were_not_promised_to_survive(tmp_path: Path, command: Any) -> None:
+    """G3, G7: at durability ``process`` what a power cut took is said, and rows of it, whose numbers would be given anew, go."""
+    memory = tmp_path / "memory"
+
+    async def make() -> None:
+        journal = msgspec.structs.replace(CONFIG.journal, durability="process")
+        async with Runtime(tmp_path / "live", config=msgspec.structs.replace(CONFIG, journal=journal)) as runtime:
+            await fill(runtime, 0, 6)
+            await runtime.journal.checkpoint()
+            await fill(runtime, 6, 12)
+            shutil.copytree(tmp_path / "live", memory)
+
+    anyio.run(make)
+    log = memory / "journal.db-wal"
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size // 3)
+    code, printed = command("verify", memory)
+    assert code == 1
+    assert "which journal.durability did not promise to keep" in printed
+    assert "orphan: " in printed
+    assert not any(line.startswith("wal: ") for line in printed.splitlines())
+    code, printed = command("repair", memory)
+    assert code == 0, printed
+    found = answers(memory)
+    for user in USERS:
+        for kind, session, _, text in found[user, "memories"]:
+            assert kind == "fact" or text in found[user, session, "history"]
     assert command("verify", memory, "--deep")[0] == 0
 
 
