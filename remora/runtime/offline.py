@@ -19,7 +19,7 @@ from remora.storage.journal_mark import mark_path, marked, missing
 from remora.storage.longterm import LanceStore
 from remora.storage.outline import Outlines, outlined
 
-__all__ = ["JOURNAL", "Offline", "lost_commits", "offline", "require_memory"]
+__all__ = ["JOURNAL", "Lost", "Offline", "lost_commits", "offline", "require_memory"]
 
 JOURNAL = "journal.db"
 """Name of the journal in a memory directory."""
@@ -131,20 +131,33 @@ def _base(directory: Path, config: Config) -> Place:
     return config.long_term.uri.reveal() or directory
 
 
-def lost_commits(journal: Path) -> str:
-    """Acknowledged commits that a journal lacks, by its commit mark; empty for none. Blocks on the file system.
+class Lost(msgspec.Struct, frozen=True):
+    """Acknowledged commits that are gone.
+
+    Attributes:
+        what: which, in words.
+        promised: they were to survive the loss of power, at durability ``power``.
+    """
+
+    what: str
+    promised: bool
+
+
+def lost_commits(journal: Path) -> Lost | None:
+    """What a journal lacks, by its commit mark; None for nothing. Blocks on the file system.
 
     Raises:
         JournalDamaged: SQLite cannot read it.
     """
     mark = marked(mark_path(journal))
     if mark is None:
-        return ""
+        return None
     try:
         with closing(sqlite3.connect(journal)) as database:
-            return missing(mark, database)
+            what = missing(mark, database)
     except sqlite3.DatabaseError as e:
         raise JournalDamaged(f"{journal} is damaged, or no SQLite file: {e}; restore a backup") from e
+    return Lost(what, mark.durability == "power") if what else None
 
 
 def require_memory(directory: Path) -> None:

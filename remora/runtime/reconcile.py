@@ -314,7 +314,9 @@ class _Comparison:
             return
         times, damaged = await self._times(key, through)
         pruned = set(await self._journal.pruned(key))
-        trimmed = (await self._journal.past(key, _LAST)).trimmed
+        trimmed = 0
+        if any(row.seq not in times for row in rows):
+            trimmed = (await self._journal.past(key, _LAST)).trimmed
         present: set[int] = set()
         wrong: list[RowOutline] = []
         gone: list[RowOutline] = []

@@ -48,7 +48,19 @@ from remora.runtime.gather import in_order
 from remora.runtime.supervisor import RetryPolicy
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
 
-__all__ = ["InUse", "Leftover", "Place", "ReembedProgress", "Reembedding", "RowsAnew", "in_use", "kept", "place_of", "swept"]
+__all__ = [
+    "InUse",
+    "Leftover",
+    "Place",
+    "ReembedProgress",
+    "Reembedding",
+    "RowsAnew",
+    "in_use",
+    "kept",
+    "place_of",
+    "swept",
+    "to_be_made_anew",
+]
 
 _logger = get_logger("remora.reembed")
 _AT_ONCE = 16  # actors between two notes of how far it came
@@ -160,6 +172,11 @@ async def kept(journal: Journal) -> tuple[Leftover, ...]:
     if embedder is None or shards is None:
         return ()
     return (Leftover(name or _FIRST, embedder, int(shards)), *await _leftovers(journal))
+
+
+async def to_be_made_anew(journal: Journal) -> None:
+    """Have long-term memory filled again from the journal, as it is, by the next start."""
+    await journal.change({"reembed": _BEGIN})
 
 
 async def _leftovers(journal: Journal) -> tuple[Leftover, ...]:

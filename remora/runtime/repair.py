@@ -1,7 +1,7 @@
 """Making a memory directory whole again, as far as what is left allows (G7).
 
-The journal is the source of truth: what it has lost is lost, and is given up only where whoever calls says so. Long-term memory is
-made to agree with it: rows that should not be there go, and for rows that are lacking the journal gets jobs, which the next
+The journal is the source of truth: what it has lost is lost, and is given up only where whoever calls says so. Long-term memory
+is made to agree with it: rows that should not be there go, and for rows that are lacking the journal gets jobs, which the next
 start does. Only what memory blocks had stored is long-term memory's own, and is lost with a table that cannot be read.
 """
 
@@ -18,6 +18,7 @@ from remora.config import Config
 from remora.errors import JournalDamaged
 from remora.runtime.offline import JOURNAL, Offline, lost_commits, offline, require_memory
 from remora.runtime.reconcile import Progress, reconcile
+from remora.runtime.reembed import to_be_made_anew
 from remora.runtime.refill import refilled
 from remora.runtime.verify import looked_at
 from remora.storage.journal import SqliteJournal
@@ -81,7 +82,7 @@ async def repair(
         async with offline(directory, config) as memory:
             sound = not await memory.journal.verify()
             done += await _long_term(memory, progress, sound=sound)
-            waiting = len(await memory.journal.jobs())
+            waiting = len(await memory.journal.jobs()) + bool(await memory.journal.setting("reembed"))
         found = await looked_at(directory, config, deep=True)
     finally:
         with anyio.CancelScope(shield=True):
@@ -94,14 +95,14 @@ async def _journal(directory: Path, *, accept_loss: bool, drop_damaged: bool) ->
     journal = directory / JOURNAL
     done: list[str] = []
     lost = await anyio.to_thread.run_sync(lost_commits, journal)
-    if lost:
-        if not accept_loss:
+    if lost is not None:
+        if lost.promised and not accept_loss:
             raise JournalDamaged(
-                f"{journal} lacks {lost}: its write-ahead log was cut short or lost. Restore a backup, or {JOURNAL}-wal if it was "
-                "left behind; or go on without, with --accept-loss"
+                f"{journal} lacks {lost.what}: its write-ahead log was cut short or lost. Restore a backup, or {JOURNAL}-wal "
+                "if it was left behind; or go on without, with --accept-loss"
             )
         await anyio.to_thread.run_sync(forget_loss, journal)
-        done.append(f"given up: {lost}")
+        done.append(f"given up: {lost.what}")
     if drop_damaged:
         opened = await SqliteJournal.open(journal, durability="power")  # so that it is of the newest format
         await opened.aclose()
@@ -112,7 +113,10 @@ async def _journal(directory: Path, *, accept_loss: bool, drop_damaged: bool) ->
 async def _long_term(memory: Offline, progress: Progress | None, *, sound: bool) -> list[str]:
     """Make long-term memory agree with the journal; what was done."""
     if memory.place is None:
-        return []  # one that is missing as a whole, the next start fills by itself
+        if not memory.whole or not any(flushed for _, flushed in await memory.journal.flushed()):
+            return []
+        await to_be_made_anew(memory.journal)
+        return ["long-term memory is not there: to be made anew from the journal; what memory blocks had stored in it is lost"]
     done: list[str] = []
     before = await anyio.to_thread.run_sync(shard_names, memory.place) if isinstance(memory.place, Path) else []
     async with memory.store() as store:
@@ -120,8 +124,8 @@ async def _long_term(memory: Offline, progress: Progress | None, *, sound: bool)
         if isinstance(memory.place, Path):
             there = set(await anyio.to_thread.run_sync(shard_names, memory.place))
             done += [
-                f"the table {name} is put aside, in {memory.place / 'quarantine'}: its messages and memories are written again, what "
-                "memory blocks had stored in it is lost"
+                f"the table {name} is put aside, in {memory.place / 'quarantine'}: its messages and memories are written again; "
+                "what memory blocks had stored in it, and rows of messages that retention removed, are lost"
                 for name in before
                 if name not in there
             ]

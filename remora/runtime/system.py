@@ -37,7 +37,7 @@ from remora.actors.user import PRUNE_LANE, RECORD_LANE, SYNOPSIS_LANE, UserBehav
 from remora.actors.user_protocol import Found, InspectUser, PruneNow, ReadSynopsis, SearchWorking, Synopsis, UserView
 from remora.actors.vector_block import VectorMemoryBlock
 from remora.config import Config
-from remora.errors import ConfigError, ReentrantAsk, RuntimeClosed, StorageError
+from remora.errors import ConfigError, InvalidInput, ReentrantAsk, RuntimeClosed, StorageError
 from remora.identity import SessionKey, UserKey, validated_id
 from remora.logs import get_logger
 from remora.messages import ChatDict, MessageLike, encode_message, sound_text
@@ -57,6 +57,7 @@ from remora.models.ports import (
     embedder_name,
 )
 from remora.runtime.actor import Turn
+from remora.runtime.backup import BackupReport, backup
 from remora.runtime.clock import Clock, SystemClock
 from remora.runtime.containment import contained
 from remora.runtime.dead_letters import DeadLetters
@@ -888,6 +889,27 @@ class Runtime(TransferVerbs):
             LongTermError: it cannot be opened or read.
         """
         return await (await self.long_term()).statistics()
+
+    async def backup(
+        self, dest: str | Path, *, progress: Callable[[int, int], None] | None = None
+    ) -> BackupReport:  # fmt: skip
+        """Copy the memory directory to `dest` while it is in use (G3, G7; docs/backup.md); ``remora backup`` does the same.
+
+        All messages that were acknowledged before are in it. What there is at `dest` in the end is whole, and on the disk; until
+        then nothing is.
+
+        Args:
+            dest: a directory that is not there yet, or is empty.
+            progress: told how many rows of long-term memory were compared with the journal, of how many.
+
+        Raises:
+            InvalidInput: there is no directory to copy, or something is at `dest`.
+            StorageError: it cannot be read, or the disk refused; nothing stands at `dest` then.
+        """
+        journal = self._open.journal
+        if self._directory is None or not isinstance(journal, SqliteJournal):
+            raise InvalidInput("there is nothing to copy: this runtime's journal is not in a memory directory")
+        return await backup(self._directory, Path(dest), self._config, take=journal.backup, progress=progress)
 
     async def dead_letters(self) -> list[Job]:
         """Jobs that failed for good, oldest first; their messages still load."""

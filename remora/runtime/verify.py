@@ -86,16 +86,23 @@ async def looked_at(directory: Path, config: Config, *, deep: bool = False, prog
     """
     async with _mirrored(directory) as mirror:
         wal: tuple[Finding, ...] = ()
+        notes: tuple[str, ...] = ()
         try:
             if lost := await anyio.to_thread.run_sync(lost_commits, mirror / JOURNAL):
                 # what is left can be looked at all the same
                 await anyio.to_thread.run_sync(accept_loss, mirror / JOURNAL)
-                wal = (Finding("wal", f"{JOURNAL}-wal", f"it was cut short or lost: the journal lacks {lost}", repairable=False),)
+                told = f"it was cut short or lost: the journal lacks {lost.what}"
+                if lost.promised:
+                    wal = (Finding("wal", f"{JOURNAL}-wal", told, repairable=False),)
+                else:
+                    notes = (f"{JOURNAL}-wal: {told}, which journal.durability did not promise to keep",)
             async with offline(mirror, config) as memory:
                 found = await _verified(memory, deep=deep, progress=progress)
         except JournalDamaged as e:
             found = Verification((Finding("journal", JOURNAL, str(e), repairable=False),), (), None, 0)
-        return _renamed(msgspec.structs.replace(found, findings=(*wal, *found.findings)), mirror, directory)
+        return _renamed(
+            msgspec.structs.replace(found, findings=(*wal, *found.findings), notes=(*notes, *found.notes)), mirror, directory
+        )
 
 
 async def _verified(memory: Offline, *, deep: bool = False, progress: Progress | None = None) -> Verification:

@@ -1,8 +1,8 @@
 """Taking out of a journal what is damaged in it, so that the rest can be used again. Everything here blocks.
 
 Only for a journal that nobody has open, and only where whoever owns it has said so: what goes is lost. A message keeps its
-number: in its place stands a row that was removed as soon as it was there, so that its session counts on as before and nothing ever
-shows it. A summary that goes leaves its messages in the history; a job that goes is put anew where it can be told what it
+number: in its place stands a row that was removed as soon as it was there, so that its session counts on as before and nothing
+ever shows it. A summary that goes leaves its messages in the history; a job that goes is put anew where it can be told what it
 was for. An actor whose own row is damaged cannot be helped: nobody knows whose it was.
 """
 
@@ -143,7 +143,8 @@ def _jobs(database: sqlite3.Connection) -> Iterator[str]:
                 database.execute("SELECT generation, summarized, summarized, flushing, cleared FROM actors WHERE sid = ?", (sid,))
             ):
                 database.execute(
-                    "UPDATE actors SET folding = summarized, marks_crc = CASE WHEN marks_crc IS NOT NULL THEN ? END WHERE sid = ?",
+                    "UPDATE actors SET folding = summarized, marks_crc = CASE WHEN marks_crc IS NOT NULL THEN ? END "
+                    "WHERE sid = ?",
                     (row_crc((sid, *marks)), sid),
                 )
         yield f"given up: a job of the lane {lane!a} for {names.get(sid, 'nobody')}"

@@ -539,8 +539,8 @@ class LanceStore:
     async def mend(self) -> Sequence[str]:
         """Make of each table what can be made of it, and say what that was; the journal has to fill what is lacking then (G7).
 
-        For repairs: nobody else uses the store. Rows that are not as they were written are removed. Damaged indices are made again.
-        A table of which anything else is damaged is written anew from its rows, and put aside if those cannot all be read.
+        For repairs: nobody else uses the store. Rows that are not as they were written are removed. Damaged indices are made
+        again. A table of which anything else is damaged is written anew from its rows, and put aside if those cannot all be read.
         """
         done: list[str] = []
         for number, shard in sorted(self._shards.items()):

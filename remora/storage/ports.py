@@ -409,7 +409,8 @@ class Finding(msgspec.Struct, frozen=True):
     """Something that is not as it should be, as `verify` reports it.
 
     Attributes:
-        kind: ``journal``, ``wal``, ``missing``, ``orphan``, ``doubled``, ``foreign``, ``file`` or ``table``.
+        kind: ``journal``, ``wal``, ``missing``, ``orphan``, ``doubled``, ``foreign``, ``file``, ``table``, or
+            ``erasure``: one that is not finished.
         where: which file, table, session or row.
         detail: what is wrong with it.
         repairable: whether it can be made again from what is left.
