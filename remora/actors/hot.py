@@ -254,7 +254,7 @@ class HotUsers:
                 return  # somebody has asked, or the user's rows were removed, since
             if filling.rows is None:
                 self._pass_over(user)
-            elif self._versions.of(user) == filling.version:
+            else:  # of use even if it is old by now: most of it will be the same the next time
                 self._hold(user, _Held(filling.rows, filling.version))
         except Exception as e:
             # The store is asked instead, and says what is wrong with it.
