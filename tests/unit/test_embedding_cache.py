@@ -151,8 +151,8 @@ async def test_a_text_that_is_being_embedded_is_waited_for() -> None:
         assert inner.calls == [["a", "b"], ["c"]]
         gate.set()
     assert inner.calls == [["a", "b"], ["c"]]
-    for texts, vectors in answers.items():
-        assert np.array_equal(vectors, await embed_texts(HashEmbedder(8), texts.split()))
+    for asked, vectors in answers.items():
+        assert np.array_equal(vectors, await embed_texts(HashEmbedder(8), asked.split()))
     assert cache.statistics() == EmbeddingCacheStatistics(hits=4, misses=3, evictions=0, size=3)
     answers["b"][:] = 7
     assert np.array_equal(await cache.embed(["b"]), await embed_texts(HashEmbedder(8), ["b"]))
