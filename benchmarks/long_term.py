@@ -171,7 +171,7 @@ async def flushes(directory: Path, seconds: float, bar: Progress) -> dict[str, d
             end = time.perf_counter() + seconds * 2
             while time.perf_counter() < end or not took["LanceDB"]:
                 rows = batch()
-                arrow = store._to_arrow(zip(rows, vectors[: len(rows)], strict=True))  # noqa: SLF001
+                arrow = store._rows.table(zip(rows, vectors[: len(rows)], strict=True), checked=True)  # noqa: SLF001
                 begun = time.perf_counter()
                 await store.add(rows, vectors[: len(rows)], doubtful=False)
                 took["remora"].append(time.perf_counter() - begun)

@@ -4,7 +4,7 @@
 what to do             exceptions
 =====================  ==========================================================================
 fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`, `InvalidExport`, `ConfigError`,
-                       `NotGranted`, `RedactionFailed`, `ReentrantAsk`
+                       `NotGranted`, `RedactionFailed`, `ReentrantAsk`, `NoDeadLetter`
 retry, nothing ran     `MailboxFull`, `CommitFailed`, `SessionQuarantined`
 retry, *same key*      `OutcomeUnknown`
 retry, nothing doubles `RecordingFailed`
@@ -38,6 +38,7 @@ __all__ = [
     "ModelError",
     "ModelTimeout",
     "ModelUnavailable",
+    "NoDeadLetter",
     "NotGranted",
     "OutcomeUnknown",
     "RecordingFailed",
@@ -99,6 +100,18 @@ class InvalidMessage(RemoraError, TypeError):
     def __init__(self, text: str, *, index: int = 0) -> None:
         super().__init__(text)
         self.index = index
+
+
+class NoDeadLetter(InvalidInput):
+    """No dead letter has this id: it was never one, or is retried, done or dropped by now; nothing was changed.
+
+    Attributes:
+        ids: those that are none.
+    """
+
+    def __init__(self, text: str, *, ids: tuple[str, ...]) -> None:
+        super().__init__(text)
+        self.ids = ids
 
 
 class ConfigError(InvalidInput):

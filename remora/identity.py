@@ -14,10 +14,12 @@ __all__ = [
     "SHARED_PREFIX",
     "SessionKey",
     "UserKey",
+    "entry_id",
     "key_digest",
     "memory_id",
     "message_id",
     "row_id",
+    "session_key",
     "user_key",
     "validated_id",
     "working_id",
@@ -79,11 +81,23 @@ def user_key(user: str) -> str:
     return blake2b(user.encode(), digest_size=16, person=b"remora.user").hexdigest()
 
 
+def session_key(user: str, session: str) -> str:
+    """A fixed-width hex digest (32 characters) of a user's session: it stands for the session where its name must not (G13)."""
+    owner = user.encode()
+    text = b"%d:%b%b" % (len(owner), owner, session.encode())
+    return blake2b(text, digest_size=16, person=b"remora.session").hexdigest()
+
+
 def row_id(key: SessionKey, seq: int) -> str:
     """The deterministic id (32 hex characters) of a message's row in long-term memory (G7)."""
     user = key.user.encode()
     text = b"%d:%b%d:%b" % (len(user), user, seq, key.session.encode())
     return blake2b(text, digest_size=16, person=b"remora.row").hexdigest()
+
+
+def entry_id(key: SessionKey, through: int) -> str:
+    """The deterministic id of the row of a summary entry that covered messages up to `through` (G7)."""
+    return row_id(key, -through)  # no message has a negative number
 
 
 def memory_id(user: str, agent: str, content: str) -> str:

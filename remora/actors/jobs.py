@@ -17,15 +17,25 @@ from remora.actors.protocol import SessionView, SummaryReady
 from remora.actors.redaction import redacted_text
 from remora.actors.summary import shortened
 from remora.errors import ModelError
-from remora.identity import SessionKey, row_id
+from remora.identity import SessionKey, entry_id, row_id
 from remora.logs import get_logger
 from remora.messages import Entry, dated, decode_chat, plain_text, sound_text, speaker_of
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Embedder, Line, Summarizer, embed_texts
 from remora.runtime.locks import KeyedLocks, SharedLocks
 from remora.runtime.supervisor import Attempt, Verdict
+from remora.storage.owed import owed
 from remora.storage.ports import Journal, LongTermStore, MemoryRow, Vector
-from remora.storage.records import ENTRY_FACET, EntryFlushSpec, Flushed, FlushSpec, SummarizeSpec, Summary, UnflushSpec
+from remora.storage.records import (
+    ENTRY_FACET,
+    DiscardSpec,
+    EntryFlushSpec,
+    Flushed,
+    FlushSpec,
+    SummarizeSpec,
+    Summary,
+    UnflushSpec,
+)
 from remora.tokens import TokenCounter, count_message
 
 __all__ = [
@@ -212,6 +222,8 @@ class FlushHandler:
                     case UnflushSpec():
                         async with self._users.shared(key.user):
                             await self._unflush(key, spec)
+                    case DiscardSpec(seqs=seqs):
+                        await (await self._store()).delete(key.user, [row_id(key, seq) for seq in seqs])
                     case EntryFlushSpec():
                         await self._flush_entry(key, spec)
                     case _:
@@ -221,11 +233,16 @@ class FlushHandler:
         return Verdict(records=(Flushed(spec.sid, spec.through),) if isinstance(spec, FlushSpec) else ())
 
     async def rebuild(self, key: SessionKey, through: int) -> None:
-        """Write from the journal alone what long-term memory holds of a session: messages up to `through`, and entries."""
+        """Write from the journal alone what long-term memory holds of a session: messages up to `through`, and entries.
+
+        What dead letters owe is theirs to bring: a message that long-term memory cannot take must not bar the others' way.
+        """
         async with self._turns(key), self._users.shared(key.user):
             try:
                 if through:
-                    await self.flush(key, 1, through, doubtful=True)
+                    missing = owed(await self._journal.jobs(dead=True)).get(key)
+                    among = set(range(1, through + 1)).difference(*missing) if missing else None
+                    await self.flush(key, 1, through, doubtful=True, among=among)
                 left = [_decode_entry(one.value) for one in await self._journal.facets(key) if one.kind == ENTRY_FACET]
                 for start in range(0, len(left), _ENTRIES_AT_ONCE):
                     some = left[start : start + _ENTRIES_AT_ONCE]
@@ -267,8 +284,8 @@ class FlushHandler:
         removed = set(spec.seqs)
         reach = range(-_NEIGHBOURS, _NEIGHBOURS + 1)
         beside = {seq + step for seq in removed for step in reach if 0 < seq + step <= spec.flushing} - removed
-        entries = [-seq for seq in removed]  # summary entries that ended with one of them; see `entry_row`
-        await (await self._store()).delete(key.user, [row_id(key, seq) for seq in (*removed, *beside, *entries)])
+        ended = [entry_id(key, seq) for seq in removed]  # summary entries that ended with one of them
+        await (await self._store()).delete(key.user, [*(row_id(key, seq) for seq in (*removed, *beside)), *ended])
         if beside:
             await self.flush(key, min(beside), max(beside), doubtful=True, among=beside)
 
@@ -349,7 +366,7 @@ def memory_rows(
 def entry_row(key: SessionKey, entry: Summary, at_us: int) -> MemoryRow:
     """The row of a summary entry that left its list (S2.04)."""
     return lone_row(
-        row_id(key, -entry.through),  # no message has a negative number
+        entry_id(key, entry.through),
         key.user,
         key.session,
         entry.text,

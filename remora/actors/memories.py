@@ -13,7 +13,7 @@ from remora.actors.jobs import lone_row, prepared
 from remora.actors.pruning import PruneRow, PruningStrategy, victims
 from remora.actors.user_protocol import UserView
 from remora.config import ImportanceConfig
-from remora.identity import SessionKey, UserKey, row_id
+from remora.identity import SessionKey, UserKey, entry_id
 from remora.messages import dated
 from remora.models.ports import Embedder
 from remora.runtime.locks import SharedLocks
@@ -206,7 +206,7 @@ class PruneHandler:
         for key, summaries in _by_session(rows, "summary").items():
             ids = {row.id for row in summaries}
             kept = [int(facet.name) for facet in await self._journal.facets(key) if facet.kind == ENTRY_FACET]
-            records.append(Pruned(key, (), tuple(through for through in kept if row_id(key, -through) in ids)))
+            records.append(Pruned(key, (), tuple(through for through in kept if entry_id(key, through) in ids)))
         recorded = tuple(row.id for row in rows if row.memory_type in MEMORY_TYPES)
         return [*records, MemoriesRemoved(sid, recorded)] if recorded else records
 

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -19,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from remora.cli.configuration import rendered_changes, rendered_defaults
+from remora.cli.jobs import add_jobs_parser, command_jobs
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.render import print_bad_lines, print_memories, print_report, print_session
 from remora.cli.replay import ReplayReport, replay
@@ -45,6 +47,7 @@ examples:
   remora show alice chat-42 --dir memory            a session's summary, recent messages, and what is pending
   remora recall alice "where do I live?" --dir memory
   remora export backup.jsonl --dir memory           everything to a file; remora import takes it over, here or elsewhere
+  remora jobs --dir memory                          background work that waits, and what failed for good
   remora config --defaults > remora.yaml            every key, its default and what it is for
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but lines of the file were left out
@@ -61,11 +64,9 @@ def _at_least(low: int) -> Callable[[str], int]:
     return number
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="remora", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    common = argparse.ArgumentParser(add_help=False)
+def _common(**options: Any) -> argparse.ArgumentParser:
+    """What every command takes that opens a memory directory."""
+    common = argparse.ArgumentParser(add_help=False, **options)
     common.add_argument(
         "--dir", type=Path, metavar="DIR", help="the memory directory (default: the configuration's, remora-memory)"
     )
@@ -74,6 +75,14 @@ def _parser() -> argparse.ArgumentParser:
         "--token-limit", type=int, metavar="N", help="buffer.token_limit: the context's size; a smaller one folds sooner (30000)"
     )
     common.add_argument("-v", "--verbose", action="store_true", help="log what happens to standard error")
+    return common
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="remora", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    common, inherited = _common(), _common(argument_default=argparse.SUPPRESS)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     command = commands.add_parser(
@@ -106,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     add_transfer_parsers(commands, common)
+    add_jobs_parser(commands, common, inherited)
 
     command = commands.add_parser(
         "config",
@@ -244,12 +254,16 @@ _COMMANDS = {
     "import": command_import,
     "reembed": command_reembed,
     "stats": command_stats,
+    "jobs": command_jobs,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if wrong := getattr(arguments, "wrong_usage", lambda _: None)(arguments):
+        parser.error(wrong)
     logging.basicConfig(
         level=logging.INFO if arguments.verbose else logging.CRITICAL,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
@@ -263,7 +277,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.write(rendered_defaults() if arguments.defaults else rendered_changes(_configured(arguments)))
             return 0
         arguments.configured = _configured(arguments)
-        if arguments.command in {"show", "recall", "export", "reembed", "stats"}:
+        if arguments.command in {"show", "recall", "export", "reembed", "stats", "jobs"}:
             _require_memory(arguments)
         return anyio.run(_COMMANDS[arguments.command], console, arguments)
     except RemoraError as e:

@@ -117,7 +117,7 @@ async def command_import(console: Console, arguments: argparse.Namespace) -> int
     skipped = f"; {report.skipped:,} sessions were there already" if report.skipped else ""
     console.print(f"{_what(report)} imported{skipped}", highlight=False)
     if dead:
-        console.print(f"{dead} jobs failed for good: remora stats shows them, and the sessions still load", style="red")
+        console.print(f"{dead} jobs failed for good: remora jobs says why, and the sessions still load", style="red")
     return 0
 
 

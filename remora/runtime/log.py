@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["Job", "JobBuried", "JobDone", "JobRetried", "Log", "LogStatistics", "Write"]
+__all__ = ["Job", "JobBuried", "JobDone", "JobRetried", "JobRevived", "Log", "LogStatistics", "Write"]
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -53,8 +53,14 @@ class JobBuried(msgspec.Struct, frozen=True):
     error: str
 
 
+class JobRevived(msgspec.Struct, frozen=True):
+    """A dead letter is to run again, as if it had never failed; what it failed of stays to be read."""
+
+    id: str
+
+
 class JobDone(msgspec.Struct, frozen=True):
-    """A job's effects are in; its row may go."""
+    """A job's effects are in, or nobody wants them any longer; its row may go."""
 
     id: str
 

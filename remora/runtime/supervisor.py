@@ -1,7 +1,7 @@
 """Background jobs: lanes with bounded concurrency, retry with back-off and jitter, dead letters.
 
 A job is a row in the log, written with the records that caused it, so it outlives the process: at start the runtime hands the
-rows it finds back to `resume`. A lane's handler returns what the job came to, either a message for the job's actor (which then
+rows it finds back to `submit`. A lane's handler returns what the job came to, either a message for the job's actor (which then
 journals the result and the job's end together) or records to write; only when that is durable is the job gone. A
 handler may therefore run more than once, never less, and must be idempotent.
 """
@@ -23,7 +23,7 @@ from remora.errors import ReentrantAsk
 from remora.logs import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.containment import contained
-from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, Log, Write
+from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, JobRevived, Log, Write
 from remora.runtime.promise import Promise, new_promise
 
 __all__ = [
@@ -182,6 +182,19 @@ class Supervisor:
             else:
                 lane.queue.append(job)
                 lane.event.set()
+
+    async def revive(self, dead: Sequence[Job]) -> None:
+        """Have dead letters run again, as if they had never failed; returns when that is durable.
+
+        Raises:
+            CommitFailed: they are as dead as before.
+            OutcomeUnknown: they may run again, now or after the next start.
+            ReentrantAsk: called from within a job of the same actor.
+        """
+        for job in dead:
+            await self.finished(job.id)  # its burial is durable before its place is free
+        await durable(self._log, [JobRevived(job.id) for job in dead])
+        self.submit(msgspec.structs.replace(job, attempts=0, not_before=0.0, resumed=True, dead=False) for job in dead)
 
     def cancel(self, ids: Iterable[str]) -> None:
         """Forget jobs that their actor has made pointless (and whose rows it has removed)."""
@@ -343,19 +356,21 @@ class Supervisor:
             return
         # What is merely away comes back; what is broken does not.
         last = last and not getattr(error, "retryable", False)
+        wait_s = lane.retry.delay_s(attempts, self._rng)
         if last:
-            lane.buried += 1
-            _logger.error("job_buried", job=job.id, lane=lane.name, attempts=attempts, error=text)
             record: Any = JobBuried(job.id, attempts, text)
         else:
             lane.retried += 1
-            wait_s = lane.retry.delay_s(attempts, self._rng)
             _logger.warning("job_failed", job=job.id, lane=lane.name, attempts=attempts, retry_s=wait_s, error=text)
             record = JobRetried(job.id, attempts, self._clock.time() + wait_s, text)
         try:
             await durable(self._log, (record,))
         except Exception:
             _logger.exception("job_failure_not_recorded", job=job.id)
+            last = False  # a dead letter that nobody could find would be lost until the next start: it is tried once more
+        if last:
+            lane.buried += 1
+            _logger.error("job_buried", job=job.id, lane=lane.name, attempts=attempts, error=text)
         if last or job.id in self._cancelled:
             self._finish(job)
         else:

@@ -60,6 +60,7 @@ from remora.models.ports import (
 from remora.runtime.actor import Turn
 from remora.runtime.clock import Clock, SystemClock
 from remora.runtime.containment import contained
+from remora.runtime.dead_letters import DeadLetters
 from remora.runtime.directory import Directory, DirectoryLimits, DirectoryStatistics
 from remora.runtime.handles import Session
 from remora.runtime.locks import SharedLocks
@@ -109,6 +110,7 @@ class _Parts(msgspec.Struct):
     journal: Journal
     directory: Directory
     supervisor: Supervisor
+    dead_letters: DeadLetters
     schedule: Schedule
     planner: Planner
     recall: Recall | None
@@ -550,7 +552,9 @@ class Runtime(TransferVerbs):
         searched = working if self._cached_embedder is not None else None
         tiers = Tiers(recall=recall, working=searched, synopsis=known, blocks=block_view)
         planner = Planner(tiers, counter, config)
-        return _Parts(journal, directory, supervisor, schedule, planner, recall, counter, (fallback, summarizer))
+        dead_letters = DeadLetters(journal, supervisor)
+        meters = (fallback, summarizer)
+        return _Parts(journal, directory, supervisor, dead_letters, schedule, planner, recall, counter, meters)
 
     def _block_services(self, counter: TokenCounter, chat: ChatModel | None, key: SessionKey) -> BlockServices:
         long_term = self.long_term if self._config.long_term.enabled else None
@@ -678,11 +682,12 @@ class Runtime(TransferVerbs):
     async def _open_store(self, name: str, dimension: int | None, shards: int) -> LanceStore:
         base = self._long_term_base
         config = msgspec.structs.replace(self._config.long_term, shards=shards)
-        return await LanceStore.open(None if base is None else place_of(base, name), dimension=dimension, config=config)
+        place = None if base is None else place_of(base, name)
+        return await LanceStore.open(place, dimension=dimension, config=config, sync=self._config.journal.durability == "power")
 
     async def _sweep(self, journal: Journal) -> None:
         try:
-            await swept(journal, self._long_term_base, LanceStore.erase)
+            await swept(journal, self._long_term_base, LanceStore.drop)
         except (OSError, StorageError):
             _logger.exception("leftovers_not_removed")  # the next start does it
 
@@ -827,8 +832,31 @@ class Runtime(TransferVerbs):
         return await (await self.long_term()).statistics()
 
     async def dead_letters(self) -> list[Job]:
-        """Jobs that failed for good, oldest first."""
-        return list(await self._open.journal.jobs(dead=True))
+        """Jobs that failed for good, oldest first; their messages still load."""
+        return await self._open.dead_letters.listed()
+
+    async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int:
+        """Have dead letters run again, all or those of `ids`, when what they failed of was mended; returns how many.
+
+        `settle` waits for them. What an earlier attempt had written is not doubled (G7).
+
+        Raises:
+            NoDeadLetter: one of `ids` is none; nothing was changed.
+            CommitFailed, OutcomeUnknown: see `Session.append`.
+        """
+        return await self._open.dead_letters.retry(ids)
+
+    async def drop_dead_letters(self, ids: Sequence[str]) -> int:
+        """Give dead letters up for good: all of these, or none; returns how many.
+
+        No message is lost by it: those of a flush job are never to be in long-term memory, and load as before (G6).
+
+        Raises:
+            NoDeadLetter: one of `ids` is none; nothing was changed.
+            InvalidInput: one of them can only be retried: a summary that messages wait for, a deletion in long-term memory.
+            CommitFailed, OutcomeUnknown: see `Session.append`.
+        """
+        return await self._open.dead_letters.drop(ids)
 
     def statistics(self) -> RuntimeStatistics:
         """Counters of the parts, without I/O."""

@@ -44,7 +44,7 @@ class AtomicTarget:
             InvalidInput: something has come there meanwhile.
             OSError: the disk refused; what was there before is still there.
         """
-        for one in self.beside.iterdir() if self.beside.is_dir() else ():
+        for one in self.beside.rglob("*") if self.beside.is_dir() else ():
             _sync(one)
         _sync(self.beside)
         if self.path.exists() and not self._overwrite:

@@ -12,7 +12,9 @@ import filelock
 
 from remora.errors import DirectoryLocked, DirectoryUnusable
 
-__all__ = ["DirectoryLock"]
+__all__ = ["DirectoryLock", "QuietLock"]
+
+_OWNER = "owner.json"
 
 
 class DirectoryLock:
@@ -22,7 +24,7 @@ class DirectoryLock:
         self._directory = directory
         # not thread-local: whichever worker thread acquires it, another may release it
         self._lock = filelock.FileLock(directory / "remora.lock", timeout=0, is_singleton=False, thread_local=False)
-        self._owner = directory / "owner.json"
+        self._owner = directory / _OWNER
         self._guard = threading.Lock()
         self._given_up = False
 
@@ -43,14 +45,7 @@ class DirectoryLock:
                 self._lock.acquire()
             self._owner.write_text(json.dumps({"pid": os.getpid(), "since": datetime.now(UTC).isoformat(timespec="seconds")}))
         except filelock.Timeout:
-            pid, since = self._read_owner()
-            raise DirectoryLocked(
-                f"{self._directory} is in use by process {pid or '?'} since {since or '?'}; one process owns a memory "
-                "directory: stop that one, or choose another directory",
-                path=self._directory,
-                pid=pid,
-                since=since,
-            ) from None
+            raise _in_use(self._directory) from None
         except OSError as e:
             self._lock.release()
             raise DirectoryUnusable(
@@ -65,9 +60,58 @@ class DirectoryLock:
                 self._owner.unlink(missing_ok=True)
                 self._lock.release()
 
-    def _read_owner(self) -> tuple[int | None, str | None]:
+
+class QuietLock:
+    """Keeps owners away while a directory is looked at, and changes no byte of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path = directory / "remora.lock"
+        self._lock: filelock.FileLock | None = None
+
+    def acquire(self) -> None:
+        """Hold it; where nobody ever owned the directory, a backup, say, there is nothing to hold. Blocks on the file system.
+
+        Raises:
+            DirectoryLocked: another process, or a runtime of this one, owns it.
+        """
+        if not self._path.exists():
+            return
+        lock = filelock.FileLock(self._path, timeout=0, is_singleton=False, thread_local=False)
         try:
-            owner = json.loads(self._owner.read_text())
-            return int(owner["pid"]), str(owner["since"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None, None
+            lock.acquire()
+        except filelock.Timeout:
+            raise _in_use(self._directory) from None
+        except OSError:  # nobody can own what nobody can write to
+            return
+        self._lock = lock
+
+    def release(self) -> None:
+        """Give it up.
+
+        Raises:
+            DirectoryLocked: there was nothing to hold, and an owner has come meanwhile.
+        """
+        if self._lock is not None:
+            self._lock.release()
+        elif os.access(self._directory, os.W_OK) and self._path.exists():
+            raise _in_use(self._directory)
+
+
+def _in_use(directory: Path) -> DirectoryLocked:
+    pid, since = _read_owner(directory)
+    return DirectoryLocked(
+        f"{directory} is in use by process {pid or '?'} since {since or '?'}; one process owns a memory "
+        "directory: stop that one, or choose another directory",
+        path=directory,
+        pid=pid,
+        since=since,
+    )
+
+
+def _read_owner(directory: Path) -> tuple[int | None, str | None]:
+    try:
+        owner = json.loads((directory / _OWNER).read_text())
+        return int(owner["pid"]), str(owner["since"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, None

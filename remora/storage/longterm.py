@@ -10,9 +10,11 @@ What LanceDB 0.40 does and does not, and what follows (all measured):
 * A vector index under a user filter loses most of its recall. So there is none: search is exact within the user's rows.
 * User text in a filter can be injected. So rows are found by a fixed-width digest of the user id, and every row that
   comes back is checked against the id itself.
-* Errors are untyped: `_mapped` turns them into `LongTermError`, in this one place.
-
-It never fsyncs. The journal keeps every message, so a table that a power cut shortened can be filled again.
+* It never syncs, and notices no flipped bit. So what was written is synced and recorded before anybody is told that it is there
+  (`lance_files`), and each row carries a check of its own (`lance_rows`).
+* Deleting leaves the bytes: in old versions, in fragments of which little was deleted, in indices, and the predicate in the log.
+  So erasing writes the shard anew (`lance_shard`).
+* Errors are untyped: `lance_errors` turns them into `LongTermError`, in one place.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +40,19 @@ from remora.identity import user_key
 from remora.logs import get_logger
 from remora.runtime.containment import contained
 from remora.runtime.promise import Promise, new_promise
-from remora.storage.ports import EVERYTHING, Candidate, LongTermStatistics, MemoryRow, Scope, Vector
+from remora.storage.lance_errors import mapped
+from remora.storage.lance_files import Settled, ShardFiles, refill_needed, refill_noted, remove_store, shard_names
+from remora.storage.lance_rows import CHECK, COLUMNS, SEARCHED, Read, RowFormat, belongs_to
+from remora.storage.lance_shard import Shard, Tools
+from remora.storage.ports import EVERYTHING, Candidate, Finding, LongTermStatistics, MemoryRow, Scope, Vector
 
 __all__ = ["LanceStore"]
 
 _logger = get_logger("remora.longterm")
-_COLUMNS = (
-    "id", "user_id", "session_id", "seq", "role", "speaker", "content", "turn", "window", "memory_type", "importance",
-    "created_at", "tokens", "agent_id",
-)  # fmt: skip
-_SEARCHED = ("turn", "window")
 _DELETE_AT_ONCE = 500
 _LONG_QUERY_CHARS = 2_000
 _MOST_QUERY_WORDS = 200
+_LONGEST_READ_S = 60.0
 
 
 class _Add(msgspec.Struct):
@@ -58,112 +62,175 @@ class _Add(msgspec.Struct):
     promise: Promise
 
 
-class _Shard:
-    """One table, and what it went through since it was last compacted."""
-
-    def __init__(self, name: str, table: Any, *, fragments: int, searchable: bool) -> None:
-        self.name = name
-        self.table = table
-        self.fragments = fragments
-        self.searchable = searchable
-        self.lock = anyio.Lock()
-
-
-@contextmanager
-def _mapped(doing: str) -> Iterator[None]:
-    """LanceDB raises builtins only: I/O, conflicts and time-outs as RuntimeError, bad calls as ValueError or TypeError."""
-    try:
-        yield
-    except (RuntimeError, OSError) as e:
-        raise LongTermError(f"long-term memory failed {doing}: {e}", retryable=True) from e
-    except (ValueError, TypeError, NotImplementedError) as e:
-        raise LongTermError(f"long-term memory cannot go on {doing}: {e}", retryable=False) from e
-
-
 class LanceStore:
-    """Implements `remora.storage.ports.LongTermStore`. Made by `open`; its writer is `run`."""
+    """Implements `remora.storage.ports.LongTermStore`. Made by `open`; its writer is `run`.
 
-    def __init__(self, database: Any, schema: Any, shards: dict[int, _Shard], config: LongTermConfig) -> None:
+    Attributes:
+        refill_needed: part of it was found damaged and put aside, so that the journal has to fill it again; until `refill_noted`.
+    """
+
+    def __init__(
+        self,
+        database: Any,
+        rows: RowFormat,
+        tools: Tools,
+        config: LongTermConfig,
+        *,
+        base: Path | None,
+        sync: bool,
+        private: str | None,
+    ) -> None:
         self._database = database
-        self._schema = schema
-        self._shards = shards
+        self._rows = rows
+        self._tools = tools
         self._config = config
-        self._pa = importlib.import_module("pyarrow")
+        self._base = base
+        self._sync = sync
+        self._private = private
         self._expr = importlib.import_module("lancedb.expr")
         self._query = importlib.import_module("lancedb.query")
-        self._index = importlib.import_module("lancedb.index")
+        self._shards: dict[int, Shard] = {}
         self._queue: list[_Add] = []
         self._event = anyio.Event()
         self._full = anyio.Event()
         # More searches at once than this only take memory: each uses several threads of LanceDB's own.
         self._searches = anyio.Semaphore(2 * (os.cpu_count() or 1))
-        self._commits = self._merges = self._compactions = 0
+        # no read outlives the version that it began with
+        self._read_timeout = timedelta(seconds=max(1.0, min(_LONGEST_READ_S, config.keep_versions_s)))
+        self._commits = self._merges = self._compactions = self._damaged = 0
+        self.refill_needed = False
 
     @classmethod
-    async def open(cls, path: Path | str | None, *, dimension: int | None, config: LongTermConfig) -> LanceStore:
+    async def open(
+        cls, path: Path | str | None, *, dimension: int | None, config: LongTermConfig, sync: bool = True
+    ) -> LanceStore:
         """Open or create a store.
+
+        In a directory of this machine, what a crash left is put right first: what is not known to be on disk, and what is
+        damaged, is put aside, and told in the log and by `refill_needed` (G6, G7).
 
         Args:
             path: a directory; or, as text, an address that LanceDB understands, which is treated as a secret; None keeps it in
                 memory.
             dimension: of the vectors; None for rows without.
             config: sizes and intervals.
+            sync: what is written is on disk when its writer is told so, and survives loss of power; else it survives the process.
 
         Raises:
-            LongTermError: the directory cannot be read, or a table in it is not of this schema.
+            LongTermError: the directory cannot be read, or a table at an address is not of this schema.
         """
+        private = path if isinstance(path, str) else None
+        problem, retryable = "", False
         try:
-            return await cls._open(path, dimension, config)
+            return await cls._open(path, dimension, config, sync=sync)
         except LongTermError as e:
-            if not isinstance(path, str):
+            if private is None:
                 raise
-            problem, retryable = str(e).replace(path, "long_term.uri"), e.retryable
+            problem, retryable = str(e).replace(private, "long_term.uri"), e.retryable
         raise LongTermError(problem, retryable=retryable)  # outside of `except`: the cause quotes the address
 
     @classmethod
-    async def _open(cls, path: Path | str | None, dimension: int | None, config: LongTermConfig) -> LanceStore:
+    async def _open(cls, path: Path | str | None, dimension: int | None, config: LongTermConfig, *, sync: bool) -> LanceStore:
         lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
-        pa = importlib.import_module("pyarrow")
-        schema = _schema(pa, dimension)
-        with _mapped("opening"):
+        base = None if path is None or (isinstance(path, str) and "://" in path) else Path(path)
+        with mapped("opening"):
+            if base is not None:
+                await anyio.to_thread.run_sync(partial(base.mkdir, parents=True, exist_ok=True))
             database = await lancedb.connect_async(
                 "memory://" if path is None else str(path),
                 session=lancedb.Session(index_cache_size_bytes=64 << 20, metadata_cache_size_bytes=32 << 20),
             )
-            shards: dict[int, _Shard] = {}
-            for name in (await database.list_tables(limit=10_000)).tables:
-                if not name.startswith("mem_"):
-                    continue
-                table = await database.open_table(name)
-                found = await table.schema()
-                # a manifest full of zeros opens as an empty table without columns
-                if found.names != schema.names:
-                    raise LongTermError(
-                        f"the table {name} in {path} has the columns {found.names}, not {schema.names}: it is damaged, or "
-                        "another version's; move it away and it is filled again from the journal",
-                        retryable=False,
-                    )
-                statistics = await table.stats()
-                indices = {index.columns[0] for index in await table.list_indices()}
-                shards[int(name.removeprefix("mem_"))] = _Shard(
-                    name,
-                    table,
-                    fragments=statistics["fragment_stats"]["num_fragments"],
-                    searchable=indices.issuperset(_SEARCHED),
-                )
-        return cls(database, schema, shards, config)
+            tools = Tools(importlib.import_module("lancedb.index"))
+            private = path if isinstance(path, str) else None
+            store = cls(database, RowFormat(dimension), tools, config, base=base, sync=sync, private=private)
+            try:
+                await store._load()
+            except BaseException:
+                await store.aclose()
+                raise
+        return store
+
+    async def _load(self) -> None:
+        if self._base is not None:
+            names = await anyio.to_thread.run_sync(shard_names, self._base)
+        else:
+            names = [name for name in (await self._database.list_tables(limit=10_000)).tables if name.startswith("mem_")]
+        for name in names:
+            files = self._files(name)
+            settled = Settled(usable=True, recorded=True)
+            if files is not None:
+                settled = await anyio.to_thread.run_sync(files.settle)
+            if settled.usable:
+                shard = await self._load_shard(name, files, settled)
+                if shard is not None:
+                    self._shards[int(name.removeprefix("mem_"))] = shard
+        if self._base is not None:
+            self.refill_needed = await anyio.to_thread.run_sync(refill_needed, self._base)
+
+    async def _load_shard(self, name: str, files: ShardFiles | None, settled: Settled) -> Shard | None:
+        table = await self._database.open_table(name)
+        found = await table.schema()
+        fits = self._rows.fits(found)
+        if fits is None:
+            problem = f"its columns are {found.names}, not {self._rows.schema.names}: it is damaged, or another version's"
+            if files is None:
+                raise LongTermError(f"the table {name}: {problem}; move it away and it is filled again", retryable=False)
+            table.close()
+            await anyio.to_thread.run_sync(files.put_aside, problem)
+            return None
+        statistics = await table.stats()
+        indices = {index.columns[0] for index in await table.list_indices()}
+        shard = self._make_shard(name, table, files, checked=fits)
+        shard.fragments = statistics["fragment_stats"]["num_fragments"]
+        shard.searchable = indices.issuperset(SEARCHED)
+        if settled.indices:
+            await shard.make_again(settled.indices)
+        if settled.indices or not settled.recorded:
+            await shard.record(time.time())
+        return shard
+
+    def _make_shard(self, name: str, table: Any, files: ShardFiles | None, *, checked: bool) -> Shard:
+        return Shard(
+            name,
+            table,
+            files=files,
+            reopen=lambda: self._database.open_table(name),
+            rows=self._rows,
+            tools=self._tools,
+            checked=checked,
+        )
+
+    def _files(self, name: str) -> ShardFiles | None:
+        return None if self._base is None else ShardFiles(self._base, name, sync=self._sync)
+
+    async def refill_noted(self) -> None:
+        """Whoever read `refill_needed` has noted it where it outlives the process."""
+        self.refill_needed = False
+        if self._base is not None:
+            await anyio.to_thread.run_sync(refill_noted, self._base)
+
+    def _mapped(self, doing: str, *shards: Shard, writing: bool = False) -> AbstractContextManager[None]:
+        def suspect() -> None:
+            for shard in shards:
+                if shard.files is not None:
+                    shard.files.suspect()
+
+        return mapped(doing, writing=writing, private=self._private, suspect=suspect)
 
     @staticmethod
-    async def erase(address: str) -> None:
-        """Drop a store's tables, where it is no directory of this machine.
+    async def drop(address: str) -> None:
+        """Remove all of a store that an address names.
 
         Raises:
-            LongTermError: they are not known to be gone.
+            LongTermError: it is not known to be gone.
         """
         problem: str | None = None
         try:
-            lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
-            with _mapped("erasing"):
+            with mapped("dropping its tables"):
+                if "://" not in address:
+                    await anyio.to_thread.run_sync(remove_store, Path(address))
+                    return
+                lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
                 database = await lancedb.connect_async(address)
                 for name in (await database.list_tables(limit=10_000)).tables:
                     if name.startswith("mem_"):
@@ -176,11 +243,13 @@ class LanceStore:
     # -- writing ----------------------------------------------------------------------------------------------------
 
     async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, doubtful: bool) -> None:
-        """Store rows with the next commit."""
+        """Store rows with the next commit; they are on disk when this returns (G6, G7)."""
         if not rows:
             return
-        if (vectors is None) == ("vector" in self._schema.names):
+        if (vectors is None) == self._rows.embedded:
             raise LongTermError("these rows and this store disagree on whether there are vectors", retryable=False)
+        if vectors is not None and vectors.shape != (len(rows), self._rows.dimension):
+            raise LongTermError(f"vectors of shape {vectors.shape} do not fit; nothing was stored", retryable=False)
         for row in rows:  # here, before it is joined with others' rows, which would fail with it
             if not (isinstance(row.user, str) and row.user and isinstance(row.content, str)):
                 raise LongTermError(f"the row {row.id} has no user or no content; nothing was stored", retryable=False)
@@ -210,8 +279,7 @@ class LanceStore:
                     batch.append(self._queue.pop(0))
                     rows += len(batch[-1].rows)
                 try:
-                    with _mapped("writing"):
-                        await contained(self._commit, batch)
+                    await contained(self._commit, batch)
                 except Exception as e:  # the writer must outlive whatever the driver raises
                     error = e if isinstance(e, LongTermError) else LongTermError(f"{type(e).__name__}: {e}", retryable=False)
                     for add in batch:
@@ -230,64 +298,48 @@ class LanceStore:
                     continue
                 vector = None if add.vectors is None else add.vectors[number]
                 parts.setdefault((home, add.doubtful), {})[row.id] = (row, vector)
+        began: dict[int, float] = {}
         for (number, doubtful), rows in parts.items():
             shard = await self._shard(number)
-            table = self._to_arrow(rows.values())
             async with shard.lock:
-                if doubtful:
-                    merge = shard.table.merge_insert("id").when_not_matched_insert_all().use_index(False)
-                    await merge.execute(table)
-                    self._merges += 1
-                else:
-                    await shard.table.add(table)
-                self._commits += 1
-                shard.fragments += 1
-                if not shard.searchable:
-                    await self._make_searchable(shard)
+                with self._mapped("writing", shard, writing=True):
+                    await shard.ready()
+                    began.setdefault(number, time.time())
+                    table = await anyio.to_thread.run_sync(partial(self._rows.table, rows.values(), checked=shard.checked))
+                    if doubtful:
+                        await shard.merge(table)
+                        self._merges += 1
+                    else:
+                        await shard.add(table)
+                    self._commits += 1
+                    if not shard.searchable:
+                        await shard.make_searchable()
+        outcomes = await asyncio.gather(
+            *[self._recorded(self._shards[number], at) for number, at in began.items()], return_exceptions=True
+        )
+        for error in outcomes:
+            if error is not None:
+                raise error
+
+    async def _recorded(self, shard: Shard, began: float) -> None:
+        async with shard.lock:
+            with self._mapped("syncing", shard, writing=True):
+                await shard.record(began)
 
     def _shard_of(self, key: str) -> int:
         return int(key[:8], 16) % self._config.shards
 
-    async def _shard(self, number: int) -> _Shard:
+    async def _shard(self, number: int) -> Shard:
         shard = self._shards.get(number)
         if shard is None:
             name = f"mem_{number:03d}"
-            table = await self._database.create_table(name, schema=self._schema, exist_ok=True)
-            await table.set_unenforced_primary_key("id")
-            shard = self._shards[number] = _Shard(name, table, fragments=0, searchable=False)
+            with self._mapped("making a table", writing=True):
+                table = await self._database.create_table(name, schema=self._rows.schema, exist_ok=True)
+                await table.set_unenforced_primary_key("id")
+                shard = self._make_shard(name, table, self._files(name), checked=True)
+                await shard.record(time.time())
+            self._shards[number] = shard
         return shard
-
-    async def _make_searchable(self, shard: _Shard) -> None:
-        for column in _SEARCHED:
-            await shard.table.create_index(column, config=self._index.FTS(with_position=False), replace=True)
-        shard.searchable = True
-
-    def _to_arrow(self, rows: Iterable[tuple[MemoryRow, Any]]) -> Any:
-        pa = self._pa
-        pairs = list(rows)
-        plain = [row for row, _ in pairs]
-        columns: dict[str, Any] = {
-            "id": [row.id for row in plain],
-            "user_key": [user_key(row.user) for row in plain],
-            "user_id": [row.user for row in plain],
-            "session_id": [row.session for row in plain],
-            "seq": [row.seq for row in plain],
-            "role": [row.role for row in plain],
-            "speaker": [row.speaker for row in plain],
-            "content": [row.content for row in plain],
-            "turn": [row.turn for row in plain],
-            "window": [row.window for row in plain],
-            "memory_type": [row.memory_type for row in plain],
-            "importance": [row.importance for row in plain],
-            "created_at": [row.created_us for row in plain],
-            "tokens": [row.tokens for row in plain],
-            "agent_id": [row.agent for row in plain],
-        }
-        if "vector" in self._schema.names:
-            flat = [component for _, vector in pairs for component in vector.tolist()]
-            size = self._schema.field("vector").type.list_size
-            columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(flat, pa.float32()), size)
-        return pa.table(columns, schema=self._schema)
 
     # -- searching --------------------------------------------------------------------------------------------------
 
@@ -301,27 +353,31 @@ class LanceStore:
             return ()
         if len(text) > _LONG_QUERY_CHARS:  # a list of every word of a document takes LanceDB minutes
             text = " ".join(list(dict.fromkeys(text.split()))[:_MOST_QUERY_WORDS])
-        # `vector` arrives as one vector; a store without a vector column searches by text alone.
-        searches: dict[str, Any] = {}
-        if text.strip():
-            for column in _SEARCHED:
-                match = self._query.MatchQuery(text, column=column)
-                searches[column] = shard.table.query().nearest_to_text(match)
-        if vector is not None and "vector" in self._schema.names:
-            searches["vector"] = shard.table.query().nearest_to(vector).distance_type("cosine")
         results: dict[str, Any] = {}
         mine = self._within(key, scope)
 
         async def one(name: str, query: Any) -> None:
             score = "_distance" if name == "vector" else "_score"
-            results[name] = await query.where(mine).limit(depth).select([*_COLUMNS, score]).to_arrow()
+            query = query.where(mine).limit(depth).select([*self._columns(shard), score])
+            results[name] = await query.to_arrow(timeout=self._read_timeout)
 
         async with self._searches:
-            with _mapped("searching"):
+            with self._mapped("searching", shard), shard.reading() as table:
+                # `vector` arrives as one vector; a store without a vector column searches by text alone.
+                searches: dict[str, Any] = {}
+                if text.strip():
+                    for column in SEARCHED:
+                        searches[column] = table.query().nearest_to_text(self._query.MatchQuery(text, column=column))
+                if vector is not None and self._rows.embedded:
+                    searches["vector"] = table.query().nearest_to(vector).distance_type("cosine")
                 # at once: the work is in LanceDB's own threads
-                coroutines = [one(name, query) for name, query in searches.items()]
+                coroutines: list[Coroutine[Any, Any, None]] = [one(name, query) for name, query in searches.items()]
                 await asyncio.gather(*coroutines)
         return self._candidates(user, results)
+
+    @staticmethod
+    def _columns(shard: Shard) -> list[str]:
+        return [*COLUMNS, CHECK] if shard.checked else [*COLUMNS]
 
     def _within(self, key: str, scope: Scope) -> Any:
         """The filter; an `Expr` is safe for any text in queries and deletes (not in `update`, nor as SQL)."""
@@ -337,36 +393,41 @@ class LanceStore:
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
         """All of the user's rows in `scope`, oldest first."""
-        key = user_key(user)
-        shard = self._shards.get(self._shard_of(key))
-        if shard is None:
+        found = await self._found(user, scope, [])
+        if found is None:
             return ()
-        with _mapped("reading"):
-            found = await shard.table.query().where(self._within(key, scope)).select(list(_COLUMNS)).to_arrow()
-        rows = await anyio.to_thread.run_sync(self._memory_rows, user, found)
-        return sorted(rows, key=lambda row: (row.created_us, row.session, row.seq))
+        return self._reported(await anyio.to_thread.run_sync(self._rows.sorted_rows, user, found)).rows
 
     async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
         """The same with their vectors."""
-        if "vector" not in self._schema.names:
+        if not self._rows.embedded:
             return await self.rows(user, scope), None
+        found = await self._found(user, scope, ["vector"])
+        if found is None:
+            found = self._rows.schema.empty_table()
+        read, vectors = await anyio.to_thread.run_sync(self._rows.embedded_rows, user, found)
+        return self._reported(read).rows, vectors
+
+    async def _found(self, user: str, scope: Scope, more: list[str]) -> Any:
         key = user_key(user)
         shard = self._shards.get(self._shard_of(key))
-        found = self._schema.empty_table()
-        if shard is not None:
-            with _mapped("reading"):
-                found = await shard.table.query().where(self._within(key, scope)).select([*_COLUMNS, "vector"]).to_arrow()
-        return await anyio.to_thread.run_sync(self._with_vectors, user, found)
+        if shard is None:
+            return None
+        with self._mapped("reading", shard), shard.reading() as table:
+            query = table.query().where(self._within(key, scope)).select([*self._columns(shard), *more])
+            return await query.to_arrow(timeout=self._read_timeout)
 
-    def _with_vectors(self, user: str, found: Any) -> tuple[Sequence[MemoryRow], Vector]:
-        rows = sorted(self._memory_rows(user, found), key=lambda row: (row.created_us, row.session, row.seq))
-        places = {id_: place for place, id_ in enumerate(found.column("id").to_pylist())}
-        flat = found.column("vector").combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        vectors: Vector = flat.reshape(len(found), self._schema.field("vector").type.list_size)
-        return rows, vectors[[places[row.id] for row in rows]]
+    def _reported(self, read: Read) -> Read:
+        """What is left out of an answer is told of."""
+        for id_ in read.foreign:
+            _logger.error("foreign_row_refused", row=id_)
+        for id_ in read.damaged:
+            _logger.error("row_damaged", row=id_)
+        self._damaged += len(read.damaged)
+        return read
 
     async def delete(self, user: str, ids: Sequence[str]) -> int:
-        """Remove some of the user's rows; at most a thousand a commit."""
+        """Remove some of the user's rows; at most five hundred a commit. Their bytes stay until the shard is written anew."""
         key = user_key(user)
         shard = self._shards.get(self._shard_of(key))
         if shard is None or not ids:
@@ -376,44 +437,59 @@ class LanceStore:
         for start in range(0, len(ids), _DELETE_AT_ONCE):
             among = col("id").isin(list(ids[start : start + _DELETE_AT_ONCE]))
             async with shard.lock:
-                with anyio.CancelScope(shield=True), _mapped("deleting"):
-                    result = await shard.table.delete((col("user_key") == lit(key)) & among)
-            gone += result.num_deleted_rows
+                with anyio.CancelScope(shield=True), self._mapped("deleting", shard, writing=True):
+                    await shard.ready()
+                    began = time.time()
+                    gone += await shard.delete((col("user_key") == lit(key)) & among)
+                    await shard.record(began)
             self._commits += 1
-            shard.fragments += 1
         return gone
 
     def _candidates(self, user: str, results: dict[str, Any]) -> list[Candidate]:
         scores: dict[str, dict[str, float]] = {}
         rows: dict[str, MemoryRow] = {}
+        seen: set[str] = set()
         for name, found in results.items():
             ids = found.column("id").to_pylist()
             values = found.column("_distance" if name == "vector" else "_score").to_pylist()
             for id_, value in zip(ids, values, strict=True):
                 scores.setdefault(id_, {})[name] = 1.0 - value if name == "vector" else value
-            new = [position for position, id_ in enumerate(ids) if id_ not in rows]
-            fresh = found.select(list(_COLUMNS)).take(self._pa.array(new, self._pa.int64()))
-            rows.update((row.id, row) for row in self._memory_rows(user, fresh))
+            new = [position for position, id_ in enumerate(ids) if id_ not in seen]
+            seen.update(ids)
+            fresh = self._reported(self._rows.read(user, self._rows.taken(found, new)))
+            rows.update((row.id, row) for row in fresh.rows)
         return [Candidate(row, scores[id_]) for id_, row in rows.items()]
 
-    def _memory_rows(self, user: str, found: Any) -> list[MemoryRow]:
-        """Rows of Arrow columns; one that is not the user's is refused, and reported."""
-        # As microseconds: a zoned timestamp would need the machine's time zone files, read on the event loop.
-        at = _COLUMNS.index("created_at")
-        table = found.select(list(_COLUMNS))
-        rows = []
-        for record in table.set_column(at, "created_at", table.column(at).cast(self._pa.int64())).to_pylist():
-            if record["user_id"] != user:
-                _logger.error("foreign_row_refused", row=record["id"])
-                continue
-            rows.append(
-                MemoryRow(
-                    record["id"], record["user_id"], record["session_id"], record["seq"], record["role"],
-                    record["speaker"], record["content"], record["turn"], record["window"], record["memory_type"],
-                    record["importance"], record["created_at"], record["tokens"], record["agent_id"],
-                )
-            )  # fmt: skip
-        return rows
+    # -- erasing ----------------------------------------------------------------------------------------------------
+
+    async def erase(self, user_key: str, session_key: str = "") -> int:
+        """Write the user's shard anew without the user, or without one of their sessions, and remove all that was before (G13).
+
+        Rows that are queued for the user when this is called are to be none: the caller has stopped whoever makes them.
+        """
+        number = self._shard_of(user_key)
+        shard = self._shards.get(number)
+        if shard is None:
+            if (files := self._files(f"mem_{number:03d}")) is not None:
+                with self._mapped("erasing"):
+                    await anyio.to_thread.run_sync(files.purge)
+            return 0
+        async with shard.lock:
+            with anyio.CancelScope(shield=True), self._mapped("erasing", shard, writing=True):
+                await shard.ready()
+                removed = await shard.rewrite(belongs_to(user_key, session_key), index_rows=self._config.index_user_rows)
+                await shard.forget_versions()
+                if shard.files is not None:
+                    await anyio.to_thread.run_sync(shard.files.purge)
+                    # the digests that stand in files as they are: text is compressed, and is proven gone by the tests
+                    traces = [] if session_key else await anyio.to_thread.run_sync(shard.files.traces, [user_key.encode()])
+                    if traces:
+                        _logger.error("erasure_left_traces", table=shard.name, files=traces)
+                        raise LongTermError(
+                            f"the table {shard.name} still holds what was to be erased; it is tried again", retryable=True
+                        )
+        _logger.info("erased", table=shard.name, rows=removed)
+        return removed
 
     # -- upkeep -----------------------------------------------------------------------------------------------------
 
@@ -424,31 +500,59 @@ class LanceStore:
             if shard.fragments < self._config.compact_fragments:
                 continue
             async with shard.lock:
-                with anyio.CancelScope(shield=True), _mapped("compacting"):
-                    if await shard.table.count_rows() >= self._config.index_user_rows:
-                        indexed = {index.columns[0] for index in await shard.table.list_indices()}
-                        if "user_key" not in indexed:
-                            await shard.table.create_index("user_key", config=self._index.BTree())
-                    age = timedelta(seconds=self._config.keep_versions_s)
-                    await shard.table.optimize(cleanup_older_than=age)
-                    shard.fragments = 0
+                with anyio.CancelScope(shield=True), self._mapped("compacting", shard, writing=True):
+                    await shard.ready()
+                    await shard.index_users(self._config.index_user_rows)
+                    await shard.optimize(keep_s=self._config.keep_versions_s)
             compacted += 1
             self._compactions += 1
         return compacted
 
+    async def verify(self, *, deep: bool = False) -> Sequence[Finding]:
+        """What is damaged, doubled, or in the wrong place; with `deep`, every file's digest and every row's check."""
+        found: list[Finding] = []
+        for number, shard in sorted(self._shards.items()):
+            async with shard.lock:
+                with anyio.CancelScope(shield=True):
+                    if shard.files is not None:
+                        found += await anyio.to_thread.run_sync(partial(shard.files.findings, deep=deep))
+                    found += await self._row_findings(number, shard, deep=deep)
+        return found
+
+    async def _row_findings(self, number: int, shard: Shard, *, deep: bool) -> list[Finding]:
+        columns = ["user_key", *(COLUMNS if deep else ("id", "user_id"))]
+        if deep and shard.checked:
+            columns += [CHECK, "vector"] if self._rows.embedded else [CHECK]
+        try:
+            with self._mapped("verifying", shard), shard.reading() as table:
+                batches = await table.query().select(columns).to_batches(timeout=self._read_timeout)
+                return await self._rows.verified(batches, shard.name, home=lambda key: self._shard_of(key) == number)
+        except LongTermError as e:
+            return [Finding("table", shard.name, str(e), repairable=True)]
+
     async def statistics(self) -> LongTermStatistics:
         """Rows and counters."""
-        with _mapped("counting"):
-            rows = [await shard.table.count_rows() for shard in self._shards.values()]
-        fragments = sum(shard.fragments for shard in self._shards.values())
-        return LongTermStatistics(sum(rows), self._commits, self._merges, fragments, self._compactions)
+        counts: list[int] = []
+        for shard in self._shards.values():
+            with self._mapped("counting", shard), shard.reading() as table:
+                counts.append(await table.count_rows())
+        shards = self._shards.values()
+        return LongTermStatistics(
+            sum(counts),
+            self._commits,
+            self._merges,
+            sum(shard.fragments for shard in shards),
+            self._compactions,
+            self._damaged,
+            sum(shard.rewritten_bytes for shard in shards),
+        )
 
     async def row_ids(self) -> Sequence[str]:
         """Every row's id."""
         ids: list[str] = []
-        with _mapped("listing"):
-            for shard in self._shards.values():
-                found = await shard.table.query().select(["id"]).to_arrow()
+        for shard in self._shards.values():
+            with self._mapped("listing", shard), shard.reading() as table:
+                found = await table.query().select(["id"]).to_arrow(timeout=self._read_timeout)
                 ids.extend(found.column("id").to_pylist())
         return ids
 
@@ -458,27 +562,3 @@ class LanceStore:
         for shard in self._shards.values():
             shard.table.close()
         self._database.close()
-
-
-def _schema(pa: Any, dimension: int | None) -> Any:
-    text = pa.string()
-    fields = [
-        pa.field("id", text, nullable=False),
-        pa.field("user_key", text, nullable=False),
-        pa.field("user_id", text, nullable=False),
-        pa.field("session_id", text, nullable=False),
-        pa.field("seq", pa.int64(), nullable=False),
-        pa.field("role", text, nullable=False),
-        pa.field("speaker", text, nullable=False),
-        pa.field("content", text, nullable=False),
-        pa.field("turn", text, nullable=False),
-        pa.field("window", text, nullable=False),
-        pa.field("memory_type", text, nullable=False),
-        pa.field("importance", pa.float32(), nullable=False),
-        pa.field("created_at", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("tokens", pa.int32(), nullable=False),
-        pa.field("agent_id", text, nullable=False),
-    ]
-    if dimension is not None:
-        fields.append(pa.field("vector", pa.list_(pa.float32(), dimension), nullable=False))
-    return pa.schema(fields)

@@ -16,7 +16,7 @@ import msgspec
 
 from remora.identity import SessionKey, UserKey
 from remora.messages import Entry
-from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, LogStatistics, Write
+from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, JobRevived, LogStatistics, Write
 from remora.storage.images import actor_key
 from remora.storage.ports import FoldFigures, JournalCounts, Past, SessionListing, earlier_buffer, past_of
 from remora.storage.records import (
@@ -77,6 +77,11 @@ class _Actor:
     def front(self, at_seq: int, kind: str, marks: Marks) -> None:
         blank = Summary(marks.summarized, "", "", 0, degraded=False, model="", first=marks.cleared)
         self.folds.append((at_seq, kind, marks.generation, blank))
+
+
+def _found(job: Job) -> Job:
+    """The job as whoever reads it finds it: somebody may have begun it, a runtime that had this journal before, say."""
+    return msgspec.structs.replace(job, resumed=True)
 
 
 class MemoryJournal:
@@ -189,7 +194,9 @@ class MemoryJournal:
                 self._jobs[id_] = msgspec.structs.replace(
                     self._jobs[id_], attempts=record.attempts, dead=True, error=record.error
                 )
-            case JobRetried() | JobBuried():
+            case JobRevived(id=id_) if id_ in self._jobs and self._jobs[id_].dead:
+                self._jobs[id_] = msgspec.structs.replace(self._jobs[id_], attempts=0, not_before=0.0, dead=False)
+            case JobRetried() | JobBuried() | JobRevived():
                 pass  # its actor cancelled it meanwhile
             case _:
                 raise TypeError(f"no journal record: {type(record).__name__}")
@@ -208,7 +215,7 @@ class MemoryJournal:
         self._next_sid = max(self._next_sid, sid)
         kept = actor.facets.items() if actor else ()
         facets = tuple(Facet(kind, name, value) for (kind, name), value in kept if kind != ENTRY_FACET)
-        jobs = tuple(job for job in self._jobs.values() if job.key == key and not job.dead)
+        jobs = tuple(_found(job) for job in self._jobs.values() if job.key == key and not job.dead)
         if isinstance(key, UserKey):
             return UserImage(sid, actor is not None, facets, jobs)
         if actor is None:
@@ -303,7 +310,7 @@ class MemoryJournal:
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
         """Job rows."""
         await anyio.lowlevel.checkpoint()
-        return [job for job in self._jobs.values() if job.dead == dead]
+        return [_found(job) for job in self._jobs.values() if job.dead == dead]
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
         """A user's sessions."""

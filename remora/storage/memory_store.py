@@ -12,7 +12,9 @@ import anyio.lowlevel
 import msgspec
 
 from remora.errors import LongTermError
-from remora.storage.ports import EVERYTHING, Candidate, LongTermStatistics, MemoryRow, Scope, Vector
+from remora.identity import session_key as session_digest
+from remora.identity import user_key as user_digest
+from remora.storage.ports import EVERYTHING, Candidate, Finding, LongTermStatistics, MemoryRow, Scope, Vector
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,6 +102,25 @@ class MemoryStore:
         await anyio.lowlevel.checkpoint()
         mine = self._users.get(user, {})
         return sum(mine.pop(id_, None) is not None for id_ in ids)
+
+    async def erase(self, user_key: str, session_key: str = "") -> int:
+        """Remove all rows of a user, or of one of their sessions."""
+        await anyio.lowlevel.checkpoint()
+        removed = 0
+        for user in [one for one in self._users if user_digest(one) == user_key]:
+            mine = self._users[user]
+            gone = [id_ for id_, one in mine.items() if not session_key or session_digest(user, one.row.session) == session_key]
+            for id_ in gone:
+                del mine[id_]
+            if not mine:
+                del self._users[user]
+            removed += len(gone)
+        return removed
+
+    async def verify(self, *, deep: bool = False) -> Sequence[Finding]:  # noqa: ARG002
+        """Nothing: there is no file that could be damaged, and no place for a row twice."""
+        await anyio.lowlevel.checkpoint()
+        return ()
 
     async def compact(self) -> int:
         """Nothing to do."""

@@ -20,6 +20,9 @@ __all__ = [
     "BLOCK_TYPE",
     "EVERYTHING",
     "Candidate",
+    "Erased",
+    "Erasure",
+    "Finding",
     "FoldFigures",
     "Journal",
     "JournalCounts",
@@ -27,6 +30,7 @@ __all__ = [
     "LongTermStore",
     "MemoryRow",
     "Past",
+    "Retention",
     "Scope",
     "SessionListing",
     "Vector",
@@ -106,6 +110,46 @@ class SessionListing(msgspec.Struct, frozen=True):
     last_at_us: int
 
 
+class Erasure(msgspec.Struct, frozen=True):
+    """A note in the journal that something is being forgotten, by digests alone: it must be no trace of what it names (G13).
+
+    Attributes:
+        number: the note's own.
+        user_key: `remora.identity.user_key` of the user.
+        session_key: `remora.identity.session_key` of the session; empty for all that is the user's.
+    """
+
+    number: int
+    user_key: str
+    session_key: str = ""
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """What the journal deleted, and the note that it left.
+
+    Attributes:
+        erasure: the note.
+        removed: how many rows went, by table: ``actors``, ``messages``, ``folds``, ``facets``, ``memories``, ``jobs``.
+    """
+
+    erasure: Erasure
+    removed: dict[str, int]
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """How long archived originals are kept: messages that left the buffer; 0 is no bound.
+
+    Attributes:
+        max_age_days: older ones go.
+        max_messages: those beyond, in each session, go; the oldest first.
+        max_bytes: those beyond, of all sessions together, go; the oldest first.
+    """
+
+    max_age_days: float = 0.0
+    max_messages: int = 0
+    max_bytes: int = 0
+
+
 class Journal(Log, Protocol):
     """The write-ahead journal of all sessions.
 
@@ -148,11 +192,11 @@ class Journal(Log, Protocol):
         ...
 
     async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
-        """Every actor, in a fixed order, and up to which message it is in long-term memory."""
+        """Every actor, in a fixed order, and up to which message it is in long-term memory, but for what `owed` names."""
         ...
 
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
-        """Job rows, oldest first: those still to be done, or the dead letters."""
+        """Job rows, oldest first: those still to be done, or the dead letters; each is `resumed`."""
         ...
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
@@ -271,21 +315,51 @@ async def earlier_buffer(journal: Journal, key: SessionKey, at: int, *, as_it_wa
     return EarlierBuffer(past.front, past.summary, past.summaries, tuple(entries), past.cleared, there)
 
 
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is not as it should be, as `verify` reports it.
+
+    Attributes:
+        kind: ``journal``, ``wal``, ``missing``, ``orphan``, ``doubled``, ``foreign``, ``file`` or ``table``.
+        where: which file, table, session or row.
+        detail: what is wrong with it.
+        repairable: whether it can be made again from what is left.
+    """
+
+    kind: str
+    where: str
+    detail: str
+    repairable: bool
+
+
 class LongTermStatistics(msgspec.Struct, frozen=True):
-    """What long-term memory holds and has done."""
+    """What long-term memory holds and has done.
+
+    Attributes:
+        rows: rows it holds.
+        commits: writes of any kind since it was opened.
+        merges: writes of rows that might have been there.
+        fragments: writes since each part was last compacted, together.
+        compactions: parts compacted since it was opened.
+        damaged: rows that were left out of an answer since it was opened, because they are not as they were written.
+        rewritten_bytes: what compacting and erasing have written since it was opened.
+    """
 
     rows: int
     commits: int
     merges: int
     fragments: int
     compactions: int
+    damaged: int = 0
+    rewritten_bytes: int = 0
 
 
 class LongTermStore(Protocol):
     """Long-term memory: rows with vectors, searched within one user."""
 
     async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, doubtful: bool) -> None:
-        """Store rows; `doubtful` says that an earlier attempt may have stored some, which must not double them.
+        """Store rows; `doubtful` says that an earlier attempt may have stored some, which must not double them (G7).
+
+        When it returns, they are as durable as the store can make them: the journal counts them as flushed from then on.
 
         Raises:
             LongTermError: nothing is known to be stored.
@@ -323,6 +397,35 @@ class LongTermStore(Protocol):
 
         Raises:
             LongTermError: it is not known which are gone; do it again.
+        """
+        ...
+
+    async def erase(self, user_key: str, session_key: str = "") -> int:
+        """Remove all rows of a user, or of one of their sessions, down to the bytes (G13).
+
+        No older version, index, log or temporary file holds anything of them afterwards. Doing it again does no harm, and
+        finishes what a crash cut short; other users' rows can be read meanwhile.
+
+        Args:
+            user_key: `remora.identity.user_key` of the user.
+            session_key: `remora.identity.session_key` of the session; empty for all that is the user's.
+
+        Returns:
+            How many rows were there.
+
+        Raises:
+            LongTermError: it is not known to be gone; do it again.
+        """
+        ...
+
+    async def verify(self, *, deep: bool = False) -> Sequence[Finding]:
+        """What is not as it should be: damaged files, rows that are doubled, damaged or in the wrong place.
+
+        Args:
+            deep: read every byte, not just names, sizes and ids.
+
+        Raises:
+            LongTermError: it could not be looked at.
         """
         ...
 

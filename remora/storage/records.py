@@ -21,6 +21,7 @@ __all__ = [
     "Appended",
     "BlocksSpec",
     "Cleared",
+    "DiscardSpec",
     "Dropped",
     "EarlierBuffer",
     "EntryFlushSpec",
@@ -145,6 +146,13 @@ class UnflushSpec(msgspec.Struct, frozen=True, tag="unflush"):
     flushing: int
 
 
+class DiscardSpec(msgspec.Struct, frozen=True, tag="discard"):
+    """Take out of long-term memory what of these messages is there: the journal says that it is not to have them."""
+
+    sid: int
+    seqs: tuple[int, ...]
+
+
 class EntryFlushSpec(msgspec.Struct, frozen=True, tag="entry_flush"):
     """Hand a summary entry that left its list over to long-term memory (S2.04)."""
 
@@ -191,7 +199,9 @@ class SynopsisSpec(msgspec.Struct, frozen=True, tag="synopsis"):
     number: int
 
 
-Spec: TypeAlias = SummarizeSpec | FlushSpec | UnflushSpec | EntryFlushSpec | BlocksSpec | RecordSpec | PruneSpec | SynopsisSpec
+Spec: TypeAlias = (
+    SummarizeSpec | FlushSpec | UnflushSpec | DiscardSpec | EntryFlushSpec | BlocksSpec | RecordSpec | PruneSpec | SynopsisSpec
+)
 
 
 # -- records --------------------------------------------------------------------------------------------------------

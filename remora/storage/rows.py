@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from remora.runtime.log import Job, JobBuried, JobDone, JobRetried
+from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, JobRevived
 from remora.storage.records import (
     ENTRY_FACET,
     Appended,
@@ -78,6 +78,7 @@ _INSERT_MEMORY = (
 _INSERT_JOB = "INSERT INTO jobs (id, lane, sid, payload) VALUES (?, ?, ?, ?)"
 _RETRY_JOB = "UPDATE jobs SET attempts = ?, not_before = ?, error = ? WHERE id = ?"
 _BURY_JOB = "UPDATE jobs SET attempts = ?, error = ?, dead = 1 WHERE id = ?"
+_REVIVE_JOB = "UPDATE jobs SET attempts = 0, not_before = 0, dead = 0 WHERE id = ? AND dead"
 _DELETE_JOB = "DELETE FROM jobs WHERE id = ?"
 # The order of storing: a row before what refers to it, a job's start before its end. Within a kind, the order of the turns.
 _STATEMENTS = (
@@ -91,6 +92,7 @@ _STATEMENTS = (
     _INSERT_JOB,
     _RETRY_JOB,
     _BURY_JOB,
+    _REVIVE_JOB,
     _DELETE_JOB,
 )
 
@@ -174,6 +176,8 @@ class Rows:
                 rows[_RETRY_JOB].append((attempts, not_before, error, id_))
             case JobBuried(id=id_, attempts=attempts, error=error):
                 rows[_BURY_JOB].append((attempts, error, id_))
+            case JobRevived(id=id_):
+                rows[_REVIVE_JOB].append((id_,))
             case _:
                 raise TypeError(f"no journal record: {type(record).__name__}")
 

@@ -8,11 +8,10 @@ from remora.testing.journals import JOURNAL_CHECKS
 from remora.testing.linearizability import Operation, linearizable
 from remora.testing.memories import MEMORY_CHECKS
 from remora.testing.models import ChatResponse, HashEmbedder, ScriptedChatModel
-from remora.testing.stores import LONG_TERM_CHECKS
+from remora.testing.stores import long_term_suite
 
 __all__ = [
     "JOURNAL_CHECKS",
-    "LONG_TERM_CHECKS",
     "MEMORY_CHECKS",
     "ChatResponse",
     "FaultyJournal",
@@ -21,4 +20,5 @@ __all__ = [
     "ScriptedChatModel",
     "VirtualClock",
     "linearizable",
+    "long_term_suite",
 ]

@@ -20,8 +20,11 @@ from remora.config import Config
 from remora.errors import InvalidMessage
 from remora.identity import SessionKey, UserKey
 from remora.models.ports import Line
+from remora.runtime.log import Job, JobBuried, JobRevived
+from remora.runtime.supervisor import durable
 from remora.runtime.system import Runtime
 from remora.storage.ports import Journal
+from remora.storage.records import JobsStarted, RecordSpec
 
 __all__ = ["JOURNAL_CHECKS", "OpenJournal"]
 
@@ -178,6 +181,29 @@ async def what_an_actor_keeps_can_be_read(opened: OpenJournal) -> None:
         assert list(await runtime.journal.facets(UserKey("nobody"))) == []
 
 
+async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
+    """A job that failed for good stays, with its reason, until it is retried or dropped; both hold after opening again."""
+    key = SessionKey("alice", "chat")
+    jobs = tuple(Job(f"job-{n}", "elsewhere", key, RecordSpec(1, (f"m{n}",))) for n in range(3))
+    async with _runtime(opened) as runtime:
+        view = await runtime.session(*key).inspect()
+        await runtime.session(*key).append(_said("hello"))
+        await durable(runtime.journal, [JobsStarted(view.sid, jobs)])
+        await durable(runtime.journal, [JobBuried(job.id, 4, "broken") for job in jobs])
+    async with _runtime(opened) as runtime:
+        assert [(job.id, job.attempts, job.error, job.dead) for job in await runtime.dead_letters()] == [
+            (job.id, 4, "broken", True) for job in jobs
+        ]
+        assert await runtime.retry_dead_letters(["job-1"]) == 1
+        assert await runtime.drop_dead_letters(["job-2"]) == 1
+        await durable(runtime.journal, [JobRevived("job-2"), JobRevived("none such")])
+    async with _runtime(opened) as runtime:
+        assert [job.id for job in await runtime.dead_letters()] == ["job-0"]
+        (waiting,) = await runtime.journal.jobs()
+        assert (waiting.id, waiting.attempts, waiting.not_before, waiting.payload) == ("job-1", 0, 0.0, jobs[1].payload)
+        assert waiting.resumed, "an earlier attempt may have had effects, which must not be doubled"
+
+
 JOURNAL_CHECKS: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     what_was_acknowledged_is_there_again,
     a_batch_is_all_or_nothing,
@@ -189,5 +215,6 @@ JOURNAL_CHECKS: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     settings_are_set_once,
     settings_change_together,
     what_an_actor_keeps_can_be_read,
+    dead_letters_can_be_retried_and_dropped,
 )
 """Each takes what opens an empty journal, the same one each time."""

@@ -2,7 +2,10 @@
 
 Each is given an empty store of `DIMENSION`, and raises AssertionError where it does not hold::
 
-    @pytest.mark.parametrize("check", LONG_TERM_CHECKS, ids=lambda check: check.__name__)
+    from remora.testing import long_term_suite
+    from remora.testing.stores import DIMENSION
+
+    @pytest.mark.parametrize("check", long_term_suite, ids=lambda check: check.__name__)
     async def test_my_store(check):
         await check(await MyStore.open(dimension=DIMENSION))
 """
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from remora.errors import LongTermError
+from remora.identity import session_key, user_key
 from remora.storage.ports import LongTermStore, MemoryRow, Scope
 from remora.testing.models import HashEmbedder
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["DIMENSION", "LONG_TERM_CHECKS", "long_term_row"]
+__all__ = ["DIMENSION", "long_term_row", "long_term_suite"]
 
 DIMENSION = 32
 """Length of the vectors that the checks use."""
@@ -195,7 +199,61 @@ async def a_row_without_user_or_content_is_refused(store: LongTermStore) -> None
         assert list(await store.row_ids()) == []
 
 
-LONG_TERM_CHECKS: tuple[Callable[[LongTermStore], Awaitable[None]], ...] = (
+async def erasing_a_user_leaves_the_others(store: LongTermStore) -> None:
+    """G13: all that is the user's goes, whatever type and agent; nobody else's does, and again is no harm."""
+    kinds = ("fact", "message", "summary", "block")
+    rows = [
+        long_term_row(
+            f"{user}{kind}", f"apple of {user}", user=user, session="s", memory_type=kind, agent="x" * (kind == "block")
+        )
+        for user in ("alice", "bob", "alice ", "Alice")
+        for kind in kinds
+    ]
+    await _add(store, *rows)
+    assert await store.erase(user_key("nobody")) == 0
+    assert await store.erase(user_key("alice")) == len(kinds)
+    assert await store.erase(user_key("alice")) == 0
+    assert list(await store.rows("alice")) == []
+    assert await _found(store, "apple") == set()
+    for user in ("bob", "alice ", "Alice"):
+        assert {row.id for row in await store.rows(user)} == {f"{user}{kind}" for kind in kinds}
+        assert await _found(store, "apple", user=user) == {f"{user}{kind}" for kind in kinds}
+    assert sorted(await store.row_ids()) == sorted(row.id for row in rows if row.user != "alice")
+    await _add(store, rows[0])
+    assert await _found(store, "apple") == {rows[0].id}
+
+
+async def erasing_a_session_leaves_the_user_the_rest(store: LongTermStore) -> None:
+    """G13: the rows of that session of that user, and no other session's of the same or of another user."""
+    rows = [
+        long_term_row(f"{user}/{session}/{number}", f"apple {number}", user=user, session=session)
+        for user in ("alice", "bob")
+        for session in ("s", "t", "")
+        for number in range(3)
+    ]
+    await _add(store, *rows)
+    assert await store.erase(user_key("alice"), session_key("alice", "none such")) == 0
+    assert await store.erase(user_key("alice"), session_key("bob", "s")) == 0
+    assert await store.erase(user_key("alice"), session_key("alice", "s")) == 3
+    left = {row.id for row in rows if not row.id.startswith("alice/s/")}
+    assert set(await store.row_ids()) == left
+    assert await _found(store, "apple") == {id_ for id_ in left if id_.startswith("alice")}
+    assert await _found(store, "apple", user="bob") == {id_ for id_ in left if id_.startswith("bob")}
+
+
+async def a_store_that_is_whole_verifies(store: LongTermStore) -> None:
+    """Nothing is reported of a store that was written to, deleted from, compacted and erased from."""
+    assert list(await store.verify(deep=True)) == []
+    await _add(store, *(long_term_row(f"r{number}", f"apple {number}", user=f"user-{number % 3}") for number in range(12)))
+    await _add(store, long_term_row("r1", "apple 1", user="user-1"), doubtful=True)
+    await store.delete("user-0", ["r0"])
+    await store.compact()
+    await store.erase(user_key("user-2"))
+    for deep in (False, True):
+        assert list(await store.verify(deep=deep)) == []
+
+
+long_term_suite: tuple[Callable[[LongTermStore], Awaitable[None]], ...] = (
     a_row_comes_back_as_it_was,
     rows_come_with_their_vectors,
     an_empty_store_finds_nothing,
@@ -206,5 +264,8 @@ LONG_TERM_CHECKS: tuple[Callable[[LongTermStore], Awaitable[None]], ...] = (
     depth_bounds_each_list,
     listings_are_in_order,
     a_row_without_user_or_content_is_refused,
+    erasing_a_user_leaves_the_others,
+    erasing_a_session_leaves_the_user_the_rest,
+    a_store_that_is_whole_verifies,
 )
-"""All of them; each needs a store of its own."""
+"""All of them, to parametrize a test with; each needs a store of its own."""

@@ -335,7 +335,7 @@ async def test_shards_may_change_with_it(tmp_path: Path) -> None:
     async with opened(tmp_path, HashEmbedder(96), config=config, reembed=True) as runtime:
         await runtime.reembedded()
         assert await held(runtime) == before
-        assert {path.name for path in (tmp_path / "longterm-2").iterdir()} <= {"mem_000.lance", "mem_001.lance"}
+        assert {path.name for path in (tmp_path / "longterm-2").glob("*.lance")} <= {"mem_000.lance", "mem_001.lance"}
 
 
 async def test_at_an_address(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ async def test_at_an_address(tmp_path: Path) -> None:
         assert await held(runtime) == before
     assert not list(address.glob("mem_*"))
     assert list((address / "longterm-2").glob("mem_*"))
-    await LanceStore.erase(str(address / "longterm-2"))
+    await LanceStore.drop(str(address / "longterm-2"))
     assert not list((address / "longterm-2").glob("mem_*"))
 
 

@@ -18,7 +18,7 @@ from remora.storage.longterm import LanceStore
 from remora.storage.memory_store import MemoryStore
 from remora.storage.ports import LongTermStore, Scope
 from remora.testing import HashEmbedder
-from remora.testing.stores import DIMENSION, LONG_TERM_CHECKS, long_term_row
+from remora.testing.stores import DIMENSION, long_term_row, long_term_suite
 
 pytestmark = pytest.mark.anyio
 
@@ -37,14 +37,14 @@ async def lance(path: Path | str | None, dimension: int | None = DIMENSION, **op
 Check = Callable[[LongTermStore], Awaitable[None]]
 
 
-@pytest.mark.parametrize("check", LONG_TERM_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", long_term_suite, ids=lambda check: check.__name__)
 async def test_lancedb(check: Check, tmp_path: Path) -> None:
     """S4.19, S2.16, S2.17, S2.31, S4.17: the store in LanceDB does what a long-term store must."""
     async with lance(tmp_path / "lance") as store:
         await check(store)
 
 
-@pytest.mark.parametrize("check", LONG_TERM_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", long_term_suite, ids=lambda check: check.__name__)
 async def test_in_memory(check: Check) -> None:
     """S4.19, S2.16, S2.17, S2.31, S4.17: so does the one in memory."""
     await check(MemoryStore(DIMENSION))

@@ -1,0 +1,241 @@
+"""``remora jobs``: background work that waits, and what failed for good."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from remora.cli.render import printable
+from remora.errors import DirectoryLocked, InvalidInput
+from remora.identity import SessionKey, UserKey
+from remora.runtime.dead_letters import DeadLetters
+from remora.runtime.log import Job
+from remora.storage.journal import SqliteJournal
+from remora.storage.lock import DirectoryLock
+from remora.storage.onlooker import jobs_in
+
+__all__ = ["add_jobs_parser", "command_jobs"]
+
+_ERROR_CHARS = 300
+
+_DESCRIPTION = """\
+Print the background jobs that the memory directory holds, one a line: folds
+that wait for their summary, messages on their way to long-term memory, and
+dead letters, which failed for good. A server may have the directory open
+meanwhile: nothing is locked, changed or run.
+
+A dead letter loses nothing: its messages load as before, and the history has
+them. But what was to become of them did not; the last column says why. Mend
+that, then retry; or drop it, and the journal notes that nobody waits for it.
+"""
+_EPILOG = """\
+examples:
+  remora jobs --dir memory                  what waits, what is dead, and why
+  remora jobs --dir memory --dead --json    dead letters alone, for scripts
+  remora jobs retry --all --dir memory      after the cause was mended
+  remora jobs drop flush-7-120 --dir memory
+
+exit codes: 0 done, 1 failed and nothing was changed, 2 wrong usage
+"""
+_RETRY = (
+    "Have dead letters run again, as if they had never failed. They run when a server opens the directory next; rows that an "
+    "earlier attempt brought into long-term memory are not doubled. While a server has the directory open, do it there: "
+    "await runtime.retry_dead_letters()."
+)
+_DROP = (
+    "Give dead letters up for good. No message is lost: those of a flush job are never to be found by recall, and stay in "
+    "histories and contexts. A fold and a deletion can be retried only: messages wait for the one, and without the other, recall "
+    "would find what was deleted. While a server has the directory open, do it there: await runtime.drop_dead_letters([…])."
+)
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """What ``--json`` prints of a job.
+
+    Attributes:
+        state: ``waiting``, ``delayed`` or ``dead``.
+        session: empty for a job of the user's own.
+        next_try: when a delayed job runs again; ISO 8601.
+        last_try: when a dead letter was last tried, as far as it is known.
+    """
+
+    id: str
+    state: str
+    lane: str
+    user: str
+    session: str
+    attempts: int
+    next_try: str | None
+    last_try: str | None
+    error: str
+
+
+def add_jobs_parser(commands: Any, common: argparse.ArgumentParser, inherited: argparse.ArgumentParser) -> None:
+    """Describe the command to the parser.
+
+    Args:
+        commands: where to.
+        common: options of all commands.
+        inherited: the same without defaults, so that they may stand on either side of ``retry`` and ``drop``.
+    """
+    jobs = commands.add_parser(
+        "jobs",
+        parents=[common],
+        help="list background work and dead letters; retry or drop these",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    jobs.add_argument("--dead", action="store_true", help="dead letters alone")
+    jobs.add_argument("--json", action="store_true", help="one JSON object a line, with whole error texts")
+    actions = jobs.add_subparsers(dest="action", metavar="[retry | drop]")
+
+    retry = actions.add_parser("retry", parents=[inherited], help="run dead letters again", description=_RETRY)
+    retry.add_argument("ids", nargs="*", metavar="ID", help="as remora jobs prints them")
+    retry.add_argument("--all", action="store_true", help="all dead letters")
+    retry.set_defaults(wrong_usage=lambda given: None if bool(given.ids) != given.all else "name the jobs, or say --all")
+
+    drop = actions.add_parser("drop", parents=[inherited], help="give dead letters up", description=_DROP)
+    drop.add_argument("ids", nargs="+", metavar="ID", help="as remora jobs prints them")
+    drop.add_argument("--yes", action="store_true", help="do not ask")
+
+
+async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
+    """List, retry or drop; returns the exit code."""
+    directory = Path(arguments.dir or arguments.configured.directory)
+    match arguments.action:
+        case "retry":
+            chosen = None if arguments.all else arguments.ids
+            count = await _worked_on(directory, arguments, "retry_dead_letters()", lambda dead: dead.retry(chosen))
+            done = f"{_letters(count)} will run again, when a server opens {directory} next" if count else "none is dead"
+        case "drop":
+            count = await _worked_on(
+                directory, arguments, "drop_dead_letters([…])", partial(_drop, console, arguments.ids, sure=arguments.yes)
+            )
+            done = f"{_letters(count)} dropped; their messages load as before"
+        case _:
+            jobs = await anyio.to_thread.run_sync(jobs_in, directory / "journal.db")
+            _print(console, [job for job in jobs if job.dead or not arguments.dead], as_json=arguments.json)
+            return 0
+    console.print(done, markup=False, highlight=False)
+    return 0
+
+
+async def _drop(console: Console, ids: Sequence[str], dead: DeadLetters, *, sure: bool) -> int:
+    if not sure:
+        if not sys.stdin.isatty():
+            raise InvalidInput("a dropped job does not come back: say --yes; nothing was changed")
+        meant = [job for job in await dead.listed() if job.id in ids]
+        _print(console, meant, as_json=False)
+        answer = await anyio.to_thread.run_sync(input, f"give {_letters(len(meant))} up for good? [y/N] ")
+        if answer.strip().casefold() not in {"y", "yes"}:
+            raise InvalidInput("nothing was changed")
+    return await dead.drop(ids)
+
+
+async def _worked_on(
+    directory: Path, arguments: argparse.Namespace, verb: str, work: Callable[[DeadLetters], Awaitable[int]]
+) -> int:
+    """Do something to the dead letters of a directory that nobody has open. No lane runs: that is for the server's models."""
+    lock = DirectoryLock(directory)
+    try:
+        await anyio.to_thread.run_sync(lock.acquire)
+    except DirectoryLocked as e:
+        raise DirectoryLocked(f"{e}; or do it there: await runtime.{verb}", path=e.path, pid=e.pid, since=e.since) from e
+    try:
+        journal = await SqliteJournal.open(directory / "journal.db", durability=arguments.configured.journal.durability)
+        error: Exception | None = None
+        count = 0
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(journal.run)
+                try:
+                    count = await work(DeadLetters(journal))
+                except Exception as e:  # raised outside of the group, which would wrap it
+                    error = e
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await journal.aclose()
+        if error is not None:
+            raise error
+        return count
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(lock.release)
+
+
+def _letters(count: int) -> str:
+    return f"{count} dead letter{'s' if count != 1 else ''}"
+
+
+def _print(console: Console, jobs: Sequence[Job], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.writelines(msgspec.json.encode(_line(job)).decode() + "\n" for job in jobs)
+        return
+    if not jobs:
+        console.print("no background work waits, and none is dead")
+        return
+    now = time.time()
+    cells = [(job.id, _state(job, now), printable(" / ".join(filter(None, _owner(job))))) for job in jobs]
+    widths = [max(len(row[place]) for row in cells) for place in range(2)]
+    for job, (id_, state, owner) in zip(jobs, cells, strict=True):
+        failures = f"  {job.attempts} failure{'s' if job.attempts != 1 else ''}, the last: " if job.attempts else ""
+        error = printable(" ".join(job.error.split()))[:_ERROR_CHARS]
+        line = Text.assemble(
+            f"{id_:{widths[0]}}  ", (f"{state:{widths[1]}}", "red" if job.dead else ""), "  ", (owner, "cyan"), failures,
+            error if job.attempts or not error else f"  revived; it had failed of: {error}",
+        )  # fmt: skip
+        console.print(line, soft_wrap=True, highlight=False)  # one line each, however narrow the terminal: for grep
+    dead = sum(job.dead for job in jobs)
+    if dead:
+        hint = f"{_letters(dead)}: mend the cause and remora jobs retry ID… (or --all), or remora jobs drop ID…"
+        console.print(hint, style="dim", soft_wrap=True, markup=False, highlight=False)
+
+
+def _owner(job: Job) -> tuple[str, str]:
+    assert isinstance(job.key, (SessionKey, UserKey))
+    return (job.key.user, job.key.session) if isinstance(job.key, SessionKey) else (job.key.user, "")
+
+
+def _state(job: Job, now: float) -> str:
+    if job.dead:
+        return f"dead, tried {_span(now - job.not_before)} ago" if job.not_before else "dead"
+    return f"again in {_span(job.not_before - now)}" if job.not_before > now else "waiting"
+
+
+def _span(seconds: float) -> str:
+    """Seconds as a person says them."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _line(job: Job) -> _Line:
+    user, session = _owner(job)
+    due = datetime.fromtimestamp(job.not_before, UTC).isoformat(timespec="milliseconds") if job.not_before else None
+    delayed = not job.dead and job.not_before > time.time()
+    return _Line(
+        job.id,
+        "dead" if job.dead else "delayed" if delayed else "waiting",
+        job.lane,
+        user,
+        session,
+        job.attempts,
+        due if delayed else None,
+        due if job.dead else None,
+        job.error,
+    )

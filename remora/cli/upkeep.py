@@ -1,0 +1,187 @@
+"""``remora verify``, ``backup`` and ``repair``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from remora.cli.render import printable
+from remora.cli.transfer import progress_bar
+from remora.errors import EmbedderChanged, RemoraError
+from remora.runtime.backup import backup
+from remora.runtime.repair import Repaired, repair
+from remora.runtime.system import Runtime
+from remora.runtime.verify import Verification, verify
+from remora.storage.ports import Finding
+
+__all__ = ["add_upkeep_parsers", "command_backup", "command_repair", "command_verify"]
+
+EXIT_FINDINGS = 1
+EXIT_UNREADABLE = 2
+
+
+def add_upkeep_parsers(commands: Any) -> None:
+    """Describe the commands to the parser."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("directory", type=Path, metavar="DIR", help="the memory directory")
+    common.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file")
+    common.add_argument("-v", "--verbose", action="store_true", help="log what happens to standard error")
+    common.set_defaults(token_limit=None)
+
+    command = commands.add_parser(
+        "verify",
+        parents=[common],
+        help="check a directory or a backup, and change nothing",
+        description="Check the journal, long-term memory, and each against the other: damaged files and messages, rows that are "
+        "missing, left over, doubled, or another user's. Not a byte of DIR changes; the journal is copied into the system's "
+        "temporary directory (TMPDIR) for it. A directory that is in use is refused: work under way would look amiss.",
+        epilog="exit codes: 0 nothing is amiss, 1 something is, 2 it cannot be read, or is in use",
+    )
+    command.add_argument("--deep", action="store_true", help="read every byte of long-term memory, too")
+    command.add_argument("--json", action="store_true", help="print it as one JSON object")
+
+    command = commands.add_parser(
+        "backup",
+        parents=[common],
+        help="copy a directory while a server uses it",
+        description="Copy DIR to DEST, which must not be there yet, or be empty, whether a server uses DIR or not. All messages "
+        "that were acknowledged before are in the copy. DEST appears when it is whole and on the disk, and not before. To restore "
+        "it, open it, or put it in DIR's place (docs/backup.md).",
+    )
+    command.add_argument("dest", type=Path, metavar="DEST", help="the directory that is to be made")
+
+    command = commands.add_parser(
+        "repair",
+        parents=[common],
+        help="make again what can be made again",
+        description="Make long-term memory agree with the journal: rows that should not be there go, and those that are missing "
+        "are written again from the messages. What cannot be made again is named, and only given up where an option says so. Make "
+        "a copy of DIR first. It may be interrupted, and run again.",
+        epilog="exit codes: 0 nothing is amiss any more, 1 something still is, or it failed",
+    )
+    command.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="go on without messages that were acknowledged, and whose part of the write-ahead log is lost",
+    )
+    command.add_argument(
+        "--drop-damaged", action="store_true", help="remove messages that are damaged, so that their sessions load again without"
+    )
+    command.add_argument(
+        "--no-fill",
+        action="store_true",
+        help="leave it to the next start to write missing rows: where the application has an embedder or a redaction hook of its own",
+    )
+
+
+async def command_verify(console: Console, arguments: argparse.Namespace) -> int:
+    """Verify; returns the exit code."""
+    try:
+        with progress_bar("comparing") as (_, moved):
+            found = await verify(arguments.directory, arguments.configured, deep=arguments.deep, progress=moved)
+    except RemoraError as e:
+        if arguments.json:
+            console.print_json(data={"directory": str(arguments.directory), "error": str(e)})
+        else:
+            Console(stderr=True).print(f"remora: {e}", style="red", markup=False, highlight=False)
+        return EXIT_UNREADABLE
+    if arguments.json:
+        console.print_json(
+            data={
+                "directory": str(arguments.directory),
+                "clean": found.clean,
+                "findings": msgspec.to_builtins(found.findings),
+                "notes": list(found.notes),
+                "counts": None if found.counts is None else msgspec.to_builtins(found.counts),
+                "rows": found.rows,
+            }
+        )
+    else:
+        _print_verification(console, arguments.directory, found)
+    return 0 if found.clean else EXIT_FINDINGS
+
+
+async def command_backup(console: Console, arguments: argparse.Namespace) -> int:
+    """Back up; returns the exit code."""
+    with progress_bar("comparing") as (_, moved):
+        report = await backup(arguments.directory, arguments.dest, arguments.configured, progress=moved)
+    counts = report.counts
+    _say(
+        console,
+        f"{counts.sessions:,} sessions with {counts.messages:,} messages, {counts.memories:,} memories and {report.rows:,} rows of "
+        f"long-term memory in {arguments.dest}: {report.bytes:,} bytes",
+    )
+    if not report.long_term:
+        _say(console, "long-term memory is not in it: whoever opens it has that made anew from the journal")
+    elif report.refilled:
+        _say(console, f"{report.refilled:,} pieces of long-term memory are written when it is opened first")
+    _print_findings(console, report.findings)
+    return EXIT_FINDINGS if report.findings else 0
+
+
+async def command_repair(console: Console, arguments: argparse.Namespace) -> int:
+    """Repair; returns the exit code."""
+    with progress_bar("comparing") as (_, moved):
+        done = await repair(
+            arguments.directory,
+            arguments.configured,
+            accept_loss=arguments.accept_loss,
+            drop_damaged=arguments.drop_damaged,
+            progress=moved,
+        )
+    _print_repaired(console, done)
+    if done.waiting and not arguments.no_fill:
+        try:
+            await _fill(arguments)
+        except EmbedderChanged:
+            _say(console, "missing rows are written at the application's next start: its embedder is not the one configured here")
+        else:
+            _say(console, "missing rows are written")
+    elif done.waiting:
+        _say(console, "missing rows are written at the next start")
+    return EXIT_FINDINGS if done.left else 0
+
+
+async def _fill(arguments: argparse.Namespace) -> None:
+    """Do the work that waits, as the next start would."""
+    async with Runtime(arguments.directory, config=arguments.configured) as runtime:
+        with progress_bar("writing") as (_, moved):
+            if runtime.reembedding is not None:
+                await runtime.reembedded(moved)
+            await runtime.settle()
+
+
+def _print_verification(console: Console, directory: Path, found: Verification) -> None:
+    _print_findings(console, found.findings)
+    for note in found.notes:
+        _say(console, note, style="dim")
+    counts = found.counts
+    held = "" if counts is None else f"{counts.sessions:,} sessions, {counts.messages:,} messages, {found.rows:,} rows of long-term memory: "
+    amiss = "nothing is amiss" if found.clean else f"{len(found.findings):,} findings"
+    if not found.clean and any(one.repairable for one in found.findings):
+        amiss += "; remora repair mends what can be mended"
+    _say(console, f"{directory}: {held}{amiss}")
+
+
+def _print_repaired(console: Console, done: Repaired) -> None:
+    for line in done.done:
+        _say(console, line)
+    if not done.done:
+        _say(console, "there was nothing to repair")
+    if done.left:
+        _say(console, "what is left:")
+        _print_findings(console, done.left)
+
+
+def _print_findings(console: Console, findings: tuple[Finding, ...]) -> None:
+    for one in findings:
+        lost = "" if one.repairable else " (cannot be made again: restore a backup)"
+        _say(console, f"{one.kind}: {one.where}: {one.detail}{lost}", style="red")
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(printable(text), style=style or None, markup=False, highlight=False, soft_wrap=True)

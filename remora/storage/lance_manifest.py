@@ -1,0 +1,193 @@
+"""What a version of a LanceDB table consists of, read from its manifest.
+
+LanceDB tells how many rows and fragments there are, and not in which files they stand. Whoever is to sync them, or to say that
+one is missing, has to know; so this reads as much of a manifest as names files. A manifest is a protobuf message, behind its
+length, at a place that the file's last 16 bytes give. The numbers of the fields are lance 13's (``table.proto``).
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Iterator
+
+import msgspec
+
+__all__ = ["Manifest", "manifest_name", "parse_manifest", "version_of"]
+
+_MAGIC = b"LANC"
+_FOOTER = struct.Struct("<QHH4s")
+_LENGTH = struct.Struct("<I")
+_LAST = 2**64 - 1  # a newer version has a smaller name, so that a listing begins with it
+
+_FRAGMENTS, _VERSION, _INDICES, _TRANSACTION = 2, 3, 6, 12  # of a manifest
+_ID, _FILES, _DELETIONS = 1, 2, 3  # of a fragment
+_PATH, _SIZE, _BASE = 1, 6, 7  # of a data file
+_TYPE, _READ_VERSION, _NUMBER = 1, 2, 3  # of a deletion file
+_UUID, _NAME, _INDEX_FILES = 1, 3, 10  # of an index
+_INDEX_PATH, _INDEX_SIZE = 1, 2  # of a file of an index
+_DELETION_SUFFIX = {0: "arrow", 1: "bin"}
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """One version of a table.
+
+    Attributes:
+        version: its number.
+        files: what it needs: paths from the table's directory, with their sizes where they are said, else None.
+        indices: the directories of its indices, with the index's name; what stands in them can be made again from the rest.
+        transaction: the file that tells how it came about, which a reader does not need; empty if there is none.
+        fragments: numbers of its fragments; rows of one stand in one data file.
+        deletions: rows are marked as deleted in it, but still there.
+    """
+
+    version: int
+    files: dict[str, int | None]
+    indices: dict[str, str]
+    transaction: str
+    fragments: tuple[int, ...]
+    deletions: bool
+
+
+def manifest_name(version: int) -> str:
+    """The name of a version's file."""
+    return f"{_LAST - version:020d}.manifest"
+
+
+def version_of(name: str) -> int | None:
+    """The version that a file of this name holds; None if it is no manifest's name."""
+    stem, _, suffix = name.partition(".")
+    return _LAST - int(stem) if suffix == "manifest" and stem.isdecimal() and len(stem) == 20 else None
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        ValueError: it is torn, zeroed, or not as lance 13 writes it.
+    """
+    try:
+        return _parsed(data)
+    except (struct.error, IndexError, KeyError, UnicodeDecodeError) as e:
+        raise ValueError(f"no manifest: {type(e).__name__}: {e}") from e
+
+
+def _parsed(data: bytes) -> Manifest:
+    if len(data) < _FOOTER.size:
+        raise ValueError(f"no manifest: {len(data)} bytes")
+    position, _, _, magic = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
+    if magic != _MAGIC:
+        raise ValueError("no manifest: it does not end as one")
+    version = 0
+    files: dict[str, int | None] = {}
+    indices: dict[str, str] = {}
+    transaction = ""
+    fragments: list[int] = []
+    deletions = False
+    for number, value in _message(data, position):
+        match number, value:
+            case (_, bytes()) if number == _FRAGMENTS:
+                marked = _fragment(value, files, fragments)
+                deletions = deletions or marked
+            case (_, int()) if number == _VERSION:
+                version = value
+            case (_, int()) if number == _INDICES:
+                for _, index in _message(data, value):
+                    _index(_inner(index), files, indices)
+            case (_, bytes()) if number == _TRANSACTION:
+                transaction = f"_transactions/{value.decode()}"
+            case _:
+                pass
+    if not version:
+        raise ValueError("no manifest: it has no version")
+    return Manifest(version, files, indices, transaction, tuple(fragments), deletions)
+
+
+def _fragment(data: bytes, files: dict[str, int | None], fragments: list[int]) -> bool:
+    found = list(_fields(data))
+    fragment = next((value for number, value in found if number == _ID), 0)
+    assert isinstance(fragment, int)
+    fragments.append(fragment)
+    deletions = False
+    for number, value in found:
+        if number == _FILES:
+            described = dict(_fields(_inner(value)))
+            _here(described)
+            files[f"data/{_inner(described[_PATH]).decode()}"] = _whole(described.get(_SIZE)) or None
+        elif number == _DELETIONS:
+            described = dict(_fields(_inner(value)))
+            _here(described)
+            suffix = _DELETION_SUFFIX[_whole(described.get(_TYPE))]
+            read_version, unique = _whole(described.get(_READ_VERSION)), _whole(described.get(_NUMBER))
+            files[f"_deletions/{fragment}-{read_version}-{unique}.{suffix}"] = None
+            deletions = True
+    return deletions
+
+
+def _index(data: bytes, files: dict[str, int | None], indices: dict[str, str]) -> None:
+    found = list(_fields(data))
+    first = dict(reversed(found))
+    place = f"_indices/{uuid.UUID(bytes=dict(_fields(_inner(first[_UUID])))[1])}"  # type: ignore[arg-type]
+    indices[place] = _inner(first[_NAME]).decode()
+    for number, value in found:
+        if number == _INDEX_FILES:
+            described = dict(_fields(_inner(value)))
+            files[f"{place}/{_inner(described[_INDEX_PATH]).decode()}"] = _whole(described.get(_INDEX_SIZE))
+
+
+def _here(described: dict[int, int | bytes]) -> None:
+    if _BASE in described:
+        raise ValueError("the table has files elsewhere, which remora never writes")
+
+
+def _message(data: bytes, position: int) -> Iterator[tuple[int, int | bytes]]:
+    (length,) = _LENGTH.unpack_from(data, position)
+    begin = position + _LENGTH.size
+    if begin + length > len(data):
+        raise ValueError("no manifest: it is cut off")
+    return _fields(data[begin : begin + length])
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protobuf message, in their order."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        number, kind = key >> 3, key & 7
+        if kind == 0:
+            whole, at = _varint(data, at)
+            yield number, whole
+            continue
+        if kind == 2:
+            size, at = _varint(data, at)
+        elif kind in {1, 5}:
+            size = 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"no manifest: a field of type {kind}")
+        if at + size > len(data):
+            raise ValueError("no manifest: it is cut off")
+        yield number, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _inner(value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise ValueError("no manifest: a number where a message should be")  # noqa: TRY004
+    return value
+
+
+def _whole(value: int | bytes | None) -> int:
+    if isinstance(value, bytes):
+        raise ValueError("no manifest: a message where a number should be")  # noqa: TRY004
+    return value or 0

@@ -1,0 +1,198 @@
+"""Every row of long-term memory in outline, user by user: what checks compare with the journal.
+
+A search asks for one user's rows in that user's table, and refuses rows of others; so it can never show what is in the wrong
+table or under the wrong key. This reads whole tables instead, a few narrow columns of each: about 200 bytes a row of one table
+at a time, and one user's rows as objects. It is for directories that nobody else has open: rows are removed by their place.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from remora.errors import LongTermError
+
+__all__ = ["Outlines", "RowOutline", "UserRows", "home_of", "outlined"]
+
+_PREFIX = "mem_"
+_COLUMNS = ("id", "user_key", "user_id", "session_id", "agent_id", "seq", "memory_type", "created_at")
+_AT_ONCE = 1_000  # rows named in one deletion
+
+
+class RowOutline(msgspec.Struct, frozen=True, gc=False):
+    """A row without what it says.
+
+    Attributes:
+        place: where it stands in its table, until that is written to by somebody else.
+        id: its id, doubled where it is.
+        user_key: the key that it is found by.
+        user: whose it says that it is.
+        session: where it was said.
+        agent: whose memory it is.
+        seq: the message's number there.
+        memory_type: see `remora.storage.ports.MemoryRow`.
+        created_us: microseconds since the epoch.
+    """
+
+    place: int
+    id: str
+    user_key: str
+    user: str
+    session: str
+    agent: str
+    seq: int
+    memory_type: str
+    created_us: int
+
+
+class UserRows(msgspec.Struct, frozen=True):
+    """All rows of one table that are found by one key.
+
+    Attributes:
+        table: the table's name.
+        key: the key.
+        home: it is the table where rows of this key belong.
+        rows: in the order of their places.
+    """
+
+    table: str
+    key: str
+    home: bool
+    rows: Sequence[RowOutline]
+
+
+def home_of(user_key: str, shards: int) -> str:
+    """The name of the table where rows of this key belong."""
+    return f"{_PREFIX}{int(user_key[:8], 16) % shards:03d}"
+
+
+class Outlines:
+    """Long-term memory's tables, opened for looking through. Made by `outlined`.
+
+    Attributes:
+        broken: tables that cannot be read, and why.
+        rows: rows looked through so far.
+    """
+
+    def __init__(self, tables: Mapping[str, Any], broken: Mapping[str, str], shards: int) -> None:
+        self.broken = dict(broken)
+        self.rows = 0
+        self._tables = dict(tables)
+        self._shards = shards
+
+    async def count(self) -> int:
+        """Rows in all tables that can be read."""
+        total = 0
+        for name, table in list(self._tables.items()):
+            try:
+                total += await table.count_rows()
+            except (RuntimeError, ValueError, OSError) as e:
+                self._lose(name, e)
+        return total
+
+    async def users(self) -> AsyncIterator[UserRows]:
+        """Each table's rows, those of one key together; tables that cannot be read are passed over, and are in `broken`."""
+        for name in sorted(self._tables):
+            try:
+                query = self._tables[name].query().select(list(_COLUMNS)).with_row_id()
+                found = (await query.to_arrow()).sort_by("user_key")
+            except (RuntimeError, ValueError, OSError, KeyError) as e:
+                self._lose(name, e)
+                continue
+            start = 0
+            keys = found.column("user_key").to_pylist()
+            for end in range(1, len(keys) + 1):
+                if end < len(keys) and keys[end] == keys[start]:
+                    continue
+                rows = await anyio.to_thread.run_sync(_outlines, found.slice(start, end - start))
+                self.rows += len(rows)
+                yield UserRows(name, keys[start], self._is_home(name, keys[start]), rows)
+                start = end
+
+    def _is_home(self, name: str, key: str) -> bool:
+        try:
+            return home_of(key, self._shards) == name
+        except ValueError:  # no digest at all
+            return False
+
+    def unreadable(self, user_key: str) -> bool:
+        """Whether this key's own table cannot be read."""
+        return home_of(user_key, self._shards) in self.broken
+
+    async def discard(self, table: str, rows: Sequence[RowOutline]) -> int:
+        """Remove exactly these rows, one of two equal ones, say; returns how many.
+
+        Raises:
+            LongTermError: it is not known which are gone; look again.
+        """
+        gone = 0
+        for start in range(0, len(rows), _AT_ONCE):
+            places = ", ".join(str(row.place) for row in rows[start : start + _AT_ONCE])
+            try:
+                with anyio.CancelScope(shield=True):
+                    gone += (await self._tables[table].delete(f"_rowid IN ({places})")).num_deleted_rows
+            except (RuntimeError, ValueError, OSError) as e:
+                raise LongTermError(f"rows of the table {table} cannot be removed: {e}", retryable=True) from e
+        return gone
+
+    def _lose(self, name: str, error: Exception) -> None:
+        self.broken[name] = _first_line(error)
+        self._tables.pop(name, None)
+
+
+def _outlines(found: Any) -> list[RowOutline]:
+    import pyarrow as pa  # noqa: PLC0415 -- with lancedb, at first use
+
+    # As a number: a zoned timestamp would need the machine's time zone files.
+    found = found.set_column(
+        found.schema.get_field_index("created_at"), "created_at", found.column("created_at").cast(pa.int64())
+    ).sort_by("_rowid")
+    columns = [found.column(name).to_pylist() for name in ("_rowid", *_COLUMNS)]
+    return [RowOutline(*values) for values in zip(*columns, strict=True)]
+
+
+@asynccontextmanager
+async def outlined(place: Path | str, *, shards: int) -> AsyncIterator[Outlines]:
+    """Open long-term memory for looking through.
+
+    Args:
+        place: its directory, or an address that LanceDB understands.
+        shards: tables over which its users are spread.
+
+    Raises:
+        LongTermError: the directory cannot be read. A table that cannot is no error, but in `Outlines.broken`.
+    """
+    lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
+    try:
+        database = await lancedb.connect_async(str(place))
+        names = [name for name in (await database.list_tables(limit=10_000)).tables if name.startswith(_PREFIX)]
+    except (RuntimeError, ValueError, OSError) as e:
+        raise LongTermError(f"long-term memory cannot be opened: {e}", retryable=True) from e
+    tables: dict[str, Any] = {}
+    broken: dict[str, str] = {}
+    try:
+        for name in names:
+            try:
+                table = tables[name] = await database.open_table(name)
+                columns = set((await table.schema()).names)
+            except (RuntimeError, ValueError, OSError) as e:
+                broken[name] = _first_line(e)
+            else:
+                if not columns.issuperset(_COLUMNS):  # a manifest full of zeros opens as a table without columns
+                    broken[name] = f"it has the columns {sorted(columns)}"
+        yield Outlines({name: table for name, table in tables.items() if name not in broken}, broken, shards)
+    finally:
+        for table in tables.values():
+            table.close()
+        database.close()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

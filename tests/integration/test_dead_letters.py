@@ -1,0 +1,216 @@
+"""Background jobs that failed for good: seen, retried, dropped, and never taken for done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from remora import Config, Runtime, Session
+from remora.cli.main import main
+from remora.errors import InvalidInput, NoDeadLetter
+from remora.identity import row_id
+from remora.runtime.log import Job, JobBuried
+from remora.runtime.supervisor import durable
+from remora.storage.memory_store import MemoryStore
+from remora.storage.owed import owed
+from remora.storage.records import JobsStarted, SummarizeSpec, UnflushSpec
+from remora.testing import HashEmbedder
+
+pytestmark = pytest.mark.anyio
+
+CONFIG = Config.from_dict(
+    {
+        "tokens": {"counter": "heuristic"},
+        "supervisor": {"backoff_s": 0.001, "max_attempts": 2, "jitter": 0.0},
+        "long_term": {"batch_ms": 1},
+        "buffer": {"token_flush_size": 1},  # each message a batch of its own: what comes before a poisoned one is written
+    }
+)
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+class Poison:
+    """A redaction hook that cannot do some texts, until it is mended."""
+
+    def __init__(self) -> None:
+        self.words: tuple[str, ...] = ("zebra",)
+
+    def __call__(self, text: str) -> str:
+        if any(word in text for word in self.words):
+            raise ValueError("no")
+        return text
+
+
+@pytest.fixture
+def poison() -> Poison:
+    return Poison()
+
+
+@asynccontextmanager
+async def opened(directory: Path, poison: Poison, **options: Any) -> AsyncIterator[Runtime]:
+    embedder = options.pop("embedder", HashEmbedder())
+    async with Runtime(directory, config=CONFIG, embedder=embedder, redact_long_term=poison, **options) as runtime:
+        yield runtime
+
+
+async def rows(runtime: Runtime) -> list[str]:
+    return sorted(await (await runtime.long_term()).row_ids())
+
+
+def ids(chat: Session, *seqs: int) -> list[str]:
+    return sorted(row_id(chat.key, seq) for seq in seqs)
+
+
+async def poisoned(runtime: Runtime) -> Session:
+    """Messages 1 to 7 are a dead letter's, which wrote the first (the 4th is poison, and in its neighbours' windows)."""
+    chat = runtime.session("alice", "chat")
+    for first, last in ((1, 7), (8, 12)):
+        await chat.append([said("zebra" if n == 4 else f"sentence {n}") for n in range(first, last + 1)])
+        await chat.flush()
+        await chat.settle()
+    return chat
+
+
+async def test_a_dead_letter_is_retried(tmp_path: Path, poison: Poison) -> None:
+    """G7, G6: what failed for good loads all along; retried after the cause was mended, each message is there once."""
+    async with opened(tmp_path, poison) as runtime:
+        chat = await poisoned(runtime)
+        (dead,) = await runtime.dead_letters()
+        assert "RedactionFailed" in dead.error
+        assert await rows(runtime) == ids(chat, 1, *range(8, 13))
+        assert [m["content"] for m in (await chat.load()).messages][3] == "zebra"
+        assert len(await chat.history()) == 12
+        assert await runtime.retry_dead_letters() == 1
+        await runtime.settle()
+        assert [job.id for job in await runtime.dead_letters()] == [dead.id]  # not mended yet: dead again
+        poison.words = ()
+        assert await runtime.retry_dead_letters([dead.id]) == 1
+        await runtime.settle()
+        assert await runtime.dead_letters() == []
+        assert list(await runtime.journal.jobs()) == []
+        assert await rows(runtime) == ids(chat, *range(1, 13))
+        assert await runtime.retry_dead_letters() == 0
+
+
+async def test_unknown_dead_letters(tmp_path: Path, poison: Poison) -> None:
+    """G11: a wrong id is named, and nothing is changed, not even what was named beside it."""
+    async with opened(tmp_path, poison) as runtime:
+        await poisoned(runtime)
+        before = await runtime.dead_letters()
+        for verb in (runtime.retry_dead_letters, runtime.drop_dead_letters):
+            with pytest.raises(NoDeadLetter) as caught:
+                await verb([before[0].id, "flush-1-999", "nonsense"])
+            assert caught.value.ids == ("flush-1-999", "nonsense")
+        await runtime.settle()
+        assert await runtime.dead_letters() == before
+
+
+async def test_the_watermark_claims_nothing_for_a_dead_letter(tmp_path: Path, poison: Poison) -> None:
+    """G7: later messages move the mark past those of a dead letter; what is owed says so, and a rebuild goes round them."""
+    async with opened(tmp_path, poison) as runtime:
+        chat = await poisoned(runtime)
+        assert (chat.key, 12) in list(await runtime.journal.flushed())
+        assert owed(await runtime.dead_letters()) == {chat.key: [range(1, 8)]}
+    # another embedder: everything is made anew from the journal, and the dead letter must neither be claimed nor bar the way
+    async with opened(tmp_path, poison, embedder=HashEmbedder(48), reembed=True) as runtime:
+        with anyio.fail_after(30):
+            await runtime.reembedded()
+        chat = runtime.session("alice", "chat")
+        assert await rows(runtime) == ids(chat, *range(8, 13))
+        poison.words = ()
+        await runtime.retry_dead_letters()
+        await runtime.settle()
+        assert await rows(runtime) == ids(chat, *range(1, 13))
+
+
+async def test_a_dropped_flush(tmp_path: Path, poison: Poison) -> None:
+    """G6, G7: a dropped job's messages load, and are not in long-term memory, not in part, not later, not after a rebuild."""
+    async with opened(tmp_path, poison) as runtime:
+        chat = await poisoned(runtime)
+        (dead,) = await runtime.dead_letters()
+        assert row_id(chat.key, 1) in await rows(runtime), "the job was to have written something before it failed"
+        assert await runtime.drop_dead_letters([dead.id]) == 1
+        await runtime.settle()
+        assert await rows(runtime) == ids(chat, *range(8, 13))
+        assert await runtime.dead_letters() == []
+        assert len((await chat.load()).messages) == 12
+        poison.words = ()
+        await chat.append(said("sentence 13"))
+        await chat.flush()
+        await chat.settle()
+    async with opened(tmp_path, poison, embedder=HashEmbedder(48), reembed=True) as runtime:
+        await runtime.reembedded()
+        await runtime.settle()
+        assert await rows(runtime) == ids(chat, *range(8, 14))
+        assert len(await runtime.session("alice", "chat").history()) == 13
+
+
+async def test_what_cannot_be_dropped() -> None:
+    """G6, G11: a fold that messages wait for and a deletion are refused, and stay to be retried."""
+    async with Runtime.in_memory(config=CONFIG, embedder=HashEmbedder(), store=MemoryStore(64)) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append(said("hello"))
+        sid = (await chat.inspect()).sid
+        specs = {"fold": SummarizeSpec(sid, 0, 1, 1), "unflush": UnflushSpec(sid, (1,), 1)}
+        jobs = tuple(Job(name, "elsewhere", chat.key, spec) for name, spec in specs.items())
+        await durable(runtime.journal, [JobsStarted(sid, jobs)])
+        await durable(runtime.journal, [JobBuried(job.id, 6, "broken") for job in jobs])
+        for name in specs:
+            with pytest.raises(InvalidInput, match="retry it"):
+                await runtime.drop_dead_letters([name])
+        assert [job.id for job in await runtime.dead_letters()] == list(specs)
+
+
+async def test_the_command_line(tmp_path: Path, poison: Poison, capsys: pytest.CaptureFixture[str]) -> None:
+    """G7, G12: jobs are listed beside a running server, and nothing changes; retry and drop want the directory to themselves."""
+
+    def command(*words: str) -> tuple[int, str, str]:
+        try:
+            code = main(["jobs", *words, "--dir", str(tmp_path)])
+        except SystemExit as e:
+            code = int(str(e.code))
+        return (code, *capsys.readouterr())
+
+    async def run(*words: str) -> tuple[int, str, str]:
+        return await anyio.to_thread.run_sync(partial(command, *words))
+
+    async with opened(tmp_path, poison) as runtime:
+        for name in ("one", "two"):
+            chat = runtime.session("alice", name)
+            await chat.append(said(f"zebra {name}"))
+            await chat.flush()
+        await runtime.settle()
+        code, out, _ = await run()
+        assert code == 0
+        assert sum("RedactionFailed" in line and "alice / " in line for line in out.splitlines()) == 2
+        refused, _, error = await run("retry", "--all")
+        assert refused == 1
+        assert "runtime.retry_dead_letters()" in " ".join(error.split())
+    assert (await run("retry", "nonsense"))[0] == 1
+    assert (await run("drop", "flush-1-1"))[0] == 1  # nobody there to be asked
+    assert (await run("retry"))[0] == 2
+    code, out, _ = await run("--json", "--dead")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [(one["user"], one["session"], one["state"], one["lane"], one["attempts"]) for one in found] == [
+        ("alice", "one", "dead", "flush", 2),
+        ("alice", "two", "dead", "flush", 2),
+    ]
+    assert (await run("retry", found[0]["id"]))[0] == 0
+    assert (await run("drop", found[1]["id"], "--yes"))[0] == 0
+    assert (await run("--dead", "--json"))[1] == ""
+    poison.words = ()
+    async with opened(tmp_path, poison) as runtime:
+        await runtime.settle()
+        assert await rows(runtime) == ids(runtime.session("alice", "one"), 1)
+        assert [m.content for m in await runtime.session("alice", "two").history()] == ["zebra two"]

@@ -1,0 +1,60 @@
+"""A job's failure that the journal cannot take down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from remora.identity import SessionKey
+from remora.runtime.log import Job
+from remora.runtime.supervisor import Attempt, Lane, RetryPolicy, Verdict, durable
+from remora.storage.records import BlocksSpec, JobsStarted
+from remora.testing import FaultyJournal, VirtualClock
+from tests.harness import append, kernel
+
+KEY = SessionKey("alice", "chat")
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Broken:
+    """A lane that can do nothing."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+
+    async def __call__(self, attempt: Attempt) -> Verdict:
+        self.attempts += 1
+        raise ValueError("broken")
+
+
+@pytest.mark.parametrize("fault", ["refused", "lost", "kept"])
+async def test_a_burial_that_is_not_recorded(fault: Any) -> None:
+    """G7, G11: a job whose end cannot be written is not forgotten: it is tried until it is a visible dead letter."""
+    faults: list[Any] = []
+    journal, clock, broken = FaultyJournal(lambda: faults.pop(0) if faults else None), VirtualClock(), Broken()
+    job = Job("job-1", "broken", KEY, BlocksSpec(1, 1))
+    async with kernel(journal, clock=clock) as core:
+        lane = Lane("broken", broken, concurrency=1, retry=RetryPolicy(max_attempts=1, backoff_s=1, jitter=0))
+        core.supervisor.add_lane(lane)
+        async with anyio.create_task_group() as tasks:
+            await core.ask(KEY, append({"role": "user", "content": "one"}))
+            await durable(journal, [JobsStarted(1, (job,))])
+            faults.append(fault)
+            tasks.start_soon(core.supervisor._work, lane)
+            core.supervisor.submit([job])
+            await clock.advance(0.5)
+            assert core.supervisor.statistics().lanes["broken"].delayed == 1
+            await clock.advance(10)
+            await core.supervisor.settle(KEY)
+            tasks.cancel_scope.cancel()
+        assert [(one.id, one.error) for one in await journal.jobs(dead=True)] == [("job-1", "ValueError: broken")]
+        assert broken.attempts == 2
+        assert core.supervisor.statistics().lanes["broken"].buried == 1
