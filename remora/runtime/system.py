@@ -21,6 +21,7 @@ from remora.actors.block_state import BlockSet, checked
 from remora.actors.block_view import BlockView
 from remora.actors.blocks import BlockServices, BlocksLike, block_name
 from remora.actors.cleanup import FifoCleanup
+from remora.actors.hot import HotStatistics
 from remora.actors.jobs import FlushHandler, SummarizeHandler
 from remora.actors.kinds import ByKind
 from remora.actors.memories import PruneHandler, RecordHandler
@@ -101,6 +102,8 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
     schedule: dict[str, TaskStatistics]
     compression: dict[str, CompressionStatistics]
     """By the name of the strategy that made the summaries."""
+    hot: HotStatistics = HotStatistics()
+    """Users' rows in memory."""
 
 
 class _Parts(msgspec.Struct):
@@ -947,6 +950,7 @@ class Runtime(TransferVerbs):
             parts.supervisor.statistics(),
             parts.schedule.statistics(),
             {meter.name: meter.statistics() for meter in parts.meters},
+            parts.recall.hot_statistics() if parts.recall is not None else HotStatistics(),
         )
 
 
