@@ -38,7 +38,7 @@ def message(text: str) -> dict[str, str]:
 
 
 async def test_what_was_written_lands_first() -> None:
-    """G13, G3: what an expelled actor wrote is in the journal before it is gone, acknowledged or not; new messages are refused."""
+    """G13, G3: what an expelled actor wrote is in the journal before it is gone, acknowledged or not; new ones are refused."""
     journal = MemoryJournal()
     outcomes: list[Any] = []
     async with kernel(journal) as k:
