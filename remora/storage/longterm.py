@@ -531,8 +531,7 @@ class LanceStore:
     async def _discarded(self, shard: Shard, places: Sequence[int]) -> int:
         gone = 0
         for start in range(0, len(places), _DELETE_AT_ONCE):
-            among = ", ".join(map(str, places[start : start + _DELETE_AT_ONCE]))
-            gone += await shard.delete(f"_rowid IN ({among})")
+            gone += await shard.delete(self._expr.col("_rowid").isin(list(places[start : start + _DELETE_AT_ONCE])))
             self._commits += 1
         return gone
 
