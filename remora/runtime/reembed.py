@@ -261,7 +261,7 @@ class Reembedding:
         self._done = self._total = 0
         self._error: Exception | None = None
         self._moved = anyio.Event()
-        self._ended = False
+        self._ended = self._again = False
         self.over = False
         """It is complete."""
 
@@ -299,14 +299,9 @@ class Reembedding:
     async def run(self) -> None:
         """Go on from where an earlier run was cut off, to the end."""
         try:
-            actors = await self._journal.flushed()
-            self._total = sum(flushed for _, flushed in actors)
-            start = self._behind(actors, await self._journal.setting("reembed") or _BEGIN)
-            self._done = sum(flushed for _, flushed in actors[:start])
-            for first in range(start, len(actors), _AT_ONCE):
-                chunk = actors[first : first + _AT_ONCE]
-                await self._persistently(chunk)
-                await self._journal.change({"reembed": _digest(chunk[-1][0])})
+            cursor = await self._journal.setting("reembed") or _BEGIN
+            while not await self._ran(cursor):
+                cursor = _BEGIN
             await self._journal.change({"reembed": ""})
             self.over = True
             await self._complete()
@@ -317,6 +312,31 @@ class Reembedding:
         finally:
             self._ended = True
             self._tell()
+
+    @property
+    def ended(self) -> bool:
+        """It is complete, or rests."""
+        return self._ended
+
+    async def again(self) -> None:
+        """More is lacking than was known: whatever is done already, begin anew."""
+        self._again = True  # first: no note of how far it came may be written after this one
+        await to_be_made_anew(self._journal)
+
+    async def _ran(self, cursor: str) -> bool:
+        """Make anew what is behind the cursor; whether nothing came between."""
+        self._again = False
+        actors = await self._journal.flushed()
+        self._total = sum(flushed for _, flushed in actors)
+        start = self._behind(actors, cursor)
+        self._done = sum(flushed for _, flushed in actors[:start])
+        for first in range(start, len(actors), _AT_ONCE):
+            chunk = actors[first : first + _AT_ONCE]
+            await self._persistently(chunk)
+            if self._again:
+                return False
+            await self._journal.change({"reembed": _digest(chunk[-1][0])})
+        return not self._again
 
     def _behind(self, actors: Sequence[tuple[SessionKey | UserKey, int]], cursor: str) -> int:
         """The place behind the last actor that was done; if that one is no more, the beginning."""

@@ -67,7 +67,19 @@ from remora.runtime.erasure import Eraser
 from remora.runtime.handles import Session
 from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, LogStatistics
-from remora.runtime.reembed import InUse, Leftover, Place, Reembedding, ReembedProgress, RowsAnew, in_use, kept, place_of, swept
+from remora.runtime.reembed import (
+    InUse,
+    Leftover,
+    Place,
+    Reembedding,
+    ReembedProgress,
+    RowsAnew,
+    in_use,
+    kept,
+    place_of,
+    swept,
+    to_be_made_anew,
+)
 from remora.runtime.schedule import Schedule, TaskStatistics
 from remora.runtime.shared import SharedScope
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor, SupervisorStatistics
@@ -212,6 +224,7 @@ class Runtime(TransferVerbs):
             raise ConfigError("there is no long-term memory to make anew: long_term.enabled is false", key="long_term.enabled")
         self._reembed = reembed
         self._reembedding: Reembedding | None = None
+        self._anew: Callable[[], Reembedding] | None = None
         self._rows_anew: RowsAnew | None = None
         self._in_use: InUse | None = None
         self._grown: set[str] = set()
@@ -531,8 +544,9 @@ class Runtime(TransferVerbs):
             )
             supervisor.add_lane(Lane(RECORD_LANE, record, concurrency=concurrency.flush_concurrency, retry=retry))
             assert self._in_use is not None
+            self._anew = partial(self._make_reembedding, journal, directory, flush, record, retry)
             if not self._in_use.whole:
-                self._reembedding = self._make_reembedding(journal, directory, flush, record, retry)
+                self._reembedding = self._anew()
 
             async def look_at_user(key: UserKey) -> UserView:
                 view: UserView = await directory.tell(key, InspectUser(), use=False)
@@ -692,7 +706,21 @@ class Runtime(TransferVerbs):
                     store = await self._open_store(used.name, self._embedder.dimension if self._embedder else None, used.shards)
                     self._store = store
                     tasks.start_soon(store.run, name="remora.longterm.writer")
+                    if store.refill_needed:
+                        await self._refill(store, tasks)
         return self._store
+
+    async def _refill(self, store: LanceStore, tasks: anyio.abc.TaskGroup) -> None:
+        """Part of it was put aside as damaged: have it filled again from the journal, while the runtime serves."""
+        _logger.warning("long_term_refilled")
+        if self._reembedding is not None and not self._reembedding.ended:
+            await self._reembedding.again()
+        else:
+            await to_be_made_anew(self._open.journal)
+            assert self._anew is not None
+            self._reembedding = self._anew()
+            tasks.start_soon(self._reembedding.run, name="remora.reembed")
+        await store.refill_noted()
 
     @property
     def _long_term_base(self) -> Place | None:
@@ -893,9 +921,7 @@ class Runtime(TransferVerbs):
         """
         return await (await self.long_term()).statistics()
 
-    async def backup(
-        self, dest: str | Path, *, progress: Callable[[int, int], None] | None = None
-    ) -> BackupReport:  # fmt: skip
+    async def backup(self, dest: str | Path, *, progress: Callable[[int, int], None] | None = None) -> BackupReport:
         """Copy the memory directory to `dest` while it is in use (G3, G7; docs/backup.md); ``remora backup`` does the same.
 
         All messages that were acknowledged before are in it. What there is at `dest` in the end is whole, and on the disk; until
