@@ -33,7 +33,7 @@ async def test_commits_fail_on_the_way(seed: int, policy: str) -> None:
     """G3, G4, G7, G11: whatever commits fail, and however, each message is in the history and in long-term memory once."""
     rng = random.Random(seed)
     faulty = True
-    journal = FaultyJournal(lambda: rng.choice([None, None, None, "refused", "lost", "kept"]) if faulty else None)  # type: ignore[arg-type]
+    journal = FaultyJournal(lambda: rng.choice([None, None, None, "refused", "lost", "kept"]) if faulty else None)
     store = WatchedStore(Witness(None))
     models: Any = {"summarizer": WatchedSummarizer(Witness(None)), "embedder": HashEmbedder()}
     async with Runtime.in_memory(config=CONFIG, journal=journal, store=store, policy=POLICIES[policy], **models) as runtime:
