@@ -8,7 +8,6 @@ The first two mount file systems, which needs root; `possible` says whether that
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -77,33 +76,48 @@ class Fault:
         """Leave nothing behind."""
 
 
-class ReadOnly(Fault):
-    """The file system becomes read-only."""
+class _Mounted(Fault):
+    """What is mounted is taken away in the end, whatever has happened."""
 
     mounts = True
+    mounted = False
+
+    def mount(self, *options: str | Path) -> None:
+        """Mount something there."""
+        _run("mount", *options, self.place)
+        self.mounted = True
+
+    def unmount(self) -> None:
+        """Take it away, though LanceDB may just be reading a file: whoever opens one from now on sees what is below."""
+        _run("umount", "--lazy", self.place)
+        self.mounted = False
+
+    def end(self) -> None:
+        """Nothing stays mounted."""
+        if self.mounted:
+            self.unmount()
+
+
+class ReadOnly(_Mounted):
+    """The file system becomes read-only."""
 
     def inject(self) -> None:
         """Mount the directory over itself, read-only."""
-        _run("mount", "--bind", self.place, self.place)
+        self.mount("--bind", self.place)
         _run("mount", "-o", "remount,ro,bind", self.place)
 
     def restore(self) -> None:
         """Take the mount away."""
-        _run("umount", self.place)
-
-    def end(self) -> None:
-        """Whatever is mounted still."""
-        if os.path.ismount(self.place):
-            _run("umount", "-l", self.place)
+        self.unmount()
 
 
-class Full(ReadOnly):
+class Full(_Mounted):
     """The file system has no room left."""
 
     def prepare(self) -> None:
         """A small file system of its own."""
         self.place.mkdir(parents=True)
-        _run("mount", "-t", "tmpfs", "-o", f"size={_TMPFS}", "tmpfs", self.place)
+        self.mount("-t", "tmpfs", "-o", f"size={_TMPFS}", "tmpfs")
 
     def inject(self) -> None:
         """Fill it."""
