@@ -45,6 +45,7 @@ from remora.runtime.containment import contained
 from remora.runtime.directory import Directory
 from remora.runtime.gather import in_order
 from remora.runtime.supervisor import RetryPolicy
+from remora.storage.lance_files import damaged, refill_noted
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
 
 __all__ = ["InUse", "Leftover", "Place", "ReembedProgress", "Reembedding", "RowsAnew", "in_use", "place_of", "swept"]
@@ -143,6 +144,8 @@ async def in_use(
     elif isinstance(base, Path) and await _lost(journal, base / name):
         _logger.warning("long_term_lost", directory=name)
         await journal.change({"reembed": _BEGIN})
+    elif base is not None and "://" not in str(base):
+        await _refill_damaged(journal, Path(place_of(base, name)))
     return InUse(name, kept, not await journal.setting("reembed"), old)
 
 
@@ -151,6 +154,17 @@ async def _lost(journal: Journal, place: Path) -> bool:
     if await anyio.to_thread.run_sync(place.exists):
         return False
     return any(flushed for _, flushed in await journal.flushed())
+
+
+async def _refill_damaged(journal: Journal, place: Path) -> None:
+    """What of it is damaged was put aside, and is filled again."""
+    try:
+        if await anyio.to_thread.run_sync(damaged, place):
+            _logger.warning("long_term_damaged", directory=place.name)
+            await journal.change({"reembed": _BEGIN})
+            await anyio.to_thread.run_sync(refill_noted, place)
+    except OSError:
+        _logger.exception("long_term_not_looked_at")  # whoever opens it is told why it cannot be read
 
 
 async def _leftovers(journal: Journal) -> tuple[Leftover, ...]:

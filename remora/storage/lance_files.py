@@ -33,7 +33,7 @@ from remora.logs import get_logger
 from remora.storage.lance_manifest import Manifest, manifest_name, parse_manifest, version_of
 from remora.storage.ports import Finding
 
-__all__ = ["Settled", "ShardFiles", "refill_needed", "refill_noted", "remove_store", "shard_names"]
+__all__ = ["Settled", "ShardFiles", "damaged", "refill_needed", "refill_noted", "remove_store", "shard_names"]
 
 _logger = get_logger("remora.longterm")
 _TABLE, _RECORD, _QUARANTINE, _REFILL = ".lance", ".synced.json", "quarantine", "refill-needed"
@@ -108,6 +108,17 @@ def refill_needed(base: Path) -> bool:
 def refill_noted(base: Path) -> None:
     """Forget that; whoever calls has noted it."""
     (base / _REFILL).unlink(missing_ok=True)
+
+
+def damaged(base: Path) -> bool:
+    """Put right what a crash left in a store that is not open; whether something of it has to be filled again now.
+
+    Raises:
+        OSError: it can neither be read nor moved.
+    """
+    for name in shard_names(base):
+        ShardFiles(base, name, sync=True).settle()
+    return refill_needed(base)
 
 
 class ShardFiles:
