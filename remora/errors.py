@@ -5,7 +5,7 @@ what to do             exceptions
 =====================  ==========================================================================
 fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`, `InvalidExport`, `ConfigError`,
                        `NotGranted`, `RedactionFailed`, `ReentrantAsk`, `NoDeadLetter`
-retry, nothing ran     `MailboxFull`, `CommitFailed`, `SessionQuarantined`
+retry, nothing ran     `MailboxFull`, `CommitFailed`, `SessionQuarantined`, `ErasureInProgress`
 retry, *same key*      `OutcomeUnknown`
 retry, nothing doubles `RecordingFailed`
 look at the directory  `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`, `JournalDamaged`, `EmbedderChanged`,
@@ -26,6 +26,7 @@ __all__ = [
     "DirectoryLocked",
     "DirectoryUnusable",
     "EmbedderChanged",
+    "ErasureInProgress",
     "IndexOutOfRange",
     "InvalidExport",
     "InvalidId",
@@ -193,6 +194,12 @@ class SessionQuarantined(RemoraError):
     def __init__(self, text: str, *, retry_after_s: float) -> None:
         super().__init__(text)
         self.retry_after_s = retry_after_s
+
+
+class ErasureInProgress(RemoraError):
+    """The user, or something of theirs, is being forgotten; the request did not run. Ask again when that is done (G13)."""
+
+    retryable = True
 
 
 # -- retry with the same key ----------------------------------------------------------------------------------------

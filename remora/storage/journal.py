@@ -369,6 +369,7 @@ class SqliteJournal(JournalReader):
             await self._writer.execute("DELETE FROM erasures WHERE number = ?", (number,))
 
         await self._in_transaction(work)
+        await self._emptied()
 
     async def trim(self, limits: Retention, now_us: int) -> int:
         """Remove archived originals beyond the limits, and give back what room that makes."""
@@ -428,6 +429,10 @@ class SqliteJournal(JournalReader):
     async def scrub(self) -> None:
         """Write the file anew without what was deleted, and empty the write-ahead log, which may hold it."""
         await self._in_turn(self._compact)
+        await self._emptied()
+
+    async def _emptied(self) -> None:
+        """Return when the write-ahead log holds nothing, whoever reads."""
         deadline = anyio.current_time() + _SCRUB_S
         while not await self._in_turn(self._empty_wal):
             if anyio.current_time() > deadline:

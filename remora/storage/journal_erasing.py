@@ -7,10 +7,10 @@ from typing import Any
 
 import aiosqlite
 
-from remora.identity import SHARED_PREFIX, session_key, user_key
+from remora.identity import session_key, user_key
 from remora.storage.ports import Erased, Erasure
 from remora.storage.schema import SEQ_BITS
-from remora.storage.telling import ERROR_REMOVED, GRANT_FACET, SYNOPSIS_FACET, WORKING_FACET, scope_of
+from remora.storage.telling import ERROR_REMOVED, SYNOPSIS_FACET, WORKING_FACET, scope_of
 
 __all__ = ["erased_rows"]
 
@@ -44,10 +44,6 @@ async def erased_rows(writer: aiosqlite.Connection, user: str, session: str | No
             await delete("memories", "DELETE FROM memories WHERE sid = ? AND session = ?", [(own, session)])
             await writer.execute("UPDATE jobs SET error = ? WHERE sid = ? AND error != ''", (ERROR_REMOVED, own))
         found = {session: found[session]} if session in found else {}
-    else:
-        first, beyond = SHARED_PREFIX, SHARED_PREFIX[:-1] + chr(ord(SHARED_PREFIX[-1]) + 1)
-        grants = "DELETE FROM facets WHERE kind = ? AND name = ? AND sid IN (SELECT sid FROM actors WHERE user >= ? AND user < ?)"
-        await delete("facets", grants, [(GRANT_FACET, user, first, beyond)])
     sids = [(sid,) for sid in found.values()]
     await delete("messages", _MESSAGES, sids)
     for table in _BY_ACTOR:

@@ -15,7 +15,7 @@ import anyio.lowlevel
 import msgspec
 
 from remora.errors import CommitFailed
-from remora.identity import SHARED_PREFIX, SessionKey, UserKey, session_key, user_key
+from remora.identity import SessionKey, UserKey, session_key, user_key
 from remora.messages import Entry
 from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, JobRevived, LogStatistics, Write
 from remora.storage.images import actor_key
@@ -61,7 +61,7 @@ from remora.storage.records import (
     UserImage,
 )
 from remora.storage.retention import Archive, Sized, first_needed, oldest_first, removable
-from remora.storage.telling import ERROR_REMOVED, GRANT_FACET, SYNOPSIS_FACET, WORKING_FACET, scope_of
+from remora.storage.telling import ERROR_REMOVED, SYNOPSIS_FACET, WORKING_FACET, scope_of
 
 __all__ = ["MemoryJournal"]
 
@@ -408,9 +408,6 @@ class MemoryJournal:
         own = self._actors.get(self._sids.get(UserKey(user), 0))
         if session is None:
             gone = [actor for actor in self._actors.values() if actor.key.user == user]
-            for other in self._actors.values():
-                if other.key.user.startswith(SHARED_PREFIX):
-                    removed["facets"] += other.facets.pop((GRANT_FACET, user), None) is not None
         else:
             gone = [actor for actor in self._actors.values() if actor.key == SessionKey(user, session)]
             if own is not None:

@@ -241,8 +241,8 @@ class Journal(Log, Protocol):
     async def erase(self, user: str, session: str | None = None) -> Erased:
         """Delete everything of a user, or of one session, and leave a note (G13): all at once, after what was written before.
 
-        Of a user: every row of theirs, and what others granted to them. Of a session: its messages, folds, facets, jobs and
-        memories, and what of it the user's own actor holds: the synopsis, and items of working memory.
+        Of a user: every row of theirs; grants in shared scopes name agents, who are nobody's user. Of a session: its messages,
+        folds, facets, jobs and memories, and what of it the user's own actor holds: the synopsis, and items of working memory.
 
         The names are free again afterwards; numbers of actors, and so message ids and ids of jobs, are not given out again.
         Whoever holds an actor of it in memory lets go of it first: what is written for that actor later fails with
@@ -409,7 +409,8 @@ class Finding(msgspec.Struct, frozen=True):
     """Something that is not as it should be, as `verify` reports it.
 
     Attributes:
-        kind: ``journal``, ``wal``, ``missing``, ``orphan``, ``doubled``, ``foreign``, ``file`` or ``table``.
+        kind: ``journal``, ``wal``, ``missing``, ``orphan``, ``doubled``, ``foreign``, ``file``, ``table``, or
+            ``erasure``: one that is not finished.
         where: which file, table, session or row.
         detail: what is wrong with it.
         repairable: whether it can be made again from what is left.

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["ERROR_REMOVED", "GRANT_FACET", "SYNOPSIS_FACET", "WORKING_FACET", "scope_of"]
+__all__ = ["ERROR_REMOVED", "SYNOPSIS_FACET", "WORKING_FACET", "scope_of"]
 
-GRANT_FACET, SYNOPSIS_FACET, WORKING_FACET = "grant", "synopsis", "working"
+SYNOPSIS_FACET, WORKING_FACET = "synopsis", "working"
 """Kinds of facets; `remora.actors.user_state` has them all."""
 
 ERROR_REMOVED = "(removed with the session that it told of)"
