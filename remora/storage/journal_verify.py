@@ -237,7 +237,7 @@ def _notes(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
             yield _finding("erasures", f"the note {number} names nobody")
     settings = dict(database.execute("SELECT name, value FROM settings"))
     for name in ("epoch", "commits"):
-        if not str(settings.get(name, "")).isdecimal():
+        if not str(settings.get(name, "0")).isdecimal():
             yield _finding("settings", f"{name} is {settings.get(name)!r}, which is no number")
 
 
