@@ -41,9 +41,10 @@ Check = Callable[[LongTermStore], Awaitable[None]]
 
 
 @pytest.mark.parametrize("check", long_term_suite, ids=lambda check: check.__name__)
-async def test_lancedb(check: Check, tmp_path: Path) -> None:
-    """S4.19, S2.16, S2.17, S2.31, S4.17: the store in LanceDB does what a long-term store must."""
-    async with lance(tmp_path / "lance") as store:
+@pytest.mark.parametrize("place", ["directory", "address"])
+async def test_lancedb(check: Check, place: str, tmp_path: Path) -> None:
+    """S4.19, S2.16, S2.17, S2.31, S4.17, G13: LanceDB does what a store must, in a directory and where files are out of reach."""
+    async with lance(tmp_path / "lance" if place == "directory" else None) as store:
         await check(store)
 
 
