@@ -30,6 +30,7 @@ __all__ = [
     "MailboxConfig",
     "ModelConfig",
     "RecallConfig",
+    "RetentionConfig",
     "Secret",
     "SupervisorConfig",
     "SynopsisConfig",
@@ -68,6 +69,9 @@ _LOWEST: dict[str, tuple[float, bool]] = {
     "max_user_rows": (0, False),
     "weight": (0, False),
     "cache": (0, False),
+    "age_days": (0, False),
+    "session_messages": (0, False),
+    "total_mb": (0, False),
     "hot_mb": (0, False),
 }
 
@@ -140,6 +144,19 @@ class JournalConfig(_Section, frozen=True, kw_only=True):
     """power: an acknowledged message survives power loss. process: it survives kill -9. none: it lives in memory."""
     max_batch_writes: int = 8_192
     """Writes joined in one group commit."""
+
+
+class RetentionConfig(_Section, frozen=True, kw_only=True):
+    """How long originals are archived that left their session's buffer and are in long-term memory; 0 is no bound (G6)."""
+
+    age_days: float = 0.0
+    """Older ones go."""
+    session_messages: int = 0
+    """Of each session those beyond this go, the oldest first."""
+    total_mb: float = 0.0
+    """Of all sessions together those beyond this go, the oldest first."""
+    interval_s: float = 3_600.0
+    """How often the supervisor looks for such."""
 
 
 class LongTermConfig(_Section, frozen=True, kw_only=True):
@@ -268,8 +285,8 @@ class RecallConfig(_Section, frozen=True, kw_only=True):
     cache: int = 1_000
     """Recalls whose results are kept until something is written about their user (S4.39)."""
     hot_mb: int = 64
-    """Memory for the rows and vectors of the users who recalled last, which are searched there instead of in the store: some
-    2.5 kB a row. 0 asks the store each time: where other processes write to it, or where its own way of searching is wanted."""
+    """Memory for the rows and vectors of the users who recalled last, which are searched there and not in the store: 2.5 to
+    3.5 kB a row of a conversation. 0 asks the store each time: for one that other processes write to, or searches its own way."""
     hot_rows: int = 5_000
     """A user with more rows than this is always searched in the store."""
 
@@ -351,6 +368,7 @@ class Config(_Section, frozen=True, kw_only=True):
     mailbox: MailboxConfig = MailboxConfig()
     activation: ActivationConfig = ActivationConfig()
     journal: JournalConfig = JournalConfig()
+    retention: RetentionConfig = RetentionConfig()
     long_term: LongTermConfig = LongTermConfig()
     working: WorkingConfig = WorkingConfig()
     synopsis: SynopsisConfig = SynopsisConfig()

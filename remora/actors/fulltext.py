@@ -1,9 +1,9 @@
 """Full-text search of one user's rows in memory: the words of a text, and BM25 over a few thousand texts.
 
 Words are found as LanceDB's full-text index finds them (runs of letters and digits, lower case, accents folded, stop words and
-words of more than 40 letters left out, English stems), so that a user who outgrows memory is searched in the same way. What differs
-is what a word is worth: here it is rare among the user's own rows, there in the shard's. BM25's `b` is 0.5 and not 0.75, since windows
-hold two to four neighbours and differ in length for no reason of their content; docs/benchmarks.md has the figures.
+words of more than 40 letters left out, English stems), so that a user who outgrows memory is searched in the same way. What
+differs is what a word is worth: here it is rare among the user's own rows, there among the shard's. BM25's `b` is 0.5 and not
+0.75: windows differ in length for no reason of their content. docs/benchmarks.md has the figures.
 
 An index holds no text: words are told apart by 64 bits of their hash, in a sorted column.
 """
@@ -24,8 +24,10 @@ if TYPE_CHECKING:  # loaded by those who compute with it, at first use
 __all__ = ["TextIndex", "text_indices", "words"]
 
 # Vowel signs and other marks that belong to a word and are no letters: without them a word of Hindi or Thai falls to pieces.
-_MARKS = "\u0483-\u0487\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u0711\u0730-\u074a\u0900-\u0963\u0971-\u0dff\u0e31-\u0e3a" \
-    "\u0e47-\u0e4e\u0eb1-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84\u102b-\u103e\u1056-\u1059\u17b4-\u17d3\u3099\u309a"  # fmt: skip
+_MARKS = (
+    "\u0483-\u0487\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u0711\u0730-\u074a"
+    "\u0900-\u0963\u0971-\u0dff\u0e31-\u0e3a\u0e47-\u0e4e\u0eb1-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84\u102b-\u103e\u1056-\u1059\u17b4-\u17d3\u3099\u309a"
+)
 _WORD = re.compile(rf"(?:[^\W_]+|[{_MARKS}]+)+")
 _ASCII_WORD = re.compile("[a-z0-9]+")  # twice as fast
 _ACCENTS = re.compile("[\u0300-\u036f]+")
@@ -34,13 +36,15 @@ _LONGEST = 40  # letters of a word; what is longer is an address or a number
 _MOST_WORDS = 200  # of a query: a document as a query would look at every row for each of its words
 _SATURATION, _LENGTH = 1.2, 0.5  # BM25's k1 and b
 # Snowball's English list.
-_STOP_WORDS = frozenset(
-    "i me my myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers herself it its itself "
-    "they them their theirs themselves what which who whom this that these those am is are was were be been being have has had having "
-    "do does did doing would should could ought a an the and but if or because as until while of at by for with about against between "
-    "into through during before after above below to from up down in out on off over under again further then once here there when "
-    "where why how all any both each few more most other some such no nor not only own same so than too very".split()
+_STOP_TEXT = (
+    "i me my myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers herself it "
+    "its itself they them their theirs themselves what which who whom this that these those am is are was were be been "
+    "being have has had having do does did doing would should could ought a an the and but if or because as until while of "
+    "at by for with about against between into through during before after above below to from up down in out on off over "
+    "under again further then once here there when where why how all any both each few more most other some such no nor not "
+    "only own same so than too very"
 )
+_STOP_WORDS = frozenset(_STOP_TEXT.split())
 
 
 def words(text: str) -> list[str]:
@@ -70,95 +74,126 @@ class TextIndex:
 
     Args:
         keys: hashes of the words, sorted; shape (words,).
-        starts: where each word's postings begin, and where the last one's end; shape (words + 1,).
-        places: of texts that hold the word, ascending within a word; shape (postings,).
-        worth: what the word adds to each one's score; shape (postings,).
-        size: number of texts.
+        words: of each posting, as a place in `keys`; ascending; shape (postings,).
+        places: of the text that holds the word; ascending within a word; shape (postings,).
+        times: how often it does; shape (postings,).
+        lengths: of the texts in words; shape (texts,).
     """
 
     def __init__(
         self,
         keys: npt.NDArray[np.int64],
-        starts: npt.NDArray[np.int32],
-        places: npt.NDArray[np.int32],
-        worth: npt.NDArray[np.float32],
-        size: int,
+        words: npt.NDArray[np.int64],
+        places: npt.NDArray[np.int64],
+        times: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64],
     ) -> None:
-        self._keys = keys
-        self._starts = starts
-        self._places = places
-        self._worth = worth
-        self._size = size
+        import numpy as np  # noqa: PLC0415
+
+        size = len(lengths)
+        held_by = np.bincount(words, minlength=len(keys))
+        rarity = np.log(1 + (size - held_by + 0.5) / (held_by + 0.5))
+        norm = _SATURATION * (1 - _LENGTH + _LENGTH * lengths / max(lengths.mean() if size else 0.0, 1.0))
+        worth = rarity[words] * times * (_SATURATION + 1) / (times + norm[places])
+        self.keys = keys
+        self.lengths = lengths.astype(np.int32)
+        self._starts = np.concatenate([[0], np.cumsum(held_by)]).astype(np.int32)
+        self._places = places.astype(np.int32)
+        self._times = np.minimum(times, np.iinfo(np.uint16).max).astype(np.uint16)
+        self._worth = worth.astype(np.float32)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the columns."""
-        return self._keys.nbytes + self._starts.nbytes + self._places.nbytes + self._worth.nbytes
+        columns = (self.keys, self.lengths, self._starts, self._places, self._times, self._worth)
+        return sum(column.nbytes for column in columns)
 
-    def scores(self, query: Iterable[str]) -> npt.NDArray[np.float64]:
-        """Every text's score for a query of these stems, each of which counts once; 0 where none matches; shape (size,)."""
+    def postings(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
+        """Words, as places in `keys`, places of texts, and times."""
         import numpy as np  # noqa: PLC0415
 
-        scores = np.zeros(self._size)
+        return np.repeat(np.arange(len(self.keys)), np.diff(self._starts)), self._places, self._times
+
+    def scores(self, query: Iterable[str]) -> npt.NDArray[np.float64]:
+        """Every text's score for a query of these stems, each of which counts once; 0 where none matches; shape (texts,)."""
+        import numpy as np  # noqa: PLC0415
+
+        scores = np.zeros(len(self.lengths))
         wanted = np.fromiter({hash(word): None for word in query}, np.int64)[:_MOST_WORDS]
-        if not len(self._keys) or not len(wanted):
+        if not len(self.keys) or not len(wanted):
             return scores
-        found = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
-        for number in found[self._keys[found] == wanted].tolist():
+        found = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        for number in found[self.keys[found] == wanted].tolist():
             mine = slice(self._starts[number], self._starts[number + 1])
             scores[self._places[mine]] += self._worth[mine]
         return scores
 
 
-def text_indices(columns: Sequence[Sequence[str]]) -> list[TextIndex]:
-    """An index for each column of texts. Takes 10 µs a row of a conversation: in a thread, where there are many.
+def text_indices(
+    columns: Sequence[Sequence[str]], earlier: Sequence[TextIndex] = (), kept: npt.NDArray[np.int64] | None = None
+) -> list[TextIndex]:
+    """An index for each column of texts. Takes 20 µs a row of a conversation that is new: in a thread, where there are many.
 
     Args:
         columns: texts; they may repeat one another line by line, as windows do their turns, for little more time.
+        earlier: indices of these columns as they were.
+        kept: for each row its place in `earlier`, where it has stood in the same words, or -1; shape (rows,).
     """
     import numpy as np  # noqa: PLC0415
 
+    size = len(columns[0])
+    if kept is None:
+        kept = np.full(size, -1)
+    new, old = np.flatnonzero(kept < 0), np.flatnonzero(kept >= 0)
     numbers = _Numbers()
     lines: dict[str, array[int]] = {}
+    read = [_read([column[place] for place in new.tolist()], numbers, lines) for column in columns]
+    hashes = np.fromiter(map(hash, numbers.stems), np.int64, len(numbers.stems))
+    keys = np.unique(np.concatenate([hashes, *(index.keys for index in earlier[:1])]))
+    known = np.searchsorted(keys, hashes)
+    parts = []
+    used = np.zeros(len(keys), np.bool_)
+    for number, (found, new_lengths) in enumerate(read):
+        lengths = np.zeros(size, np.int64)
+        lengths[new] = new_lengths
+        pairs = np.sort(known[found] * size + np.repeat(new, new_lengths))
+        first = np.flatnonzero(np.diff(pairs, prepend=-1))
+        pairs, times = pairs[first], np.diff(first, append=len(pairs))
+        if len(old):
+            before = earlier[number]
+            lengths[old] = before.lengths[kept[old]]
+            now = np.full(len(before.lengths), -1)
+            now[kept[old]] = old
+            word, place, often = before.postings()
+            stays = now[place] >= 0
+            moved = np.searchsorted(keys, before.keys)[word[stays]] * size + now[place[stays]]
+            pairs, times = np.concatenate([moved, pairs]), np.concatenate([often[stays], times])
+            order = np.argsort(pairs, kind="stable")  # mostly in order already
+            pairs, times = pairs[order], times[order]
+        words, places = np.divmod(pairs, max(size, 1))
+        used[words] = True
+        parts.append((words, places, times, lengths))
+    keys, renumbered = keys[used], np.cumsum(used) - 1  # words that went with their rows are gone
+    return [TextIndex(keys, renumbered[words], places, times, lengths) for words, places, times, lengths in parts]
 
-    def read(column: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The column's words as numbers, and how many each text has."""
-        found = array("q")
-        lengths = np.empty(len(column), np.int64)
-        for place, text in enumerate(column):
-            before = len(found)
-            for line in text.split("\n"):
-                mine = lines.get(line)
-                if mine is None:
-                    mine = lines[line] = array("q", [number for word in _split(line) if (number := numbers[word]) >= 0])
-                found += mine
-            lengths[place] = len(found) - before
-        return np.array(found, np.int64), lengths
 
-    texts = [read(column) for column in columns]
-    keys = np.fromiter(map(hash, numbers.stems), np.int64, len(numbers.stems))
-    order = np.argsort(keys)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    keys = keys[order]
-    return [_index(keys, rank[found], lengths) for found, lengths in texts]
-
-
-def _index(keys: npt.NDArray[np.int64], found: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> TextIndex:
-    """The index of texts whose words are given as places in `keys`, one text behind the other."""
+def _read(
+    texts: Sequence[str], numbers: _Numbers, lines: dict[str, array[int]]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The words of texts by number, one text behind the other, and how many each has."""
     import numpy as np  # noqa: PLC0415
 
-    size = len(lengths)
-    pairs = np.sort(found * size + np.repeat(np.arange(size), lengths))
-    new = np.flatnonzero(np.diff(pairs, prepend=-1))
-    times = np.diff(new, append=len(pairs)).astype(np.float64)
-    word, place = np.divmod(pairs[new], max(size, 1))
-    held_by = np.bincount(word, minlength=len(keys))
-    rarity = np.log(1 + (size - held_by + 0.5) / (held_by + 0.5))
-    norm = _SATURATION * (1 - _LENGTH + _LENGTH * lengths / max(lengths.mean() if size else 0.0, 1.0))
-    worth = rarity[word] * times * (_SATURATION + 1) / (times + norm[place])
-    starts = np.concatenate([[0], np.cumsum(held_by)])
-    return TextIndex(keys, starts.astype(np.int32), place.astype(np.int32), worth.astype(np.float32), size)
+    found = array("q")
+    lengths = np.empty(len(texts), np.int64)
+    for place, text in enumerate(texts):
+        before = len(found)
+        for line in text.split("\n"):
+            mine = lines.get(line)
+            if mine is None:
+                mine = lines[line] = array("q", [number for word in _split(line) if (number := numbers[word]) >= 0])
+            found += mine
+        lengths[place] = len(found) - before
+    return np.array(found, np.int64), lengths
 
 
 def _split(text: str) -> list[str]:

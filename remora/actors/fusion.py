@@ -87,7 +87,7 @@ class Ranking(msgspec.Struct, frozen=True):
         columns = [(name, part[here].tolist()) for name, part in self.parts.items()]
         return [
             # a NaN is not itself
-            (place, score, {name: part[i] for name, part in columns if part[i] == part[i]})  # noqa: PLR0124
+            (place, score, {name: part[i] for name, part in columns if part[i] == part[i]})
             for i, (place, score) in enumerate(zip(self.places[here].tolist(), self.scores[here].tolist(), strict=True))
         ]
 
@@ -116,9 +116,7 @@ class Traits:
         # An assistant's answer says little about its user.
         self.may_answer = np.fromiter((bool(row.speaker) or row.role == "user" for row in rows), np.bool_, count)
         self.speakers: dict[str, int] = {}
-        self.speaker = np.fromiter(
-            (self.speakers.setdefault(row.speaker, len(self.speakers)) for row in rows), np.int32, count
-        )
+        self.speaker = np.fromiter((self.speakers.setdefault(row.speaker, len(self.speakers)) for row in rows), np.int32, count)
 
     @property
     def nbytes(self) -> int:
@@ -159,9 +157,7 @@ def fuse(candidates: Sequence[Candidate], config: RecallConfig, query: str = "",
     return [Ranked(rows[place], score, parts) for place, score, parts in ranking.best(len(rows))]
 
 
-def rank(
-    traits: Traits, lists: Mapping[str, Found], config: RecallConfig, query: str = "", *, gain: float = 1.0
-) -> Ranking:
+def rank(traits: Traits, lists: Mapping[str, Found], config: RecallConfig, query: str = "", *, gain: float = 1.0) -> Ranking:
     """Rank what the lists ``turn``, ``window`` and ``vector`` found; see `fuse`.
 
     Args:

@@ -95,6 +95,7 @@ class Recall:
         config: weights, depths, and how much is kept.
         importance_weight: how much importance moves the rank: the most important gains this share, the least loses as
             much, and 0.5 moves nothing (S2.20).
+        admit: raises for a user of whom nothing is to be shown, because they are being forgotten.
     """
 
     def __init__(
@@ -104,8 +105,10 @@ class Recall:
         config: RecallConfig,
         *,
         importance_weight: float = 0.0,
+        admit: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store = store
+        self._admit = admit
         self._embedder = embedder
         self._config = config
         self._gain = 1.0 + importance_weight
@@ -134,7 +137,9 @@ class Recall:
         Raises:
             LongTermError: the store failed.
             ModelError: the embedder failed.
+            ErasureInProgress: the user is being forgotten.
         """
+        self._admit(user)
         query = sound_text(query)
         cache = self._cache if len(query) <= _LONGEST_KEPT else None
         key = (query, k, scope)
@@ -143,7 +148,8 @@ class Recall:
             if held is not None and (best := held.best(k, without)) is not None:
                 return best
             version = cache.version(user)
-        found = _gathered(await self._search(user, query, scope), k, without)
+        ranked, spare = await self._search(user, query, scope)
+        found = _gathered(ranked, k, without, spare if cache is not None else 0)
         if cache is not None:
             kept = found.memories[: k + _SPARE]
             if sum(len(one.text) for one in kept) <= _MOST_KEPT:
@@ -156,6 +162,7 @@ class Recall:
         Raises:
             LongTermError: the store failed.
         """
+        self._admit(user)
         rows = await (await self._store()).rows(user, scope)
         return [_memory(row, 0.0, {}) for row in rows if row.memory_type != BLOCK_TYPE]
 
@@ -165,6 +172,7 @@ class Recall:
         Raises:
             LongTermError: the store failed.
         """
+        self._admit(user)
         return await (await self._store()).embedded_rows(user, scope)
 
     def written(self, user: str) -> None:
@@ -192,7 +200,8 @@ class Recall:
         """What is in memory, and what that saved; zeros where it is switched off."""
         return self._hot.statistics() if self._hot is not None else HotStatistics()
 
-    async def _search(self, user: str, query: str, scope: Scope) -> Iterable[Ranked]:
+    async def _search(self, user: str, query: str, scope: Scope) -> tuple[Iterable[Ranked], int]:
+        """What matches, best first, and how many it is worth to hold beyond those asked for."""
         store = await self._store()
         vector = None
         if self._embedder is not None and query.strip():
@@ -201,18 +210,18 @@ class Recall:
                 vector = None
         hot = await self._hot.of(user) if self._hot is not None else None
         if hot is not None:
-            return await hot.ranked(query, vector, scope, self._config, gain=self._gain)
+            return await hot.ranked(query, vector, scope, self._config, gain=self._gain), 0
         found = await store.search(user, query, vector, depth=self._config.depth, scope=scope)
         candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]
-        return fuse(candidates, self._config, query, gain=self._gain)
+        return fuse(candidates, self._config, query, gain=self._gain), _SPARE
 
 
-def _gathered(ranked: Iterable[Ranked], k: int, without: Collection[tuple[str, int]]) -> _Found:
-    """The best of them, as many as hold `k` that are wanted and some to spare."""
+def _gathered(ranked: Iterable[Ranked], k: int, without: Collection[tuple[str, int]], spare: int) -> _Found:
+    """The best of them, as many as hold `k` that are wanted and `spare` others."""
     memories: list[Memory] = []
     wanted = 0
     for memory in _once(_memory(one.row, one.score, one.parts) for one in ranked):
-        if wanted >= k and len(memories) >= k + _SPARE:
+        if wanted >= k and len(memories) >= k + spare:
             return _Found(tuple(memories), whole=False)
         memories.append(memory)
         wanted += (memory.session, memory.seq) not in without

@@ -33,7 +33,7 @@ from remora.logs import get_logger
 from remora.storage.lance_manifest import Manifest, manifest_name, parse_manifest, version_of
 from remora.storage.ports import Finding
 
-__all__ = ["Settled", "ShardFiles", "damaged", "refill_needed", "refill_noted", "remove_store", "shard_names"]
+__all__ = ["Certain", "Settled", "ShardFiles", "refill_needed", "refill_noted", "remove_store", "shard_names"]
 
 _logger = get_logger("remora.longterm")
 _TABLE, _RECORD, _QUARANTINE, _REFILL = ".lance", ".synced.json", "quarantine", "refill-needed"
@@ -78,6 +78,20 @@ class Settled(msgspec.Struct, frozen=True):
     indices: tuple[str, ...] = ()
 
 
+class Certain(msgspec.Struct, frozen=True):
+    """What a copy of a table has to hold.
+
+    Attributes:
+        files: paths from the store's directory, of data, deletions, indices and the manifest.
+        name: of the record.
+        record: its bytes; empty if there is none.
+    """
+
+    files: tuple[str, ...]
+    name: str
+    record: bytes
+
+
 _decode_record = msgspec.json.Decoder(SyncRecord).decode
 
 
@@ -108,17 +122,6 @@ def refill_needed(base: Path) -> bool:
 def refill_noted(base: Path) -> None:
     """Forget that; whoever calls has noted it."""
     (base / _REFILL).unlink(missing_ok=True)
-
-
-def damaged(base: Path) -> bool:
-    """Put right what a crash left in a store that is not open; whether something of it has to be filled again now.
-
-    Raises:
-        OSError: it can neither be read nor moved.
-    """
-    for name in shard_names(base):
-        ShardFiles(base, name, sync=True).settle()
-    return refill_needed(base)
 
 
 class ShardFiles:
@@ -344,6 +347,49 @@ class ShardFiles:
         except OSError as e:
             return f"cannot be read: {e.strerror}"
         return f"has {found} bytes instead of {size}" if size is not None and found != size else ""
+
+    def examine(self) -> list[Finding]:
+        """What `settle` would put aside or make again because it is damaged; nothing changes."""
+        record = self._read_record()
+        if not self.directory.is_dir():
+            missing = Finding("table", str(self.directory), "it is missing", repairable=True)
+            return [] if record is None else [missing]
+        if record is not None:
+            return [
+                Finding("file", str(self.directory / path), problem, repairable=True)
+                for path, problem in self._problems(record, deep=False)
+            ]
+        try:
+            manifest = self._manifest(self._versions()[0])
+        except (OSError, ValueError, IndexError) as e:
+            return [Finding("table", str(self.directory), f"its newest version cannot be read: {e}", repairable=True)]
+        return [
+            Finding("file", str(self.directory / path), problem, repairable=True)
+            for path, size in manifest.files.items()
+            if (problem := self._problem(path, size))
+        ]
+
+    def damaged_indices(self) -> tuple[str, ...] | None:
+        """Names of indices of which a byte is not as it was recorded; None where something else is damaged as well."""
+        if self._record is None:
+            return ()
+        problems = dict(self._problems(self._record, deep=True))
+        try:
+            return _indices_of(self._manifest(self._record.version), problems)
+        except (OSError, ValueError):
+            return None
+
+    def certain(self) -> Certain:
+        """What the version that is on disk for certain consists of; somebody else may be writing newer ones.
+
+        Raises:
+            OSError, ValueError: there is none that can be read, or it has just been replaced: look again.
+        """
+        name = self._record_path.name
+        record = self._record_path.read_bytes() if self._record_path.exists() else b""
+        manifest = self._manifest(_decode_record(record).version if record else self._versions()[0])
+        paths = (*manifest.files, f"_versions/{manifest_name(manifest.version)}")
+        return Certain(tuple(f"{self.directory.name}/{path}" for path in paths), name, record)
 
     def traces(self, needles: Sequence[bytes]) -> list[str]:
         """Files of the table, aside or in use, in which one of these stands."""

@@ -2,7 +2,7 @@
 
 A search asks for one user's rows in that user's table, and refuses rows of others; so it can never show what is in the wrong
 table or under the wrong key. This reads whole tables instead, a few narrow columns of each: about 200 bytes a row of one table
-at a time, and one user's rows as objects. It is for directories that nobody else has open: rows are removed by their place.
+at a time, and one user's rows as objects. It is for directories that nobody else has open: rows are known by their places.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ import anyio.to_thread
 import msgspec
 
 from remora.errors import LongTermError
-from remora.storage.lance_files import ShardFiles
 
 __all__ = ["Outlines", "RowOutline", "UserRows", "home_of", "outlined"]
 
 _PREFIX = "mem_"
 _COLUMNS = ("id", "user_key", "user_id", "session_id", "agent_id", "seq", "memory_type", "created_at")
-_AT_ONCE = 1_000  # rows named in one deletion
 
 
 class RowOutline(msgspec.Struct, frozen=True, gc=False):
@@ -82,12 +80,11 @@ class Outlines:
         rows: rows looked through so far.
     """
 
-    def __init__(self, tables: Mapping[str, Any], broken: Mapping[str, str], shards: int, base: Path | None) -> None:
+    def __init__(self, tables: Mapping[str, Any], broken: Mapping[str, str], shards: int) -> None:
         self.broken = dict(broken)
         self.rows = 0
         self._tables = dict(tables)
         self._shards = shards
-        self._base = base
 
     async def count(self) -> int:
         """Rows in all tables that can be read."""
@@ -128,25 +125,6 @@ class Outlines:
         """Whether this key's own table cannot be read."""
         return home_of(user_key, self._shards) in self.broken
 
-    async def discard(self, table: str, rows: Sequence[RowOutline]) -> int:
-        """Remove exactly these rows, one of two equal ones, say; returns how many.
-
-        Raises:
-            LongTermError: it is not known which are gone; look again.
-        """
-        gone = 0
-        for start in range(0, len(rows), _AT_ONCE):
-            places = ", ".join(str(row.place) for row in rows[start : start + _AT_ONCE])
-            try:
-                with anyio.CancelScope(shield=True):
-                    gone += (await self._tables[table].delete(f"_rowid IN ({places})")).num_deleted_rows
-                    if self._base is not None:  # else the next opening takes it for a write that was cut off
-                        files = ShardFiles(self._base, table, sync=True)
-                        await anyio.to_thread.run_sync(files.adopt, await self._tables[table].version())
-            except (RuntimeError, ValueError, OSError) as e:
-                raise LongTermError(f"rows of the table {table} cannot be removed: {e}", retryable=True) from e
-        return gone
-
     def _lose(self, name: str, error: Exception) -> None:
         self.broken[name] = _first_line(error)
         self._tables.pop(name, None)
@@ -164,12 +142,13 @@ def _outlines(found: Any) -> list[RowOutline]:
 
 
 @asynccontextmanager
-async def outlined(place: Path | str, *, shards: int) -> AsyncIterator[Outlines]:
+async def outlined(place: Path | str, *, shards: int, lost: Mapping[str, str] | None = None) -> AsyncIterator[Outlines]:
     """Open long-term memory for looking through.
 
     Args:
         place: its directory, or an address that LanceDB understands.
         shards: tables over which its users are spread.
+        lost: tables that are not there, and why: they are taken for broken.
 
     Raises:
         LongTermError: the directory cannot be read. A table that cannot is no error, but in `Outlines.broken`.
@@ -181,7 +160,7 @@ async def outlined(place: Path | str, *, shards: int) -> AsyncIterator[Outlines]
     except (RuntimeError, ValueError, OSError) as e:
         raise LongTermError(f"long-term memory cannot be opened: {e}", retryable=True) from e
     tables: dict[str, Any] = {}
-    broken: dict[str, str] = {}
+    broken = dict(lost or {})
     try:
         for name in names:
             try:
@@ -192,8 +171,7 @@ async def outlined(place: Path | str, *, shards: int) -> AsyncIterator[Outlines]
             else:
                 if not columns.issuperset(_COLUMNS):  # a manifest full of zeros opens as a table without columns
                     broken[name] = f"it has the columns {sorted(columns)}"
-        whole = {name: table for name, table in tables.items() if name not in broken}
-        yield Outlines(whole, broken, shards, None if "://" in str(place) else Path(place))
+        yield Outlines({name: table for name, table in tables.items() if name not in broken}, broken, shards)
     finally:
         for table in tables.values():
             table.close()

@@ -172,5 +172,8 @@ async def test_what_was_said_and_recorded_is_found_once(runtime: Runtime) -> Non
     await alice.remember("My cat's birthday is in May")
     await runtime.settle()
     found = await alice.recall("birthday", k=9)
-    assert sorted((memory.type, memory.session) for memory in found) == [("fact", ""), ("message", "one"), ("message", "two")]
+    assert {memory.text for memory in found} == {"My birthday is March 15", "My cat's birthday is in May"}
+    # Whichever ranks higher: as it was said, twice, or as it was recorded.
+    places = sorted((memory.type, memory.session) for memory in found if memory.text == "My birthday is March 15")
+    assert places in ([("context", "")], [("message", "one"), ("message", "two")])
     assert [memory.type for memory in await alice.recall("birthday", types="context")] == ["context"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -129,6 +130,71 @@ async def test_cancelled_call() -> None:
     inner.gate = None
     assert cache.statistics().size == 0
     assert np.array_equal(await cache.embed(["a"]), await embed_texts(HashEmbedder(8), ["a"]))
+
+
+async def test_a_text_that_is_being_embedded_is_waited_for() -> None:
+    """S2.05: texts that are asked for at once go to the embedder once; the other texts of a call do not wait for them."""
+    inner = RecordingEmbedder()
+    cache = CachingEmbedder(inner)
+    gate = inner.gate = anyio.Event()
+    answers: dict[str, npt.NDArray[np.float32]] = {}
+
+    async def ask(*texts: str) -> None:
+        answers[" ".join(texts)] = await cache.embed(texts)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask, "a", "b")
+        await anyio.wait_all_tasks_blocked()
+        for texts in (["b"], ["c", "a"], ["a", "b"]):
+            group.start_soon(ask, *texts)
+        await anyio.wait_all_tasks_blocked()
+        assert inner.calls == [["a", "b"], ["c"]]
+        gate.set()
+    assert inner.calls == [["a", "b"], ["c"]]
+    for asked, vectors in answers.items():
+        assert np.array_equal(vectors, await embed_texts(HashEmbedder(8), asked.split()))
+    assert cache.statistics() == EmbeddingCacheStatistics(hits=4, misses=3, evictions=0, size=3)
+    answers["b"][:] = 7
+    assert np.array_equal(await cache.embed(["b"]), await embed_texts(HashEmbedder(8), ["b"]))
+
+
+class FirstFails(RecordingEmbedder):
+    """Fails the first call, once the gate opens."""
+
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        first = not self.calls
+        vectors = await super().embed(texts)
+        if first:
+            raise ModelUnavailable("down")
+        return vectors
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_who_waits_for_a_call_that_fails(cancelled: bool) -> None:
+    """S2.05, G11: when the call that one waits for fails or is cancelled, one's own call is made."""
+    inner = FirstFails()
+    cache = CachingEmbedder(inner)
+    gate = inner.gate = anyio.Event()
+    answers = []
+    scope = anyio.CancelScope()
+
+    async def first() -> None:
+        with scope, contextlib.suppress(ModelUnavailable):
+            await cache.embed(["a"])
+
+    async def second() -> None:
+        answers.append(await cache.embed(["a", "b", "a"]))
+
+    async with anyio.create_task_group() as group:
+        for task in (first, second):
+            group.start_soon(task)
+            await anyio.wait_all_tasks_blocked()
+        if cancelled:
+            scope.cancel()
+            await anyio.wait_all_tasks_blocked()
+        gate.set()
+    assert inner.calls == [["a"], ["b"], ["a"]]
+    assert np.array_equal(answers[0], await embed_texts(HashEmbedder(8), ["a", "b", "a"]))
 
 
 async def test_it_needs_room() -> None:

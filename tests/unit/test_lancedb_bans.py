@@ -100,7 +100,7 @@ def _nothing(node: ast.AST) -> bool:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.name))
 def test_nothing_banned_is_done(path: Path) -> None:
-    """G6, G7, G13, S2.18: no filter from text, no merge side by side, fast_search, tag, LSM, list of dicts, no file taken."""
+    """G7, G13, S2.18: no filter from text, merge side by side, fast_search, tags, LSM, list of dicts, cleaning under readers."""
     assert violations(path.read_text(), path.name) == []
 
 
