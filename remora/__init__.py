@@ -16,6 +16,7 @@ from remora.actors.sources import Source
 from remora.actors.user_protocol import Synopsis
 from remora.config import Config
 from remora.messages import Message, Receipt
+from remora.runtime.erasure import ErasureReceipt
 from remora.runtime.handles import Session
 from remora.runtime.long_term_handle import Agent
 from remora.runtime.shared import SharedMember, SharedScope
@@ -28,6 +29,7 @@ __all__ = [
     "BufferPreset",
     "Config",
     "Context",
+    "ErasureReceipt",
     "Memory",
     "Message",
     "Receipt",

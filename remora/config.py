@@ -30,6 +30,7 @@ __all__ = [
     "MailboxConfig",
     "ModelConfig",
     "RecallConfig",
+    "RetentionConfig",
     "Secret",
     "SupervisorConfig",
     "SynopsisConfig",
@@ -68,6 +69,9 @@ _LOWEST: dict[str, tuple[float, bool]] = {
     "max_user_rows": (0, False),
     "weight": (0, False),
     "cache": (0, False),
+    "age_days": (0, False),
+    "session_messages": (0, False),
+    "total_mb": (0, False),
     "hot_mb": (0, False),
 }
 
@@ -140,6 +144,19 @@ class JournalConfig(_Section, frozen=True, kw_only=True):
     """power: an acknowledged message survives power loss. process: it survives kill -9. none: it lives in memory."""
     max_batch_writes: int = 8_192
     """Writes joined in one group commit."""
+
+
+class RetentionConfig(_Section, frozen=True, kw_only=True):
+    """How long originals are archived that left their session's buffer and are in long-term memory; 0 is no bound (G6)."""
+
+    age_days: float = 0.0
+    """Older ones go."""
+    session_messages: int = 0
+    """Of each session those beyond this go, the oldest first."""
+    total_mb: float = 0.0
+    """Of all sessions together those beyond this go, the oldest first."""
+    interval_s: float = 3_600.0
+    """How often the supervisor looks for such."""
 
 
 class LongTermConfig(_Section, frozen=True, kw_only=True):
@@ -351,6 +368,7 @@ class Config(_Section, frozen=True, kw_only=True):
     mailbox: MailboxConfig = MailboxConfig()
     activation: ActivationConfig = ActivationConfig()
     journal: JournalConfig = JournalConfig()
+    retention: RetentionConfig = RetentionConfig()
     long_term: LongTermConfig = LongTermConfig()
     working: WorkingConfig = WorkingConfig()
     synopsis: SynopsisConfig = SynopsisConfig()

@@ -5,10 +5,11 @@ what to do             exceptions
 =====================  ==========================================================================
 fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`, `InvalidExport`, `ConfigError`,
                        `NotGranted`, `RedactionFailed`, `ReentrantAsk`, `NoDeadLetter`
-retry, nothing ran     `MailboxFull`, `CommitFailed`, `SessionQuarantined`
+retry, nothing ran     `MailboxFull`, `CommitFailed`, `SessionQuarantined`, `ErasureInProgress`
 retry, *same key*      `OutcomeUnknown`
 retry, nothing doubles `RecordingFailed`
-look at the directory  `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`, `JournalDamaged`, `EmbedderChanged`
+look at the directory  `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`, `JournalDamaged`, `EmbedderChanged`,
+                       `OwnershipLost`
 wait for a service     `ModelUnavailable`, `ModelTimeout`, `ModelAnswerInvalid`, `LongTermError`
 open another runtime   `RuntimeClosed`
 =====================  ==========================================================================
@@ -25,6 +26,7 @@ __all__ = [
     "DirectoryLocked",
     "DirectoryUnusable",
     "EmbedderChanged",
+    "ErasureInProgress",
     "IndexOutOfRange",
     "InvalidExport",
     "InvalidId",
@@ -41,6 +43,7 @@ __all__ = [
     "NoDeadLetter",
     "NotGranted",
     "OutcomeUnknown",
+    "OwnershipLost",
     "RecordingFailed",
     "RedactionFailed",
     "ReentrantAsk",
@@ -193,6 +196,12 @@ class SessionQuarantined(RemoraError):
         self.retry_after_s = retry_after_s
 
 
+class ErasureInProgress(RemoraError):
+    """The user, or something of theirs, is being forgotten; the request did not run. Ask again when that is done (G13)."""
+
+    retryable = True
+
+
 # -- retry with the same key ----------------------------------------------------------------------------------------
 
 
@@ -220,6 +229,15 @@ class StorageError(RemoraError, RuntimeError):
     """
 
     retryable = True
+
+
+class OwnershipLost(CommitFailed, StorageError):
+    """Another process has taken the journal over, and this one may write to it no longer (G12): provably nothing of it is stored.
+
+    Everything that is written from then on fails with it. Close the runtime; open another once the other owner is gone.
+    """
+
+    retryable = False
 
 
 class RecordingFailed(StorageError):

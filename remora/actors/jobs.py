@@ -25,7 +25,7 @@ from remora.models.ports import Embedder, Line, Summarizer, embed_texts
 from remora.runtime.locks import KeyedLocks, SharedLocks
 from remora.runtime.supervisor import Attempt, Verdict
 from remora.storage.owed import owed
-from remora.storage.ports import Journal, LongTermStore, MemoryRow, Vector
+from remora.storage.ports import NEIGHBOURS, Journal, LongTermStore, MemoryRow, Vector
 from remora.storage.records import (
     ENTRY_FACET,
     DiscardSpec,
@@ -45,7 +45,6 @@ __all__ = [
 _logger = get_logger("remora.jobs")
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 _ENTRIES_AT_ONCE = 64
-_NEIGHBOURS = 2  # messages either side that a row's window holds
 
 
 class SummarizeHandler:
@@ -262,7 +261,7 @@ class FlushHandler:
             doubtful: some may be there already.
             among: these alone.
         """
-        entries = await self._journal.read(key, first - _NEIGHBOURS, through + _NEIGHBOURS)
+        entries = await self._journal.read(key, first - NEIGHBOURS, through + NEIGHBOURS)
         rows = memory_rows(key, entries, first, through, self._counter, window_chars=self._window_chars)
         if rows and (doubtful or first == 1):  # of a session that was imported, some may have been pruned before it was flushed
             pruned = set(await self._journal.pruned(key))
@@ -282,7 +281,7 @@ class FlushHandler:
     async def _unflush(self, key: SessionKey, spec: UnflushSpec) -> None:
         """Remove messages' rows, and write those of their neighbours anew, whose windows hold the same words."""
         removed = set(spec.seqs)
-        reach = range(-_NEIGHBOURS, _NEIGHBOURS + 1)
+        reach = range(-NEIGHBOURS, NEIGHBOURS + 1)
         beside = {seq + step for seq in removed for step in reach if 0 < seq + step <= spec.flushing} - removed
         ended = [entry_id(key, seq) for seq in removed]  # summary entries that ended with one of them
         await (await self._store()).delete(key.user, [*(row_id(key, seq) for seq in (*removed, *beside)), *ended])
@@ -341,7 +340,7 @@ def memory_rows(
         turn = dated(entry.at_us, f"{speaker_of(chat)}: {texts[i]}")
         window = [
             turn if j == i else f"{speaker_of(chats[j])}: {texts[j][:window_chars]}"
-            for j in range(max(i - _NEIGHBOURS, 0), min(i + _NEIGHBOURS + 1, len(entries)))
+            for j in range(max(i - NEIGHBOURS, 0), min(i + NEIGHBOURS + 1, len(entries)))
         ]
         rows.append(
             MemoryRow(

@@ -97,11 +97,13 @@ class RecordHandler:
         finally:
             self._written(user)
 
-    async def adopt(self, rows: Sequence[MemoryRow]) -> None:
-        """Take rows over from another store, embedded anew: those of memory blocks, which no journal has."""
-        for start in range(0, len(rows), _AT_ONCE):
-            some, vectors = await prepared(rows[start : start + _AT_ONCE], None, self._embedder)
-            await (await self._store()).add(some, vectors, doubtful=True)
+    async def adopt(self, user: str, read: Callable[[], Awaitable[Sequence[MemoryRow]]]) -> None:
+        """Take a user's rows over from another store, embedded anew: those of memory blocks, which no journal has."""
+        async with self._users.shared(user):  # from the reading on, or rows that are forgotten meanwhile would come back
+            rows = await read()
+            for start in range(0, len(rows), _AT_ONCE):
+                some, vectors = await prepared(rows[start : start + _AT_ONCE], None, self._embedder)
+                await (await self._store()).add(some, vectors, doubtful=True)
 
     async def _record(self, user: str, ids: Sequence[str]) -> None:
         found = [recorded_row(user, item) for item in await self._journal.memories(user, ids)]

@@ -128,6 +128,11 @@ class Planner:
         self._config = config
         self._fronts: OrderedDict[SessionKey, int] = OrderedDict()
 
+    def forget(self, user: str) -> None:
+        """Hold nothing of this user's sessions any more."""
+        for key in [key for key in self._fronts if key.user == user]:
+            del self._fronts[key]
+
     async def assemble(
         self,
         key: SessionKey,

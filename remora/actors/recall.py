@@ -95,6 +95,7 @@ class Recall:
         config: weights, depths, and how much is kept.
         importance_weight: how much importance moves the rank: the most important gains this share, the least loses as
             much, and 0.5 moves nothing (S2.20).
+        admit: raises for a user of whom nothing is to be shown, because they are being forgotten.
     """
 
     def __init__(
@@ -104,8 +105,10 @@ class Recall:
         config: RecallConfig,
         *,
         importance_weight: float = 0.0,
+        admit: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store = store
+        self._admit = admit
         self._embedder = embedder
         self._config = config
         self._gain = 1.0 + importance_weight
@@ -134,7 +137,9 @@ class Recall:
         Raises:
             LongTermError: the store failed.
             ModelError: the embedder failed.
+            ErasureInProgress: the user is being forgotten.
         """
+        self._admit(user)
         query = sound_text(query)
         cache = self._cache if len(query) <= _LONGEST_KEPT else None
         key = (query, k, scope)
@@ -157,6 +162,7 @@ class Recall:
         Raises:
             LongTermError: the store failed.
         """
+        self._admit(user)
         rows = await (await self._store()).rows(user, scope)
         return [_memory(row, 0.0, {}) for row in rows if row.memory_type != BLOCK_TYPE]
 
@@ -166,6 +172,7 @@ class Recall:
         Raises:
             LongTermError: the store failed.
         """
+        self._admit(user)
         return await (await self._store()).embedded_rows(user, scope)
 
     def written(self, user: str) -> None:

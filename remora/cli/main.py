@@ -20,11 +20,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from remora.cli.configuration import rendered_changes, rendered_defaults
+from remora.cli.erasure import add_forget_parser, command_forget
 from remora.cli.jobs import add_jobs_parser, command_jobs
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.render import print_bad_lines, print_memories, print_report, print_session
 from remora.cli.replay import ReplayReport, replay
 from remora.cli.transfer import add_transfer_parsers, command_export, command_import, command_reembed, command_stats
+from remora.cli.upkeep import add_upkeep_parsers, command_backup, command_repair, command_verify
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RemoraError
 from remora.runtime.system import Runtime
@@ -48,6 +50,7 @@ examples:
   remora recall alice "where do I live?" --dir memory
   remora export backup.jsonl --dir memory           everything to a file; remora import takes it over, here or elsewhere
   remora jobs --dir memory                          background work that waits, and what failed for good
+  remora backup memory /backups/monday              a copy, while a server uses it; remora verify checks it
   remora config --defaults > remora.yaml            every key, its default and what it is for
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but lines of the file were left out
@@ -115,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     add_transfer_parsers(commands, common)
+    add_forget_parser(commands, common)
+    add_upkeep_parsers(commands)
     add_jobs_parser(commands, common, inherited)
 
     command = commands.add_parser(
@@ -254,6 +259,10 @@ _COMMANDS = {
     "import": command_import,
     "reembed": command_reembed,
     "stats": command_stats,
+    "forget": command_forget,
+    "verify": command_verify,
+    "backup": command_backup,
+    "repair": command_repair,
     "jobs": command_jobs,
 }
 
@@ -277,7 +286,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.write(rendered_defaults() if arguments.defaults else rendered_changes(_configured(arguments)))
             return 0
         arguments.configured = _configured(arguments)
-        if arguments.command in {"show", "recall", "export", "reembed", "stats", "jobs"}:
+        if arguments.command in {"show", "recall", "export", "reembed", "stats", "jobs", "forget"}:
             _require_memory(arguments)
         return anyio.run(_COMMANDS[arguments.command], console, arguments)
     except RemoraError as e:

@@ -24,7 +24,9 @@ from remora.runtime.system import Runtime
 from remora.storage.ports import JournalCounts
 from remora.storage.transfer import TransferReport
 
-__all__ = ["add_transfer_parsers", "command_export", "command_import", "command_reembed", "command_stats"]
+__all__ = [
+    "add_transfer_parsers", "command_export", "command_import", "command_reembed", "command_stats", "opened", "progress_bar",
+]  # fmt: skip
 
 
 def add_transfer_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -77,7 +79,8 @@ def add_transfer_parsers(commands: Any, common: argparse.ArgumentParser) -> None
 
 
 @contextmanager
-def _bar(doing: str) -> Iterator[tuple[Progress, Callable[[int, int], None]]]:
+def progress_bar(doing: str) -> Iterator[tuple[Progress, Callable[[int, int], None]]]:
+    """A bar on standard error, and what moves it: told how many are done, of how many."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(doing, total=None)
@@ -88,7 +91,8 @@ def _bar(doing: str) -> Iterator[tuple[Progress, Callable[[int, int], None]]]:
         yield progress, moved
 
 
-def _opened(arguments: argparse.Namespace, *, journal_alone: bool = False, **options: Any) -> Runtime:
+def opened(arguments: argparse.Namespace, *, journal_alone: bool = False, **options: Any) -> Runtime:
+    """The runtime that a command works with; with `journal_alone`, without long-term memory and models."""
     config = arguments.configured
     if journal_alone:
         long_term = msgspec.structs.replace(config.long_term, enabled=False)
@@ -99,8 +103,8 @@ def _opened(arguments: argparse.Namespace, *, journal_alone: bool = False, **opt
 
 async def command_export(console: Console, arguments: argparse.Namespace) -> int:
     """Export; returns the exit code."""
-    async with _opened(arguments, journal_alone=True) as runtime:
-        with _bar("exporting") as (_, moved):
+    async with opened(arguments, journal_alone=True) as runtime:
+        with progress_bar("exporting") as (_, moved):
             report = await runtime.export(arguments.dest, overwrite=arguments.overwrite, progress=moved)
     console.print(f"{_what(report)} in {arguments.dest}", markup=False, highlight=False)
     return 0
@@ -108,8 +112,8 @@ async def command_export(console: Console, arguments: argparse.Namespace) -> int
 
 async def command_import(console: Console, arguments: argparse.Namespace) -> int:
     """Import; returns the exit code."""
-    async with _opened(arguments) as runtime:
-        with _bar("importing") as (progress, moved):
+    async with opened(arguments) as runtime:
+        with progress_bar("importing") as (progress, moved):
             report = await runtime.import_(arguments.src, skip_existing=arguments.skip_existing, progress=moved)
             progress.update(progress.task_ids[0], description="embedding", completed=0, total=None)
             await runtime.settle()
@@ -123,13 +127,13 @@ async def command_import(console: Console, arguments: argparse.Namespace) -> int
 
 async def command_reembed(console: Console, arguments: argparse.Namespace) -> int:
     """Make long-term memory anew; returns the exit code."""
-    async with _opened(arguments, reembed=True) as runtime:
+    async with opened(arguments, reembed=True) as runtime:
         name = embedder_name(runtime.embedder)
         begun = runtime.reembedding
         if begun is None:
             console.print(f"long-term memory is {name}'s already: there is nothing to do", markup=False, highlight=False)
             return 0
-        with _bar("embedding") as (_, moved):
+        with progress_bar("embedding") as (_, moved):
             await runtime.reembedded(moved)
         rows = (await runtime.long_term_statistics()).rows
     console.print(f"long-term memory is {name}'s now: {rows:,} rows", markup=False, highlight=False)
@@ -139,7 +143,7 @@ async def command_reembed(console: Console, arguments: argparse.Namespace) -> in
 async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
     """Print figures; returns the exit code."""
     directory = Path(arguments.dir or arguments.configured.directory)
-    async with _opened(arguments, journal_alone=True) as runtime:
+    async with opened(arguments, journal_alone=True) as runtime:
         if arguments.user is None:
             settings = {name: await runtime.journal.setting(name) or "-" for name in ("embedder", "counter")}
             on_disk = await anyio.to_thread.run_sync(_bytes, directory)

@@ -48,9 +48,9 @@ def add_upkeep_parsers(commands: Any) -> None:
         "backup",
         parents=[common],
         help="copy a directory while a server uses it",
-        description="Copy DIR to DEST, which must not be there yet, or be empty, whether a server uses DIR or not. All messages "
-        "that were acknowledged before are in the copy. DEST appears when it is whole and on the disk, and not before. To restore "
-        "it, open it, or put it in DIR's place (docs/backup.md).",
+        description="Copy DIR to DEST, which must not be there yet, or be empty, whether a server uses DIR or not. "
+        "All messages that were acknowledged before are in the copy. DEST appears when it is whole and on the disk, and not "
+        "before. To restore it, open it, or put it in DIR's place (docs/backup.md).",
     )
     command.add_argument("dest", type=Path, metavar="DEST", help="the directory that is to be made")
 
@@ -58,9 +58,9 @@ def add_upkeep_parsers(commands: Any) -> None:
         "repair",
         parents=[common],
         help="make again what can be made again",
-        description="Make long-term memory agree with the journal: rows that should not be there go, and those that are missing "
-        "are written again from the messages. What cannot be made again is named, and only given up where an option says so. Make "
-        "a copy of DIR first. It may be interrupted, and run again.",
+        description="Make long-term memory agree with the journal: rows that should not be there go, and those that are "
+        "missing are written again from the messages. What cannot be made again is named, and only given up where an option "
+        "says so. Make a copy of DIR first. It may be interrupted, and run again.",
         epilog="exit codes: 0 nothing is amiss any more, 1 something still is, or it failed",
     )
     command.add_argument(
@@ -74,7 +74,7 @@ def add_upkeep_parsers(commands: Any) -> None:
     command.add_argument(
         "--no-fill",
         action="store_true",
-        help="leave it to the next start to write missing rows: where the application has an embedder or a redaction hook of its own",
+        help="leave it to the next start to write missing rows: where the application has its own embedder or redaction hook",
     )
 
 
@@ -112,8 +112,8 @@ async def command_backup(console: Console, arguments: argparse.Namespace) -> int
     counts = report.counts
     _say(
         console,
-        f"{counts.sessions:,} sessions with {counts.messages:,} messages, {counts.memories:,} memories and {report.rows:,} rows of "
-        f"long-term memory in {arguments.dest}: {report.bytes:,} bytes",
+        f"{counts.sessions:,} sessions with {counts.messages:,} messages, {counts.memories:,} memories and {report.rows:,} rows "
+        f"of long-term memory in {arguments.dest}: {report.bytes:,} bytes",
     )
     if not report.long_term:
         _say(console, "long-term memory is not in it: whoever opens it has that made anew from the journal")
@@ -160,7 +160,11 @@ def _print_verification(console: Console, directory: Path, found: Verification) 
     for note in found.notes:
         _say(console, note, style="dim")
     counts = found.counts
-    held = "" if counts is None else f"{counts.sessions:,} sessions, {counts.messages:,} messages, {found.rows:,} rows of long-term memory: "
+    held = (
+        ""
+        if counts is None
+        else f"{counts.sessions:,} sessions, {counts.messages:,} messages, {found.rows:,} rows of long-term memory: "
+    )
     amiss = "nothing is amiss" if found.clean else f"{len(found.findings):,} findings"
     if not found.clean and any(one.repairable for one in found.findings):
         amiss += "; remora repair mends what can be mended"

@@ -117,6 +117,10 @@ class CachingEmbedder:
                 del self._under_way[key]
                 embedding.done.set()
 
+    def clear(self) -> None:
+        """Hold nothing any more."""
+        self._vectors.clear()
+
     def statistics(self) -> EmbeddingCacheStatistics:
         """The present counts."""
         return EmbeddingCacheStatistics(self._hits, self._misses, self._evictions, len(self._vectors))

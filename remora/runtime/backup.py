@@ -10,8 +10,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -20,16 +18,17 @@ import anyio.to_thread
 import msgspec
 
 from remora.config import Config
-from remora.errors import DirectoryUnusable, InvalidInput, JournalDamaged, StorageError
-from remora.runtime.offline import JOURNAL, Offline, journal_findings, offline, require_memory
+from remora.errors import InvalidInput, StorageError
+from remora.runtime.offline import JOURNAL, Offline, offline, require_memory
 from remora.runtime.reconcile import Progress, reconcile
 from remora.runtime.refill import refilled
 from remora.secrets import Secret
 from remora.storage.atomic import AtomicTarget
+from remora.storage.journal_backup import snapshot
 from remora.storage.ports import Finding, JournalCounts
 from remora.storage.table_files import copy_tables
 
-__all__ = ["BackupReport", "backup", "snapshot"]
+__all__ = ["BackupReport", "backup"]
 
 _UNFINISHED = "journal.unfinished"
 
@@ -90,7 +89,7 @@ async def backup(
             await take(journal)
         async with offline(beside, config, journal=journal) as memory:
             await _copy_long_term(directory, beside, memory)
-            findings = tuple(await journal_findings(memory.journal))
+            findings = tuple(await memory.journal.verify())
         # Opened anew: what is there now is there to be described.
         async with offline(beside, config, journal=journal) as memory:
             rows, lacking = await _agree(memory, progress)
@@ -104,27 +103,6 @@ async def backup(
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(target.abandon)
     return BackupReport(counts, rows, lacking, memory.place is not None, size, findings)
-
-
-def snapshot(journal: Path, copy: Path) -> None:
-    """Write what a journal holds at this moment to a new file, whoever writes to it meanwhile. Blocks.
-
-    One read transaction spans it all, so that no commit makes it begin anew.
-
-    Raises:
-        JournalDamaged: it is none, or is malformed.
-        DirectoryUnusable: it cannot be read, or the copy not be written.
-    """
-    try:
-        with (
-            contextlib.closing(sqlite3.connect(f"{journal.absolute().as_uri()}?mode=rw", uri=True, timeout=30.0)) as source,
-            contextlib.closing(sqlite3.connect(copy)) as target,
-        ):
-            source.backup(target, pages=-1)
-    except sqlite3.DatabaseError as e:
-        if getattr(e, "sqlite_errorname", "") in {"SQLITE_NOTADB", "SQLITE_CORRUPT"}:
-            raise JournalDamaged(f"{journal} is damaged, or no SQLite file: {e}") from e
-        raise DirectoryUnusable(f"{journal} cannot be copied to {copy}: {e}", path=journal.parent) from e
 
 
 def _target(directory: Path, dest: Path) -> AtomicTarget:
@@ -148,10 +126,10 @@ async def _agree(memory: Offline, progress: Progress | None) -> tuple[int, int]:
     if memory.place is None:
         return 0, 0
     lacking = removed = 0
-    async with memory.outlines() as outlines:
+    async with memory.store(sync=False) as store, memory.outlines() as outlines:
         async for difference in reconcile(memory.journal, outlines, whole=memory.whole, progress=progress):
             if difference.surplus:
-                removed += await outlines.discard(difference.table, difference.surplus)
+                removed += await store.discard(difference.table, [row.place for row in difference.surplus])
             lacking += await refilled(memory.journal, difference.refills)
         return outlines.rows - removed, lacking
 

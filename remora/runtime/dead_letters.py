@@ -93,6 +93,8 @@ class DeadLetters:
         return len(dead)
 
     async def _chosen(self, ids: Sequence[str] | None) -> list[Job]:
+        if isinstance(ids, str):
+            raise InvalidInput(f"ids is a list of ids, not one id: [{ids!r}]; nothing was changed")
         dead = {job.id: job for job in await self._journal.jobs(dead=True)}
         if ids is None:
             return list(dead.values())

@@ -14,7 +14,8 @@ task drains all mailboxes in turn, a bounded batch each, so that a flood to one 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -121,6 +122,7 @@ class Directory:
         self._buckets: dict[int, list[Cell]] = {}
         self._bucket_s = max(limits.idle_s / 10, 0.01)
         self._closed = False
+        self._bars: list[tuple[Callable[[Hashable], bool], Callable[[], Exception]]] = []
         self._inline = 0
         self._activations = self._passivations = self._inline_turns = self._queued_turns = 0
         self._refused = self._expired = self._restarts = self._quarantines = 0
@@ -182,7 +184,7 @@ class Directory:
 
         False if it was refused: intake has stopped, the mailbox is full, or the actor rests.
         """
-        if self._closed:
+        if self._closed or self._refusal(key) is not None:
             return False
         cell = self._cells.get(key) or self._create(key)
         if cell.status is CellStatus.QUARANTINED or cell.parked:
@@ -277,6 +279,8 @@ class Directory:
     # -- activation -------------------------------------------------------------------------------------------------
 
     def _create(self, key: Hashable) -> Cell:
+        if (refusal := self._refusal(key)) is not None:
+            raise refusal
         cell = Cell(key, self)
         self._cells[key] = cell
         self._activate(cell)
@@ -490,6 +494,40 @@ class Directory:
 
     def _has_room(self) -> bool:
         return self._live == 0 or (self._live < self._limits.max_live and self._bytes < self._limits.max_bytes)
+
+    # -- expulsion --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def barred(self, matches: Callable[[Hashable], bool], error: Callable[[], Exception]) -> Iterator[None]:
+        """Meanwhile, no actor that matches comes to life: its messages raise `error()`. See `expel` for those that live."""
+        bar = (matches, error)
+        self._bars.append(bar)
+        try:
+            yield
+        finally:
+            self._bars.remove(bar)
+
+    def _refusal(self, key: Hashable) -> Exception | None:
+        return next((error() for matches, error in self._bars if matches(key)), None)
+
+    async def expel(self, matches: Callable[[Hashable], bool]) -> None:
+        """Take the actors that match, and are barred, out of memory; returns when what they had written has landed.
+
+        Messages that wait for a turn are refused as new ones are; replies that wait for a commit still get it.
+        """
+        while True:
+            staying = False
+            for cell in [cell for cell in self._cells.values() if matches(cell.key)]:
+                if (refusal := self._refusal(cell.key)) is not None:
+                    self._reject_all(cell, refusal)
+                if cell.status is CellStatus.QUARANTINED or (cell.status is CellStatus.VALID and cell.clean):
+                    self._attended.discard(cell)
+                    self._forget(cell)
+                else:
+                    staying = True
+            if not staying:
+                return
+            await self._clock.sleep(0.002)
 
     # -- life -------------------------------------------------------------------------------------------------------
 

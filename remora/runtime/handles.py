@@ -19,6 +19,7 @@ from remora.messages import Entry, Message, MessageLike, Receipt
 from remora.runtime.buffer_handle import BufferVerbs
 from remora.runtime.checks import checked_text, whole_number
 from remora.runtime.encoding import batch_of, encoded_entries
+from remora.runtime.erasure import ErasureReceipt
 from remora.runtime.exporting import exported_session
 from remora.runtime.long_term_handle import touched
 from remora.runtime.services import Services
@@ -174,6 +175,18 @@ class Session(BufferVerbs):
         """
         count: int = await self._services.directory.ask(self.key, Flush(), timeout_s=timeout_s)
         return count
+
+    async def forget(self) -> ErasureReceipt:
+        """Erase the session down to the bytes (G13), and what the user's own actor holds of it; see `User.forget`.
+
+        What was learned and recorded for this session goes with it, and so does the user's synopsis, which may tell of it: it is
+        written anew from what is left. Until it is done, the user's long-term and working memory are not to be had either.
+
+        Raises:
+            ReentrantAsk, CommitFailed, StorageError, RuntimeClosed: see `User.forget`.
+        """
+        receipt: ErasureReceipt = await self._services.eraser.forget(self.key.user, self.key.session)
+        return receipt
 
     async def history(self, *, include_archived: bool = True, at: int | None = None) -> list[Message]:
         """Every message ever appended and not deleted, rewound or forgotten, oldest first, with their numbers (S1.22).

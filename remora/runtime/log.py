@@ -86,13 +86,25 @@ class Write:
 
 
 class LogStatistics(msgspec.Struct, frozen=True):
-    """Counters of a log since it was opened."""
+    """Counters of a log since it was opened.
+
+    Attributes:
+        commits: group commits.
+        failed_commits: those that failed.
+        writes: what was committed.
+        records: what was in it.
+        backlog: writes that wait for the next commit.
+        wal_bytes: size of the write-ahead log at the last checkpoint, where there is one.
+        wal_held_s: how long a reader has kept it beyond its bound; 0 when none does.
+    """
 
     commits: int
     failed_commits: int
     writes: int
     records: int
     backlog: int
+    wal_bytes: int = 0
+    wal_held_s: float = 0.0
 
 
 class Log(Protocol):

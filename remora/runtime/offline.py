@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import sqlite3
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
 import msgspec
 
 from remora.config import Config
-from remora.errors import InvalidInput
+from remora.errors import InvalidInput, JournalDamaged
 from remora.runtime.reembed import Leftover, Place, place_of
 from remora.storage.journal import SqliteJournal
+from remora.storage.journal_mark import mark_path, marked, missing
 from remora.storage.longterm import LanceStore
 from remora.storage.outline import Outlines, outlined
 
-__all__ = ["JOURNAL", "Offline", "offline", "require_memory"]
+__all__ = ["JOURNAL", "Lost", "Offline", "lost_commits", "offline", "require_memory"]
 
 JOURNAL = "journal.db"
 """Name of the journal in a memory directory."""
@@ -56,18 +57,18 @@ class Offline(msgspec.Struct, frozen=True):
             return ()
         return (self.name, *(one.name for one in self.leftovers))
 
-    def outlines(self) -> AbstractAsyncContextManager[Outlines]:
-        """All rows of long-term memory in outline; `place` must not be None."""
+    def outlines(self, *, lost: Mapping[str, str] | None = None) -> AbstractAsyncContextManager[Outlines]:
+        """All rows of long-term memory in outline; `place` must not be None. `lost`: tables that were put aside, and why."""
         assert self.place is not None
-        return outlined(self.place, shards=self.shards)
+        return outlined(self.place, shards=self.shards, lost=lost)
 
     @asynccontextmanager
-    async def store(self) -> AsyncIterator[LanceStore]:
-        """Long-term memory itself; `place` must not be None."""
+    async def store(self, *, sync: bool = True) -> AsyncIterator[LanceStore]:
+        """Long-term memory itself; `place` must not be None. `sync`: what is written is on disk when that is told."""
         assert self.place is not None
         config = msgspec.structs.replace(self.config.long_term, shards=self.shards)
         dimension = int(self.embedder.rpartition("/")[2]) or None
-        store = await LanceStore.open(self.place, dimension=dimension, config=config)
+        store = await LanceStore.open(self.place, dimension=dimension, config=config, sync=sync)
         try:
             yield store
         finally:
@@ -130,16 +131,33 @@ def _base(directory: Path, config: Config) -> Place:
     return config.long_term.uri.reveal() or directory
 
 
-async def journal_findings(journal: Any) -> list[Any]:  # SHIM
-    return list(await journal.verify()) if hasattr(journal, "verify") else []
+class Lost(msgspec.Struct, frozen=True):
+    """Acknowledged commits that are gone.
+
+    Attributes:
+        what: which, in words.
+        promised: they were to survive the loss of power, at durability ``power``.
+    """
+
+    what: str
+    promised: bool
 
 
-async def erasures(journal: Any) -> list[Any]:  # SHIM
-    return list(await journal.erasures()) if hasattr(journal, "erasures") else []
+def lost_commits(journal: Path) -> Lost | None:
+    """What a journal lacks, by its commit mark; None for nothing. Blocks on the file system.
 
-
-async def store_findings(store: Any, *, deep: bool) -> list[Any]:  # SHIM
-    return list(await store.verify(deep=deep)) if hasattr(store, "verify") else []
+    Raises:
+        JournalDamaged: SQLite cannot read it.
+    """
+    mark = marked(mark_path(journal))
+    if mark is None:
+        return None
+    try:
+        with closing(sqlite3.connect(journal)) as database:
+            what = missing(mark, database)
+    except sqlite3.DatabaseError as e:
+        raise JournalDamaged(f"{journal} is damaged, or no SQLite file: {e}; restore a backup") from e
+    return Lost(what, mark.durability == "power") if what else None
 
 
 def require_memory(directory: Path) -> None:

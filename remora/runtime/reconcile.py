@@ -5,7 +5,7 @@ The journal is the source of truth and long-term memory an index over it, so wha
 ==================  ==========================================================================================
 rows                expected
 ==================  ==========================================================================================
-messages            up to the session's flush mark, but for those that were removed or pruned
+messages            up to where the session has handed them over, but for those that were removed or pruned
 summary entries     one for each facet that a session keeps of an entry that left its list (`ENTRY_FACET`)
 memories            one for each row of what was recorded on purpose
 of memory blocks    none: they are long-term memory's own, and only what no session or block can have written is amiss
@@ -33,12 +33,12 @@ from remora.actors.vector_block import BLOCK_AGENT
 from remora.errors import JournalDamaged
 from remora.identity import SessionKey, UserKey, entry_id, row_id, session_key, user_key
 from remora.runtime.log import Job
-from remora.runtime.offline import erasures
 from remora.storage.outline import Outlines, RowOutline, UserRows
-from remora.storage.ports import BLOCK_TYPE, Finding, Journal
+from remora.storage.ports import BLOCK_TYPE, NEIGHBOURS, Finding, Journal
 from remora.storage.records import (
     ENTRY_FACET,
     BlocksSpec,
+    DiscardSpec,
     EntryFlushSpec,
     FlushSpec,
     PruneSpec,
@@ -53,6 +53,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Told how many are done, of how many."""
 
 _READ_AT_ONCE = 1_000  # messages
+_SESSIONS_AT_ONCE = 64
 _REFILL_AT_ONCE = 500  # messages of one flush job
 _NAMED = 8  # numbers or ids that a line names before it only counts
 _LAST = (1 << 32) - 1
@@ -100,7 +101,7 @@ class _Owed:
                 self.coming.append((first, through))
             case UnflushSpec(seqs=seqs, flushing=flushing):
                 # its neighbours' rows are taken out and written anew
-                self.coming.extend((max(seq - 2, 1), min(seq + 2, flushing)) for seq in seqs)
+                self.coming.extend((max(seq - NEIGHBOURS, 1), min(seq + NEIGHBOURS, flushing)) for seq in seqs)
                 if not job.dead:
                     self.leaving.update(seqs)
             case EntryFlushSpec(entry=entry):
@@ -111,12 +112,10 @@ class _Owed:
                 self.blocks = max(self.blocks, through)
             case PruneSpec() if not job.dead:
                 self.pruning = True
+            case DiscardSpec(seqs=seqs) if not job.dead:
+                self.leaving.update(seqs)
             case _:
-                self._discard(job)
-
-    def _discard(self, job: Job) -> None:
-        if not job.dead and hasattr(job.payload, "seqs"):
-            self.leaving.update(job.payload.seqs)
+                pass
 
 
 class _Account:
@@ -124,12 +123,12 @@ class _Account:
 
     def __init__(self, user: str) -> None:
         self.user = user
-        self.sessions: dict[str, int] = {}  # session -> flush mark
+        self.sessions: dict[str, int] = {}  # session -> up to where it is flushed
         self.done = False
 
 
 async def reconcile(
-    journal: Journal, outlines: Outlines, *, whole: bool = True, progress: Progress | None = None
+    journal: Journal, outlines: Outlines, *, whole: bool = True, sound: bool = True, progress: Progress | None = None
 ) -> AsyncIterator[Difference]:
     """Everything in which long-term memory differs from what the journal says it should hold.
 
@@ -137,10 +136,12 @@ async def reconcile(
         journal: of a directory that nobody writes to meanwhile.
         outlines: its long-term memory.
         whole: False while long-term memory is being made anew: what is lacking then is on its way.
+        sound: False where the journal is damaged: nothing is to go then for not being in it.
         progress: told how many rows were looked through, of how many.
 
     Raises:
-        StorageError: the journal cannot be read. A message that is damaged is no error: its row is left alone.
+        StorageError: the journal cannot be read. What is damaged in it is no error: rows of a damaged message are left alone, and
+            a session that cannot be compared is named.
     """
     accounts: dict[str, _Account] = {}
     for actor, flushed in await journal.flushed():
@@ -152,8 +153,8 @@ async def reconcile(
         for job in await journal.jobs(dead=dead):
             assert isinstance(job.key, (SessionKey, UserKey))
             owed[job.key].take(job)
-    erasing = {(note.user_key, note.session_key) for note in await erasures(journal)}
-    comparison = _Comparison(journal, owed, erasing, whole=whole)
+    erasing = {(note.user_key, note.session_key) for note in await journal.erasures()}
+    comparison = _Comparison(journal, owed, erasing, whole=whole, sound=sound)
     total = await outlines.count()
     async for found in outlines.users():
         owner = accounts.get(found.key)
@@ -178,12 +179,26 @@ class _Comparison:
     """Users' rows against the journal."""
 
     def __init__(
-        self, journal: Journal, owed: Mapping[SessionKey | UserKey, _Owed], erasing: Collection[tuple[str, str]], *, whole: bool
+        self,
+        journal: Journal,
+        owed: Mapping[SessionKey | UserKey, _Owed],
+        erasing: Collection[tuple[str, str]],
+        *,
+        whole: bool,
+        sound: bool,
     ) -> None:
         self._journal = journal
         self._owed = owed
         self._erasing = erasing
         self._whole = whole
+        self._sound = sound
+
+    def _absent(self, where: str, table: str, rows: Sequence[RowOutline], why: str) -> Difference:
+        """Rows of what the journal does not have; they go only where the journal is to be trusted."""
+        found = _surplus("orphan", where, table, rows, why)
+        if self._sound:
+            return found
+        return Difference(msgspec.structs.replace(found.finding, repairable=False))
 
     def unknown(self, found: UserRows) -> Iterator[Difference]:
         """Rows of a user that the journal does not know."""
@@ -192,7 +207,7 @@ class _Comparison:
             yield _foreign(msgspec.structs.replace(found, rows=strange), "under the key of another user")
         rows = [row for row in found.rows if user_key(row.user) == found.key and not self._being_erased(row)]
         if rows:
-            yield _surplus("orphan", rows[0].user, found.table, rows, "of a user that the journal does not know")
+            yield self._absent(rows[0].user, found.table, rows, "of a user that the journal does not know")
 
     def _being_erased(self, row: RowOutline) -> bool:
         if (row.user_key, "") in self._erasing:
@@ -221,15 +236,26 @@ class _Comparison:
                 recorded.append(row)
             elif not self._being_erased(row):
                 of_sessions[row.session].append(row)
-        async for difference in self._of_memories(account.user, found.table, recorded):
-            yield difference
-        for session in {**account.sessions, **of_sessions}:
-            key, rows = SessionKey(account.user, session), of_sessions.get(session, [])
-            if session not in account.sessions:
-                yield _surplus("orphan", _name(key), found.table, rows, "of a session that the journal does not know")
-                continue
-            async for difference in self._of_session(key, account.sessions[session], found.table, rows):
+        try:
+            async for difference in self._of_memories(account.user, found.table, recorded):
                 yield difference
+        except JournalDamaged as e:
+            yield Difference(Finding("journal", account.user, str(e), repairable=False))
+        for session in of_sessions.keys() - account.sessions.keys():
+            why = "of a session that the journal does not know"
+            yield self._absent(_name(SessionKey(account.user, session)), found.table, of_sessions[session], why)
+        sessions = list(account.sessions)
+        for start in range(0, len(sessions), _SESSIONS_AT_ONCE):
+            keys = [SessionKey(account.user, session) for session in sessions[start : start + _SESSIONS_AT_ONCE]]
+            for key, image in zip(keys, await self._journal.hydrate(keys), strict=True):
+                flushed = account.sessions[key.session]
+                if not isinstance(image, Exception):
+                    flushed = max(flushed, image.marks.flushing)  # what is not there yet has a job
+                try:
+                    async for difference in self._of_session(key, flushed, found.table, of_sessions.get(key.session, [])):
+                        yield difference
+                except JournalDamaged as e:
+                    yield Difference(Finding("journal", _name(key), str(e), repairable=False))
 
     # -- what was recorded on purpose -------------------------------------------------------------------------------
 
@@ -239,7 +265,7 @@ class _Comparison:
         present = {row.id for row in rows}
         surplus = [row for row in rows if row.id not in items and not owed.pruning and not self._being_erased(row)]
         if surplus:
-            yield _surplus("orphan", user, table, surplus, "memories that the journal does not have")
+            yield self._absent(user, table, surplus, "memories that the journal does not have")
         lacking = sorted(items - present - owed.memories) if self._whole else []
         if lacking:
             finding = Finding("missing", user, f"{_count(lacking, 'memory', 'memories')} {_some(lacking)}", repairable=True)
@@ -288,7 +314,9 @@ class _Comparison:
             return
         times, damaged = await self._times(key, through)
         pruned = set(await self._journal.pruned(key))
-        trimmed = await self._trimmed(key)
+        trimmed = 0
+        if any(row.seq not in times for row in rows):
+            trimmed = (await self._journal.past(key, _LAST)).trimmed
         present: set[int] = set()
         wrong: list[RowOutline] = []
         gone: list[RowOutline] = []
@@ -310,7 +338,7 @@ class _Comparison:
             yield _surplus("orphan", _name(key), table, wrong, f"of another message than {_numbers(wrong)} in the journal")
         if gone:
             why = f"of messages {_numbers(gone)}, which the journal does not have, or which were removed or pruned"
-            yield _surplus("orphan", _name(key), table, gone, why)
+            yield self._absent(_name(key), table, gone, why)
         if early:
             why = f"of messages {_numbers(early)}, which the journal has not handed over (up to {flushed})"
             yield _surplus("orphan", _name(key), table, early, why)
@@ -344,7 +372,7 @@ class _Comparison:
             leaving = {entry_id(key, seq) for seq in owed.leaving}
             surplus = [row for row in surplus if row.id not in listed and row.id not in leaving]
             if surplus:
-                yield _surplus("orphan", _name(key), table, surplus, "summary entries that the journal does not have")
+                yield self._absent(_name(key), table, surplus, "summary entries that the journal does not have")
         lacking = [t for id_, t in expected.items() if id_ not in present and t not in owed.entries] if self._whole else []
         if lacking:
             detail = f"{_count(lacking, 'summary entry', 'summary entries')} up to message {_ranges(lacking)}"
@@ -367,10 +395,6 @@ class _Comparison:
                     middle = (first + last) // 2
                     spans += [(first, middle), (middle + 1, last)]
         return dict(sorted(times.items())), damaged
-
-    async def _trimmed(self, key: SessionKey) -> int:
-        """Messages up to here were taken out of the journal by retention."""
-        return 0
 
 
 def _foreign(found: UserRows, why: str) -> Difference:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit, urlunsplit
@@ -47,7 +48,19 @@ from remora.runtime.gather import in_order
 from remora.runtime.supervisor import RetryPolicy
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
 
-__all__ = ["InUse", "Leftover", "Place", "ReembedProgress", "Reembedding", "RowsAnew", "in_use", "place_of", "swept"]
+__all__ = [
+    "InUse",
+    "Leftover",
+    "Place",
+    "ReembedProgress",
+    "Reembedding",
+    "RowsAnew",
+    "in_use",
+    "kept",
+    "place_of",
+    "swept",
+    "to_be_made_anew",
+]
 
 _logger = get_logger("remora.reembed")
 _AT_ONCE = 16  # actors between two notes of how far it came
@@ -153,6 +166,19 @@ async def _lost(journal: Journal, place: Path) -> bool:
     return any(flushed for _, flushed in await journal.flushed())
 
 
+async def kept(journal: Journal) -> tuple[Leftover, ...]:
+    """Every directory that long-term memory is or was in: the one in use, and those of before, as far as they are there."""
+    name, embedder, shards = [await journal.setting(one) for one in ("longterm", "embedder", "shards")]
+    if embedder is None or shards is None:
+        return ()
+    return (Leftover(name or _FIRST, embedder, int(shards)), *await _leftovers(journal))
+
+
+async def to_be_made_anew(journal: Journal) -> None:
+    """Have long-term memory filled again from the journal, as it is, by the next start."""
+    await journal.change({"reembed": _BEGIN})
+
+
 async def _leftovers(journal: Journal) -> tuple[Leftover, ...]:
     kept = await journal.setting("leftover")
     return _decode_leftovers(kept) if kept else ()
@@ -235,7 +261,7 @@ class Reembedding:
         self._done = self._total = 0
         self._error: Exception | None = None
         self._moved = anyio.Event()
-        self._ended = False
+        self._ended = self._again = False
         self.over = False
         """It is complete."""
 
@@ -273,14 +299,9 @@ class Reembedding:
     async def run(self) -> None:
         """Go on from where an earlier run was cut off, to the end."""
         try:
-            actors = await self._journal.flushed()
-            self._total = sum(flushed for _, flushed in actors)
-            start = self._behind(actors, await self._journal.setting("reembed") or _BEGIN)
-            self._done = sum(flushed for _, flushed in actors[:start])
-            for first in range(start, len(actors), _AT_ONCE):
-                chunk = actors[first : first + _AT_ONCE]
-                await self._persistently(chunk)
-                await self._journal.change({"reembed": _digest(chunk[-1][0])})
+            cursor = await self._journal.setting("reembed") or _BEGIN
+            while not await self._ran(cursor):
+                cursor = _BEGIN
             await self._journal.change({"reembed": ""})
             self.over = True
             await self._complete()
@@ -291,6 +312,31 @@ class Reembedding:
         finally:
             self._ended = True
             self._tell()
+
+    @property
+    def ended(self) -> bool:
+        """It is complete, or rests."""
+        return self._ended
+
+    async def again(self) -> None:
+        """More is lacking than was known: whatever is done already, begin anew."""
+        self._again = True  # first: no note of how far it came may be written after this one
+        await to_be_made_anew(self._journal)
+
+    async def _ran(self, cursor: str) -> bool:
+        """Make anew what is behind the cursor; whether nothing came between."""
+        self._again = False
+        actors = await self._journal.flushed()
+        self._total = sum(flushed for _, flushed in actors)
+        start = self._behind(actors, cursor)
+        self._done = sum(flushed for _, flushed in actors[:start])
+        for first in range(start, len(actors), _AT_ONCE):
+            chunk = actors[first : first + _AT_ONCE]
+            await self._persistently(chunk)
+            if self._again:
+                return False
+            await self._journal.change({"reembed": _digest(chunk[-1][0])})
+        return not self._again
 
     def _behind(self, actors: Sequence[tuple[SessionKey | UserKey, int]], cursor: str) -> int:
         """The place behind the last actor that was done; if that one is no more, the beginning."""
@@ -362,7 +408,7 @@ class RowsAnew:
         """Messages up to `through`, summary entries, and what memory blocks stored."""
         await self._flush.rebuild(key, through)
         if through:
-            await self._record.adopt(await self._of_blocks(key))
+            await self._record.adopt(key.user, partial(self._of_blocks, key))
 
     async def of_user(self, key: UserKey) -> None:
         """What was recorded on purpose; working memory, too, is embedded anew."""
@@ -375,7 +421,12 @@ class RowsAnew:
         if items and made_by != [embedder_name(self._embedder)]:
             await self._directory.tell(key, Learn(await embedded_anew(self._embedder, items)), use=False)
 
-    async def _of_blocks(self, key: SessionKey) -> list[MemoryRow]:
+    async def before(self) -> Sequence[LongTermStore]:
+        """The stores of before, opened.
+
+        Raises:
+            LongTermError: one of them cannot be opened now.
+        """
         async with self._opening:
             while self._unopened:
                 try:
@@ -385,8 +436,12 @@ class RowsAnew:
                         raise
                     _logger.exception("leftover_unreadable", directory=self._unopened[0].name)
                 del self._unopened[0]
+        return self._old
+
+    async def _of_blocks(self, key: SessionKey) -> list[MemoryRow]:
+        old = await self.before()
         scope = Scope(session=key.session, types=(BLOCK_TYPE,))
-        found = [row for store in self._old for row in await store.rows(key.user, scope)]
+        found = [row for store in old for row in await store.rows(key.user, scope)]
         return [row for row in found if row.agent.startswith(BLOCK_AGENT)]
 
     async def aclose(self) -> None:

@@ -13,6 +13,7 @@ from remora.messages import ChatDict
 from remora.models.cache import CachingEmbedder
 from remora.runtime.clock import Clock
 from remora.runtime.directory import Directory
+from remora.runtime.erasure import Eraser
 from remora.runtime.supervisor import Supervisor
 from remora.storage.ports import Journal
 from remora.tokens import TokenCounter
@@ -51,6 +52,11 @@ class Services(Protocol):
     @property
     def recall(self) -> Recall | None:
         """Search in long-term memory."""
+        ...
+
+    @property
+    def eraser(self) -> Eraser:
+        """What forgets users and sessions."""
         ...
 
     def indexed_blocks(self, key: SessionKey) -> Collection[str]:

@@ -12,6 +12,7 @@ from remora.actors.recall import Memory
 from remora.actors.user_protocol import Grant, GrantsOf, Right
 from remora.errors import InvalidInput, NotGranted
 from remora.identity import SHARED_PREFIX, UserKey, validated_id
+from remora.runtime.erasure import ErasureReceipt
 from remora.runtime.long_term_handle import LongTermHandle, MemoryLike, recording
 from remora.runtime.services import Services
 
@@ -19,6 +20,7 @@ __all__ = ["SharedMember", "SharedScope"]
 
 _READ: tuple[Right, ...] = ("read", "write", "own")
 _WRITE: tuple[Right, ...] = ("write", "own")
+_OWN: tuple[Right, ...] = ("own",)
 
 
 class SharedScope:
@@ -142,6 +144,16 @@ class SharedMember:
             NotGranted: this agent is not among them.
         """
         return await self._check("read", _READ)
+
+    async def forget(self) -> ErasureReceipt:
+        """Erase the scope down to the bytes: all that its members recorded, and who they were; see `User.forget`.
+
+        Raises:
+            NotGranted: this agent does not own the scope; nothing was erased.
+            ReentrantAsk, CommitFailed, StorageError, RuntimeClosed: see `User.forget`.
+        """
+        await self._check("forget", _OWN)
+        return await self._services.eraser.forget(self._key.user)
 
     async def settle(self) -> None:
         """Wait until what was remembered can be recalled: for tests, scripts and shutdown."""

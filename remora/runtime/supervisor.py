@@ -208,6 +208,18 @@ class Supervisor:
             elif self._pull(job):
                 self._finish(job)
 
+    async def withdraw(self, matches: Callable[[Hashable], bool]) -> int:
+        """Cancel the jobs of these actors; returns how many, when none of them runs. Their rows are the caller's business.
+
+        Raises:
+            ReentrantAsk: called from within one of them.
+        """
+        ids = [job.id for job in self._known.values() if matches(job.key)]
+        self.cancel(ids)
+        for id_ in ids:
+            await self.finished(id_)
+        return len(ids)
+
     def expedite(self, ids: Iterable[str]) -> None:
         """Run these at once, the quick way: the present attempt is given up, a back-off cut short."""
         for id_ in ids:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +38,7 @@ from remora.actors.user import PRUNE_LANE, RECORD_LANE, SYNOPSIS_LANE, UserBehav
 from remora.actors.user_protocol import Found, InspectUser, PruneNow, ReadSynopsis, SearchWorking, Synopsis, UserView
 from remora.actors.vector_block import VectorMemoryBlock
 from remora.config import Config
-from remora.errors import ConfigError, ReentrantAsk, RuntimeClosed, StorageError
+from remora.errors import ConfigError, InvalidInput, ReentrantAsk, RuntimeClosed, StorageError
 from remora.identity import SessionKey, UserKey, validated_id
 from remora.logs import get_logger
 from remora.messages import ChatDict, MessageLike, encode_message, sound_text
@@ -58,14 +58,28 @@ from remora.models.ports import (
     embedder_name,
 )
 from remora.runtime.actor import Turn
+from remora.runtime.backup import BackupReport, backup
 from remora.runtime.clock import Clock, SystemClock
 from remora.runtime.containment import contained
 from remora.runtime.dead_letters import DeadLetters
 from remora.runtime.directory import Directory, DirectoryLimits, DirectoryStatistics
+from remora.runtime.erasure import Eraser
 from remora.runtime.handles import Session
 from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, LogStatistics
-from remora.runtime.reembed import InUse, Leftover, Place, Reembedding, ReembedProgress, RowsAnew, in_use, place_of, swept
+from remora.runtime.reembed import (
+    InUse,
+    Leftover,
+    Place,
+    Reembedding,
+    ReembedProgress,
+    RowsAnew,
+    in_use,
+    kept,
+    place_of,
+    swept,
+    to_be_made_anew,
+)
 from remora.runtime.schedule import Schedule, TaskStatistics
 from remora.runtime.shared import SharedScope
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor, SupervisorStatistics
@@ -75,7 +89,7 @@ from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
 from remora.storage.longterm import LanceStore
 from remora.storage.memory import MemoryJournal
-from remora.storage.ports import BLOCK_TYPE, Journal, JournalCounts, LongTermStatistics, LongTermStore
+from remora.storage.ports import BLOCK_TYPE, Journal, JournalCounts, LongTermStatistics, LongTermStore, Retention
 from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter, count_message
 
 __all__ = ["JournalLike", "Runtime", "RuntimeStatistics"]
@@ -114,6 +128,7 @@ class _Parts(msgspec.Struct):
     schedule: Schedule
     planner: Planner
     recall: Recall | None
+    eraser: Eraser
     counter: TokenCounter
     meters: tuple[CompressionMeter, ...]
 
@@ -209,6 +224,8 @@ class Runtime(TransferVerbs):
             raise ConfigError("there is no long-term memory to make anew: long_term.enabled is false", key="long_term.enabled")
         self._reembed = reembed
         self._reembedding: Reembedding | None = None
+        self._anew: Callable[[], Reembedding] | None = None
+        self._rows_anew: RowsAnew | None = None
         self._in_use: InUse | None = None
         self._grown: set[str] = set()
         self._closers: list[Any] = []
@@ -298,6 +315,11 @@ class Runtime(TransferVerbs):
         return self._open.recall
 
     @property
+    def eraser(self) -> Eraser:
+        """What forgets users and sessions."""
+        return self._open.eraser
+
+    @property
     def counter(self) -> TokenCounter:
         """The token counter."""
         return self._open.counter
@@ -370,6 +392,7 @@ class Runtime(TransferVerbs):
         parts.directory.stop_intake()
         parts.directory.abandon(error)
         parts.supervisor.abandon(error)
+        parts.eraser.abandon(error)
         self._parts = None
         self._closed = True
 
@@ -495,12 +518,22 @@ class Runtime(TransferVerbs):
         supervisor.add_lane(Lane(SYNOPSIS_LANE, synopsis, concurrency=concurrency.summarize_concurrency, retry=retry))
         schedule = Schedule(self._clock)
         schedule.every(_CHECKPOINT_S, "checkpoint", journal.checkpoint)
+        if config.retention.age_days or config.retention.session_messages or config.retention.total_mb:
+            schedule.every(config.retention.interval_s, "retention", self._retain)
         cleanup = FifoCleanup(directory, max_working_bytes)
         schedule.every(config.working.fifo_interval_min * 60, "fifo_cleanup", cleanup)
         recall = None
+        writers = SharedLocks()
+        eraser = Eraser(
+            journal, directory, supervisor, stores=partial(self._every_store, journal), alone=writers.alone,
+            forget_cached=self._forget_cached, clock=self._clock, retry=retry, rng=self._rng,
+        )  # fmt: skip
+        eraser.resume(await journal.erasures())
         if long_term:
-            recall = Recall(self.long_term, self._cached_embedder, config.recall, importance_weight=config.importance.weight)
-            writers = SharedLocks()
+            recall = Recall(
+                self.long_term, self._cached_embedder, config.recall, importance_weight=config.importance.weight,
+                admit=eraser.admit,
+            )  # fmt: skip
             flush = FlushHandler(
                 journal, self.long_term, self._embedder, counter, window_chars=config.long_term.window_chars,
                 batch_tokens=config.buffer.token_flush_size, redact=self._redact_long_term, written=self._written, users=writers,
@@ -511,8 +544,9 @@ class Runtime(TransferVerbs):
             )
             supervisor.add_lane(Lane(RECORD_LANE, record, concurrency=concurrency.flush_concurrency, retry=retry))
             assert self._in_use is not None
+            self._anew = partial(self._make_reembedding, journal, directory, flush, record, retry)
             if not self._in_use.whole:
-                self._reembedding = self._make_reembedding(journal, directory, flush, record, retry)
+                self._reembedding = self._anew()
 
             async def look_at_user(key: UserKey) -> UserView:
                 view: UserView = await directory.tell(key, InspectUser(), use=False)
@@ -554,7 +588,7 @@ class Runtime(TransferVerbs):
         planner = Planner(tiers, counter, config)
         dead_letters = DeadLetters(journal, supervisor)
         meters = (fallback, summarizer)
-        return _Parts(journal, directory, supervisor, dead_letters, schedule, planner, recall, counter, meters)
+        return _Parts(journal, directory, supervisor, dead_letters, schedule, planner, recall, eraser, counter, meters)
 
     def _block_services(self, counter: TokenCounter, chat: ChatModel | None, key: SessionKey) -> BlockServices:
         long_term = self.long_term if self._config.long_term.enabled else None
@@ -584,6 +618,7 @@ class Runtime(TransferVerbs):
         parts.supervisor.submit(left)
         parts.supervisor.start(tasks)
         parts.schedule.start(tasks)
+        parts.eraser.start(tasks)
         if parts.recall is not None:
             tasks.start_soon(parts.recall.run, name="remora.recall")
             tasks.start_soon(self._flush_tails, name="remora.tails")
@@ -671,7 +706,21 @@ class Runtime(TransferVerbs):
                     store = await self._open_store(used.name, self._embedder.dimension if self._embedder else None, used.shards)
                     self._store = store
                     tasks.start_soon(store.run, name="remora.longterm.writer")
+                    if store.refill_needed:
+                        await self._refill(store, tasks)
         return self._store
+
+    async def _refill(self, store: LanceStore, tasks: anyio.abc.TaskGroup) -> None:
+        """Part of it was put aside as damaged: have it filled again from the journal, while the runtime serves."""
+        _logger.warning("long_term_refilled")
+        if self._reembedding is not None and not self._reembedding.ended:
+            await self._reembedding.again()
+        else:
+            await to_be_made_anew(self._open.journal)
+            assert self._anew is not None
+            self._reembedding = self._anew()
+            tasks.start_soon(self._reembedding.run, name="remora.reembed")
+        await store.refill_noted()
 
     @property
     def _long_term_base(self) -> Place | None:
@@ -684,6 +733,36 @@ class Runtime(TransferVerbs):
         config = msgspec.structs.replace(self._config.long_term, shards=shards)
         place = None if base is None else place_of(base, name)
         return await LanceStore.open(place, dimension=dimension, config=config, sync=self._config.journal.durability == "power")
+
+    @asynccontextmanager
+    async def _every_store(self, journal: Journal) -> AsyncIterator[Sequence[LongTermStore]]:
+        """Each store that may hold rows: the one in use, those of before, and those of a time when it was switched on."""
+        async with AsyncExitStack() as opened:
+            stores: list[LongTermStore] = []
+            if self._config.long_term.enabled:
+                stores.append(await self.long_term())
+                if self._rows_anew is not None:
+                    stores.extend(await self._rows_anew.before())
+            elif self._given_store is not None:
+                stores.append(self._given_store)
+            elif (base := self._long_term_base) is not None:
+                for one in await kept(journal):
+                    place = place_of(base, one.name)
+                    if not isinstance(place, Path) or await anyio.to_thread.run_sync(place.exists):
+                        store = await self._open_store(one.name, one.dimension, one.shards)
+                        opened.push_async_callback(store.aclose)
+                        stores.append(store)
+            yield stores
+
+    def _forget_cached(self, user: str) -> None:
+        """Nothing in memory is to tell of a user any more."""
+        parts = self._open
+        parts.planner.forget(user)
+        if parts.recall is not None:
+            parts.recall.forget(user)
+        if self._cached_embedder is not None:
+            self._cached_embedder.clear()  # which texts were whose is not kept
+        self._grown.discard(user)
 
     async def _sweep(self, journal: Journal) -> None:
         try:
@@ -703,8 +782,11 @@ class Runtime(TransferVerbs):
         leftovers = self._in_use.leftovers if self._long_term_base is not None else ()
         rows = RowsAnew(journal, directory, flush, record, self._embedder, leftovers, open_old)
 
+        self._rows_anew = rows
+
         async def complete() -> None:
             flush.merging = False
+            self._rows_anew = None
             await rows.aclose()
             await self._sweep(journal)
 
@@ -774,6 +856,14 @@ class Runtime(TransferVerbs):
                 _logger.exception("prune_failed", user=user)  # one user's failure is not the others'
                 self._grown.add(user)
 
+    async def _retain(self) -> None:
+        """Let archived originals go that are older, or more, than are kept."""
+        keep = self._config.retention
+        limits = Retention(keep.age_days, keep.session_messages, int(keep.total_mb * (1 << 20)))
+        gone = await self._open.journal.trim(limits, int(self._clock.time() * 1_000_000))
+        if gone:
+            _logger.info("archive_trimmed", messages=gone)
+
     async def _flush_tails(self) -> None:
         """Flush what sessions of an earlier run had not handed over, unless somebody talks to them first."""
         await self._clock.sleep(self._config.activation.idle_s)
@@ -830,6 +920,25 @@ class Runtime(TransferVerbs):
             LongTermError: it cannot be opened or read.
         """
         return await (await self.long_term()).statistics()
+
+    async def backup(self, dest: str | Path, *, progress: Callable[[int, int], None] | None = None) -> BackupReport:
+        """Copy the memory directory to `dest` while it is in use (G3, G7; docs/backup.md); ``remora backup`` does the same.
+
+        All messages that were acknowledged before are in it. What there is at `dest` in the end is whole, and on the disk; until
+        then nothing is.
+
+        Args:
+            dest: a directory that is not there yet, or is empty.
+            progress: told how many rows of long-term memory were compared with the journal, of how many.
+
+        Raises:
+            InvalidInput: there is no directory to copy, or something is at `dest`.
+            StorageError: it cannot be read, or the disk refused; nothing stands at `dest` then.
+        """
+        journal = self._open.journal
+        if self._directory is None or not isinstance(journal, SqliteJournal):
+            raise InvalidInput("there is nothing to copy: this runtime's journal is not in a memory directory")
+        return await backup(self._directory, Path(dest), self._config, take=journal.backup, progress=progress)
 
     async def dead_letters(self) -> list[Job]:
         """Jobs that failed for good, oldest first; their messages still load."""

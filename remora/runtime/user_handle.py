@@ -21,6 +21,7 @@ from remora.identity import SessionKey, UserKey, validated_id, working_id
 from remora.messages import MessageLike, Receipt, sound_text
 from remora.models.cache import CachingEmbedder
 from remora.models.ports import embed_texts
+from remora.runtime.erasure import ErasureReceipt
 from remora.runtime.handles import Session
 from remora.runtime.importing import imported_session
 from remora.runtime.long_term_handle import Agent, LongTermHandle, gathered, prune_message, recording
@@ -331,6 +332,23 @@ class User(LongTermHandle):
                 await services.supervisor.finished(found.job)
                 request = msgspec.structs.replace(request, refresh=False)
         raise ModelTimeout(f"the synopsis of {self.id!r} was not written within {limit:g} s; it goes on being written, ask later")
+
+    async def forget(self) -> ErasureReceipt:
+        """Erase the user (G13): returns when no byte of what they said, nor their id, is in any file of the memory directory.
+
+        Sessions, summaries, synopsis, working memory, memories, long-term rows with their older versions, jobs, keys and caches
+        go. Meanwhile whoever asks for this user gets `ErasureInProgress`; afterwards they are new. Other users are served, but
+        the files that held the rows are rewritten, so it takes seconds rather than milliseconds, and appends may wait for
+        part of that. Who stops waiting does not stop it; a crash half-way is made good at the next start. What left the directory
+        before (exports, backups, what was sent to a model) is not reached, nor what a memory block keeps in a store of its own.
+
+        Raises:
+            ReentrantAsk: called from within background work.
+            CommitFailed: the journal failed; nothing was erased.
+            StorageError: the journal has forgotten them, but files cannot be rewritten; it is tried again and again.
+            RuntimeClosed: the runtime closed before; the next start goes on.
+        """
+        return await self._services.eraser.forget(self.id)
 
     async def inspect(self) -> UserView:
         """How things stand: working memory, figures of access, the synopsis, grants. For people and tools."""

@@ -19,16 +19,16 @@ import anyio.to_thread
 import msgspec
 
 from remora.config import Config
-from remora.errors import JournalDamaged, LongTermError, StorageError
-from remora.runtime.offline import JOURNAL, Offline, erasures, journal_findings, offline, require_memory, store_findings
+from remora.errors import JournalDamaged, StorageError
+from remora.runtime.offline import JOURNAL, Offline, lost_commits, offline, require_memory
 from remora.runtime.reconcile import Progress, reconcile
+from remora.runtime.reembed import Place
+from remora.storage.journal_mark import accept_loss
+from remora.storage.lance_files import ShardFiles, shard_names
 from remora.storage.lock import QuietLock
 from remora.storage.ports import Finding, JournalCounts
 
-__all__ = ["Verification", "verified", "verify"]
-
-_BESIDE = ("-wal",)
-"""What belongs to a journal's file, by the end of its name; the ``-shm`` file is made anew."""
+__all__ = ["Verification", "looked_at", "verify"]
 
 
 class Verification(msgspec.Struct, frozen=True):
@@ -72,30 +72,52 @@ async def verify(directory: Path, config: Config, *, deep: bool = False, progres
     lock = QuietLock(directory)
     await anyio.to_thread.run_sync(lock.acquire)
     try:
-        async with _mirrored(directory) as mirror:
-            try:
-                async with offline(mirror, config) as memory:
-                    found = await verified(memory, deep=deep, progress=progress)
-            except JournalDamaged as e:
-                found = Verification(
-                    (Finding("journal", JOURNAL, str(e).replace(str(mirror), str(directory)), False),), (), None, 0
-                )
+        return await looked_at(directory, config, deep=deep, progress=progress)
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(lock.release)
-    return found
 
 
-async def verified(memory: Offline, *, deep: bool = False, progress: Progress | None = None) -> Verification:
+async def looked_at(directory: Path, config: Config, *, deep: bool = False, progress: Progress | None = None) -> Verification:
+    """The same for whoever owns the directory.
+
+    Raises:
+        StorageError: see `verify`.
+    """
+    async with _mirrored(directory) as mirror:
+        wal: tuple[Finding, ...] = ()
+        notes: tuple[str, ...] = ()
+        try:
+            if lost := await anyio.to_thread.run_sync(lost_commits, mirror / JOURNAL):
+                # what is left can be looked at all the same
+                await anyio.to_thread.run_sync(accept_loss, mirror / JOURNAL)
+                told = f"it was cut short or lost: the journal lacks {lost.what}"
+                if lost.promised:
+                    wal = (Finding("wal", f"{JOURNAL}-wal", told, repairable=False),)
+                else:
+                    notes = (f"{JOURNAL}-wal: {told}, which journal.durability did not promise to keep",)
+            async with offline(mirror, config) as memory:
+                found = await _verified(memory, deep=deep, progress=progress)
+        except JournalDamaged as e:
+            found = Verification((Finding("journal", JOURNAL, str(e), repairable=False),), (), None, 0)
+        return _renamed(
+            msgspec.structs.replace(found, findings=(*wal, *found.findings), notes=(*notes, *found.notes)), mirror, directory
+        )
+
+
+async def _verified(memory: Offline, *, deep: bool = False, progress: Progress | None = None) -> Verification:
     """What is amiss in a directory that is open: its journal, its long-term memory, and between the two.
+
+    Long-term memory is opened as a runtime would, which puts aside what is damaged; so the directory must be one that may change.
 
     Raises:
         StorageError: it cannot be read.
     """
     journal = memory.journal
-    findings = await journal_findings(journal)
+    findings = list(await journal.verify())
+    sound = not findings
     notes = await _notes(memory)
-    for erasure in await erasures(journal):
+    for erasure in await journal.erasures():
         detail = "something was forgotten, and its bytes are not known to be gone yet: the next start finishes it"
         findings.append(Finding("erasure", f"number {erasure.number}", detail, repairable=True))
     rows = 0
@@ -105,20 +127,52 @@ async def verified(memory: Offline, *, deep: bool = False, progress: Progress | 
             detail = f"it is not there, and {handed_over:,} messages were handed over to it"
             findings.append(Finding("table", "long-term memory", detail, repairable=True))
     else:
-        try:
-            async with memory.store() as store:
-                findings.extend(await store_findings(store, deep=deep))
-        except LongTermError as e:
-            findings.append(Finding("table", "long-term memory", str(e), repairable=True))
-        async with memory.outlines() as outlines:
-            async for difference in reconcile(journal, outlines, whole=memory.whole, progress=progress):
-                findings.append(difference.finding)
-            rows = outlines.rows
-            named = {one.where for one in findings if one.kind == "table"}
-            for table, problem in outlines.broken.items():
-                if table not in named:
-                    findings.append(Finding("table", table, problem, repairable=True))
+        damaged = await anyio.to_thread.run_sync(_examined, memory.place)
+        findings += [finding for some in damaged.values() for finding in some]
+        async with memory.store(sync=False) as store:
+            told = await store.verify(
+                deep=deep
+            )  # rows that are doubled or in the wrong place are named below, with whose they are
+            findings += [one for one in told if one.kind in {"file", "table"}]
+            lost = await anyio.to_thread.run_sync(_put_aside, memory.place, damaged)
+            async with memory.outlines(lost=lost) as outlines:
+                async for difference in reconcile(journal, outlines, whole=memory.whole, sound=sound, progress=progress):
+                    findings.append(difference.finding)
+                rows = outlines.rows
+                findings += [
+                    Finding("table", table, problem, repairable=True)
+                    for table, problem in outlines.broken.items()
+                    if not any(table in one.where for one in findings if one.kind in {"file", "table"})
+                ]
     return Verification(tuple(dict.fromkeys(findings)), tuple(notes), await journal.counts(), rows)
+
+
+def _examined(place: Place) -> dict[str, list[Finding]]:
+    """What is damaged of each table, before it is opened; nothing of tables at an address."""
+    if not isinstance(place, Path):
+        return {}
+    return {name: ShardFiles(place, name, sync=False).examine() for name in shard_names(place)}
+
+
+def _put_aside(place: Place, damaged: dict[str, list[Finding]]) -> dict[str, str]:
+    """The damaged tables that are not there any more, now that it was opened."""
+    if not isinstance(place, Path):
+        return {}
+    return {
+        name: "; ".join(one.detail for one in found)
+        for name, found in damaged.items()
+        if found and not (place / f"{name}.lance").is_dir()
+    }
+
+
+def _renamed(found: Verification, mirror: Path, directory: Path) -> Verification:
+    """The same of the directory that it stands for."""
+
+    def told(text: str) -> str:
+        return text.replace(f"{mirror}/", "").replace(str(mirror), str(directory))
+
+    findings = [Finding(one.kind, told(one.where), told(one.detail), one.repairable) for one in found.findings]
+    return msgspec.structs.replace(found, findings=tuple(findings), notes=tuple(map(told, found.notes)))
 
 
 async def _notes(memory: Offline) -> list[str]:

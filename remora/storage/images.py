@@ -1,4 +1,7 @@
-"""From rows back to what actors are restored from: hundreds of actors in a handful of queries."""
+"""From rows back to what actors are restored from: hundreds of actors in a handful of queries.
+
+Every row's checksum is verified here, whoever reads it: what does not agree with it is damage that is named, and no answer.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,39 @@ from remora.identity import SessionKey, UserKey
 from remora.logs import get_logger
 from remora.messages import Entry, decode_chat
 from remora.runtime.log import Job
-from remora.storage.records import ENTRY_FACET, HOT_KEYS, Facet, Marks, SessionImage, Spec, Summary, UserImage
-from remora.storage.rows import ROLES
+from remora.storage.records import (
+    ENTRY_FACET,
+    HOT_KEYS,
+    Facet,
+    Marks,
+    MemoryItem,
+    SessionImage,
+    Spec,
+    Summary,
+    UserImage,
+)
+from remora.storage.rows import ROLES, SHARES, row_crc
 from remora.storage.schema import SEQ_BITS
 
 __all__ = [
+    "CHECKED_JOB_COLUMNS",
     "ENTRY_COLUMNS",
+    "FACET_COLUMNS",
     "JOB_COLUMNS",
+    "MEMORY_COLUMNS",
     "SEQ_MASK",
     "SUMMARY_COLUMNS",
     "Image",
     "Read",
+    "RowDamaged",
     "actor_key",
+    "checked_key",
+    "damaged",
+    "differs",
     "entry_of",
+    "facet_of",
     "jobs_of",
+    "memory_of",
     "read_images",
     "summary_of",
 ]
@@ -36,10 +58,37 @@ Image: TypeAlias = SessionImage | UserImage
 
 _logger = get_logger("remora.journal")
 SEQ_MASK = (1 << SEQ_BITS) - 1
-ENTRY_COLUMNS = "m.pos, m.at_us, m.tokens, m.role, m.chat, m.meta, m.id, m.importance"
+ENTRY_COLUMNS = "m.pos, m.at_us, m.tokens, m.role, m.chat, m.meta, m.id, m.importance, m.key, m.batch, m.crc"
 JOB_COLUMNS = "j.id, j.lane, s.user, s.session, j.payload, j.attempts, j.not_before, j.dead, j.error"
-SUMMARY_COLUMNS = "f.through, f.prefix, f.text, f.tokens, f.degraded, f.model, f.first, f.input_tokens"
+CHECKED_JOB_COLUMNS = f"{JOB_COLUMNS}, j.sid, j.crc"
+"""The same, and what the checksum takes; journals of format 1 have no such columns."""
+SUMMARY_COLUMNS = (
+    "f.sid, f.at_seq, f.kind, f.generation, f.first, f.through, f.prefix, f.text, f.tokens, f.degraded, f.model, "
+    "f.input_tokens, f.crc"
+)
+FACET_COLUMNS = "x.sid, x.kind, x.name, x.value, x.crc"
+MEMORY_COLUMNS = "m.id, m.sid, m.session, m.agent, m.content, m.type, m.importance, m.created_us, m.tokens, m.crc"
 _decode_payload = msgspec.msgpack.Decoder(Spec).decode
+
+
+class RowDamaged(ValueError):
+    """A row does not agree with its checksum, or cannot be read; the text says which."""
+
+
+def differs(crc: int | None, values: tuple[Any, ...]) -> bool:
+    """Whether a row is another than the one that was written; rows of format 1 have no checksum."""
+    if crc is None:
+        return False
+    try:
+        return crc != row_crc(values)
+    except (ValueError, TypeError, OverflowError):  # something that was never written: text that is no text, say
+        return True
+
+
+def damaged(key: Hashable, what: object) -> JournalDamaged:
+    """The error that says of whose rows one is damaged, and how."""
+    whose = f"the session {key.session!r} of the user {key.user!r}" if isinstance(key, SessionKey) else f"{key!r}"
+    return JournalDamaged(f"the journal is damaged: of {whose}, {what}; `remora verify` says what else is, a backup may have it")
 
 
 def actor_key(user: str, session: str) -> SessionKey | UserKey:
@@ -47,53 +96,118 @@ def actor_key(user: str, session: str) -> SessionKey | UserKey:
     return SessionKey(user, session) if session else UserKey(user)
 
 
+def checked_key(sid: int, user: str, session: str, created_us: int, crc: int | None) -> SessionKey | UserKey:
+    """The same, verified.
+
+    Raises:
+        RowDamaged: it is not as it was written; whose it was is not known.
+    """
+    if differs(crc, (sid, user, session, created_us)):
+        raise RowDamaged(f"the name of the actor {sid} is not as it was written")
+    return actor_key(user, session)
+
+
 def jobs_of(rows: Iterable[Sequence[Any]]) -> list[Job]:
-    """The jobs in rows of `JOB_COLUMNS`; one that cannot be read stays where it is, and no other suffers for it."""
+    """The jobs in rows of `JOB_COLUMNS` or `CHECKED_JOB_COLUMNS`.
+
+    One that cannot be read, or is damaged, stays where it is, and no other suffers for it.
+    """
     found = []
     for row in rows:
         try:
-            found.append(_job(row))
-        except msgspec.DecodeError as e:
+            found.append(_job(*row))
+        except (msgspec.DecodeError, RowDamaged) as e:
             _logger.error("job_unreadable", job=row[0], lane=row[1], error=str(e))
     return found
 
 
-def _job(row: Sequence[Any]) -> Job:
-    id_, lane, user, session, payload, attempts, not_before, dead, error = row
+def _job(
+    id_: str, lane: str, user: str, session: str, payload: bytes, attempts: int, not_before: float, dead: int, error: str,
+    sid: int = 0, crc: int | None = None,
+) -> Job:  # fmt: skip
+    if differs(crc, (id_, lane, sid, payload)):
+        raise RowDamaged(f"the job {id_} is not as it was written")
     key = actor_key(user, session)
     return Job(id_, lane, key, _decode_payload(payload), attempts, not_before, resumed=True, dead=bool(dead), error=error)
 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
-    """The message in a row of `ENTRY_COLUMNS`."""
-    pos, at_us, tokens, code, chat, meta, id_, importance = row
-    role = ROLES[code]
-    calls: tuple[str, ...] = ()
-    answers = None
-    if role == "assistant" and b"tool_calls" in chat:
-        calls = tuple(call["id"] for call in decode_chat(chat).get("tool_calls") or ())
-    elif role == "tool":
-        answers = decode_chat(chat)["tool_call_id"]
+    """The message in a row of `ENTRY_COLUMNS`.
+
+    Raises:
+        RowDamaged: it is not as it was written.
+    """
+    pos, at_us, tokens, code, chat, meta, id_, importance, digest, batch, crc = row
+    try:
+        share = int(importance * SHARES)
+        if differs(crc, (pos, at_us, tokens, code, chat, meta, id_, share, digest, batch)):
+            raise RowDamaged(f"message {pos & SEQ_MASK} is not as it was written")
+        role = ROLES[code]
+        calls: tuple[str, ...] = ()
+        answers = None
+        if role == "assistant" and b"tool_calls" in chat:
+            calls = tuple(call["id"] for call in decode_chat(chat).get("tool_calls") or ())
+        elif role == "tool":
+            answers = decode_chat(chat)["tool_call_id"]
+    except (msgspec.DecodeError, LookupError, TypeError, OverflowError) as e:
+        raise RowDamaged(f"message {pos & SEQ_MASK} cannot be read ({e})") from e
     return Entry(pos & SEQ_MASK, at_us, tokens, role, chat, meta, id_, calls, answers, importance)
 
 
-def summary_of(row: Sequence[Any]) -> Summary:
-    """The summary in a row of `SUMMARY_COLUMNS`."""
-    through, prefix, text, tokens, degraded, model, first, input_tokens = row
-    return Summary(through, prefix, text, tokens, bool(degraded), model, first, input_tokens)
+def summary_of(row: Sequence[Any]) -> tuple[str, int, Summary]:
+    """Kind, generation and summary in a row of `SUMMARY_COLUMNS`.
+
+    Raises:
+        RowDamaged: it is not as it was written.
+    """
+    *values, crc = row
+    if differs(crc, tuple(values)):
+        raise RowDamaged(f"a summary up to message {row[5]} is not as it was written")
+    _, _, kind, generation, first, through, prefix, text, tokens, degraded, model, input_tokens = values
+    return kind, generation, Summary(through, prefix, text, tokens, bool(degraded), model, first, input_tokens)
+
+
+def facet_of(row: Sequence[Any]) -> Facet:
+    """The facet in a row of `FACET_COLUMNS`.
+
+    Raises:
+        RowDamaged: it is not as it was written.
+    """
+    sid, kind, name, value, crc = row
+    if differs(crc, (sid, kind, name, value)):
+        raise RowDamaged(f"what is kept as {kind!r}, {name!r}, is not as it was written")
+    return Facet(kind, name, value)
+
+
+def memory_of(row: Sequence[Any]) -> MemoryItem:
+    """What was recorded on purpose, in a row of `MEMORY_COLUMNS`.
+
+    Raises:
+        RowDamaged: it is not as it was written.
+    """
+    *values, crc = row
+    if differs(crc, tuple(values)):
+        raise RowDamaged(f"the memory {row[0]} is not as it was written")
+    id_, _, *what = values
+    return MemoryItem(id_, *what)
 
 
 async def read_images(read: Read, keys: Sequence[Hashable], new_sid: Callable[[], int]) -> list[Image | Exception]:
     """The image of each actor; new ones are given their number by `new_sid`."""
     wanted = msgspec.json.encode(keys).decode()
     found: dict[Hashable, tuple[int, Marks]] = {}
-    for sid, user, session, *marks in await read(
-        "SELECT s.sid, s.user, s.session, s.generation, s.summarized, s.folding, s.flushing, s.cleared FROM json_each(?) AS w "
+    facts = _Facts()
+    for user, session, sid, created_us, crc, marks_crc, *marks in await read(
+        "SELECT s.user, s.session, s.sid, s.created_us, s.crc, s.marks_crc, "
+        "s.generation, s.summarized, s.folding, s.flushing, s.cleared FROM json_each(?) AS w "
         "JOIN actors AS s ON s.user = w.value ->> 0 AND s.session = coalesce(w.value ->> 1, '')",
         (wanted,),
     ):
         found[actor_key(user, session)] = (sid, Marks(*marks))
-    facts = _Facts()
+        if differs(crc, (sid, user, session, created_us)):
+            facts.damaged[sid] = RowDamaged("its name is not as it was written")
+        elif differs(marks_crc, (sid, *marks)):
+            facts.damaged[sid] = RowDamaged("its marks are not as they were written")
     if found:
         live = [(sid, marks.summarized, marks.generation, marks.cleared) for sid, marks in found.values()]
         await facts.read(read, msgspec.json.encode(live).decode())
@@ -101,7 +215,10 @@ async def read_images(read: Read, keys: Sequence[Hashable], new_sid: Callable[[]
     for key in keys:
         if isinstance(key, UserKey):
             sid = found[key][0] if key in found else new_sid()
-            images.append(UserImage(sid, key in found, tuple(facts.facets.get(sid, ())), tuple(facts.jobs.get(sid, ()))))
+            if sid in facts.damaged:
+                images.append(damaged(key, facts.damaged[sid]))
+            else:
+                images.append(UserImage(sid, key in found, tuple(facts.facets.get(sid, ())), tuple(facts.jobs.get(sid, ()))))
         elif key in found:
             images.append(facts.session(key, *found[key]))
         else:
@@ -116,7 +233,7 @@ class _Facts:
     def __init__(self) -> None:
         self.entries: dict[int, list[Entry]] = {}
         self.bounds: dict[int, tuple[int, int]] = {}  # first and last message after the front, removed ones included
-        self.damaged: dict[int, Exception] = {}
+        self.damaged: dict[int, RowDamaged] = {}
         self.summaries: dict[int, list[tuple[str, Summary]]] = {}
         self.digests: dict[int, list[bytes]] = {}
         self.with_ids: set[int] = set()
@@ -131,19 +248,26 @@ class _Facts:
             (live,),
         ):
             sid, seq = row[1] >> SEQ_BITS, row[1] & SEQ_MASK
-            self.bounds[sid] = (self.bounds[sid][0] if sid in self.bounds else seq, seq)
+            first, last = self.bounds.get(sid, (seq, seq - 1))
+            if seq != last + 1:
+                self._damage(sid, RowDamaged(f"message {last + 1} is missing"))
+            self.bounds[sid] = (first, seq)
             if row[0] is not None:
                 continue
             try:
                 self.entries.setdefault(sid, []).append(entry_of(row[1:]))
-            except (msgspec.DecodeError, LookupError, TypeError) as e:
-                self.damaged[sid] = e
-        for sid, kind, *summary in await read(
-            f"SELECT f.sid, f.kind, {SUMMARY_COLUMNS} FROM json_each(?) AS w JOIN folds AS f ON f.sid = w.value ->> 0 "
+            except RowDamaged as e:
+                self._damage(sid, e)
+        for row in await read(
+            f"SELECT {SUMMARY_COLUMNS} FROM json_each(?) AS w JOIN folds AS f ON f.sid = w.value ->> 0 "
             "AND f.generation = w.value ->> 2 AND f.kind IN ('summary', 'entry') ORDER BY f.number",
             (live,),
         ):
-            self.summaries.setdefault(sid, []).append((kind, summary_of(summary)))
+            try:
+                kind, _, summary = summary_of(row)
+                self.summaries.setdefault(row[0], []).append((kind, summary))
+            except RowDamaged as e:
+                self._damage(row[0], e)
         for sid, digest in await read(
             "SELECT sid, key FROM (SELECT m.pos >> 32 AS sid, m.key, "
             "row_number() OVER (PARTITION BY m.pos >> 32 ORDER BY m.pos DESC) AS n "
@@ -161,25 +285,31 @@ class _Facts:
                 (live,),
             )
         )
-        for sid, kind, name, value in await read(
-            "SELECT x.sid, x.kind, x.name, x.value FROM json_each(?) AS w JOIN facets AS x ON x.sid = w.value ->> 0 "
+        for row in await read(
+            f"SELECT {FACET_COLUMNS} FROM json_each(?) AS w JOIN facets AS x ON x.sid = w.value ->> 0 "
             f"WHERE x.kind != '{ENTRY_FACET}' ORDER BY x.rowid",
             (live,),
         ):
-            self.facets.setdefault(sid, []).append(Facet(kind, name, value))
-        for sid, *job in await read(
-            f"SELECT j.sid, {JOB_COLUMNS} FROM json_each(?) AS w JOIN jobs AS j ON j.sid = w.value ->> 0 "
+            try:
+                self.facets.setdefault(row[0], []).append(facet_of(row))
+            except RowDamaged as e:
+                self._damage(row[0], e)
+        for row in await read(
+            f"SELECT {CHECKED_JOB_COLUMNS} FROM json_each(?) AS w JOIN jobs AS j ON j.sid = w.value ->> 0 "
             "JOIN actors AS s ON s.sid = j.sid WHERE NOT j.dead ORDER BY j.number",
             (live,),
         ):
-            self.jobs.setdefault(sid, []).extend(jobs_of([job]))
+            self.jobs.setdefault(row[-2], []).extend(jobs_of([row]))
+
+    def _damage(self, sid: int, error: RowDamaged) -> None:
+        self.damaged.setdefault(sid, error)
 
     def session(self, key: Hashable, sid: int, marks: Marks) -> SessionImage | Exception:
         if sid in self.damaged:
-            return JournalDamaged(f"session {key!r} holds a message that cannot be read: {self.damaged[sid]}")
+            return damaged(key, self.damaged[sid])
         first, last = self.bounds.get(sid, (marks.summarized + 1, marks.summarized))
         if first != marks.summarized + 1:
-            return JournalDamaged(f"session {key!r} lacks message {marks.summarized + 1}")
+            return damaged(key, f"message {marks.summarized + 1} is missing")
         summary = None
         entries: list[Summary] = []
         for kind, one in self.summaries.get(sid, ()):

@@ -13,111 +13,171 @@ Invariants
    frames in the write-ahead log that a crash brings back: `OutcomeUnknown`.
 5. A write that cannot be stored (not the disk's fault but its own) fails alone: the batch is halved until it stands by itself.
 
-A second connection reads: activation, history, listings. Each of its statements is a transaction of its own, so it never
-holds a checkpoint back. It sees committed rows only, which is all that a session which is not live has.
+6. Whoever opens a journal owns it, by a number that is looked at within every commit: a writer that was overtaken, by a process
+   that found the lock gone, say, stores nothing more (`OwnershipLost`).
+7. After a commit, and before anybody is told, the commit mark says that it is there (`journal_mark`).
+8. Erasing, trimming and compacting are done by the same task, between batches: they see all that was written before them.
+
+A second connection reads (`journal_reading`).
 """
 
 from __future__ import annotations
 
-import secrets
+import contextlib
+import os
 import sqlite3
 import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import aiosqlite
 import anyio
+import anyio.to_thread
 import msgspec
 
 from remora.config import Durability
-from remora.errors import CommitFailed, DirectoryUnusable, JournalDamaged, JournalTooNew, OutcomeUnknown, StorageError
-from remora.identity import SessionKey, UserKey
+from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, StorageError
 from remora.logs import get_logger
-from remora.messages import Entry
-from remora.runtime.log import Job, LogStatistics, Write
-from remora.storage.images import (
-    ENTRY_COLUMNS,
-    JOB_COLUMNS,
-    SEQ_MASK,
-    SUMMARY_COLUMNS,
-    Image,
-    actor_key,
-    entry_of,
-    jobs_of,
-    read_images,
-    summary_of,
-)
-from remora.storage.ports import FoldFigures, JournalCounts, Past, SessionListing, earlier_buffer, past_of
-from remora.storage.records import EarlierBuffer, Facet, IdLookup, KeyLookup, MemoryItem, OriginalAppend, PastLookup
+from remora.runtime.log import LogStatistics, Write
+from remora.storage.journal_backup import snapshot
+from remora.storage.journal_erasing import erased_rows
+from remora.storage.journal_opening import SYNCHRONOUS, Ownership, daemonic, migrated, open_error, owned, whole
+from remora.storage.journal_reading import JournalReader
+from remora.storage.journal_trimming import beyond, trimmed_rows
+from remora.storage.journal_verify import journal_findings
+from remora.storage.ports import Erased, Finding, Retention
 from remora.storage.rows import INSERT_MESSAGES, Rows
-from remora.storage.schema import APPLICATION_ID, FORMAT, MIGRATIONS, SEQ_BITS
 
 __all__ = ["SqliteJournal"]
 
+T = TypeVar("T")
+
 _logger = get_logger("remora.journal")
-_SYNCHRONOUS: dict[Durability, str] = {"power": "FULL", "process": "NORMAL", "none": "OFF"}
+_BUSY_MS = 5_000
+_BEGIN = "BEGIN IMMEDIATE; UPDATE settings SET value = value + 1 WHERE name = 'commits'"
+"""Begins a counted commit; see `journal_mark`, and `journal_opening.owned` for what it fails of."""
+_OWNER = "(SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'epoch')"
+_SCRUB_S = 30.0  # how long the write-ahead log is tried to be emptied
+_FREE_PAGES = 1_024  # left in the file for what comes next; beyond, trimming gives them back
+_PAGES_AT_ONCE = 2_048
+_FAILURES = (sqlite3.Error, OverflowError, TypeError, ValueError)
 
 
-class SqliteJournal:
-    """Implements `remora.storage.ports.Journal` in one SQLite file. Made by `open`."""
+class _Overtaken(Exception):
+    """The journal has another owner by now."""
+
+
+class _Turn(Generic[T]):
+    """Work of the writer's own, between the writes that were queued before it and those that come after."""
+
+    def __init__(self, operation: Callable[[], Awaitable[T]], after: int) -> None:
+        self.after = after
+        self.done = anyio.Event()
+        self._operation = operation
+        self._outcome: list[T] = []
+        self._error: Exception | None = None
+
+    async def run(self) -> None:
+        try:
+            self._outcome.append(await self._operation())
+        except Exception as e:
+            self._error = e
+        self.done.set()
+
+    async def outcome(self) -> T:
+        await self.done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._outcome[0]
+
+
+class SqliteJournal(JournalReader):
+    """Implements `remora.storage.ports.Journal` in one SQLite file. Made by `open`.
+
+    Attributes:
+        instance: six hex digits that tell its message ids from another journal's.
+        path: the file.
+    """
 
     def __init__(
-        self, writer: aiosqlite.Connection, reader: aiosqlite.Connection, *, max_batch_writes: int, next_sid: int
+        self,
+        path: Path,
+        writer: aiosqlite.Connection,
+        reader: aiosqlite.Connection,
+        ownership: Ownership,
+        *,
+        max_batch_writes: int,
+        max_wal_bytes: int,
     ) -> None:
-        self.instance = ""
+        super().__init__(reader, next_sid=ownership.next_sid)
+        self.path = path
+        self.instance = ownership.instance
         self._writer = writer
-        self._reader = reader
         self._max_batch = max_batch_writes
-        self._epoch = 0
-        self._next_sid = next_sid
+        self._max_wal = max_wal_bytes
+        self._epoch = ownership.epoch
+        self._commit_number = ownership.commits
+        self._mark = ownership.mark
         self._queue: list[Write] = []
+        self._taken = 0
+        """Writes that left the queue since opening."""
+        self._turns: deque[_Turn[Any]] = deque()
         self._event = anyio.Event()
+        self._lost: OwnershipLost | None = None
+        self._gone: set[int] = set()
+        """Actors that were erased since opening."""
+        self._closed = False
         self._commits = self._failed = self._writes = self._records = 0
+        self._wal_bytes, self._wal_since, self._alarmed = 0, 0.0, False
 
     @classmethod
-    async def open(cls, path: Path, *, durability: Durability, max_batch_writes: int = 8_192) -> SqliteJournal:
-        """Open or create a journal, and bring its schema up to date.
+    async def open(
+        cls, path: Path, *, durability: Durability, max_batch_writes: int = 8_192, max_wal_mb: int = 64
+    ) -> SqliteJournal:
+        """Open or create a journal, bring its schema up to date, and take it over from whoever had it.
+
+        What it does does not depend on the journal's size; `verify` looks at every row.
+
+        Args:
+            path: the file; its write-ahead log and its commit mark are beside it.
+            durability: what an acknowledged write survives (G3).
+            max_batch_writes: writes joined in one group commit.
+            max_wal_mb: size of the write-ahead log from which it is worth an alarm that a reader holds it back.
 
         Raises:
             JournalTooNew: a newer remora wrote it; it was not touched.
-            JournalDamaged: it is not a journal, or SQLite finds it malformed.
+            JournalDamaged: it is not a journal, or SQLite finds it malformed, or acknowledged commits are missing.
             DirectoryUnusable: it cannot be opened for writing.
         """
         connections: list[aiosqlite.Connection] = []
         try:
-            writer = await _daemonic(aiosqlite.connect(path, isolation_level=None))
+            writer = await daemonic(aiosqlite.connect(path, isolation_level=None))
             connections.append(writer)
-            await _check_and_migrate(writer, path)
+            await migrated(writer, path)
+            await whole(path)
             await writer.execute("PRAGMA journal_mode = WAL")
-            await writer.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
+            await writer.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
             await writer.execute("PRAGMA cache_size = -65536")
-            await writer.execute("PRAGMA journal_size_limit = 67108864")
+            # What is deleted or replaced is overwritten; messages, which are neither on the hot path, cost nothing for it.
+            await writer.execute("PRAGMA secure_delete = ON")
+            await writer.execute(f"PRAGMA journal_size_limit = {max_wal_mb << 20}")
             # The supervisor checkpoints from the other connection; this bound is for when it cannot keep up.
             await writer.execute("PRAGMA wal_autocheckpoint = 16384")
-            reader = await _daemonic(aiosqlite.connect(path, isolation_level=None))
+            reader = await daemonic(aiosqlite.connect(path, isolation_level=None))
             connections.append(reader)
-            await reader.execute("PRAGMA busy_timeout = 5000")
+            await reader.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
             await reader.execute("PRAGMA cache_size = -65536")
-            ((last_sid,),) = await reader.execute_fetchall("SELECT coalesce(max(sid), 0) FROM actors")
-            journal = cls(writer, reader, max_batch_writes=max_batch_writes, next_sid=last_sid + 1)
-            await journal._take_ownership()
+            ownership = await owned(writer, path, durability)
+            return cls(path, writer, reader, ownership, max_batch_writes=max_batch_writes, max_wal_bytes=max_wal_mb << 20)
         except BaseException as e:
             with anyio.CancelScope(shield=True):
                 for connection in connections:
                     await connection.close()
             if isinstance(e, sqlite3.Error):
-                raise _open_error(e, path) from e
+                raise open_error(e, path) from e
             raise
-        return journal
-
-    async def _take_ownership(self) -> None:
-        await self._writer.execute(
-            "INSERT INTO settings VALUES ('epoch', '1') ON CONFLICT DO UPDATE SET value = CAST(value AS INTEGER) + 1"
-        )
-        await self._writer.execute("INSERT OR IGNORE INTO settings VALUES ('instance', ?)", (secrets.token_hex(3),))
-        self._epoch = int(await self.setting("epoch") or 0)
-        self.instance = await self.setting("instance") or ""
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -129,52 +189,58 @@ class SqliteJournal:
     async def run(self) -> None:
         """Commit what is queued, for ever: the writer task."""
         while True:
-            if not self._queue:
+            if not self._queue and not self._turns:
                 self._event = anyio.Event()
                 await self._event.wait()
             await self._commit_queued()
 
     async def _commit_queued(self) -> None:
         with anyio.CancelScope(shield=True):
-            while self._queue:
-                batch = [write for write in self._queue[: self._max_batch] if not write.fenced]
-                del self._queue[: self._max_batch]
+            while self._queue or self._turns:
+                room = self._max_batch
+                if self._turns:
+                    room = min(room, self._turns[0].after - self._taken)
+                    if not room:
+                        await self._turns.popleft().run()
+                        continue
+                batch = [write for write in self._queue[:room] if not write.fenced and not self._refused(write)]
+                self._taken += len(self._queue[:room])
+                del self._queue[:room]
                 if batch:
                     await self._commit(batch)
 
+    def _refused(self, write: Write) -> bool:
+        """Whether a write is for an actor that was erased: there must be no rows of it again."""
+        if not self._gone or not any(getattr(record, "sid", 0) in self._gone for record in write.records):
+            return False
+        write.settle(CommitFailed("this was forgotten meanwhile; nothing of it was kept"))
+        return True
+
     async def _commit(self, batch: Sequence[Write]) -> None:
         rows = Rows()
-        error: Exception
         try:
+            if self._lost is not None:
+                raise _Overtaken
             for write in batch:
                 for record in write.records:
                     rows.add(record)
             await self._store(rows)
-        except (sqlite3.Error, OverflowError, TypeError, ValueError) as e:
+        except (*_FAILURES, _Overtaken) as e:
             self._failed += 1
-            # What fails before anything is synced is rolled back and gone. After a failed sync, the frames in the write-ahead
-            # log may still come back at the next crash.
-            uncertain = getattr(e, "sqlite_errorname", "").startswith("SQLITE_IOERR")
-            rolled_back = await self._rolled_back()
-            own_fault = not isinstance(e, sqlite3.OperationalError | sqlite3.InternalError)
-            if own_fault and rolled_back and len(batch) > 1:
+            error, alone = await self._failure(e)
+            if alone and len(batch) > 1:
                 # one of them cannot be stored: halve the batch until it stands alone
                 for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
                     standing = [write for write in half if not write.fenced]  # an earlier failure may have fenced it
                     if standing:
                         await self._commit(standing)
                 return
-            if uncertain or not rolled_back:
-                error = OutcomeUnknown(f"the journal's commit failed ({e}); retry with the same key")
-            else:
-                error = CommitFailed(f"the journal cannot store this ({e}); nothing of it was kept")
-            error.__cause__ = e
-            _logger.error("commit_failed", writes=len(batch), uncertain=uncertain, error=str(e))
+            _logger.error("commit_failed", writes=len(batch), kind=type(error).__name__, error=str(e))
             for write in batch:
                 if not write.fenced:
                     write.settle(error)
             return
-        self._commits += 1
+        self._committed(rows.newest, counted=rows.counted)
         self._writes += len(batch)
         self._records += rows.records
         for write in batch:
@@ -186,14 +252,55 @@ class SqliteJournal:
         Each further call waits until the event loop comes round to it, which beside a busy loop takes longer than the commit.
         """
         others, messages = list(rows.others()), rows.messages
+        rows.counted = bool(others)
         if others:
-            await self._writer.execute("BEGIN IMMEDIATE")
+            await self._writer.executescript(_BEGIN)
         if messages is not None:
-            await self._writer.execute(INSERT_MESSAGES, (*messages, self._epoch))
+            cursor = await self._writer.execute(INSERT_MESSAGES, (*messages, self._epoch))
+            if not cursor.rowcount:
+                raise _Overtaken
         for statement, parameters in others:
             await self._writer.executemany(statement, parameters)
         if others:
             await self._writer.execute("COMMIT")
+
+    def _committed(self, newest: int, *, counted: bool) -> None:
+        self._commits += 1
+        self._commit_number += counted
+        self._mark.put(self._commit_number, newest)
+
+    async def _failure(self, error: Exception) -> tuple[CommitFailed | OutcomeUnknown, bool]:
+        """What a failed commit came to, and whether it may be the fault of one write alone.
+
+        What fails before anything is synced is rolled back and gone. After a failed sync, the frames in the write-ahead log may
+        still come back at the next crash.
+        """
+        name = getattr(error, "sqlite_errorname", "")
+        rolled_back = await self._rolled_back()
+        if isinstance(error, _Overtaken) or name == "SQLITE_CONSTRAINT_TRIGGER":
+            return self._overtaken(), False
+        failed: CommitFailed | OutcomeUnknown
+        if name.startswith("SQLITE_IOERR") or not rolled_back:
+            failed = OutcomeUnknown(f"the journal's commit failed ({error}); retry with the same key")
+            await self._recount()
+        else:
+            failed = CommitFailed(f"the journal cannot store this ({error}); nothing of it was kept")
+        failed.__cause__ = error
+        return failed, rolled_back and not isinstance(error, sqlite3.OperationalError | sqlite3.InternalError)
+
+    async def _recount(self) -> None:
+        """A commit that was said to have failed may be there, and counted."""
+        with contextlib.suppress(sqlite3.Error):
+            ((count,),) = await self._writer.execute_fetchall("SELECT value FROM settings WHERE name = 'commits'")
+            self._commit_number = int(count)
+
+    def _overtaken(self) -> OwnershipLost:
+        if self._lost is None:
+            self._lost = OwnershipLost(
+                f"another process has taken {self.path} over; nothing more can be stored here: close this runtime"
+            )
+            _logger.critical("ownership_lost", path=str(self.path), epoch=self._epoch)
+        return self._lost
 
     async def _rolled_back(self) -> bool:
         try:
@@ -206,187 +313,216 @@ class SqliteJournal:
 
     def statistics(self) -> LogStatistics:
         """Counters since opening."""
-        return LogStatistics(self._commits, self._failed, self._writes, self._records, len(self._queue))
+        held_s = time.monotonic() - self._wal_since if self._wal_since else 0.0
+        return LogStatistics(self._commits, self._failed, self._writes, self._records, len(self._queue), self._wal_bytes, held_s)
 
-    # -- activation -------------------------------------------------------------------------------------------------
+    # -- the writer's own work --------------------------------------------------------------------------------------
 
-    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[Image | Exception]:
-        """The image of each actor; new ones are given their number."""
-        return await read_images(self._read, keys, self._number)
+    async def _in_turn(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """Have the writer's task do this, after what was written before. Whoever waits may leave; it is done all the same."""
+        if self._closed:
+            raise StorageError("the journal is closed")
+        turn = _Turn(operation, self._taken + len(self._queue))
+        self._turns.append(turn)
+        self._event.set()
+        return await turn.outcome()
 
-    def _number(self) -> int:
-        self._next_sid += 1
-        return self._next_sid - 1
+    async def _in_transaction(self, work: Callable[[], Awaitable[T]], then: Callable[[T], None] = lambda _: None) -> T:
+        """The same, as one counted commit, and `then` at once, before any other write.
 
-    async def fetch(self, key: Hashable, query: Any) -> OriginalAppend | EarlierBuffer | dict[str, int] | None:
-        """Which append an idempotency key belongs to; which numbers message ids have; how the buffer was."""
-        assert isinstance(key, SessionKey)
-        if isinstance(query, PastLookup):
-            return await earlier_buffer(self, key, query.at)
-        if isinstance(query, IdLookup):
-            rows = await self._read(
-                f"SELECT m.id, m.pos & {SEQ_MASK} FROM actors AS s CROSS JOIN json_each(?) AS w "
-                "CROSS JOIN messages AS m ON m.pos >> 32 = +s.sid AND m.id = w.value AND m.id IS NOT NULL "
-                f"WHERE s.user = ? AND s.session = ? AND m.removed IS NULL AND m.pos & {SEQ_MASK} > ?",
-                (msgspec.json.encode(query.ids).decode(), key.user, key.session, query.after),
-            )
-            return dict(rows)
-        assert isinstance(query, KeyLookup)
-        rows = await self._read(
-            # CROSS JOIN keeps this order; the plus (no affinity) and the third condition let the partial index be used
-            "SELECT m.pos, m.id FROM actors AS s "
-            "CROSS JOIN messages AS k ON k.pos >> 32 = +s.sid AND k.key = ? AND k.key IS NOT NULL "
-            "CROSS JOIN messages AS m ON m.pos BETWEEN k.pos AND k.pos + k.batch - 1 "
-            "WHERE s.user = ? AND s.session = ? ORDER BY m.pos",
-            (query.digest, key.user, key.session),
-        )
-        if not rows:
-            return None
-        return OriginalAppend(tuple(pos & SEQ_MASK for pos, _ in rows), tuple(id_ for _, id_ in rows))
+        Raises:
+            CommitFailed: nothing was changed.
+            OutcomeUnknown: all of it was done, or nothing.
+        """
 
-    # -- reading ----------------------------------------------------------------------------------------------------
+        async def operation() -> T:
+            try:
+                if self._lost is not None:
+                    raise _Overtaken
+                await self._writer.executescript(_BEGIN)
+                result = await work()
+                await self._writer.execute("COMMIT")
+            except Exception as e:
+                self._failed += 1
+                error, _ = await self._failure(e)
+                _logger.error("commit_failed", writes=0, kind=type(error).__name__, error=str(e))
+                raise error from e
+            self._committed(0, counted=True)
+            then(result)
+            return result
 
-    async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Sequence[Entry]:
-        """Messages `first`…`last`."""
-        rows = await self._read(
-            f"SELECT {ENTRY_COLUMNS} FROM actors AS s JOIN messages AS m "
-            f"ON m.pos BETWEEN (s.sid << {SEQ_BITS}) + ? AND (s.sid << {SEQ_BITS}) + ? "
-            "WHERE s.user = ? AND s.session = ? AND (m.removed IS NULL OR m.removed > ?) ORDER BY m.pos",
-            (max(first, 1), min(last, SEQ_MASK), key.user, key.session, SEQ_MASK if at is None else at),
-        )
-        return [entry_of(row) for row in rows]
+        return await self._in_turn(operation)
 
-    async def past(self, key: SessionKey, at: int) -> Past:
-        """What the session's buffer began with when message `at` was its newest."""
-        rows = await self._read(
-            f"SELECT f.kind, f.generation, {SUMMARY_COLUMNS} FROM actors AS s JOIN folds AS f USING (sid) "
-            "WHERE s.user = ? AND s.session = ? AND f.at_seq <= ? ORDER BY f.number",
-            (key.user, key.session, at),
-        )
-        return past_of([(kind, generation, summary_of(summary)) for kind, generation, *summary in rows])
+    async def erase(self, user: str, session: str | None = None) -> Erased:
+        """Delete everything of a user, or of one session, and leave a note."""
 
-    async def folds(self, key: SessionKey) -> FoldFigures:
-        """How often the session's past was summarized, and what that took."""
-        ((count, taken, made, degraded),) = await self._read(
-            "SELECT count(*), coalesce(sum(f.input_tokens), 0), coalesce(sum(f.tokens), 0), coalesce(sum(f.degraded), 0) "
-            "FROM actors AS s JOIN folds AS f USING (sid) WHERE s.user = ? AND s.session = ? AND f.input_tokens > 0",
-            (key.user, key.session),
-        )
-        return FoldFigures(count, taken, made, degraded)
+        async def work() -> tuple[Erased, Sequence[int]]:
+            return await erased_rows(self._writer, user, session)
 
-    async def memories(self, user: str, ids: Sequence[str] | None = None) -> Sequence[MemoryItem]:
-        """What was recorded of a user on purpose, oldest first; with `ids`, those alone."""
-        among = "" if ids is None else " AND m.id IN (SELECT w.value FROM json_each(?) AS w)"
-        parameters = (user,) if ids is None else (user, msgspec.json.encode(ids).decode())
-        rows = await self._read(
-            "SELECT m.id, m.session, m.agent, m.content, m.type, m.importance, m.created_us, m.tokens FROM actors AS s "
-            f"JOIN memories AS m USING (sid) WHERE s.user = ? AND s.session = ''{among} ORDER BY m.number",
-            parameters,
-        )
-        return [MemoryItem(*row) for row in rows]
+        erased, _ = await self._in_transaction(work, lambda outcome: self._gone.update(outcome[1]))
+        return erased
 
-    async def pruned(self, key: SessionKey) -> Sequence[int]:
-        """Numbers of the messages that long-term memory is not to have."""
-        rows = await self._read(
-            f"SELECT m.pos & {SEQ_MASK} FROM actors AS s JOIN messages AS m "
-            f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {SEQ_MASK} "
-            "WHERE s.user = ? AND s.session = ? AND m.pruned",
-            (key.user, key.session),
-        )
-        return [seq for (seq,) in rows]
+    async def erased(self, number: int) -> None:
+        """The note goes."""
 
-    async def facets(self, key: SessionKey | UserKey) -> Sequence[Facet]:
-        """All of an actor's facets, in the order in which they were first put."""
-        user, session = key if isinstance(key, SessionKey) else (key.user, "")
-        rows = await self._read(
-            "SELECT x.kind, x.name, x.value FROM actors AS s JOIN facets AS x USING (sid) WHERE s.user = ? AND s.session = ? "
-            "ORDER BY x.rowid",
-            (user, session),
-        )
-        return [Facet(*row) for row in rows]
+        async def work() -> None:
+            await self._writer.execute("DELETE FROM erasures WHERE number = ?", (number,))
 
-    async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
-        """Every actor, in a fixed order, and up to which message it is in long-term memory."""
-        rows = await self._read("SELECT user, session, flushed FROM actors ORDER BY sid", ())
-        return [(actor_key(user, session), flushed) for user, session, flushed in rows]
+        await self._in_transaction(work)
+        await self._emptied()
 
-    async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
-        """Job rows, oldest first."""
-        rows = await self._read(
-            f"SELECT {JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) WHERE j.dead = ? ORDER BY j.number",
-            (int(dead),),
-        )
-        return jobs_of(rows)
+    async def trim(self, limits: Retention, now_us: int) -> int:
+        """Remove archived originals beyond the limits, and give back what room that makes."""
+        count = 0
+        async for wanted in beyond(self._read, limits, now_us):
+            left = wanted
+            while left:
 
-    async def sessions(self, user: str) -> Sequence[SessionListing]:
-        """A user's sessions, the one with the newest message last."""
-        rows = await self._read(
-            f"SELECT s.session, count(*), max(m.at_us) FROM actors AS s JOIN messages AS m "
-            f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {SEQ_MASK} "
-            "WHERE s.user = ? AND m.removed IS NULL GROUP BY s.sid ORDER BY 3, s.sid",
-            (user,),
-        )
-        return [SessionListing(SessionKey(user, session), count, at_us) for session, count, at_us in rows]
+                async def work(left: Mapping[int, int] = left) -> tuple[int, dict[int, int]]:
+                    return await trimmed_rows(self._writer, left)
 
-    async def unflushed(self, limit: int) -> Sequence[SessionKey]:
-        """Sessions whose last message no flush job covers."""
-        rows = await self._read(
-            "SELECT s.user, s.session FROM actors AS s WHERE s.session != '' AND s.flushing < "
-            f"(SELECT m.pos & {SEQ_MASK} FROM messages AS m WHERE m.pos BETWEEN s.sid << {SEQ_BITS} "
-            f"AND (s.sid << {SEQ_BITS}) + {SEQ_MASK} AND m.removed IS NULL ORDER BY m.pos DESC LIMIT 1) LIMIT ?",
-            (limit,),
-        )
-        return [SessionKey(user, session) for user, session in rows]
+                gone, left = await self._in_transaction(work)
+                count += gone
+        if count:
+            await self._give_back()
+            _logger.info("journal_trimmed", messages=count)
+        return count
 
-    async def counts(self, user: str | None = None) -> JournalCounts:
-        """How much it holds, of everybody or of one user."""
-        own = "" if user is None else " WHERE s.user = ?"
-        who = () if user is None else (user,)
-        ((users, sessions),) = await self._read(
-            f"SELECT count(DISTINCT s.user), count(*) FILTER (WHERE s.session != '') FROM actors AS s{own}", who
-        )
-        of_them = "" if user is None else f"JOIN actors AS s ON s.sid = m.pos >> {SEQ_BITS} {own}"
-        ((messages, tokens),) = await self._read(f"SELECT count(*), coalesce(sum(m.tokens), 0) FROM messages AS m {of_them}", who)
-        by_sid = "" if user is None else f"JOIN actors AS s USING (sid) {own}"
-        ((summaries,),) = await self._read(
-            f"SELECT count(*) FILTER (WHERE f.kind IN ('summary', 'entry')) FROM folds AS f {by_sid}", who
-        )
-        ((memories,),) = await self._read(f"SELECT count(*) FROM memories AS m {by_sid}", who)
-        ((pending, dead),) = await self._read(
-            f"SELECT count(*) FILTER (WHERE NOT j.dead), count(*) FILTER (WHERE j.dead) FROM jobs AS j {by_sid}", who
-        )
-        return JournalCounts(users, sessions, messages, tokens, summaries, pending, dead, memories)
+    async def _give_back(self) -> None:
+        """Keep the number of free pages bounded."""
+        ((incremental,),) = await self._read("PRAGMA auto_vacuum")
+        ((pages,),) = await self._read("PRAGMA page_count")
+
+        async def free() -> int:
+            ((count,),) = await self._read("PRAGMA freelist_count")
+            return int(count)
+
+        if not incremental:  # it was made by an older remora, and cannot give pages back one by one
+            if await free() > max(16 * _FREE_PAGES, pages // 2):
+                await self._in_turn(self._compact)
+            return
+
+        async def some() -> None:
+            # the statement frees a page at each step
+            await self._vacuumed(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})")
+
+        before = await free()
+        while before > _FREE_PAGES:
+            await self._in_turn(some)
+            after = await free()
+            if after >= before:
+                break
+            before = after
+
+    async def _vacuumed(self, *statements: str) -> None:
+        if self._lost is not None:
+            raise self._lost
+        try:
+            for statement in statements:
+                await self._writer.execute_fetchall(statement)
+        except sqlite3.Error as e:
+            raise StorageError(f"the journal cannot be made smaller ({e}); nothing that it holds was changed") from e
+
+    async def _compact(self) -> None:
+        await self._vacuumed("PRAGMA auto_vacuum = INCREMENTAL", "VACUUM")
+
+    async def scrub(self) -> None:
+        """Write the file anew without what was deleted, and empty the write-ahead log, which may hold it."""
+        await self._in_turn(self._compact)
+        await self._emptied()
+
+    async def _emptied(self) -> None:
+        """Return when the write-ahead log holds nothing, whoever reads."""
+        deadline = anyio.current_time() + _SCRUB_S
+        while not await self._in_turn(self._empty_wal):
+            if anyio.current_time() > deadline:
+                raise StorageError("the write-ahead log cannot be emptied: a reader has been in the way for too long")
+            await anyio.sleep(0.05)
+
+    async def _empty_wal(self) -> bool:
+        """Whether there is no byte left in it; a reader that needs it is not waited for."""
+        try:
+            await self._writer.execute("PRAGMA busy_timeout = 0")
+            ((busy, _, _),) = await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+            await self._writer.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+        except sqlite3.Error as e:
+            raise StorageError(f"the write-ahead log cannot be emptied: {e}") from e
+        self._mark.put(self._commit_number, 0)
+        self._mark.put(self._commit_number, 0)  # the other slot, too
+        return not busy
+
+    # -- settings ---------------------------------------------------------------------------------------------------
 
     async def setting(self, name: str, value: str | None = None) -> str | None:
         """Read a setting, after setting it if it never was."""
         if value is not None:
-            await self._read("INSERT OR IGNORE INTO settings VALUES (?, ?)", (name, value))
+            await self._read(f"INSERT OR IGNORE INTO settings SELECT ?, ? WHERE {_OWNER} = ?", (name, value, self._epoch))
         rows = await self._read("SELECT value FROM settings WHERE name = ?", (name,))
+        if value is not None and not rows:
+            raise self._overtaken()
         return str(rows[0][0]) if rows else None
 
     async def change(self, settings: Mapping[str, str]) -> None:
         """Set these settings, whatever they were, in one statement."""
-        await self._read(
-            "INSERT INTO settings (name, value) SELECT w.value ->> 0, w.value ->> 1 FROM json_each(?) AS w WHERE true "
-            "ON CONFLICT DO UPDATE SET value = excluded.value",
-            (msgspec.json.encode(list(settings.items())).decode(),),
+        changed = await self._read(
+            "INSERT INTO settings (name, value) SELECT w.value ->> 0, w.value ->> 1 FROM json_each(?) AS w "
+            f"WHERE {_OWNER} = ? ON CONFLICT DO UPDATE SET value = excluded.value RETURNING name",
+            (msgspec.json.encode(list(settings.items())).decode(), self._epoch),
         )
-
-    async def _read(self, sql: str, parameters: Iterable[Any] = ()) -> list[Any]:
-        try:
-            return list(await self._reader.execute_fetchall(sql, parameters))
-        except sqlite3.Error as e:
-            raise StorageError(f"the journal cannot be read: {e}") from e
+        if settings and not changed:
+            raise self._overtaken()
 
     # -- upkeep -----------------------------------------------------------------------------------------------------
 
     async def checkpoint(self) -> None:
-        """Move the write-ahead log into the main file, as far as no reader is in the way."""
-        await self._read("PRAGMA wal_checkpoint(PASSIVE)")
+        """Move the write-ahead log into the main file, as far as no reader is in the way, and see to its size.
+
+        SQLite begins it anew once all of it was moved and nobody reads it any more. When it has outgrown its bound, one look
+        later still, somebody reads a very old state: the log says so, once for each time, and so do `statistics`.
+        """
+        ((_, frames, moved),) = await self._read("PRAGMA wal_checkpoint(PASSIVE)")
+        log = self.path.with_name(f"{self.path.name}-wal")
+        if await _size(log) > self._max_wal and frames == moved and not self._closed:
+            await self._in_turn(self._empty_wal)
+        self._wal_bytes = size = await _size(log)
+        if size <= self._max_wal:
+            if self._wal_since:
+                _logger.info("wal_released", bytes=size, held_s=time.monotonic() - self._wal_since)
+            self._wal_since, self._alarmed = 0.0, False
+        elif not self._wal_since:
+            self._wal_since, self._alarmed = time.monotonic(), False
+        elif not self._alarmed:
+            self._alarmed = True
+            _logger.error(
+                "wal_held_back", path=str(log), bytes=size, bound=self._max_wal, held_s=time.monotonic() - self._wal_since,
+                hint="a reader, a backup or another program, has had the journal open for long",
+            )  # fmt: skip
+
+    async def backup(self, path: Path) -> None:
+        """Copy the journal to a new file while it is in use: all that was acknowledged before is in it, synced (G3).
+
+        The copy is of one moment. It is a journal of its own: whoever opens it misses nothing that came after that moment.
+
+        Raises:
+            InvalidInput: there is something at `path`, or no directory for it.
+            StorageError: it cannot be read, or the disk refused; nothing stands at `path` then.
+        """
+        await anyio.to_thread.run_sync(snapshot, self.path, path)
+
+    async def verify(self) -> list[Finding]:
+        """Everything that is amiss in the journal, by looking at every row (kinds ``journal`` and ``wal``), while it is in use.
+
+        It takes seconds for a gigabyte, and the write-ahead log grows meanwhile.
+
+        Raises:
+            StorageError: it cannot be read at all.
+        """
+        return await anyio.to_thread.run_sync(journal_findings, self.path)
 
     async def aclose(self) -> None:
         """Commit what is queued, fold the write-ahead log into the main file, and let the threads end."""
         with anyio.CancelScope(shield=True):
+            self._closed = True
             try:
                 await self._commit_queued()
                 await self._reader.close()
@@ -396,41 +532,11 @@ class SqliteJournal:
             finally:
                 await self._reader.close()
                 await self._writer.close()
+                self._mark.close()
 
 
-def _daemonic(connection: aiosqlite.Connection) -> aiosqlite.Connection:
-    """Let the process end although a connection was left open, by a second Ctrl-C, say: a journal needs no farewell."""
-    thread: Any = getattr(connection, "_thread", connection)
-    thread.daemon = True
-    return connection
-
-
-async def _check_and_migrate(connection: aiosqlite.Connection, path: Path) -> None:
-    async def pragma(name: str) -> int:
-        ((value,),) = await connection.execute_fetchall(f"PRAGMA {name}")
-        return int(value)
-
-    found, application = await pragma("user_version"), await pragma("application_id")
-    if application not in {0, APPLICATION_ID} or (application == 0 and (found or await pragma("schema_version"))):
-        raise JournalDamaged(f"{path} is an SQLite file, but no remora journal; it was not touched")
-    if found > FORMAT:
-        raise JournalTooNew(
-            f"{path} has the format {found}, this remora reads up to {FORMAT}: upgrade remora; nothing was touched",
-            found=found,
-            supported=FORMAT,
-        )
-    if found == FORMAT:
-        return
-    begun = time.monotonic()
-    for number, script in enumerate(MIGRATIONS[found:], start=found + 1):
-        await connection.executescript(
-            f"BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number}; COMMIT;"
-        )
-    _logger.info("journal_migrated", path=str(path), before=found, after=FORMAT, seconds=time.monotonic() - begun)
-
-
-def _open_error(error: sqlite3.Error, path: Path) -> StorageError:
-    name = getattr(error, "sqlite_errorname", "")
-    if name in {"SQLITE_NOTADB", "SQLITE_CORRUPT"} or "malformed" in str(error):
-        return JournalDamaged(f"{path} is damaged, or no SQLite file: {error}; restore a backup, or move it away")
-    return DirectoryUnusable(f"{path} cannot be opened for writing: {error}", path=path)
+async def _size(path: Path) -> int:
+    try:
+        return (await anyio.to_thread.run_sync(os.stat, path)).st_size
+    except OSError:
+        return 0

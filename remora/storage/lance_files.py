@@ -33,7 +33,7 @@ from remora.logs import get_logger
 from remora.storage.lance_manifest import Manifest, manifest_name, parse_manifest, version_of
 from remora.storage.ports import Finding
 
-__all__ = ["Settled", "ShardFiles", "refill_needed", "refill_noted", "remove_store", "shard_names"]
+__all__ = ["Certain", "Settled", "ShardFiles", "refill_needed", "refill_noted", "remove_store", "shard_names"]
 
 _logger = get_logger("remora.longterm")
 _TABLE, _RECORD, _QUARANTINE, _REFILL = ".lance", ".synced.json", "quarantine", "refill-needed"
@@ -76,6 +76,20 @@ class Settled(msgspec.Struct, frozen=True):
     usable: bool
     recorded: bool
     indices: tuple[str, ...] = ()
+
+
+class Certain(msgspec.Struct, frozen=True):
+    """What a copy of a table has to hold.
+
+    Attributes:
+        files: paths from the store's directory, of data, deletions, indices and the manifest.
+        name: of the record.
+        record: its bytes; empty if there is none.
+    """
+
+    files: tuple[str, ...]
+    name: str
+    record: bytes
 
 
 _decode_record = msgspec.json.Decoder(SyncRecord).decode
@@ -128,6 +142,8 @@ class ShardFiles:
         self._sync = sync
         self._record: SyncRecord | None = None
         self._synced_directories: set[Path] = set()
+        self.settled: list[Finding] = []
+        """What was not as it should be at opening, and was mended or put aside."""
 
     @property
     def version(self) -> int | None:
@@ -161,6 +177,9 @@ class ShardFiles:
             self.put_aside(f"version {self._record.version}: {e}")
             return Settled(usable=False, recorded=False)
         damaged = _indices_of(manifest, problems)
+        self.settled += [
+            Finding("file", str(self.directory / path), problem, repairable=True) for path, problem in problems.items()
+        ]
         if damaged is None:
             self.put_aside("; ".join(f"{path} {problem}" for path, problem in sorted(problems.items())[:5]))
             return Settled(usable=False, recorded=False)
@@ -183,6 +202,7 @@ class ShardFiles:
                 rejected.append(version)
                 continue
             if rejected:
+                self.settled += [Finding("file", str(self._path(one)), "is damaged", repairable=True) for one in rejected]
                 self._note_refill()
                 self._put_versions_aside(rejected, "damaged")
             return Settled(usable=True, recorded=False, indices=damaged)
@@ -200,6 +220,7 @@ class ShardFiles:
         if lost:
             self._note_refill()  # first: whatever happens between the two, it is filled again
         _logger.error("table_put_aside", table=self.name, reason=reason)
+        self.settled.append(Finding("table", str(self.directory), f"{reason}; it was put aside", repairable=True))
         place = self._quarantine()
         if self.directory.exists():
             self.directory.rename(place / self.directory.name)
@@ -268,6 +289,15 @@ class ShardFiles:
         self._record = record
         return sum(marks[str(file.relative_to(self.directory))].size for file in fresh)
 
+    def adopt(self, version: int) -> None:
+        """Record a version that somebody else has written, who owns the directory as well.
+
+        Raises:
+            OSError: it is not known to be on disk.
+        """
+        self._record = self._read_record()
+        self.record(version)
+
     def _sync_files(self, fresh: Sequence[Path], manifest: Manifest, *, since: int) -> None:
         older = [path for number in range(since + 1, manifest.version) if (path := self._path(number)).exists()]
         transaction = self.directory / manifest.transaction
@@ -317,6 +347,49 @@ class ShardFiles:
         except OSError as e:
             return f"cannot be read: {e.strerror}"
         return f"has {found} bytes instead of {size}" if size is not None and found != size else ""
+
+    def examine(self) -> list[Finding]:
+        """What `settle` would put aside or make again because it is damaged; nothing changes."""
+        record = self._read_record()
+        if not self.directory.is_dir():
+            missing = Finding("table", str(self.directory), "it is missing", repairable=True)
+            return [] if record is None else [missing]
+        if record is not None:
+            return [
+                Finding("file", str(self.directory / path), problem, repairable=True)
+                for path, problem in self._problems(record, deep=False)
+            ]
+        try:
+            manifest = self._manifest(self._versions()[0])
+        except (OSError, ValueError, IndexError) as e:
+            return [Finding("table", str(self.directory), f"its newest version cannot be read: {e}", repairable=True)]
+        return [
+            Finding("file", str(self.directory / path), problem, repairable=True)
+            for path, size in manifest.files.items()
+            if (problem := self._problem(path, size))
+        ]
+
+    def damaged_indices(self) -> tuple[str, ...] | None:
+        """Names of indices of which a byte is not as it was recorded; None where something else is damaged as well."""
+        if self._record is None:
+            return ()
+        problems = dict(self._problems(self._record, deep=True))
+        try:
+            return _indices_of(self._manifest(self._record.version), problems)
+        except (OSError, ValueError):
+            return None
+
+    def certain(self) -> Certain:
+        """What the version that is on disk for certain consists of; somebody else may be writing newer ones.
+
+        Raises:
+            OSError, ValueError: there is none that can be read, or it has just been replaced: look again.
+        """
+        name = self._record_path.name
+        record = self._record_path.read_bytes() if self._record_path.exists() else b""
+        manifest = self._manifest(_decode_record(record).version if record else self._versions()[0])
+        paths = (*manifest.files, f"_versions/{manifest_name(manifest.version)}")
+        return Certain(tuple(f"{self.directory.name}/{path}" for path in paths), name, record)
 
     def traces(self, needles: Sequence[bytes]) -> list[str]:
         """Files of the table, aside or in use, in which one of these stands."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-__all__ = ["Manifest", "manifest_name", "parse_manifest", "version_of"]
+__all__ = ["Fragment", "Manifest", "manifest_name", "parse_manifest", "version_of"]
 
 _MAGIC = b"LANC"
 _FOOTER = struct.Struct("<QHH4s")
@@ -21,12 +21,20 @@ _LENGTH = struct.Struct("<I")
 _LAST = 2**64 - 1  # a newer version has a smaller name, so that a listing begins with it
 
 _FRAGMENTS, _VERSION, _INDICES, _TRANSACTION = 2, 3, 6, 12  # of a manifest
-_ID, _FILES, _DELETIONS = 1, 2, 3  # of a fragment
+_ID, _FILES, _DELETIONS, _ROWS = 1, 2, 3, 4  # of a fragment
 _PATH, _SIZE, _BASE = 1, 6, 7  # of a data file
-_TYPE, _READ_VERSION, _NUMBER = 1, 2, 3  # of a deletion file
+_TYPE, _READ_VERSION, _NUMBER, _GONE = 1, 2, 3, 4  # of a deletion file
 _UUID, _NAME, _INDEX_FILES = 1, 3, 10  # of an index
 _INDEX_PATH, _INDEX_SIZE = 1, 2  # of a file of an index
 _DELETION_SUFFIX = {0: "arrow", 1: "bin"}
+
+
+class Fragment(msgspec.Struct, frozen=True):
+    """Rows that stand in files of their own: its number, and how many rows can be seen in it, and are still in the files."""
+
+    number: int
+    rows: int
+    deleted: int
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -37,16 +45,14 @@ class Manifest(msgspec.Struct, frozen=True):
         files: what it needs: paths from the table's directory, with their sizes where they are said, else None.
         indices: the directories of its indices, with the index's name; what stands in them can be made again from the rest.
         transaction: the file that tells how it came about, which a reader does not need; empty if there is none.
-        fragments: numbers of its fragments; rows of one stand in one data file.
-        deletions: rows are marked as deleted in it, but still there.
+        fragments: its fragments, in the order in which their rows are.
     """
 
     version: int
     files: dict[str, int | None]
     indices: dict[str, str]
     transaction: str
-    fragments: tuple[int, ...]
-    deletions: bool
+    fragments: tuple[Fragment, ...]
 
 
 def manifest_name(version: int) -> str:
@@ -82,13 +88,11 @@ def _parsed(data: bytes) -> Manifest:
     files: dict[str, int | None] = {}
     indices: dict[str, str] = {}
     transaction = ""
-    fragments: list[int] = []
-    deletions = False
+    fragments: list[Fragment] = []
     for number, value in _message(data, position):
         match number, value:
             case (_, bytes()) if number == _FRAGMENTS:
-                marked = _fragment(value, files, fragments)
-                deletions = deletions or marked
+                fragments.append(_fragment(value, files))
             case (_, int()) if number == _VERSION:
                 version = value
             case (_, int()) if number == _INDICES:
@@ -100,28 +104,26 @@ def _parsed(data: bytes) -> Manifest:
                 pass
     if not version:
         raise ValueError("no manifest: it has no version")
-    return Manifest(version, files, indices, transaction, tuple(fragments), deletions)
+    return Manifest(version, files, indices, transaction, tuple(fragments))
 
 
-def _fragment(data: bytes, files: dict[str, int | None], fragments: list[int]) -> bool:
+def _fragment(data: bytes, files: dict[str, int | None]) -> Fragment:
     found = list(_fields(data))
-    fragment = next((value for number, value in found if number == _ID), 0)
-    assert isinstance(fragment, int)
-    fragments.append(fragment)
-    deletions = False
-    for number, value in found:
-        if number == _FILES:
+    first = dict(reversed(found))
+    number, deleted = _whole(first.get(_ID)), 0
+    for field, value in found:
+        if field == _FILES:
             described = dict(_fields(_inner(value)))
             _here(described)
             files[f"data/{_inner(described[_PATH]).decode()}"] = _whole(described.get(_SIZE)) or None
-        elif number == _DELETIONS:
+        elif field == _DELETIONS:
             described = dict(_fields(_inner(value)))
             _here(described)
             suffix = _DELETION_SUFFIX[_whole(described.get(_TYPE))]
             read_version, unique = _whole(described.get(_READ_VERSION)), _whole(described.get(_NUMBER))
-            files[f"_deletions/{fragment}-{read_version}-{unique}.{suffix}"] = None
-            deletions = True
-    return deletions
+            files[f"_deletions/{number}-{read_version}-{unique}.{suffix}"] = None
+            deleted = _whole(described.get(_GONE))
+    return Fragment(number, _whole(first.get(_ROWS)) - deleted, deleted)
 
 
 def _index(data: bytes, files: dict[str, int | None], indices: dict[str, str]) -> None:

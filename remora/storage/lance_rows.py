@@ -228,6 +228,13 @@ class RowFormat:
             Finding("table", f"{where}, row {id_}", "it is not as it was written", repairable=True) for id_ in damaged
         ]
 
+    def damaged_places(self, batch: Any) -> list[int]:
+        """Where those of a record batch's rows stand that are not as they were written; it has all columns, and ``_rowid``."""
+        found = self._pa.Table.from_batches([batch])
+        sound = set(self.read(None, found).places)
+        places: list[int] = found.column("_rowid").to_pylist()
+        return [place for number, place in enumerate(places) if number not in sound]
+
     def rearranged(self, found: Any, drop: Callable[[dict[str, list[str]]], list[bool]] | None) -> Any:
         """A whole table as it is to be written anew: rows of a user side by side, oldest first, each with its check.
 

@@ -4,6 +4,12 @@ A write is done when `record` has it on disk (`storage/lance_files.py`). Reads h
 what rewrites the table works on a handle of its own, and readers change over to it in one step, so they meet neither a table
 without its indices nor a file that is gone.
 
+LanceDB's `optimize` folds neighbouring fragments that the same indices cover, so it writes a shard of 100 000 rows anew (132 MB)
+for every hundred rows that came to it. What an update touched is in no index: so in a shard of some size the small fragments are
+folded by an update that changes nothing (one commit, 10 ms), those of like size together, and `optimize`, which finds no
+neighbours to fold then, brings the indices up to date. What is behind the first fragment comes into it when that pays: by
+writing the shard anew, sorted.
+
 Old versions are removed by when they were superseded and not, as LanceDB does by itself, by when they were made: the version
 that an idle table stands at is hours old the moment that it is replaced, and somebody may be reading it.
 """
@@ -13,7 +19,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -23,6 +29,7 @@ import anyio.to_thread
 
 from remora.logs import get_logger
 from remora.storage.lance_files import ShardFiles
+from remora.storage.lance_manifest import Fragment, Manifest
 from remora.storage.lance_rows import SEARCHED, RowFormat
 
 __all__ = ["Shard", "Tools"]
@@ -30,6 +37,12 @@ __all__ = ["Shard", "Tools"]
 _logger = get_logger("remora.longterm")
 _NEVER = timedelta(days=36_500)
 _COMMIT_GRAIN_S = 1.0
+_CLOCK_SLACK_S = 5.0  # between our reading of the clock and LanceDB's
+_FEW_ROWS = 2_000  # of a shard, so few that it may be written anew each time; or outside of its indices, unnoticed
+_UNINDEXED = 0.05  # of a shard's rows
+_DIRTY, _DIRTY_WHEN_QUIET = 0.5, 0.1  # rows behind the first fragment, by the rows in it
+_QUIET_S = 60.0
+_MOST_VERSIONS = 1_000
 
 
 class Tools:
@@ -72,7 +85,7 @@ class Shard:
         lock: held by whoever writes.
         fragments: commits since it was last compacted.
         searchable: its text columns have their indices.
-        unsynced: what was committed last could not be recorded; it goes back to what is on disk before anything else is written.
+        uncertain: what was written last may not be there whole; the table goes back to what is on disk before the next write.
         rewritten_bytes: what compacting and rewriting wrote.
     """
 
@@ -95,7 +108,7 @@ class Shard:
         self.fragments = fragments
         self.searchable = searchable
         self.checked = checked
-        self.unsynced = False
+        self.uncertain = False
         self.rewritten_bytes = 0
         self._reading = _Reading(table)
         self._retired: list[_Reading] = []
@@ -104,6 +117,9 @@ class Shard:
         self._tools = tools
         # when a commit began and when it was recorded, oldest first: how old a version may be that is still read
         self._commits: deque[tuple[float, float]] = deque()
+        self._written_at = time.monotonic()
+        self._noted_version = self._optimized_version = 0
+        self._superseded = True
 
     @property
     def table(self) -> Any:
@@ -125,37 +141,40 @@ class Shard:
     # -- writing, under the lock ------------------------------------------------------------------------------------
 
     async def ready(self) -> None:
-        """Go back to what is on disk, if the last write could not be recorded."""
-        if not self.unsynced:
+        """Go back to what is on disk, if it is not certain of the last write that it is there whole."""
+        if not self.uncertain:
             return
-        assert self.files is not None
-        version = self.files.version
         work = await self._reopen()
-        if version is not None:
-            await work.checkout(version)
+        if self.files is not None and self.files.version is not None:
+            await work.checkout(self.files.version)
             await work.restore()
-        await self._record(work)
-        _logger.warning("unsynced_writes_undone", table=self.name, version=version)
+            _logger.warning("uncertain_writes_undone", table=self.name, version=self.files.version)
         self.searchable = (await _indexed(work)).issuperset(SEARCHED)
+        await self._record(work, time.time())
         self._switch(work)
-        self.unsynced = False
+        self.uncertain = False
 
     async def add(self, rows: Any) -> None:
         """Store rows that are known to be new."""
         await self.table.add(rows)
-        self.fragments += 1
+        self._wrote()
 
     async def merge(self, rows: Any) -> None:
         """Store those of the rows that are not there."""
         # not through an index: with one, LanceDB doubles rows that two merges bring at once
         await self.table.merge_insert("id").when_not_matched_insert_all().use_index(False).execute(rows)
-        self.fragments += 1
+        self._wrote()
 
     async def delete(self, which: Any) -> int:
         """Take rows out of sight; returns how many."""
         result = await self.table.delete(which)
-        self.fragments += 1
+        self._wrote()
         return int(result.num_deleted_rows)
+
+    def _wrote(self) -> None:
+        self.fragments += 1
+        self._written_at = time.monotonic()
+        self._superseded = True
 
     async def make_searchable(self, table: Any = None) -> None:
         """Index the text columns."""
@@ -178,33 +197,77 @@ class Shard:
         Raises:
             OSError: it is not; it is undone before the next write.
         """
-        written = await self._record(self.table)
-        self._note(began)
-        return written
+        return await self._record(self.table, began)
 
-    async def _record(self, table: Any) -> int:
-        if self.files is None:
-            return 0
-        version = await table.version()
-        try:
-            return await anyio.to_thread.run_sync(self.files.record, version)
-        except BaseException:
-            self.unsynced = True
-            raise
-
-    def _note(self, began: float) -> None:
+    async def _record(self, table: Any, began: float) -> int:
+        version, written = await table.version(), 0
+        if self.files is not None:
+            try:
+                written = await anyio.to_thread.run_sync(self.files.record, version)
+            except BaseException:
+                self.uncertain = True
+                raise
         now = time.time()
-        if not self._commits or now - self._commits[-1][1] > _COMMIT_GRAIN_S:
+        fresh, self._noted_version = version != self._noted_version, version
+        if fresh and (not self._commits or now - self._commits[-1][1] > _COMMIT_GRAIN_S):
             self._commits.append((began, now))
+        return written
 
     # -- upkeep, under the lock -------------------------------------------------------------------------------------
 
-    async def optimize(self, *, keep_s: float) -> None:
-        """Fold small fragments, bring the indices up to date, remove versions that were superseded `keep_s` ago."""
+    def wants_compacting(self, commits: int, *, keep_s: float) -> bool:
+        """After so many commits; in quiet time after any, and once more when nobody reads the versions of before."""
+        idle_s = time.monotonic() - self._written_at
+        return self.fragments >= commits or (
+            self._superseded and idle_s > _QUIET_S and (self.fragments > 0 or idle_s > _QUIET_S + keep_s)
+        )
+
+    async def compact(self, *, keep_s: float, index_rows: int) -> None:
+        """Fold what many commits have fragmented, have it indexed, and remove versions that were superseded `keep_s` ago.
+
+        What it writes is bounded by the rows that came since: a fold by their number; the whole shard is written anew only when
+        as many came as half of those that lie sorted, or a tenth where nothing was written for a while.
+        """
+        manifest = None if self.files is None else await anyio.to_thread.run_sync(self.files.manifest)
+        fragments = () if manifest is None else manifest.fragments
+        rows = sum(one.rows for one in fragments)
+        await self.index_users(index_rows)
+        quiet = time.monotonic() - self._written_at > _QUIET_S
+        if not self.checked:
+            await self.rewrite(None, index_rows=index_rows)
+            await self._optimize(keep_s)
+        elif manifest is None or rows <= _FEW_ROWS or len(fragments) == 1 or not self.fragments:
+            await self._optimize(keep_s)
+        elif rows - fragments[0].rows > fragments[0].rows * (_DIRTY_WHEN_QUIET if quiet else _DIRTY):
+            await self.rewrite(None, index_rows=index_rows)
+            await self._optimize(keep_s)
+        elif quiet or await self._behind(manifest, rows):
+            await self._fold(fragments[1])
+            await self._optimize(keep_s)
+        else:
+            await self._fold(_like_sized(fragments))
+
+    async def _behind(self, manifest: Manifest, rows: int) -> bool:
+        """Too many rows are in no index, or too many versions wait for being removed."""
+        unindexed = max((index.num_unindexed_rows for index in await self.table.list_indices()), default=0)
+        return unindexed > max(_FEW_ROWS, rows * _UNINDEXED) or manifest.version - self._optimized_version > _MOST_VERSIONS
+
+    async def _fold(self, first: Fragment) -> None:
+        """Have all rows from this fragment on in one."""
         began = time.time()
-        await self.table.optimize(cleanup_older_than=self._removable(keep_s))
+        await self.table.update(updates_sql={"seq": "seq"}, where=_rows_from(first.number))
         self.rewritten_bytes += await self.record(began)
         self.fragments = 0
+
+    async def _optimize(self, keep_s: float) -> None:
+        began, before = time.time(), await self.table.version()
+        age = self._removable(keep_s)
+        await self.table.optimize(cleanup_older_than=age)
+        self.rewritten_bytes += await self.record(began)
+        self.fragments = 0
+        self._optimized_version = await self.table.version()
+        # nothing is left to be removed when the newest version is the one that was the newest `keep_s` ago
+        self._superseded = self._optimized_version != before or len(self._commits) != 1 or age == _NEVER
 
     def _removable(self, keep_s: float) -> timedelta:
         """The age above which versions go: those before the one that was the newest `keep_s` ago."""
@@ -215,7 +278,7 @@ class Shard:
         if settled is None:
             return _NEVER
         self._commits.appendleft(settled)
-        return timedelta(seconds=now - settled[0] + 0.001)
+        return timedelta(seconds=now - settled[0] + _CLOCK_SLACK_S)
 
     async def index_users(self, least_rows: int, table: Any = None) -> None:
         """Index the users' keys, where there are so many rows."""
@@ -233,20 +296,18 @@ class Shard:
         work = await self._reopen()
         before = await work.query().to_arrow()
         after = await anyio.to_thread.run_sync(self._rows.rearranged, before, drop)
-        removed = len(before) - len(after)
+        removed, left = len(before) - len(after), len(after)
         del before
+        self.uncertain = True
         await work.add(after, mode="overwrite", write_parallelism=1)  # one fragment: nothing is left to be folded
+        del after
         await work.set_unenforced_primary_key("id")
-        if len(after):
+        if left:
             await self.make_searchable(work)
             await self.index_users(index_rows, work)
-        self.searchable = bool(len(after))
-        del after
-        self.rewritten_bytes += await self._record(work)
-        self._note(began)
+        self.rewritten_bytes += await self._record(work, began)
         self._switch(work)
-        self.checked = True
-        self.fragments = 0
+        self.uncertain, self.searchable, self.checked, self.fragments = False, bool(left), True, 0
         return removed
 
     async def forget_versions(self) -> None:
@@ -265,7 +326,23 @@ class Shard:
     def _switch(self, table: Any) -> None:
         old, self._reading = self._reading, _Reading(table)
         if old.readers:
+            old.idle = anyio.Event()  # it may have been idle before
             self._retired.append(old)
+
+
+def _rows_from(fragment: int) -> str:
+    """The filter for all rows from a fragment on: of a number of ours, and nobody's text."""
+    return f"_rowaddr >= {fragment << 32:d}"
+
+
+def _like_sized(fragments: Sequence[Fragment]) -> Fragment:
+    """Where the newest fragments begin, but for those that are larger than all that came after them."""
+    after = fragments[-1].rows
+    at = len(fragments) - 1
+    while at > 1 and fragments[at - 1].rows <= max(after, 1):
+        at -= 1
+        after += fragments[at].rows
+    return fragments[at]
 
 
 async def _indexed(table: Any) -> set[str]:

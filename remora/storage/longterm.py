@@ -98,6 +98,7 @@ class LanceStore:
         # no read outlives the version that it began with
         self._read_timeout = timedelta(seconds=max(1.0, min(_LONGEST_READ_S, config.keep_versions_s)))
         self._commits = self._merges = self._compactions = self._damaged = 0
+        self._settled: list[Finding] = []
         self.refill_needed = False
 
     @classmethod
@@ -164,6 +165,8 @@ class LanceStore:
                 shard = await self._load_shard(name, files, settled)
                 if shard is not None:
                     self._shards[int(name.removeprefix("mem_"))] = shard
+            if files is not None:
+                self._settled += files.settled
         if self._base is not None:
             self.refill_needed = await anyio.to_thread.run_sync(refill_needed, self._base)
 
@@ -206,6 +209,7 @@ class LanceStore:
     async def refill_noted(self) -> None:
         """Whoever read `refill_needed` has noted it where it outlives the process."""
         self.refill_needed = False
+        self._settled.clear()
         if self._base is not None:
             await anyio.to_thread.run_sync(refill_noted, self._base)
 
@@ -497,20 +501,96 @@ class LanceStore:
         """Compact shards that many commits have fragmented, and remove versions that no reader can still need."""
         compacted = 0
         for shard in list(self._shards.values()):
-            if shard.fragments < self._config.compact_fragments:
+            if not shard.wants_compacting(self._config.compact_fragments, keep_s=self._config.keep_versions_s):
                 continue
             async with shard.lock:
                 with anyio.CancelScope(shield=True), self._mapped("compacting", shard, writing=True):
                     await shard.ready()
-                    await shard.index_users(self._config.index_user_rows)
-                    await shard.optimize(keep_s=self._config.keep_versions_s)
+                    await shard.compact(keep_s=self._config.keep_versions_s, index_rows=self._config.index_user_rows)
             compacted += 1
             self._compactions += 1
         return compacted
 
+    async def discard(self, table: str, places: Sequence[int]) -> int:
+        """Remove the rows that stand at these places of a table (LanceDB's row ids), whosever they are; returns how many.
+
+        For repairs: places are known to whoever has the store for himself, and has read them since the last write.
+
+        Raises:
+            LongTermError: it is not known which are gone; look again.
+        """
+        shard = self._shards[int(table.removeprefix("mem_"))]
+        gone = 0
+        async with shard.lock:
+            with anyio.CancelScope(shield=True), self._mapped("discarding", shard, writing=True):
+                await shard.ready()
+                gone = await self._discarded(shard, places)
+                await shard.record(time.time())
+        return gone
+
+    async def _discarded(self, shard: Shard, places: Sequence[int]) -> int:
+        gone = 0
+        for start in range(0, len(places), _DELETE_AT_ONCE):
+            gone += await shard.delete(self._expr.col("_rowid").isin(list(places[start : start + _DELETE_AT_ONCE])))
+            self._commits += 1
+        return gone
+
+    async def mend(self) -> Sequence[str]:
+        """Make of each table what can be made of it, and say what that was; the journal has to fill what is lacking then (G7).
+
+        For repairs: nobody else uses the store. Rows that are not as they were written are removed. Damaged indices are made
+        again. A table of which anything else is damaged is written anew from its rows, and put aside if those cannot all be read.
+        """
+        done: list[str] = []
+        for number, shard in sorted(self._shards.items()):
+            async with shard.lock:
+                with anyio.CancelScope(shield=True):
+                    try:
+                        with self._mapped("mending", shard):
+                            done += await self._mend(shard)
+                    except LongTermError as e:
+                        if shard.files is None:
+                            raise
+                        shard.table.close()
+                        await anyio.to_thread.run_sync(shard.files.put_aside, str(e))
+                        del self._shards[number]
+                        done.append(f"the table {shard.name} was put aside, for its rows cannot be read: {e}")
+        return done
+
+    async def _mend(self, shard: Shard) -> list[str]:
+        await shard.ready()
+        done = []
+        indices: tuple[str, ...] | None = ()
+        if shard.files is not None:
+            indices = await anyio.to_thread.run_sync(shard.files.damaged_indices)
+        damaged = await self._damaged_places(shard) if shard.checked else []
+        if damaged:
+            removed = await self._discarded(shard, damaged)
+            await shard.record(time.time())
+            done.append(f"{removed} rows of the table {shard.name} were removed, for they were not as they were written")
+        if indices is None:
+            await shard.rewrite(None, index_rows=self._config.index_user_rows)
+            done.append(f"the table {shard.name} was written anew, for some of its files were damaged")
+        elif indices:
+            await shard.make_again(indices)
+            await shard.record(time.time())
+            done.append(f"{len(indices)} indices of the table {shard.name} were made again, for they were damaged")
+        return done
+
+    async def _damaged_places(self, shard: Shard) -> list[int]:
+        columns = [*COLUMNS, CHECK, *(["vector"] if self._rows.embedded else [])]
+        batches = await shard.table.query().select(columns).with_row_id().to_batches()
+        found: list[int] = []
+        async for batch in batches:
+            found += await anyio.to_thread.run_sync(self._rows.damaged_places, batch)
+        return found
+
     async def verify(self, *, deep: bool = False) -> Sequence[Finding]:
-        """What is damaged, doubled, or in the wrong place; with `deep`, every file's digest and every row's check."""
-        found: list[Finding] = []
+        """What is damaged, doubled, or in the wrong place; with `deep`, every file's digest and every row's check.
+
+        What opening found and put right is reported as well, until the rows that were lost with it have been filled again.
+        """
+        found = list(self._settled)
         for number, shard in sorted(self._shards.items()):
             async with shard.lock:
                 with anyio.CancelScope(shield=True):

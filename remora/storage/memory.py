@@ -14,11 +14,23 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from remora.identity import SessionKey, UserKey
+from remora.errors import CommitFailed
+from remora.identity import SessionKey, UserKey, session_key, user_key
 from remora.messages import Entry
 from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, JobRevived, LogStatistics, Write
 from remora.storage.images import actor_key
-from remora.storage.ports import FoldFigures, JournalCounts, Past, SessionListing, earlier_buffer, past_of
+from remora.storage.ports import (
+    NEIGHBOURS,
+    Erased,
+    Erasure,
+    FoldFigures,
+    JournalCounts,
+    Past,
+    Retention,
+    SessionListing,
+    earlier_buffer,
+    past_of,
+)
 from remora.storage.records import (
     ENTRY_FACET,
     HOT_KEYS,
@@ -48,6 +60,8 @@ from remora.storage.records import (
     Summary,
     UserImage,
 )
+from remora.storage.retention import Archive, Sized, first_needed, oldest_first, removable
+from remora.storage.telling import ERROR_REMOVED, SYNOPSIS_FACET, WORKING_FACET, scope_of
 
 __all__ = ["MemoryJournal"]
 
@@ -59,7 +73,8 @@ class _Actor:
         self.sid = sid
         self.key = key
         self.marks = Marks()
-        self.entries: list[Entry] = []  # entry n is message n + 1
+        self.entries: list[Entry] = []  # entry n is message trimmed + n + 1
+        self.trimmed = 0
         self.removed: dict[int, int] = {}  # message -> the newest message when it was taken out
         self.pruned: set[int] = set()
         self.folds: list[tuple[int, str, int, Summary]] = []  # (newest message then, kind, generation, summary)
@@ -67,10 +82,15 @@ class _Actor:
         self.facets: dict[tuple[str, str], bytes] = {}
         self.flushed = 0
 
+    @property
+    def last(self) -> int:
+        """The newest message's number."""
+        return self.trimmed + len(self.entries)
+
     def visible(self, first: int, last: int, at: int | None = None) -> list[Entry]:
         return [
             entry
-            for entry in self.entries[max(first, 1) - 1 : last]
+            for entry in self.entries[max(first - self.trimmed, 1) - 1 : max(last - self.trimmed, 0)]
             if entry.seq not in self.removed or (at is not None and self.removed[entry.seq] > at)
         ]
 
@@ -95,6 +115,9 @@ class MemoryJournal:
         self._hot_keys = hot_keys
         self.instance = secrets.token_hex(3)
         self._actors: dict[int, _Actor] = {}
+        self._gone: set[int] = set()
+        self._erasures: dict[int, Erasure] = {}
+        self._last_erasure = 0
         self._memories: dict[str, tuple[int, MemoryItem]] = {}
         self._sids: dict[Hashable, int] = {}
         self._next_sid = 0
@@ -124,6 +147,13 @@ class MemoryJournal:
         for write in batch:
             if write.fenced:
                 continue
+            try:
+                self._check(write)
+            except CommitFailed as e:
+                self._failed += 1
+                write.settle(e)
+                write.fenced = True
+                continue
             for record in write.records:
                 self._store(record)
                 self._records += 1
@@ -132,6 +162,16 @@ class MemoryJournal:
         for write in batch:
             if not write.fenced:
                 write.settle(None)
+
+    def _check(self, write: Write) -> None:
+        """Refuse what can not be stored: rows of what was forgotten, and a past that is not kept any more."""
+        for record in write.records:
+            if getattr(record, "sid", 0) in self._gone:
+                raise CommitFailed("this was forgotten meanwhile; nothing of it was kept")
+            if not isinstance(record, Restated) or record.sid not in self._actors:
+                continue
+            if 0 < self._actors[record.sid].trimmed > record.marks.summarized - NEIGHBOURS:
+                raise CommitFailed("what this goes back to is not kept any more; nothing of it was kept")
 
     def _store(self, record: Any) -> None:
         match record:
@@ -226,8 +266,8 @@ class MemoryJournal:
             sid,
             opened=True,
             marks=marks,
-            next_seq=len(actor.entries) + 1,
-            entries=tuple(actor.visible(marks.summarized + 1, len(actor.entries))),
+            next_seq=actor.last + 1,
+            entries=tuple(actor.visible(marks.summarized + 1, actor.last)),
             summary=past.summary,
             summaries=past.summaries,
             keys=frozenset(list(actor.keys)[-self._hot_keys :]),
@@ -245,13 +285,13 @@ class MemoryJournal:
             assert isinstance(key, SessionKey)
             return await earlier_buffer(self, key, query.at)
         if isinstance(query, IdLookup):
-            among = actor.visible(query.after + 1, len(actor.entries)) if actor else []
+            among = actor.visible(query.after + 1, actor.last) if actor else []
             return {entry.id: entry.seq for entry in among if entry.id in query.ids}
         assert isinstance(query, KeyLookup)
         seqs = actor.keys.get(query.digest) if actor else None
         if actor is None or seqs is None:
             return None
-        return OriginalAppend(seqs, tuple(actor.entries[seq - 1].id for seq in seqs))
+        return OriginalAppend(seqs, tuple(actor.entries[seq - actor.trimmed - 1].id for seq in seqs))
 
     def statistics(self) -> LogStatistics:
         """Counters."""
@@ -270,7 +310,8 @@ class MemoryJournal:
         await anyio.lowlevel.checkpoint()
         actor = self._actors.get(self._sids.get(key, 0))
         folds = actor.folds if actor else []
-        return past_of([(kind, generation, one) for at_seq, kind, generation, one in folds if at_seq <= at])
+        then = [(kind, generation, one) for at_seq, kind, generation, one in folds if at_seq <= at]
+        return past_of(then, trimmed=actor.trimmed if actor else 0)
 
     async def folds(self, key: SessionKey) -> FoldFigures:
         """How often the session's past was summarized, and what that took."""
@@ -317,7 +358,7 @@ class MemoryJournal:
         await anyio.lowlevel.checkpoint()
         found = []
         for actor in self._actors.values():
-            entries = actor.visible(1, len(actor.entries))
+            entries = actor.visible(1, actor.last)
             if isinstance(actor.key, SessionKey) and actor.key.user == user and entries:
                 found.append(SessionListing(actor.key, len(entries), max(entry.at_us for entry in entries)))
         return sorted(found, key=lambda listing: listing.last_at_us)
@@ -328,7 +369,7 @@ class MemoryJournal:
         tails = [
             actor.key
             for actor in self._actors.values()
-            if isinstance(actor.key, SessionKey) and actor.visible(actor.marks.flushing + 1, len(actor.entries))
+            if isinstance(actor.key, SessionKey) and actor.visible(actor.marks.flushing + 1, actor.last)
         ]
         return tails[:limit]
 
@@ -358,6 +399,126 @@ class MemoryJournal:
         """Set these settings, whatever they were."""
         await anyio.lowlevel.checkpoint()
         self._settings.update(settings)
+
+    async def erase(self, user: str, session: str | None = None) -> Erased:
+        """Delete everything of a user, or of one session, and leave a note."""
+        await anyio.lowlevel.checkpoint()
+        await self._commit()
+        removed = dict.fromkeys(("actors", "messages", "folds", "facets", "memories", "jobs"), 0)
+        own = self._actors.get(self._sids.get(UserKey(user), 0))
+        if session is None:
+            gone = [actor for actor in self._actors.values() if actor.key.user == user]
+        else:
+            gone = [actor for actor in self._actors.values() if actor.key == SessionKey(user, session)]
+            if own is not None:
+                telling = [
+                    (kind, name)
+                    for (kind, name), value in own.facets.items()
+                    if kind == SYNOPSIS_FACET or (kind == WORKING_FACET and scope_of(value) == session)
+                ]
+                for place in telling:
+                    del own.facets[place]
+                removed["facets"] += len(telling)
+                learned = [id_ for id_, (sid, item) in self._memories.items() if sid == own.sid and item.session == session]
+                for id_ in learned:
+                    del self._memories[id_]
+                removed["memories"] += len(learned)
+                for id_, job in self._jobs.items():
+                    if job.key == own.key and job.error:
+                        self._jobs[id_] = msgspec.structs.replace(job, error=ERROR_REMOVED)
+        for actor in gone:
+            self._delete(actor, removed)
+        self._last_erasure = number = self._last_erasure + 1
+        erasure = Erasure(number, user_key(user), "" if session is None else session_key(user, session))
+        self._erasures[number] = erasure
+        return Erased(erasure, removed)
+
+    def _delete(self, actor: _Actor, removed: dict[str, int]) -> None:
+        memories = [id_ for id_, (sid, _) in self._memories.items() if sid == actor.sid]
+        jobs = [job.id for job in self._jobs.values() if job.key == actor.key]
+        for id_ in memories:
+            del self._memories[id_]
+        for id_ in jobs:
+            del self._jobs[id_]
+        removed["actors"] += 1
+        removed["messages"] += len(actor.entries)
+        removed["folds"] += len(actor.folds)
+        removed["facets"] += len(actor.facets)
+        removed["memories"] += len(memories)
+        removed["jobs"] += len(jobs)
+        del self._actors[actor.sid], self._sids[actor.key]
+        self._gone.add(actor.sid)
+
+    async def erasures(self) -> Sequence[Erasure]:
+        """What is still being forgotten, oldest first."""
+        await anyio.lowlevel.checkpoint()
+        return list(self._erasures.values())
+
+    async def erased(self, number: int) -> None:
+        """The note goes."""
+        await anyio.lowlevel.checkpoint()
+        await self._commit()
+        self._erasures.pop(number, None)
+
+    async def scrub(self) -> None:
+        """Nothing to do: there are no files."""
+        await anyio.lowlevel.checkpoint()
+
+    async def trim(self, limits: Retention, now_us: int) -> int:
+        """Remove archived originals beyond the limits."""
+        await anyio.lowlevel.checkpoint()
+        await self._commit()
+        wanted: dict[int, int] = {}
+        for archive in self._archives():
+            actor = self._actors[archive.sid]
+            last = 0
+            if limits.max_age_days > 0:
+                oldest = now_us - int(limits.max_age_days * 86_400_000_000)
+                among = actor.entries[: archive.through - actor.trimmed]
+                last = next((entry.seq - 1 for entry in among if entry.at_us >= oldest), archive.through)
+            if limits.max_messages > 0:
+                there = [entry.seq for entry in actor.visible(1, actor.marks.summarized)]
+                last = max(last, *there[: -limits.max_messages][-1:], 0)
+            wanted[archive.sid] = min(last, archive.through)
+        count = self._trimmed(wanted)
+        if limits.max_bytes > 0:
+            total = sum(entry.size for actor in self._actors.values() for entry in self._archived(actor))
+
+            async def sizes(archive: Archive, first: int) -> Sized:
+                entries = self._actors[archive.sid].entries
+                start = first - archive.trimmed - 1
+                return [(one.seq, one.at_us, one.size) for one in entries[start : archive.through - archive.trimmed]]
+
+            count += self._trimmed(await oldest_first(self._archives(), total - limits.max_bytes, sizes))
+        return count
+
+    def _archived(self, actor: _Actor) -> Sequence[Entry]:
+        return actor.entries[: max(actor.marks.summarized - actor.trimmed, 0)]
+
+    def _archives(self) -> list[Archive]:
+        found = []
+        for actor in self._actors.values():
+            last = min(actor.marks.flushing, actor.marks.summarized)
+            waiting = (entry.seq for entry in actor.visible(actor.flushed + 1, last) if entry.seq not in actor.pruned)
+            needed = (first_needed(job.payload) for job in self._jobs.values() if job.key == actor.key)
+            through = removable(actor.marks.summarized, next(waiting, None), needed)
+            if isinstance(actor.key, SessionKey) and through > actor.trimmed:
+                found.append(Archive(actor.sid, actor.trimmed, through))
+        return found
+
+    def _trimmed(self, wanted: Mapping[int, int]) -> int:
+        count = 0
+        for sid, last in wanted.items():
+            actor = self._actors[sid]
+            going = max(last - actor.trimmed, 0)
+            gone = {entry.seq for entry in actor.entries[:going]}
+            del actor.entries[:going]
+            actor.trimmed += going
+            actor.keys = {digest: seqs for digest, seqs in actor.keys.items() if seqs[0] not in gone}
+            actor.removed = {seq: at for seq, at in actor.removed.items() if seq not in gone}
+            actor.pruned -= gone
+            count += going
+        return count
 
     async def checkpoint(self) -> None:
         """Nothing to do."""

@@ -2,7 +2,7 @@
 
 A search asks for one user's rows in that user's table, and refuses rows of others; so it can never show what is in the wrong
 table or under the wrong key. This reads whole tables instead, a few narrow columns of each: about 200 bytes a row of one table
-at a time, and one user's rows as objects. It is for directories that nobody else has open: rows are removed by their place.
+at a time, and one user's rows as objects. It is for directories that nobody else has open: rows are known by their places.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ __all__ = ["Outlines", "RowOutline", "UserRows", "home_of", "outlined"]
 
 _PREFIX = "mem_"
 _COLUMNS = ("id", "user_key", "user_id", "session_id", "agent_id", "seq", "memory_type", "created_at")
-_AT_ONCE = 1_000  # rows named in one deletion
 
 
 class RowOutline(msgspec.Struct, frozen=True, gc=False):
@@ -126,22 +125,6 @@ class Outlines:
         """Whether this key's own table cannot be read."""
         return home_of(user_key, self._shards) in self.broken
 
-    async def discard(self, table: str, rows: Sequence[RowOutline]) -> int:
-        """Remove exactly these rows, one of two equal ones, say; returns how many.
-
-        Raises:
-            LongTermError: it is not known which are gone; look again.
-        """
-        gone = 0
-        for start in range(0, len(rows), _AT_ONCE):
-            places = ", ".join(str(row.place) for row in rows[start : start + _AT_ONCE])
-            try:
-                with anyio.CancelScope(shield=True):
-                    gone += (await self._tables[table].delete(f"_rowid IN ({places})")).num_deleted_rows
-            except (RuntimeError, ValueError, OSError) as e:
-                raise LongTermError(f"rows of the table {table} cannot be removed: {e}", retryable=True) from e
-        return gone
-
     def _lose(self, name: str, error: Exception) -> None:
         self.broken[name] = _first_line(error)
         self._tables.pop(name, None)
@@ -159,12 +142,13 @@ def _outlines(found: Any) -> list[RowOutline]:
 
 
 @asynccontextmanager
-async def outlined(place: Path | str, *, shards: int) -> AsyncIterator[Outlines]:
+async def outlined(place: Path | str, *, shards: int, lost: Mapping[str, str] | None = None) -> AsyncIterator[Outlines]:
     """Open long-term memory for looking through.
 
     Args:
         place: its directory, or an address that LanceDB understands.
         shards: tables over which its users are spread.
+        lost: tables that are not there, and why: they are taken for broken.
 
     Raises:
         LongTermError: the directory cannot be read. A table that cannot is no error, but in `Outlines.broken`.
@@ -176,7 +160,7 @@ async def outlined(place: Path | str, *, shards: int) -> AsyncIterator[Outlines]
     except (RuntimeError, ValueError, OSError) as e:
         raise LongTermError(f"long-term memory cannot be opened: {e}", retryable=True) from e
     tables: dict[str, Any] = {}
-    broken: dict[str, str] = {}
+    broken = dict(lost or {})
     try:
         for name in names:
             try:

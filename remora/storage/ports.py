@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
+from remora.errors import InvalidInput
 from remora.identity import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.log import Job, Log
@@ -19,11 +20,13 @@ if TYPE_CHECKING:  # numpy is loaded by those who compute with it, at first use
 __all__ = [
     "BLOCK_TYPE",
     "EVERYTHING",
+    "NEIGHBOURS",
     "Candidate",
     "Erased",
     "Erasure",
     "Finding",
     "FoldFigures",
+    "Histories",
     "Journal",
     "JournalCounts",
     "LongTermStatistics",
@@ -40,6 +43,10 @@ __all__ = [
 
 Vector: TypeAlias = "npt.NDArray[np.float32]"
 """One unit vector, shape (dimension,), or a matrix of them, shape (n, dimension)."""
+
+
+NEIGHBOURS = 2
+"""Messages either side of one that its row in long-term memory holds words of: when it goes, their rows are written anew."""
 
 
 class JournalCounts(msgspec.Struct, frozen=True):
@@ -79,18 +86,20 @@ class Past(msgspec.Struct, frozen=True):
         summary: the running summary then.
         summaries: the entries then that it did not cover.
         cleared: messages up to here had been cleared.
+        trimmed: messages up to here are gone since: they were kept as long as they had to be (`Journal.trim`).
     """
 
     front: int
     summary: Summary | None
     summaries: tuple[Summary, ...]
     cleared: int = 0
+    trimmed: int = 0
 
 
-def past_of(folds: Sequence[tuple[str, int, Summary]]) -> Past:
+def past_of(folds: Sequence[tuple[str, int, Summary]], *, trimmed: int = 0) -> Past:
     """What the folds up to some moment, oldest first, each with its kind and generation, add up to."""
     if not folds:
-        return Past(0, None, ())
+        return Past(0, None, (), 0, trimmed)
     current = folds[-1][1]
     mine = [(kind, summary) for kind, generation, summary in folds if generation == current]
     running = [summary for kind, summary in mine if kind == "summary"]
@@ -99,7 +108,7 @@ def past_of(folds: Sequence[tuple[str, int, Summary]]) -> Past:
     entries = tuple(one for kind, one in mine if kind == "entry" and one.through > covered)
     # The rows of a front that moved hold the mark of the last clear where those of summaries hold their first message.
     cleared = [one.first for kind, _, one in folds if kind not in {"summary", "entry"}]
-    return Past(max(one.through for _, one in mine), summary, entries, cleared[-1] if cleared else 0)
+    return Past(max(one.through for _, one in mine), summary, entries, cleared[-1] if cleared else 0, trimmed)
 
 
 class SessionListing(msgspec.Struct, frozen=True):
@@ -154,7 +163,10 @@ class Journal(Log, Protocol):
     """The write-ahead journal of all sessions.
 
     Committed writes of one session become visible in the order in which they were handed over; a write is wholly there
-    or wholly absent. Reads see committed data only.
+    or wholly absent. Reads see committed data only, and what they give is what was written: a row that is not any more fails
+    with `JournalDamaged`, which names it, and no other session notices.
+
+    `erase`, `erased`, `scrub` and `trim` are done by `run`, in their turn among the writes.
     """
 
     instance: str
@@ -165,9 +177,12 @@ class Journal(Log, Protocol):
         ...
 
     async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Sequence[Entry]:
-        """Messages `first`…`last` of a session, in order; cleared and folded ones too, removed ones not.
+        """Messages `first`…`last` of a session, in order; cleared and folded ones too, removed and trimmed ones not.
 
         With `at`, as it was when message `at` was the newest: what was removed later is there.
+
+        Raises:
+            JournalDamaged: one of them is missing, or is not as it was written.
         """
         ...
 
@@ -220,6 +235,60 @@ class Journal(Log, Protocol):
 
         Raises:
             StorageError: nothing is known to have changed.
+        """
+        ...
+
+    async def erase(self, user: str, session: str | None = None) -> Erased:
+        """Delete everything of a user, or of one session, and leave a note (G13): all at once, after what was written before.
+
+        Of a user: every row of theirs; grants in shared scopes name agents, who are nobody's user. Of a session: its messages,
+        folds, facets, jobs and memories, and what of it the user's own actor holds: the synopsis, and items of working memory.
+
+        The names are free again afterwards; numbers of actors, and so message ids and ids of jobs, are not given out again.
+        Whoever holds an actor of it in memory lets go of it first: what is written for that actor later fails with
+        `CommitFailed`.
+
+        Raises:
+            CommitFailed: nothing was deleted.
+            OutcomeUnknown: all of it was deleted, or nothing; erase it again.
+        """
+        ...
+
+    async def erasures(self) -> Sequence[Erasure]:
+        """The notes of what is not known to be gone to its last byte, oldest first."""
+        ...
+
+    async def erased(self, number: int) -> None:
+        """The note goes, durably; one that is gone already is none the less.
+
+        Raises:
+            CommitFailed, OutcomeUnknown: see `erase`.
+        """
+        ...
+
+    async def scrub(self) -> None:
+        """See to it that no byte of any deleted row is left in the journal's files (G13). Reads go on; writes wait meanwhile.
+
+        Raises:
+            StorageError: it could not be done, or a reader is in the way for too long; do it again.
+        """
+        ...
+
+    async def trim(self, limits: Retention, now_us: int) -> int:
+        """Remove archived originals beyond the limits, oldest first; returns how many messages went.
+
+        Archived are those that left their session's buffer. One goes only when nobody needs it any more: long-term memory has it,
+        or is never to have it; no job of the session, dead letters included, has yet to read it; and it is not one of the newest
+        two that are archived, whose words stand beside the buffer's first in long-term memory. So a bound may be overstepped
+        for a while. Idempotency keys go with the messages that came under them: a request can be retried for as long as they
+        are kept. Numbers are never used again, and `read` begins behind what is gone.
+
+        Args:
+            limits: what is kept.
+            now_us: the time, in microseconds since the epoch.
+
+        Raises:
+            CommitFailed, OutcomeUnknown, StorageError: some of it may have gone; trim again.
         """
         ...
 
@@ -295,15 +364,36 @@ class Candidate(msgspec.Struct, frozen=True):
     scores: dict[str, float]
 
 
-async def earlier_buffer(journal: Journal, key: SessionKey, at: int, *, as_it_was: bool = False) -> EarlierBuffer:
+class Histories(Protocol):
+    """What of a `Journal` it takes to look at a buffer of the past."""
+
+    async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Sequence[Entry]:
+        """See `Journal.read`."""
+        ...
+
+    async def past(self, key: SessionKey, at: int) -> Past:
+        """See `Journal.past`."""
+        ...
+
+
+async def earlier_buffer(journal: Histories, key: SessionKey, at: int, *, as_it_was: bool = False) -> EarlierBuffer:
     """The session's buffer when message `at` was its newest; with `as_it_was`, messages removed since are there, too.
 
     Without it, a summary that tells of messages removed since is left out, and what it covered is in the buffer again.
+
+    Raises:
+        InvalidInput: with `as_it_was`, if messages of that buffer are gone, since originals are not kept for ever.
     """
     past = await journal.past(key, at)
     if as_it_was:
+        if past.front < past.trimmed:
+            raise InvalidInput(
+                f"what the session was at message {at} is not kept any more: messages up to {past.trimmed} are gone"
+            )
         entries = await journal.read(key, past.front + 1, at, at=at)
         return EarlierBuffer(past.front, past.summary, past.summaries, tuple(entries), past.cleared)
+    if past.trimmed and past.front < past.trimmed + NEIGHBOURS:
+        return EarlierBuffer(past.front, past.summary, past.summaries, (), past.cleared, there=False)
     there = at == 0 or bool(await journal.read(key, at, at))
     told = [one.through for one in (*((past.summary,) if past.summary else ()), *past.summaries)]
     if told:
@@ -319,7 +409,8 @@ class Finding(msgspec.Struct, frozen=True):
     """Something that is not as it should be, as `verify` reports it.
 
     Attributes:
-        kind: ``journal``, ``wal``, ``missing``, ``orphan``, ``doubled``, ``foreign``, ``file`` or ``table``.
+        kind: ``journal``, ``wal``, ``missing``, ``orphan``, ``doubled``, ``foreign``, ``file``, ``table``, or
+            ``erasure``: one that is not finished.
         where: which file, table, session or row.
         detail: what is wrong with it.
         repairable: whether it can be made again from what is left.

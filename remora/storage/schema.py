@@ -101,6 +101,29 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_by_session ON jobs (sid);
 """
 
-MIGRATIONS: tuple[str, ...] = (_V1,)
+# A checksum (`remora.storage.rows.row_crc`) covers what never changes in a row; rows from before have none. An actor's marks
+# change, together: they have one of their own. `trimmed` stays behind what is out of the buffer (by `ports.NEIGHBOURS`),
+# whichever of the two moves: a session that goes back to before what was trimmed meanwhile is refused, in the transaction
+# itself.
+_V2 = """
+ALTER TABLE actors ADD COLUMN crc INTEGER;
+ALTER TABLE actors ADD COLUMN marks_crc INTEGER;
+ALTER TABLE actors ADD COLUMN trimmed INTEGER NOT NULL DEFAULT 0 CHECK (trimmed = 0 OR trimmed + 2 <= summarized);
+ALTER TABLE messages ADD COLUMN crc INTEGER;
+ALTER TABLE folds ADD COLUMN crc INTEGER;
+ALTER TABLE facets ADD COLUMN crc INTEGER;
+ALTER TABLE memories ADD COLUMN crc INTEGER;
+ALTER TABLE jobs ADD COLUMN crc INTEGER;
+
+CREATE TABLE erasures (           -- what is being forgotten and may still be in long-term memory, by digests alone
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    user_key TEXT NOT NULL,
+    session_key TEXT NOT NULL     -- empty: all that is the user's
+);
+
+INSERT INTO settings VALUES ('commits', '0');
+"""
+
+MIGRATIONS: tuple[str, ...] = (_V1, _V2)
 FORMAT = len(MIGRATIONS)
 """The newest format that this remora reads and writes."""

@@ -1,89 +1,67 @@
-"""Copying a LanceDB table that is written to meanwhile. Everything here blocks.
+"""Copying LanceDB tables that are written to meanwhile. Everything here blocks.
 
-A table is a directory of files that never change once they are there: data, deletions, indices, and a manifest for each version,
-which names the others. So a version is copied by copying its manifest first and then what that names; whatever is committed
-meanwhile is of later versions. Compaction and cleanup may remove files of a version that is not the newest any more: then it is
-begun anew from the newest.
+A table is a directory of files that never change once they are there. Which of them make up the version that is on disk for
+certain, its record says (`storage/lance_files.py`); those are copied, and the record with them. Whatever is committed meanwhile
+is of later versions. Compaction and clean-up may remove files of a version that is not the newest any more, and erasing replaces
+whole tables: then the table is begun anew, from the version that is recorded by then.
 """
 
 from __future__ import annotations
 
 import shutil
-import uuid
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from remora.errors import LongTermError
+from remora.storage.lance_files import ShardFiles, shard_names
 
 __all__ = ["copy_tables"]
 
-_ATTEMPTS = 50
-_NEWEST_FIRST = 20  # digits of a manifest's name that counts down
+_ATTEMPTS = 60
+_CHUNK_BYTES = 1 << 20
+_LONGEST_PAUSE_S = 1.0
+_MOST_HELD = 256  # files of a table that are open at once
 
 
-def copy_tables(source: Path, target: Path) -> int:
-    """Copy the newest version of each table in the directory `source` into `target`, which is made; returns how many bytes.
+def copy_tables(source: Path, target: Path) -> None:
+    """Copy each table in the directory `source` into `target`, which is made.
 
     Raises:
-        LongTermError: a table changes faster than it can be copied.
+        LongTermError: a table is damaged, or changes faster than it can be copied.
         OSError: the disk refused.
     """
     target.mkdir()
-    size = 0
-    for table in sorted(source.iterdir()):
-        if table.is_dir() and table.name.endswith(".lance"):
-            size += _copy_persistently(table, target / table.name)
-    return size
+    for name in shard_names(source):
+        _copy_persistently(source, target, name)
 
 
-def _copy_persistently(table: Path, target: Path) -> int:
-    for _ in range(_ATTEMPTS):
+def _copy_persistently(source: Path, target: Path, name: str) -> None:
+    files = ShardFiles(source, name, sync=False)
+    for attempt in range(_ATTEMPTS):
         try:
-            return _copy_table(table, target)
+            return _copy(source, target, files)
         except FileNotFoundError:  # of a version that is the newest no longer
-            if target.exists():
-                shutil.rmtree(target)
-            if not table.is_dir():
-                return 0  # dropped meanwhile: all its rows are gone
-    raise LongTermError(f"the table {table.name} changes faster than it can be copied", retryable=True)
+            problem = "changes faster than it can be copied"
+        except (ValueError, IndexError) as e:
+            problem = f"has no version that can be read ({e}), see remora verify"
+        shutil.rmtree(target / files.directory.name, ignore_errors=True)
+        if not files.directory.is_dir():
+            return None  # dropped meanwhile, or lost before: whoever opens the copy fills it
+        # old files go a moment before the record names the new ones
+        time.sleep(min(0.01 * (attempt + 1), _LONGEST_PAUSE_S))
+    raise LongTermError(f"the table {name} {problem}", retryable=True)
 
 
-def _copy_table(table: Path, target: Path) -> int:
-    versions = [path for path in (table / "_versions").iterdir() if path.suffix == ".manifest"]
-    if not versions:
-        raise LongTermError(f"the table {table.name} has no manifest: it is damaged, see remora verify", retryable=False)
-    newest = max(versions, key=_version)
-    manifest = newest.read_bytes()
-    size = 0
-    for one in sorted(table.rglob("*")):
-        place = one.relative_to(table)
-        if one.is_dir() or not _belongs(place, manifest):
-            continue
-        copy = target / place
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(one, copy)
-        size += copy.stat().st_size
-    manifests = target / "_versions"
-    manifests.mkdir(parents=True, exist_ok=True)
-    (manifests / newest.name).write_bytes(manifest)
-    return size + len(manifest)
-
-
-def _belongs(place: Path, manifest: bytes) -> bool:
-    """Whether a file is of the version of this manifest. What a manifest does not name byte for byte is taken along."""
-    match place.parts:
-        case ("_versions", *_):  # other versions, and the hint which is the newest: Lance does without
-            return False
-        case ("data" | "_transactions", name):
-            return name.encode() in manifest
-        case ("_indices", name, *_):
-            try:
-                return uuid.UUID(name).bytes in manifest
-            except ValueError:
-                return True
-        case _:
-            return True
-
-
-def _version(manifest: Path) -> int:
-    number = int(manifest.stem) if manifest.stem.isdecimal() else -1
-    return (1 << 64) - 1 - number if len(manifest.stem) == _NEWEST_FIRST else number
+def _copy(source: Path, target: Path, files: ShardFiles) -> None:
+    certain = files.certain()
+    for start in range(0, len(certain.files), _MOST_HELD):
+        with ExitStack() as stack:  # one that is open can be read although its name is gone
+            held = [(path, stack.enter_context((source / path).open("rb"))) for path in certain.files[start : start + _MOST_HELD]]
+            for path, file in held:
+                copy = target / path
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                with copy.open("wb") as written:
+                    shutil.copyfileobj(file, written, _CHUNK_BYTES)
+    if certain.record:
+        (target / certain.name).write_bytes(certain.record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from remora.testing.clock import VirtualClock
 from remora.testing.faults import FaultyJournal
-from remora.testing.journals import JOURNAL_CHECKS
+from remora.testing.journals import JOURNAL_CHECKS, journal_suite
 from remora.testing.linearizability import Operation, linearizable
 from remora.testing.memories import MEMORY_CHECKS
 from remora.testing.models import ChatResponse, HashEmbedder, ScriptedChatModel
@@ -19,6 +19,7 @@ __all__ = [
     "Operation",
     "ScriptedChatModel",
     "VirtualClock",
+    "journal_suite",
     "linearizable",
     "long_term_suite",
 ]

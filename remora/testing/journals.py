@@ -1,12 +1,14 @@
 """What every `Journal` must do, as checks that anyone who writes one can run (S1.02, S2.16, S3.26).
 
-Each is given an async function that opens the journal: an empty one the first time, the same again the next time::
+`journal_suite` has them all. Each is given an async function that opens the journal: an empty one the first time, the same
+again the next time::
 
-    @pytest.mark.parametrize("check", JOURNAL_CHECKS, ids=lambda check: check.__name__)
+    @pytest.mark.parametrize("check", journal_suite, ids=lambda check: check.__name__)
     async def test_my_journal(check, tmp_path):
         await check(lambda: MyJournal.open(tmp_path / "journal"))
 
-The checks run a whole runtime over it and look at what a user would notice.
+Most run a whole runtime over it and look at what a user would notice; those of what a runtime asks for seldom (erasing, trimming)
+ask the journal itself. They say what is wrong by `AssertionError`.
 """
 
 from __future__ import annotations
@@ -15,22 +17,44 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
+import anyio
+import msgspec
+
 from remora.actors.policies import BufferPolicy
 from remora.config import Config
-from remora.errors import InvalidMessage
-from remora.identity import SessionKey, UserKey
+from remora.errors import CommitFailed, InvalidInput, InvalidMessage
+from remora.identity import SHARED_PREFIX, SessionKey, UserKey, memory_id, session_key, user_key
 from remora.models.ports import Line
-from remora.runtime.log import Job, JobBuried, JobRevived
+from remora.runtime.log import Job, JobBuried, JobDone, JobRevived
 from remora.runtime.supervisor import durable
 from remora.runtime.system import Runtime
-from remora.storage.ports import Journal
-from remora.storage.records import JobsStarted, RecordSpec
+from remora.storage.ports import Erasure, Journal, Retention
+from remora.storage.records import (
+    Appended,
+    BlocksSpec,
+    Dropped,
+    Facet,
+    FacetsChanged,
+    Flushed,
+    FlushSpec,
+    FoldStarted,
+    JobsStarted,
+    Marks,
+    MemoryItem,
+    Opened,
+    Pruned,
+    RecordSpec,
+    Remembered,
+    UserImage,
+)
+from remora.storage.telling import SYNOPSIS_FACET, WORKING_FACET
 
-__all__ = ["JOURNAL_CHECKS", "OpenJournal"]
+__all__ = ["JOURNAL_CHECKS", "OpenJournal", "journal_suite"]
 
 OpenJournal: TypeAlias = Callable[[], Awaitable[Journal]]
 """Opens a journal: the same one each time."""
 
+_pack = msgspec.msgpack.Encoder().encode
 _PLAIN: dict[str, Any] = {"tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}, "models": {"embedder": "none"}}
 
 
@@ -204,7 +228,224 @@ async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
         assert waiting.resumed, "an earlier attempt may have had effects, which must not be doubled"
 
 
-JOURNAL_CHECKS: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
+@asynccontextmanager
+async def _running(opened: OpenJournal) -> AsyncIterator[Journal]:
+    """A journal by itself, committing."""
+    journal = await opened()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(journal.run)
+        yield journal
+        tasks.cancel_scope.cancel()
+    await journal.aclose()
+
+
+async def _remembered(journal: Journal, user: str, session: str) -> int:
+    """Something recorded of a user in a session, with the job that goes with it; returns the number of the user's own actor."""
+    (image,) = await journal.hydrate([UserKey(user)])
+    assert isinstance(image, UserImage)
+    words = f"{user} remembers {session}"
+    item = MemoryItem(memory_id(user, "", words), session, "", words, "fact", 0.5, 0, 5)
+    job = Job(f"record-{image.sid}-{session}", "elsewhere", UserKey(user), RecordSpec(image.sid, (item.id,)))
+    opening = () if image.opened else (Opened(image.sid, user, "", 0),)
+    await durable(journal, [*opening, Remembered(image.sid, (item,), (job,))])
+    return image.sid
+
+
+async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
+    """Rows of every kind go, and what others granted; other users keep theirs; a name that is used again begins anew (G13)."""
+    async with _runtime(opened) as runtime:
+        for user in ("alice", "bob"):
+            await runtime.session(user, "chat").append([_said(f"{user} one"), _said(f"{user} two")], key="k")
+            await runtime.session(user, "other").append(_said(f"{user} three"))
+            await runtime.shared("team").as_("bob").grant(user, "own" if user == "bob" else "write")
+        before = [message.id for message in await runtime.session("alice", "chat").history()]
+        kept = await runtime.session("bob", "chat").history()
+        await runtime.shared("team").as_("bob").grant("alice", "write")
+        await runtime.settle()
+    async with _running(opened) as journal:
+        for user in ("alice", "bob"):
+            await _remembered(journal, user, "chat")
+        erased = await journal.erase("alice")
+        assert (erased.erasure.user_key, erased.erasure.session_key) == (user_key("alice"), "")
+        assert [erased.removed[table] for table in ("messages", "memories", "jobs", "actors")] == [3, 1, 1, 3]
+        assert set(erased.removed) == {"actors", "messages", "folds", "facets", "memories", "jobs"}
+        assert await journal.memories("alice") == []
+        assert list(await journal.facets(UserKey("alice"))) == []
+        assert await journal.sessions("alice") == []
+        grants = [facet.name for facet in await journal.facets(UserKey(SHARED_PREFIX + "team")) if facet.kind == "grant"]
+        assert grants == ["bob"]
+        assert "alice" not in {key.user for key, _ in await journal.flushed()}
+        assert not [
+            job for job in (*await journal.jobs(), *await journal.jobs(dead=True)) if getattr(job.key, "user", "") == "alice"
+        ]
+    async with _runtime(opened) as runtime:
+        assert await runtime.session("bob", "chat").history() == kept
+        assert len(await runtime.journal.memories("bob")) == 1
+        chat = runtime.session("alice", "chat")
+        receipt = await chat.append([_said("new"), _said("newer")], key="k")
+        assert (receipt.duplicate, receipt.seqs) == (False, (1, 2))
+        assert not set(receipt.ids) & set(before)
+
+
+async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> None:
+    """Its messages, and what the user's own actor has of it: memories, working memory, the synopsis (G13)."""
+    async with _runtime(opened) as runtime:
+        alice = runtime.user("alice")
+        for name in ("chat", "other"):
+            await alice.session(name).append(_said(f"said in {name}"))
+        kept = await alice.session("other").history()
+        sids = [(await alice.session(name).inspect()).sid for name in ("chat", "other")]
+    items = tuple(
+        Facet(WORKING_FACET, name, _pack({"id": name, "scope": name, "text": "words"})) for name in ("chat", "other", "")
+    )
+    synopsis = Facet(SYNOPSIS_FACET, "identity", _pack({"text": "words"}))
+    async with _running(opened) as journal:
+        own = await _remembered(journal, "alice", "chat")
+        await _remembered(journal, "alice", "other")
+        await durable(journal, [FacetsChanged(own, (*items, synopsis))])
+        erased = await journal.erase("alice", "chat")
+        assert erased.erasure.session_key == session_key("alice", "chat")
+        assert (erased.removed["messages"], erased.removed["memories"], erased.removed["actors"]) == (1, 1, 1)
+        assert [item.session for item in await journal.memories("alice")] == ["other"]
+        left = [(facet.kind, facet.name) for facet in await journal.facets(UserKey("alice"))]
+        assert [place for place in left if place[0] in {WORKING_FACET, SYNOPSIS_FACET}] == [
+            (WORKING_FACET, "other"),
+            (WORKING_FACET, ""),
+        ]
+        assert [listing.key.session for listing in await journal.sessions("alice")] == ["other"]
+        try:
+            entries = tuple(entry.numbered(2) for entry in await journal.read(SessionKey("alice", "other"), 1, 1))
+            await durable(journal, [Appended(sids[0], entries, None)])
+        except CommitFailed:
+            pass  # somebody had the session in memory still
+        else:
+            raise AssertionError("a message was stored for a session that is forgotten")
+        await journal.erase("alice", "no such session")
+        await durable(journal, [FacetsChanged(own, (), tuple((facet.kind, facet.name) for facet in items[1:]))])
+    async with _runtime(opened) as runtime:
+        assert await runtime.session("alice", "other").history() == kept
+        assert await runtime.session("alice", "chat").history() == []
+
+
+async def what_is_being_forgotten_is_noted_until_it_is_gone(opened: OpenJournal) -> None:
+    """A note holds digests and no name, is there after opening again, and goes when all is done; numbers are not used twice."""
+    async with _running(opened) as journal:
+        first = (await journal.erase("alice")).erasure
+        second = (await journal.erase("bob", "chat")).erasure
+        await journal.scrub()
+    async with _running(opened) as journal:
+        assert list(await journal.erasures()) == [first, second]
+        assert second == Erasure(second.number, user_key("bob"), session_key("bob", "chat"))
+        await journal.erased(second.number)
+        await journal.erased(second.number)
+        third = (await journal.erase("carol")).erasure
+        assert third.number not in {first.number, second.number}
+        await journal.erased(first.number)
+    async with _running(opened) as journal:
+        assert list(await journal.erasures()) == [third]
+
+
+async def originals_are_kept_as_long_as_they_must_be(opened: OpenJournal) -> None:
+    """By count, age and size; what is in the buffer, and beside it, stays; numbers go on; a message takes its key along."""
+    texts = [f"message {n}" for n in range(1, 31)]
+    policy = BufferPolicy.window(4, fold="summary")
+    day_us = 86_400_000_000
+    async with _runtime(opened, policy=policy, summarizer=_Joined()) as runtime:
+        chats = [runtime.session("alice", name) for name in ("one", "two")]
+        for number, text in enumerate(texts, start=1):
+            at = {"created_at": number * 86_400}
+            for chat in chats:
+                await chat.append({**_said(text), **at}, key=f"k{number}")
+        for chat in chats:
+            await chat.settle()
+        contexts = [(await chat.load()).messages for chat in chats]
+        assert await runtime.journal.trim(Retention(), 1_000 * day_us) == 0
+        assert await runtime.journal.trim(Retention(max_messages=20), 1_000 * day_us) == 12  # 26 are archived in each
+        assert [message.seq for message in await chats[0].history()] == list(range(7, 31))
+        assert await runtime.journal.trim(Retention(max_age_days=20.5), 31 * day_us) == 8
+        assert [message.content for message in await chats[1].history()] == texts[10:]
+        sizes = [entry.size for entry in await runtime.journal.read(chats[0].key, 11, 26)]
+        assert await runtime.journal.trim(Retention(max_bytes=2 * sum(sizes) - 1), 31 * day_us) == 1
+        assert await runtime.journal.trim(Retention(max_bytes=2 * sum(sizes[2:])), 31 * day_us) == 3
+        assert await runtime.journal.trim(Retention(max_bytes=1), 31 * day_us) == 2 * 12  # what is beside the buffer stays
+        assert [message.seq for message in await chats[0].history()] == list(range(25, 31))
+        assert [(await chat.load()).messages for chat in chats] == contexts
+    async with _runtime(opened, policy=policy, summarizer=_Joined()) as runtime:
+        chat = runtime.session("alice", "one")
+        assert (await chat.load()).messages == contexts[0]
+        assert (await chat.append(_said("again"), key="k30")).duplicate
+        late = await chat.append(_said("again"), key="k3")
+        assert (late.duplicate, late.seqs) == (False, (31,))
+        await chat.settle()
+        assert await chat.clear()
+        await runtime.journal.trim(Retention(max_messages=1), 31 * day_us)
+        assert [message.seq for message in await chat.history()] == [30, 31]
+    async with _runtime(opened) as runtime:
+        assert (await runtime.session("alice", "one").append(_said("more"))).seqs == (32,)
+
+
+async def what_is_not_kept_is_no_answer(opened: OpenJournal) -> None:
+    """An earlier buffer whose messages are gone cannot be looked at or gone back to; what is there can, and be exported."""
+    policy = BufferPolicy.window(4, fold="summary")
+    async with _runtime(opened, policy=policy, summarizer=_Joined()) as runtime:
+        alice = runtime.user("alice")
+        chat = alice.session("chat")
+        for number in range(1, 21):
+            await chat.append(_said(f"m{number}"))
+            await chat.settle()
+        then = (await chat.load(at=16)).messages
+        assert await runtime.journal.trim(Retention(max_messages=6), 0) == 10
+        assert [message.seq for message in await chat.history(at=15)] == list(range(11, 16))
+        assert (await chat.load(at=16)).messages == then
+        for call in (chat.load(at=12), chat.fork("fork", at=12), chat.rewind(12), chat.rewind(0)):
+            try:
+                await call
+            except InvalidInput:
+                continue
+            raise AssertionError("an answer was made of messages that are gone")
+        copy = await chat.fork("copy", at=18)
+        assert [message.content for message in await copy.history()] == [f"m{n}" for n in range(11, 19)]
+        exported = await chat.export()
+        back = await alice.import_session(exported, session="back")
+        assert [message.content for message in await alice.session("back").history()] == [f"m{n}" for n in range(11, 21)], back
+        assert await chat.rewind(17) == 3
+        assert [message.seq for message in await chat.history()] == list(range(11, 18))
+    async with _runtime(opened, policy=policy, summarizer=_Joined()) as runtime:
+        assert (await runtime.session("alice", "chat").append(_said("on"))).seqs == (21,)
+
+
+async def nothing_that_is_needed_is_trimmed(opened: OpenJournal) -> None:
+    """What is on its way to long-term memory, with its neighbours, and what a job has yet to read, dead letters too (G6, G7)."""
+    key = SessionKey("alice", "chat")
+    async with _runtime(opened) as runtime:
+        chat = runtime.session(*key)
+        await chat.append([_said(f"m{n}") for n in range(1, 41)])
+        sid = (await chat.inspect()).sid
+    jobs = [
+        Job(f"{name}-{first}", "elsewhere", key, FlushSpec(sid, first, last))
+        for name, first, last in (("a", 1, 10), ("b", 11, 30))
+    ]
+    everything = Retention(max_bytes=1)
+    async with _running(opened) as journal:
+        await durable(journal, [FoldStarted(sid, Marks(0, 0, 30, 30), tuple(jobs))])
+        assert await journal.trim(everything, 0) == 0  # in the buffer still
+        await durable(journal, [Dropped(sid, Marks(0, 30, 30, 30), 40, ())])
+        assert await journal.trim(everything, 0) == 0  # on its way
+        await durable(journal, [Flushed(sid, 10), JobDone(jobs[0].id)])
+        assert await journal.trim(everything, 0) == 8  # the next ones' windows hold the last two
+        await durable(journal, [JobBuried(jobs[1].id, 3, "poisoned")])
+        assert await journal.trim(everything, 0) == 0
+        await durable(journal, [Pruned(key, tuple(range(11, 21))), JobDone(jobs[1].id)])
+        assert await journal.trim(everything, 0) == 10  # pruned is never to be there; the others may be flushed again
+        blocks = Job("blocks-1", "elsewhere", key, BlocksSpec(sid, 30))
+        await durable(journal, [Flushed(sid, 30), JobsStarted(sid, (blocks,))])
+        assert await journal.trim(everything, 0) == 0  # what its blocks have not seen, they alone know
+        await durable(journal, [JobDone(blocks.id)])
+        assert await journal.trim(everything, 0) == 10
+        assert [entry.seq for entry in await journal.read(key, 1, 40)] == list(range(29, 41))
+
+
+journal_suite: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     what_was_acknowledged_is_there_again,
     a_batch_is_all_or_nothing,
     a_key_has_one_effect,
@@ -216,5 +457,14 @@ JOURNAL_CHECKS: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     settings_change_together,
     what_an_actor_keeps_can_be_read,
     dead_letters_can_be_retried_and_dropped,
+    forgetting_a_user_leaves_nothing_of_them,
+    forgetting_a_session_leaves_the_users_others,
+    what_is_being_forgotten_is_noted_until_it_is_gone,
+    originals_are_kept_as_long_as_they_must_be,
+    what_is_not_kept_is_no_answer,
+    nothing_that_is_needed_is_trimmed,
 )
 """Each takes what opens an empty journal, the same one each time."""
+
+JOURNAL_CHECKS = journal_suite
+"""The same."""

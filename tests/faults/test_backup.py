@@ -100,8 +100,7 @@ async def test_backup_under_load(tmp_path: Path, *, inside: bool) -> None:
             before, facts = set(load.acknowledged), set(load.remembered)
             dest = tmp_path / f"backup-{round_}"
             if inside:
-                journal = runtime.journal
-                await backup(live, dest, CONFIG, take=getattr(journal, "backup", None))
+                await runtime.backup(dest)
             else:
                 await backup(live, dest, CONFIG)
             load.rest()
@@ -200,4 +199,7 @@ async def test_nothing_of_the_original_changes_and_nothing_stands_where_it_faile
             await backup(live, taken, CONFIG)
     with pytest.raises(InvalidInput, match="no memory"):
         await backup(tmp_path / "absent", tmp_path / "other", CONFIG)
+    async with Runtime.in_memory(config=CONFIG, embedder=HashEmbedder()) as runtime:
+        with pytest.raises(InvalidInput, match="nothing to copy"):
+            await runtime.backup(tmp_path / "other")
     assert digests(live) == before

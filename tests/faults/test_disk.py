@@ -58,7 +58,8 @@ async def test_a_write_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None
         view = await bad.inspect()
         # a row in the way of the session's next message: an integrity error that is nobody else's
         await journal._writer.execute(
-            "INSERT INTO messages VALUES (?, 0, 0, 0, 0, x'80', NULL, NULL, NULL, NULL, 0.5, NULL, NULL)", ((view.sid << 32) | 2,)
+            "INSERT INTO messages VALUES (?, 0, 0, 0, 0, x'80', NULL, NULL, NULL, NULL, 0.5, NULL, NULL, NULL)",
+            ((view.sid << 32) | 2,),
         )
         await journal._writer.commit()
         outcomes: dict[str, Any] = {}

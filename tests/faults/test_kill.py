@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.killing import kill_again_and_again
 from remora import Config, Runtime
 from remora.cli.reader import read_conversations
 from remora.identity import row_id
@@ -69,3 +70,13 @@ def test_kill_and_replay(tmp_path: Path) -> None:
             assert (await runtime.counts()).dead_jobs == 0
 
     anyio.run(check)
+
+
+@pytest.mark.slow
+def test_kill_under_load(tmp_path: Path) -> None:
+    """G2, G3, G4, G7, G8: killed while sixteen sessions talk and fold, what the killer heard of is there, once and whole."""
+    report = kill_again_and_again(tmp_path, 4, seed=3, each=4)
+    assert report.wrong == []
+    assert report.kills == 4
+    assert report.verdict.acknowledged > 50
+    assert report.resumed_s

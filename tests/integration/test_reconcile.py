@@ -16,7 +16,9 @@ from remora.identity import SessionKey, row_id, user_key
 from remora.runtime.offline import Offline, offline
 from remora.runtime.reconcile import Difference, reconcile
 from remora.runtime.refill import refilled
+from remora.runtime.verify import verify
 from remora.storage.outline import home_of
+from remora.storage.ports import Retention
 from remora.testing import HashEmbedder
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -76,10 +78,10 @@ async def tables(memory: Offline) -> AsyncIterator[Any]:
 
 async def agree(directory: Path) -> None:
     """What repair and backup do with what they find."""
-    async with offline(directory, CONFIG) as memory, memory.outlines() as outlines:
+    async with offline(directory, CONFIG) as memory, memory.store() as store, memory.outlines() as outlines:
         async for one in reconcile(memory.journal, outlines):
             if one.surplus:
-                await outlines.discard(one.table, one.surplus)
+                await store.discard(one.table, [row.place for row in one.surplus])
             await refilled(memory.journal, one.refills)
     async with open_runtime(directory, blocks=[VectorMemoryBlock(name="past")]) as runtime:
         await runtime.settle()
@@ -140,7 +142,9 @@ async def test_a_message_of_another_time_under_the_same_number(tmp_path: Path) -
     id_ = row_id(SessionKey("bob", "two"), 2)
     async with offline(tmp_path, CONFIG) as memory, tables(memory) as database:
         table = await database.open_table(home_of(user_key("bob"), 3))
-        await table.update(updates_sql={"created_at": "arrow_cast(1000000, 'Timestamp(Microsecond, Some(\"UTC\"))')"}, where=f"id = '{id_}'")
+        await table.update(
+            updates_sql={"created_at": "arrow_cast(1000000, 'Timestamp(Microsecond, Some(\"UTC\"))')"}, where=f"id = '{id_}'"
+        )
     found = await differences(tmp_path)
     assert kinds(found) == ["missing", "orphan"]
     assert all(one.finding.where == "bob / two" for one in found)
@@ -162,3 +166,29 @@ async def test_a_table_that_cannot_be_read_is_one_finding(tmp_path: Path) -> Non
         found = [one async for one in reconcile(memory.journal, outlines)]
         assert list(outlines.broken) == [name]
     assert found == []
+
+
+async def test_what_is_being_forgotten_is_no_orphan(tmp_path: Path) -> None:
+    """G13: after a crash between the journal's part of an erasure and long-term memory's, verify says that it is not finished."""
+    await fill(tmp_path)
+    async with offline(tmp_path, CONFIG) as memory:
+        await memory.journal.erase("bob")
+        await memory.journal.erase("erin", "one")
+    assert await differences(tmp_path) == []
+    found = await verify(tmp_path, CONFIG)
+    assert {one.kind for one in found.findings} == {"erasure"}
+    assert not any(name in f"{one.where} {one.detail}" for one in found.findings for name in ("bob", "erin"))
+    async with offline(tmp_path, CONFIG) as memory:
+        for note in await memory.journal.erasures():
+            await memory.journal.erased(note.number)  # and long-term memory still has the rows
+    found = await verify(tmp_path, CONFIG)
+    assert {(one.kind, one.where) for one in found.findings} == {("orphan", "bob"), ("orphan", "erin / one")}
+
+
+async def test_rows_of_trimmed_messages_stay(tmp_path: Path) -> None:
+    """G6, G7: what retention took out of the journal is still long-term memory's, and nothing is amiss."""
+    await fill(tmp_path)
+    async with offline(tmp_path, CONFIG) as memory:
+        assert await memory.journal.trim(Retention(max_messages=1), 2**60)
+    assert await differences(tmp_path) == []
+    assert (await verify(tmp_path, CONFIG, deep=True)).clean

@@ -313,6 +313,40 @@ async def test_a_lost_directory_is_filled_again(tmp_path: Path) -> None:
         assert runtime.reembedding is None
 
 
+def damage(where: Path, directory: str) -> None:
+    """Cut off a data file of the table that has most rows."""
+    files = [path for path in (where / directory).rglob("*.lance") if path.is_file() and path.parent.name == "data"]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:100])
+
+
+@pytest.mark.blocking
+async def test_a_damaged_table_is_filled_again(tmp_path: Path) -> None:
+    """G6, G7: a table that is damaged is put aside at the next start, and filled from the journal without being asked."""
+    before = await filled(tmp_path)
+    damage(tmp_path, "longterm")
+    async with opened(tmp_path) as runtime:
+        assert runtime.reembedding is not None
+        await runtime.reembedded()
+        assert await held(runtime) == before
+    async with opened(tmp_path) as runtime:
+        assert runtime.reembedding is None
+
+
+@pytest.mark.blocking
+async def test_a_table_damaged_while_it_is_made_anew(tmp_path: Path) -> None:
+    """G7: what was done before the damage is done again, wherever it had come to."""
+    before = await filled(tmp_path)
+    embedder = Gated(110)
+    async with opened(tmp_path, embedder, reembed=True) as runtime:
+        await embedder.stuck.wait()
+        assert await runtime.journal.setting("reembed") not in {"", "begin", None}
+    damage(tmp_path, "longterm-2")
+    async with opened(tmp_path, HashEmbedder(96)) as runtime:
+        await runtime.reembedded()
+        assert await held(runtime) == before
+
+
 async def test_a_forgetful_cursor(tmp_path: Path) -> None:
     """G13, G7: how far it came is kept without anybody's name, and a note that fits nobody any more begins anew."""
     before = await filled(tmp_path)

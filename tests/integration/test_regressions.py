@@ -294,7 +294,8 @@ async def test_one_bad_write_does_not_split_everyones_commit(tmp_path: Path) -> 
             await chat.append(user("first"))
         sid = (await chats[77].inspect()).sid
         await journal._writer.execute(
-            "INSERT INTO messages VALUES (?, 0, 0, 0, 0, x'80', NULL, NULL, NULL, NULL, 0.5, NULL, NULL)", ((sid << 32) | 2,)
+            "INSERT INTO messages VALUES (?, 0, 0, 0, 0, x'80', NULL, NULL, NULL, NULL, 0.5, NULL, NULL, NULL)",
+            ((sid << 32) | 2,),
         )
         before = journal.statistics().commits
         failed = []

@@ -137,7 +137,8 @@ def test_missing_extra_names_its_install() -> None:
 MAY_BE_ZERO = {
     "buffer.dedup_window", "importance.weight", "long_term.batch_ms", "long_term.max_user_rows", "recall.answer_bonus",
     "recall.cache", "recall.hot_mb", "recall.neighbour_bonus", "recall.question_penalty", "recall.turn_weight",
-    "recall.vector_agreement", "recall.vector_weight", "recall.window_weight", "supervisor.jitter",
+    "recall.vector_agreement", "recall.vector_weight", "recall.window_weight", "retention.age_days",
+    "retention.session_messages", "retention.total_mb", "supervisor.jitter",
 }  # fmt: skip
 
 

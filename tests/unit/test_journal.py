@@ -39,6 +39,6 @@ async def test_no_query_of_the_hot_path_scans(tmp_path: Path) -> None:
             plans.append(plan)
             scans = [step for step in plan if step.startswith("SCAN") and not step.startswith(("SCAN w ", "SCAN (subquery"))]
             assert not scans, (sql, plan)
-        assert len(plans) == 14
+        assert len(plans) == 15
     finally:
         await journal.aclose()

@@ -1,0 +1,221 @@
+"""What long-term memory's durability, upkeep and erasure cost, and whether searches stay as fast through a day of small flushes.
+
+    python -m benchmarks.upkeep [--rows 100000] [--hours 24] [--flush-rows 5] [--shards 1] [--json FILE] [--smoke]
+
+*Flush*: how long `add` takes, by batch size, with and without syncing; one table, so that a batch is one commit.
+
+*Day*: a store that holds `--rows` rows of 500 users, sorted as upkeep leaves them; then a flush a minute of a few rows of many
+users, and the supervisor's round twice a minute, for so many simulated hours. After each hour: the median of 40 searches (three
+lists, any user), fragments and versions, bytes on disk, and what upkeep wrote in that hour. Nothing waits: a day passes in some
+minutes. Old versions are kept for some seconds instead of ten minutes.
+
+*Erase*: how long one user's erasure takes in tables of 10 000 and 100 000 rows, and what it writes.
+
+Trust the ratios within a run: machines are shared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import platform
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.long_term import DIMENSION, Texts, rows_of, vectors_of
+from remora.config import LongTermConfig
+from remora.identity import user_key
+from remora.storage.longterm import LanceStore
+from remora.storage.ports import MemoryRow
+
+USERS = 500
+BATCHES = (1, 100, 1_000)
+ERASED = (10_000, 100_000)
+SEARCHES = 40
+AT_ONCE = 5_000
+
+
+class Source:
+    """Rows of drawn users, each row once."""
+
+    def __init__(self, seed: int) -> None:
+        self._texts, self._rng, self.random = Texts(seed), np.random.default_rng(seed), random.Random(seed)
+        self._counts: dict[str, int] = {}
+
+    def rows(self, count: int) -> tuple[list[MemoryRow], npt.NDArray[np.float32]]:
+        """So many rows, of any users, with their vectors."""
+        rows: list[MemoryRow] = []
+        for _ in range(count):
+            user = f"user-{self.random.randrange(USERS)}"
+            first = self._counts[user] = self._counts.get(user, 0) + 1
+            rows += rows_of(user, 1, self._texts, first)
+        return rows, vectors_of(count, self._rng)
+
+    def question(self) -> tuple[str, str, npt.NDArray[np.float32]]:
+        """A user, some words, a vector."""
+        words = self._texts.message().split()[:5]
+        return f"user-{self.random.randrange(USERS)}", " ".join(words), vectors_of(1, self._rng)[0]
+
+
+@asynccontextmanager
+async def opened(directory: Path, *, sync: bool = True, **options: Any) -> AsyncIterator[LanceStore]:
+    config = LongTermConfig(**{"shards": 1, "batch_ms": 0.01, "batch_rows": 10_000, "keep_versions_s": 1.0, **options})
+    store = await LanceStore.open(directory, dimension=DIMENSION, config=config, sync=sync)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(store.run)
+        yield store
+        tasks.cancel_scope.cancel()
+    await store.aclose()
+
+
+async def filled(store: LanceStore, count: int, source: Source, progress: Progress) -> None:
+    task = progress.add_task(f"filling {count} rows", total=count)
+    for start in range(0, count, AT_ONCE):
+        some = min(AT_ONCE, count - start)
+        rows, vectors = await anyio.to_thread.run_sync(source.rows, some)
+        await store.add(rows, vectors, doubtful=False)
+        progress.advance(task, some)
+    for shard in store._shards.values():  # noqa: SLF001
+        async with shard.lock:
+            await shard.rewrite(None, index_rows=2_000)
+    progress.remove_task(task)
+
+
+async def flushes(directory: Path, repeats: int) -> dict[str, dict[str, float]]:
+    figures: dict[str, dict[str, float]] = {}
+    for size in BATCHES:
+        figures[str(size)] = {}
+        for sync in (True, False):
+            source, took = Source(size), list[float]()
+            async with opened(directory / f"flush-{size}-{sync}", sync=sync) as store:
+                for number in range(repeats):
+                    rows, vectors = source.rows(size)
+                    begun = time.perf_counter()
+                    await store.add(rows, vectors, doubtful=False)
+                    if number > 2:  # not the first: it makes the table
+                        took.append(1_000 * (time.perf_counter() - begun))
+            figures[str(size)]["synced_ms" if sync else "unsynced_ms"] = round(statistics.median(took), 1)
+    return figures
+
+
+async def searched(store: LanceStore, source: Source) -> float:
+    """Milliseconds of a search, in the median."""
+    took = []
+    for _ in range(SEARCHES):
+        user, text, vector = source.question()
+        begun = time.perf_counter()
+        await store.search(user, text, vector, depth=50)
+        took.append(1_000 * (time.perf_counter() - begun))
+    return round(statistics.median(took), 1)
+
+
+def on_disk(directory: Path) -> tuple[int, int]:
+    """Versions of all tables, and bytes."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return sum(path.suffix == ".manifest" for path in files), sum(path.stat().st_size for path in files)
+
+
+async def day(directory: Path, rows: int, hours: int, flush_rows: int, shards: int, progress: Progress) -> list[dict[str, float]]:
+    source, found = Source(7), list[dict[str, float]]()
+    async with opened(directory / "day", shards=shards) as store:
+        await filled(store, rows, source, progress)
+
+        async def look(hour: int, before: int, worst: float) -> None:
+            versions, size = await anyio.to_thread.run_sync(on_disk, directory / "day")
+            manifests = [shard.files.manifest() for shard in store._shards.values() if shard.files]  # noqa: SLF001
+            fragments = [len(manifest.fragments) for manifest in manifests if manifest]
+            statistics = await store.statistics()
+            found.append(
+                {
+                    "hour": hour, "search_p50_ms": await searched(store, source), "rows": statistics.rows,
+                    "fragments": max(fragments), "versions": versions, "disk_mb": round(size / 1e6, 1),
+                    "upkeep_mb": round((statistics.rewritten_bytes - before) / 1e6, 1), "longest_upkeep_s": round(worst, 2),
+                }
+            )  # fmt: skip
+
+        await look(0, (await store.statistics()).rewritten_bytes, 0.0)
+        task = progress.add_task("a day", total=hours * 60)
+        for hour in range(1, hours + 1):
+            before, worst = (await store.statistics()).rewritten_bytes, 0.0
+            for _ in range(60):
+                await store.add(*source.rows(flush_rows), doubtful=False)
+                for _ in range(2):
+                    begun = time.perf_counter()
+                    await store.compact()
+                    worst = max(worst, time.perf_counter() - begun)
+                progress.advance(task)
+            await look(hour, before, worst)
+        progress.remove_task(task)
+    return found
+
+
+async def erased(directory: Path, rows: int, progress: Progress) -> dict[str, float]:
+    source = Source(9)
+    async with opened(directory / f"erase-{rows}") as store:
+        await filled(store, rows, source, progress)
+        gc.collect()
+        before = (await store.statistics()).rewritten_bytes
+        begun = time.perf_counter()
+        removed = await store.erase(user_key("user-7"))
+        took = time.perf_counter() - begun
+        written = (await store.statistics()).rewritten_bytes - before
+    return {"rows": rows, "removed": removed, "seconds": round(took, 2), "written_mb": round(written / 1e6, 1)}
+
+
+def shown(console: Console, title: str, rows: list[dict[str, float]]) -> None:
+    table = Table(title=title)
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    console.print(table)
+
+
+async def measured(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as place, Progress(console=console, transient=True) as progress:
+        directory = Path(place)
+        found: dict[str, Any] = {"machine": platform.platform(), "flush": await flushes(directory, 8 if arguments.smoke else 40)}
+        shown(console, "add, by batch size", [{"rows": int(size), **row} for size, row in found["flush"].items()])
+        found["erase"] = [await erased(directory, rows, progress) for rows in ((500,) if arguments.smoke else ERASED)]
+        shown(console, "erasing one user of a table", found["erase"])
+        hours = 1 if arguments.smoke else arguments.hours
+        rows = 500 if arguments.smoke else arguments.rows
+        found["day"] = await day(directory, rows, hours, arguments.flush_rows, arguments.shards, progress)
+        shown(console, f"{rows} rows, then a flush of {arguments.flush_rows} rows a minute", found["day"])
+    latencies = [row["search_p50_ms"] for row in found["day"]]
+    found["slowest_hour_by_start"] = round(max(latencies) / latencies[0], 2)
+    console.print(f"the slowest hour's search takes {found['slowest_hour_by_start']} times the first one's")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--hours", type=int, default=24)
+    parser.add_argument("--flush-rows", type=int, default=5)
+    parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--smoke", action="store_true", help="a small run that only shows that it works")
+    arguments = parser.parse_args()
+    found = anyio.run(measured, arguments, Console())
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

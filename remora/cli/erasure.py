@@ -1,0 +1,55 @@
+"""``remora forget``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+import anyio.to_thread
+from rich.console import Console
+
+from remora.cli.render import printable
+from remora.cli.transfer import opened
+from remora.errors import InvalidInput
+
+__all__ = ["add_forget_parser", "command_forget"]
+
+
+def add_forget_parser(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Describe the command to the parser."""
+    command = commands.add_parser(
+        "forget",
+        parents=[common],
+        help="erase a user, or one session, down to the bytes",
+        description="Erase everything of a user, or of one of their sessions: messages, summaries, memories, long-term rows with "
+        "their older versions, and their id. The files that held it are rewritten, so nothing can be brought back. If it is "
+        "interrupted, whatever opens the directory next goes on with it. Exports and backups made before are not reached. While "
+        "a server owns the directory, use its User.forget() instead.",
+        epilog="examples:  remora forget alice --dir memory      remora forget alice chat-42 --dir memory --yes",
+    )
+    command.add_argument("user", metavar="USER")
+    command.add_argument("session", metavar="SESSION", nargs="?", help="this session alone")
+    command.add_argument("--yes", action="store_true", help="do not ask")
+
+
+async def command_forget(console: Console, arguments: argparse.Namespace) -> int:
+    """Forget; returns the exit code."""
+    user, session = arguments.user, arguments.session
+    what = f"everything of {user}" if session is None else f"the session {session} of {user}"
+    if not arguments.yes:
+        if not sys.stdin.isatty():
+            raise InvalidInput(f"this erases {what} for good; say --yes where nobody can be asked")
+        console.print(f"This erases {printable(what)} for good. Go on? [y/N] ", end="", markup=False, highlight=False)
+        answer = await anyio.to_thread.run_sync(sys.stdin.readline)
+        if answer.strip().lower() not in {"y", "yes"}:
+            console.print("nothing was erased")
+            return 1
+    async with opened(arguments, journal_alone=True) as runtime:
+        who = runtime.user(user)
+        with console.status("rewriting the files"):
+            receipt = await (who if session is None else who.session(session)).forget()
+    rows = {**receipt.journal, "long-term rows": receipt.long_term}
+    found = ", ".join(f"{count:,} {name}" for name, count in rows.items() if count)
+    console.print(f"{what} is erased: {found or 'there was nothing'}", markup=False, highlight=False)
+    return 0

@@ -1,0 +1,88 @@
+"""Which archived originals may go, and which go first: the rules, over plain figures (G6, G7)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from remora.storage.ports import NEIGHBOURS
+from remora.storage.records import BlocksSpec, FlushSpec, SummarizeSpec, UnflushSpec
+
+__all__ = ["Archive", "Sized", "first_needed", "oldest_first", "removable"]
+
+Sized: TypeAlias = Sequence[tuple[int, int, int]]
+"""Messages in order: number, time in microseconds, bytes."""
+
+
+class Archive(msgspec.Struct, frozen=True):
+    """What may go of one session: messages after `trimmed`, up to `through`."""
+
+    sid: int
+    trimmed: int
+    through: int
+
+
+def first_needed(payload: Any) -> int | None:
+    """The first message that a job has yet to read, with those beside it that it reads along; None for none."""
+    match payload:
+        case FlushSpec(first=first):
+            return first - NEIGHBOURS
+        case UnflushSpec(seqs=seqs):
+            return min(seqs, default=1) - NEIGHBOURS
+        case SummarizeSpec(first=first):
+            return first
+        case BlocksSpec():
+            return 1  # which of them its blocks have not seen, they alone know
+        case _:
+            return None
+
+
+def removable(summarized: int, unflushed: int | None, needed: Iterable[int | None]) -> int:
+    """The last message of a session that nobody needs any more, 0 for none.
+
+    Args:
+        summarized: messages up to here are out of the buffer.
+        unflushed: the first of them that is on its way to long-term memory; None for none.
+        needed: by jobs, see `first_needed`.
+    """
+    bounds = [summarized - NEIGHBOURS, *(first - 1 for first in needed if first is not None)]
+    if unflushed is not None:
+        bounds.append(unflushed - 1 - NEIGHBOURS)
+    return max(min(bounds), 0)
+
+
+async def oldest_first(
+    archives: Sequence[Archive], excess: int, read: Callable[[Archive, int], Awaitable[Sized]]
+) -> dict[int, int]:
+    """How far each session gives up its oldest messages, the oldest of all sessions first, until `excess` bytes are gone.
+
+    Args:
+        archives: what may go.
+        excess: bytes.
+        read: some of the messages of an archive, from this number on, in order; all of them may go.
+
+    Returns:
+        By session, the last message that goes.
+    """
+    gone: dict[int, int] = {}
+    heads: list[tuple[int, int, int]] = []  # time, session, which archive
+    waiting: list[list[tuple[int, int, int]]] = []
+    for number, archive in enumerate(archives):
+        some = list(await read(archive, archive.trimmed + 1))
+        waiting.append(some[::-1])
+        if some:
+            heads.append((some[0][1], archive.sid, number))
+    heapq.heapify(heads)
+    while heads and excess > 0:
+        _, sid, number = heapq.heappop(heads)
+        seq, _, size = waiting[number].pop()
+        gone[sid] = seq
+        excess -= size
+        if not waiting[number] and seq < archives[number].through:
+            waiting[number] = list(await read(archives[number], seq + 1))[::-1]
+        if waiting[number]:
+            heapq.heappush(heads, (waiting[number][-1][1], sid, number))
+    return gone

@@ -1,0 +1,404 @@
+"""Forgetting, on real SQLite and LanceDB: a user, or one session, down to the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import numpy as np
+import pytest
+
+from remora import Config, Runtime
+from remora.blocks import FactExtractionMemoryBlock, VectorMemoryBlock
+from remora.errors import CommitFailed, ErasureInProgress, InvalidInput, LongTermError, ReentrantAsk, RuntimeClosed
+from remora.identity import SessionKey, UserKey, key_digest, row_id, user_key
+from remora.storage.journal import SqliteJournal
+from remora.storage.longterm import LanceStore
+from remora.testing import HashEmbedder
+
+pytestmark = pytest.mark.anyio
+
+EMBEDDER = HashEmbedder()
+CONFIG = Config.from_dict(
+    {
+        "buffer": {"token_limit": 300, "summary_tokens": 80},
+        "long_term": {"batch_ms": 1, "shards": 1, "compact_fragments": 4},
+        "journal": {"durability": "process"},
+        "tokens": {"counter": "heuristic"},
+        "supervisor": {"max_attempts": 1, "backoff_s": 0.01},
+    }
+)
+CANARY = "qzvk"
+"""In everything that the forgotten user ever said, and in nothing else: lower case, and no stemmer takes any of it away."""
+USER = f"{CANARY}user-ÄÖ'%_"
+
+
+def runtime_on(directory: Path, **options: Any) -> Runtime:
+    blocks = [
+        FactExtractionMemoryBlock(name="facts", priority=1),
+        VectorMemoryBlock(name="vectors", priority=2),
+    ]
+    return Runtime(directory, config=CONFIG, embedder=EMBEDDER, blocks=blocks, **options)
+
+
+def traces(directory: Path, *needles: bytes) -> list[str]:
+    """Files that hold a needle, or are named by one; a memory directory has no others than its own."""
+    found: list[str] = []
+    for path in directory.rglob("*"):
+        name = str(path.relative_to(directory))
+        content = path.read_bytes() if path.is_file() else b""
+        found.extend(f"{name}: {needle[:24]!r}" for needle in needles if needle in content or needle in name.encode())
+    return found
+
+
+async def traces_of(directory: Path, *needles: bytes) -> list[str]:
+    return await anyio.to_thread.run_sync(traces, directory, *needles)
+
+
+def spoken(user: str, session: str, number: int) -> dict[str, Any]:
+    return {
+        "role": "user" if number % 2 else "assistant",
+        "name": f"{CANARY}name" if user == USER else "name",
+        "content": f"{CANARY if user == USER else 'plain'}word{number} was said in {session}, and some more words to fold soon",
+        "id": f"{user}-{session}-{number}",
+        "metadata": {f"{user}meta": [f"{user}value", {"deep": f"{user}deep"}]},
+    }
+
+
+async def talk(runtime: Runtime, user: str, session: str, count: int = 14) -> None:
+    chat = runtime.session(user, session)
+    for number in range(count):
+        await chat.append(spoken(user, session, number), key=f"{user}-{session}-{number}")
+    mark = CANARY if user == USER else "plain"
+    call = {"id": f"{mark}call", "type": "function", "function": {"name": f"{mark}tool", "arguments": f'{{"a": "{mark}arg"}}'}}
+    await chat.append({"role": "assistant", "content": None, "tool_calls": [call]})
+    await chat.append({"role": "tool", "tool_call_id": f"{mark}call", "content": f"{mark}result"})
+    await chat.append({"role": "user", "content": f"{mark}deleted, and gone at once", "id": f"{mark}deleted"})
+    await chat.delete(ids=[f"{mark}deleted"])
+    await chat.flush()
+
+
+async def lead_a_life(runtime: Runtime, user: str) -> None:
+    """Every kind of row that a user can leave behind."""
+    mark = CANARY if user == USER else "plain"
+    who = runtime.user(user)
+    for session in (f"{mark}one", f"{mark}two"):
+        await talk(runtime, user, session)
+        await who.learn(f"{mark}learned in {session}", source=f"{mark}source", session=session)
+    await who.learn(f"{mark}learned of all")
+    await who.remember(f"{mark}remembered", type="preference", session=f"{mark}one", agent=f"{mark}agent")
+    await who.remember(f"{mark}fact for good")
+    await who.recall(f"{mark}word3")
+    await who.synopsis()
+    await runtime.session(user, f"{mark}two").clear()
+    await runtime.settle()
+    await who.synopsis(refresh=True)
+    await runtime.settle()
+
+
+async def needles(runtime: Runtime, user: str) -> list[bytes]:
+    """What must not be found: words, id, keys, digests of the id, and the vectors as they are stored."""
+    store = await runtime.long_term()
+    rows, vectors = await store.embedded_rows(user)
+    assert len(rows) > 20, "the life was too short to prove anything"
+    assert vectors is not None
+    return [
+        CANARY.encode(),
+        CANARY.upper().encode(),
+        CANARY.encode("utf-16-le"),
+        user.encode(),
+        msgspec.msgpack.encode(user),
+        user_key(user).encode(),
+        key_digest(f"{user}-{CANARY}one-3"),
+        row_id(SessionKey(user, f"{CANARY}one"), 3).encode(),
+        *(np.ascontiguousarray(vector, dtype="<f4").tobytes() for vector in vectors),
+    ]
+
+
+@pytest.fixture
+async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
+    async with runtime_on(tmp_path / "memory") as opened:
+        yield opened
+
+
+async def test_no_byte_is_left(runtime: Runtime, tmp_path: Path) -> None:
+    """G13: canaries in every field of every kind of row: none in any file once the user is forgotten; others lose nothing."""
+    await lead_a_life(runtime, USER)
+    await lead_a_life(runtime, "bob")
+    sought = await needles(runtime, USER)
+    before = await traces_of(tmp_path / "memory", *sought)
+    assert {name.split("/")[0].split(":")[0] for name in before} >= {"journal.db-wal", "longterm"}
+    bob = runtime.user("bob")
+    history = await bob.session("plainone").history()
+    recalled = [one.text for one in await bob.recall("plainword3")]
+    rows = await (await runtime.long_term()).rows("bob")
+
+    receipt = await runtime.user(USER).forget()
+
+    assert await traces_of(tmp_path / "memory", *sought) == []
+    assert receipt.long_term > 20
+    assert receipt.journal["messages"] == 34
+    assert all(receipt.journal[table] > 0 for table in ("actors", "messages", "folds", "facets", "memories"))
+    assert await bob.session("plainone").history() == history
+    assert [one.text for one in await bob.recall("plainword3")] == recalled
+    assert await (await runtime.long_term()).rows("bob") == rows
+
+
+async def test_forgotten_is_new(runtime: Runtime) -> None:
+    """G13: afterwards the user is as if they had never been, and everything works for them."""
+    await lead_a_life(runtime, USER)
+    who = runtime.user(USER)
+    await who.forget()
+    chat = who.session(f"{CANARY}one")
+    assert await who.sessions() == []
+    assert await chat.history() == []
+    assert (await chat.load(query=f"{CANARY}word3")).messages == []
+    assert await who.recall(f"{CANARY}word3") == []
+    assert await who.search_working(f"{CANARY}learned") == []
+    assert await who.memories() == []
+    assert (await who.synopsis()).state == "empty"
+    counts = await runtime.counts(USER)
+    assert (counts.sessions, counts.messages, counts.memories, counts.pending_jobs) == (0, 0, 0, 0)
+    receipt = await chat.append(spoken(USER, f"{CANARY}one", 0), key=f"{USER}-{CANARY}one-0")
+    assert not receipt.duplicate, "the keys went with the rest"
+    assert receipt.seqs == (1,)
+    await chat.flush()
+    await runtime.settle()
+    assert len(await who.recall(f"{CANARY}word0")) == 1
+
+
+async def test_a_session_alone(runtime: Runtime, tmp_path: Path) -> None:
+    """G13: a session goes with what the user's own actor holds of it; the user's other sessions stay."""
+    await lead_a_life(runtime, USER)
+    who = runtime.user(USER)
+    kept = await who.session(f"{CANARY}two").history()
+    receipt = await who.session(f"{CANARY}one").forget()
+    assert receipt.journal["messages"] == 17
+    gone = f"{CANARY}one"
+    assert await traces_of(tmp_path / "memory", gone.encode(), row_id(SessionKey(USER, gone), 3).encode()) == []
+    assert await who.session(gone).history() == []
+    assert await who.session(f"{CANARY}two").history() == kept
+    assert [one.text for one in await who.memories(["fact", "preference"])] == [f"{CANARY}fact for good"]
+    assert {one.text for one in await who.search_working(f"{CANARY}learned", k=9)} == {
+        f"{CANARY}learned in {CANARY}two",
+        f"{CANARY}learned of all",
+    }
+    assert {one.session for one in await who.recall("said more words fold", k=50)} == {f"{CANARY}two", ""}
+
+
+async def test_others_are_served_meanwhile(runtime: Runtime) -> None:
+    """G13, G10: while one is forgotten, another's appends, loads and recalls all succeed."""
+    await lead_a_life(runtime, USER)
+    await lead_a_life(runtime, "bob")
+    done = anyio.Event()
+    rounds = 0
+
+    async def serve() -> None:
+        nonlocal rounds
+        chat = runtime.session("bob", "plainone")
+        while not done.is_set():
+            await chat.append(spoken("bob", "plainone", 100 + rounds))
+            assert (await chat.load(query="plainword3")).sources["long_term"].status in {"ok", "late"}
+            assert await runtime.user("bob").recall(f"plainword{rounds % 10}")
+            rounds += 1
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve)
+        await runtime.user(USER).forget()
+        done.set()
+    assert rounds
+
+
+async def test_whoever_asks_meanwhile_is_told(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G13: until it is done nothing of the user runs, so nothing new can be taken for what is to go."""
+    await lead_a_life(runtime, USER)
+    begun, go = anyio.Event(), anyio.Event()
+    erase = LanceStore.erase
+
+    async def slow(self: LanceStore, *arguments: Any) -> int:
+        begun.set()
+        await go.wait()
+        return await erase(self, *arguments)
+
+    monkeypatch.setattr(LanceStore, "erase", slow)
+    who = runtime.user(USER)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(who.forget)
+        await begun.wait()
+        for refused in (
+            who.session("new").append({"role": "user", "content": "x"}),
+            who.session("new").load(),
+            who.recall("x"),
+            who.remember("x"),
+            who.learn("x"),
+        ):
+            with pytest.raises(ErasureInProgress):
+                await refused
+        await runtime.session("bob", "s").append({"role": "user", "content": "not concerned"})
+        go.set()
+    await who.session("new").append({"role": "user", "content": "x"})
+
+
+async def test_appends_in_flight(runtime: Runtime) -> None:
+    """G13, G3: what was acknowledged before goes, what came too late is refused; nothing is in between."""
+    chat = runtime.session(USER, "s")
+    refused = 0
+
+    async def send(number: int) -> None:
+        nonlocal refused
+        try:
+            await chat.append({"role": "user", "content": f"{CANARY} {number}"})
+        except ErasureInProgress:
+            refused += 1
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(40):
+            tasks.start_soon(send, number)
+            if number == 20:
+                tasks.start_soon(runtime.user(USER).forget)
+    await runtime.user(USER).forget()
+    assert await chat.history() == []
+    assert refused
+
+
+async def test_forgetting_nobody(runtime: Runtime) -> None:
+    """G13: a user that never was is forgotten without a fuss, and twice at once is once."""
+    receipt = await runtime.user("nobody").forget()
+    assert receipt.long_term == 0
+    assert sum(receipt.journal.values()) == 0
+    await lead_a_life(runtime, USER)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(runtime.user(USER).forget)
+    assert await runtime.user(USER).sessions() == []
+
+
+async def test_the_caller_may_leave(runtime: Runtime, tmp_path: Path) -> None:
+    """G11, G13: a cancelled caller takes nothing along; the erasure goes on to its end."""
+    await lead_a_life(runtime, USER)
+    sought = await needles(runtime, USER)
+    with anyio.move_on_after(0):
+        await runtime.user(USER).forget()
+    await runtime.user("nobody").forget()  # erased in the order of asking
+    assert await traces_of(tmp_path / "memory", *sought) == []
+
+
+@pytest.mark.parametrize("step", ["long-term", "scrub", "note"])
+async def test_a_crash_half_way(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G13: whatever it died at, the next start finishes it, and refuses the user until then."""
+    directory = tmp_path / "memory"
+    owner, name = {"long-term": (LanceStore, "erase"), "scrub": (SqliteJournal, "scrub"), "note": (SqliteJournal, "erased")}[step]
+    reached = anyio.Event()
+
+    async def never(*_: Any) -> None:
+        reached.set()
+        await anyio.sleep_forever()
+
+    with monkeypatch.context() as patched:
+        async with runtime_on(directory) as runtime:
+            await lead_a_life(runtime, USER)
+            sought = await needles(runtime, USER)
+            patched.setattr(owner, name, never)
+            async with anyio.create_task_group() as tasks:
+
+                async def asked() -> None:
+                    with pytest.raises(RuntimeClosed):
+                        await runtime.user(USER).forget()
+
+                tasks.start_soon(asked)
+                await reached.wait()
+                await runtime.aclose()
+    async with runtime_on(directory) as runtime:
+        await runtime.user("nobody").forget()
+        assert await traces_of(directory, *sought) == []
+        await runtime.session(USER, "s").append({"role": "user", "content": "welcome back"})
+        assert await runtime.journal.erasures() == []
+
+
+async def test_long_term_memory_is_away(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G13, G6: while files cannot be rewritten it is tried again, and who asked waits; what cannot mend itself is told."""
+    await lead_a_life(runtime, USER)
+    sought = await needles(runtime, USER)
+    erase, failures = LanceStore.erase, [True, True]
+
+    async def failing(self: LanceStore, *arguments: Any) -> int:
+        if failures:
+            failures.pop()
+            raise LongTermError("away", retryable=True)
+        return await erase(self, *arguments)
+
+    monkeypatch.setattr(LanceStore, "erase", failing)
+    receipt = await runtime.user(USER).forget()
+    assert receipt.long_term > 20
+    assert await traces_of(tmp_path / "memory", *sought) == []
+
+    async def broken(*_: Any) -> int:
+        raise LongTermError("broken", retryable=False)
+
+    monkeypatch.setattr(LanceStore, "erase", broken)
+    with pytest.raises(LongTermError, match="broken"):
+        await runtime.user("bob").forget()
+
+
+async def test_the_journal_refuses(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G4, G13: where the journal refuses, nothing is forgotten, and the user is served as before."""
+    await lead_a_life(runtime, USER)
+
+    async def full(*_: Any) -> None:
+        raise CommitFailed("full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteJournal, "erase", full)
+        with pytest.raises(CommitFailed):
+            await runtime.user(USER).forget()
+    assert len(await runtime.session(USER, f"{CANARY}one").history()) == 16
+    assert await runtime.user(USER).recall(f"{CANARY}word3")
+
+
+async def test_not_from_within_a_job(tmp_path: Path) -> None:
+    """G11: a summarizer that forgets its own user would wait for itself: refused."""
+    raised: list[Exception] = []
+
+    class Tactless:
+        name = "tactless"
+
+        async def summarize(self, *_: Any, **__: Any) -> str:
+            try:
+                await opened.user("ann").forget()
+            except Exception as e:
+                raised.append(e)
+            return "a summary"
+
+    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=EMBEDDER, summarizer=Tactless()) as opened:
+        await talk(opened, "ann", "s")
+        await opened.settle()
+    assert isinstance(raised[0], ReentrantAsk)
+
+
+async def test_switched_off_long_term_memory(tmp_path: Path) -> None:
+    """G13: rows of a time when long-term memory was switched on are found as well."""
+    directory = tmp_path / "memory"
+    async with runtime_on(directory) as runtime:
+        await lead_a_life(runtime, USER)
+        sought = await needles(runtime, USER)
+    off = msgspec.structs.replace(CONFIG, long_term=msgspec.structs.replace(CONFIG.long_term, enabled=False))
+    async with Runtime(directory, config=off, embedder=EMBEDDER) as runtime:
+        with pytest.raises(InvalidInput):
+            await runtime.user(USER).recall("x")
+        await runtime.user(USER).forget()
+        assert await traces_of(directory, *sought) == []
+
+
+async def test_in_memory() -> None:
+    """G13: a runtime without a directory forgets as well."""
+    async with Runtime.in_memory(config=CONFIG, embedder=EMBEDDER) as runtime:
+        await lead_a_life(runtime, USER)
+        await lead_a_life(runtime, "bob")
+        receipt = await runtime.user(USER).forget()
+        assert receipt.long_term > 10
+        assert await runtime.user(USER).recall(f"{CANARY}word3") == []
+        assert await runtime.user("bob").recall("plainword3")
+        assert not any(isinstance(key, (UserKey, SessionKey)) and key.user == USER for key in runtime.directory.live_keys())

@@ -1,0 +1,103 @@
+"""Actors that must leave memory: what is barred, what was on its way, and the jobs that are withdrawn."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import anyio
+import pytest
+
+from remora.actors.protocol import Inspect
+from remora.errors import ErasureInProgress
+from remora.identity import SessionKey
+from remora.storage.memory import MemoryJournal
+from tests.harness import append, kernel, said
+
+ALICE, BOB = SessionKey("alice", "one"), SessionKey("bob", "one")
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+pytestmark = pytest.mark.anyio
+
+
+def hers(key: Hashable) -> bool:
+    return isinstance(key, SessionKey) and key.user == "alice"
+
+
+def refusal() -> Exception:
+    return ErasureInProgress("wait")
+
+
+def message(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+async def test_what_was_written_lands_first() -> None:
+    """G13, G3: what an expelled actor wrote is in the journal before it is gone, acknowledged or not; new ones are refused."""
+    journal = MemoryJournal()
+    outcomes: list[Any] = []
+    async with kernel(journal) as k:
+
+        async def send(number: int) -> None:
+            try:
+                outcomes.append(await k.ask(ALICE, append(message(f"m{number}"))))
+            except ErasureInProgress as e:
+                outcomes.append(e)
+
+        await k.ask(BOB, append(message("his")))
+        async with anyio.create_task_group() as tasks:
+            for number in range(5):
+                tasks.start_soon(send, number)
+            await anyio.lowlevel.checkpoint()
+            with k.directory.barred(hers, refusal):
+                await k.directory.expel(hers)
+                assert not any(map(hers, k.directory.live_keys()))
+                taken = said(await journal.read(ALICE, 1, 9))
+                with pytest.raises(ErasureInProgress):
+                    await k.ask(ALICE, append(message("late")))
+                with pytest.raises(ErasureInProgress):
+                    await k.directory.tell(ALICE, Inspect())
+                assert not k.directory.post(ALICE, append(message("posted")))
+                assert (await k.ask(BOB, append(message("still")))).seqs == (2,)
+        acknowledged = [one for one in outcomes if not isinstance(one, Exception)]
+        assert len(outcomes) == 5
+        assert len(acknowledged) == len(taken)
+        assert said(await journal.read(ALICE, 1, 9)) == taken
+        assert (await k.ask(ALICE, append(message("back")))).seqs == (len(taken) + 1,)
+
+
+async def test_withdrawn_jobs_end() -> None:
+    """G13: background work of the expelled is given up wherever it stands, and nobody waits for it for ever; others' goes on."""
+    journal = MemoryJournal()
+    hanging = anyio.Event()
+
+    class Hanging:
+        name = "hanging"
+
+        async def summarize(self, previous: str | None, lines: Any, *, max_tokens: int) -> str:
+            if any("hers" in line.text for line in lines):
+                hanging.set()
+                await anyio.sleep_forever()
+            return "summary"
+
+    async with kernel(journal, summarizer=Hanging()) as k:
+        for number in range(12):
+            await k.ask(ALICE, append(message(f"hers {number} and words enough to fold it")))
+        await hanging.wait()
+        with k.directory.barred(hers, refusal):
+            await k.directory.expel(hers)
+            assert await k.supervisor.withdraw(hers) == 1
+            with anyio.fail_after(1):
+                await k.supervisor.settle(ALICE)
+            assert await k.supervisor.withdraw(hers) == 0
+        for number in range(12):
+            await k.ask(BOB, append(message(f"his {number} and words enough to fold it")))
+        with anyio.fail_after(5):
+            await k.supervisor.settle(BOB)
+        assert (await k.ask(BOB, Inspect())).summary.text == "summary"
+        assert len(await journal.jobs()) == 1, "the row is the business of whoever withdrew it"

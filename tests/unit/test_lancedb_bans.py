@@ -1,0 +1,129 @@
+"""What must not be asked of LanceDB 0.40: each was measured to inject, to lose rows, to skip them, or to hold the event loop."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import remora
+
+SOURCES = sorted(Path(remora.__file__).parent.rglob("*.py"))
+FILTERS = {"where", "delete", "count_rows", "update", "when_matched_update_all", "when_not_matched_by_source_delete"}
+# (module, function) that may: numbers of ours become a filter; the table's one writer merges; what is erased leaves no version
+FILTERS_OF_NUMBERS = {("lance_shard.py", "_rows_from"), ("outline.py", "discard")}
+MERGES = ("lance_shard.py", "merge")
+FORGETS = ("lance_shard.py", "forget_versions")
+
+
+def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Each call of a method, with the function that it stands in."""
+
+    def inside(node: ast.AST, function: str) -> Iterator[tuple[str, ast.Call]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Call):
+                yield function, child
+            name = child.name if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) else function
+            yield from inside(child, name)
+
+    yield from inside(tree, "")
+
+
+def _text(node: ast.AST) -> bool:
+    """It is a text that is put together."""
+    return any(
+        isinstance(one, ast.JoinedStr)
+        or (
+            isinstance(one, ast.BinOp)
+            and isinstance(one.op, ast.Mod | ast.Add)
+            and isinstance(one.left, ast.Constant | ast.JoinedStr)
+        )
+        or (isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr in {"format", "join", "to_sql"})
+        for one in ast.walk(node)
+    )
+
+
+def violations(source: str, module: str) -> list[str]:
+    """What a module does that it must not."""
+    lance = "lance" in source
+    found = []
+    for function, call in _calls(ast.parse(source)):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
+        options = {option.arg: option.value for option in call.keywords}
+        place = (module, function)
+        arguments = [*call.args, *options.values()]
+        if name == "to_sql":
+            found.append("Expr.to_sql(): a quote behind a backslash gets out of it")
+        if name == "fast_search":
+            found.append("fast_search: skips rows that no index has")
+        if name in {"set_lsm_write_spec", "flush_lsm", "compact_lsm", "checkpoint_lsm"}:
+            found.append("LSM: loses acknowledged rows")
+        if not lance:
+            continue
+        if name in FILTERS and place not in FILTERS_OF_NUMBERS and any(_text(one) for one in arguments):
+            found.append(f"{name}: a filter put together from text can be injected")
+        if (
+            name == "update"
+            and "where" in options
+            and not (
+                isinstance(options["where"], ast.Constant)
+                or (isinstance(options["where"], ast.Call) and getattr(options["where"].func, "id", "") == "_rows_from")
+            )
+        ):
+            found.append("update(where=Expr): goes through SQL, and can be injected")
+        if name == "merge_insert" and place != MERGES:
+            found.append("merge_insert: doubles rows unless one writer merges alone")
+        if name == "to_list":
+            found.append("to_list: holds the event loop for as long as it takes to make objects of all rows")
+        if name == "add" and any(isinstance(one, ast.List | ast.ListComp | ast.Dict) for one in call.args[:1]):
+            found.append("add of a list of dicts: holds the event loop")
+        if name == "optimize" and place != FORGETS and any(_nothing(one) for one in options.values()):
+            found.append("cleanup_older_than=0: takes files from those who read them")
+        if name in {"tags", "create_tag"}:
+            found.append("tags: stop versions from ever being removed")
+    if lance and any(isinstance(node, ast.Attribute) and node.attr == "tags" for node in ast.walk(ast.parse(source))):
+        found.append("tags: stop versions from ever being removed")
+    return found
+
+
+def _nothing(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and getattr(node.func, "id", "") == "timedelta"
+        and all(
+            isinstance(one, ast.Constant) and not one.value for one in [*node.args, *(option.value for option in node.keywords)]
+        )
+    )
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.name))
+def test_nothing_banned_is_done(path: Path) -> None:
+    """G7, G13, S2.18: no filter from text, merge side by side, fast_search, tags, LSM, list of dicts, cleaning under readers."""
+    assert violations(path.read_text(), path.name) == []
+
+
+@pytest.mark.parametrize(
+    "banned",
+    [
+        "lance.query().where(f\"user_id = '{user}'\")",
+        'lance.delete("id = \'" + id_ + "\'")',
+        "lance.delete(\"id = '%s'\" % id_)",
+        "lance.delete(\"id = '{}'\".format(id_))",
+        "lance.update(values, where=col('a') == lit(b))",
+        "lance.count_rows(expr.to_sql())",
+        "lance.query().fast_search()",
+        "lance.tags.create('a', 1)",
+        "lance.query().to_list()",
+        "lance.add([{'a': 1}])",
+        "lance.add([row for row in rows])",
+        "lance.merge_insert('id')",
+        "lance.optimize(cleanup_older_than=timedelta(0))",
+        "lance.optimize(cleanup_older_than=timedelta())",
+        "lance.set_lsm_write_spec(spec)",
+    ],
+)
+def test_what_is_banned_is_seen(banned: str) -> None:
+    """G6, G7: the check sees each of them."""
+    assert violations(banned, "elsewhere.py")
