@@ -49,8 +49,8 @@ async def talk(runtime: Runtime, user: str, first: int, count: int) -> None:
     await chat.settle()
 
 
-async def numbers(runtime: Runtime, user: str) -> list[int | None]:
-    return [message.seq for message in await runtime.session(user, "s").history()]
+async def numbers(runtime: Runtime, user: str) -> list[int]:
+    return [message.seq or 0 for message in await runtime.session(user, "s").history()]
 
 
 async def swept(runtime: Runtime) -> None:
