@@ -23,7 +23,7 @@ __all__ = ["SYNCHRONOUS", "Ownership", "daemonic", "migrated", "migration", "ope
 _logger = get_logger("remora.journal")
 SYNCHRONOUS: dict[Durability, str] = {"power": "FULL", "process": "NORMAL", "none": "NORMAL"}
 """What SQLite calls them. NORMAL syncs when the write-ahead log is moved into the file, and at no commit. OFF would spare those
-syncs, too, and a power cut could then tear the file: 11 of 200 enumerated crash states were malformed; with NORMAL none of 1 000."""
+syncs, too, and a power cut could then tear the file: of 200 enumerated crash states 11 were malformed, with NORMAL none."""
 
 
 class Ownership:
