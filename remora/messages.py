@@ -238,7 +238,9 @@ def decode_chat(chat: bytes) -> ChatDict:
     return _decoder.decode(chat)
 
 
-def encode_message(message: MessageLike, *, index: int = 0, max_bytes: int = 1 << 24) -> tuple[Entry, ChatDict]:
+def encode_message(
+    message: MessageLike, *, index: int = 0, max_bytes: int = 1 << 24, now_us: int | None = None
+) -> tuple[Entry, ChatDict]:
     """Check one message and encode it; returns the entry (seq 0, tokens 0) and the chat dict to count.
 
     Args:
@@ -246,6 +248,7 @@ def encode_message(message: MessageLike, *, index: int = 0, max_bytes: int = 1 <
             datetime, ISO 8601 text or seconds since the epoch) and ``metadata``.
         index: its place in the batch, for the error text.
         max_bytes: largest encoded size allowed.
+        now_us: the time of a message that has none, in microseconds since the epoch; the system's otherwise.
 
     Raises:
         InvalidMessage: it is no chat message, or cannot be encoded, or is too large.
@@ -292,7 +295,7 @@ def encode_message(message: MessageLike, *, index: int = 0, max_bytes: int = 1 <
         raise InvalidMessage(f"message {index}: only an assistant may have tool_calls", index=index)
     entry = Entry(
         0,
-        _microseconds(created_at, index),
+        _microseconds(created_at, index, now_us),
         0,
         checked.role,
         encoded,
@@ -319,9 +322,9 @@ def _check_depth(values: Iterable[Any], metadata: Any, index: int) -> None:
     raise InvalidMessage(f"message {index} nests deeper than {_MAX_DEPTH} levels", index=index)
 
 
-def _microseconds(value: object, index: int) -> int:
+def _microseconds(value: object, index: int, now_us: int | None) -> int:
     if value is None:
-        return time.time_ns() // 1000
+        return time.time_ns() // 1000 if now_us is None else now_us
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)

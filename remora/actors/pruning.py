@@ -50,7 +50,7 @@ def victims(
     """The ids to remove so that at most `keep` rows stay, first to go first (S4.41).
 
     Args:
-        rows: all of a user's memories of one kind, in any order.
+        rows: all of a user's memories of one kind; of equals, those that stand first go first.
         keep: how many may stay.
         strategy: ``fifo``: the oldest first; ``age``: everything older than `max_age_s`, and the oldest beyond `keep`;
             ``importance``: the lowest score first; ``lru``: the least recently retrieved first, one never retrieved counting from
@@ -68,7 +68,7 @@ def victims(
     if keep < 0:
         raise InvalidInput(f"pruning cannot keep {keep} memories")
     surplus = max(len(rows) - keep, 0)
-    by_age = sorted(rows, key=lambda row: (row.created_us, row.id))
+    by_age = sorted(rows, key=lambda row: row.created_us)
     match strategy:
         case "fifo":
             order = by_age

@@ -11,7 +11,7 @@ flushes        its messages are not in long-term memory, and never will be; rows
 flushes a      likewise
 summary entry
 shows blocks   nothing: the session's next such job shows its blocks what they have not seen
-records        what was remembered stays in the journal and in listings; recall does not find it
+records        what was remembered stays in the journal; recall does not find it until a repair writes it again
 prunes         nothing: the next round looks anew
 synopsis       nothing: the next reader asks for another
 summarizes     cannot be dropped: its messages would wait for their summary for ever, and no later fold could begin

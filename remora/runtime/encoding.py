@@ -14,6 +14,7 @@ from remora.config import Config
 from remora.errors import InvalidMessage
 from remora.logs import get_logger
 from remora.messages import ChatDict, Entry, Message, MessageLike, encode_message
+from remora.runtime.clock import Clock
 from remora.tokens import TokenCounter, count_message
 
 __all__ = ["Door", "batch_of", "encoded_entries"]
@@ -33,6 +34,11 @@ class Door(Protocol):
     @property
     def counter(self) -> TokenCounter:
         """Counts tokens."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """Says when a message came that does not say it itself."""
         ...
 
     @property
@@ -70,8 +76,8 @@ async def encoded_entries(door: Door, batch: Sequence[MessageLike]) -> list[Entr
         InvalidMessage: one of them is no chat message.
         RedactionFailed: the redaction hook failed on one of them.
     """
-    limit = door.config.buffer.max_message_bytes
-    encoded = [encode_message(message, index=i, max_bytes=limit) for i, message in enumerate(batch)]
+    limit, now_us = door.config.buffer.max_message_bytes, int(door.clock.time() * 1_000_000)
+    encoded = [encode_message(message, index=i, max_bytes=limit, now_us=now_us) for i, message in enumerate(batch)]
     if door.redact is not None:
         encoded = [_redacted(pair, i, door.redact, limit) for i, pair in enumerate(encoded)]
     counter = door.counter

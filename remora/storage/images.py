@@ -206,10 +206,11 @@ async def read_images(read: Read, keys: Sequence[Hashable], new_sid: Callable[[]
         found[actor_key(user, session)] = (sid, Marks(*marks))
         if differs(crc, (sid, user, session, created_us)):
             facts.damaged[sid] = RowDamaged("its name is not as it was written")
-        elif differs(marks_crc, (sid, *marks)):
+        elif differs(marks_crc, (sid, *marks)) or not all(isinstance(mark, int) for mark in marks):
             facts.damaged[sid] = RowDamaged("its marks are not as they were written")
     if found:
-        live = [(sid, marks.summarized, marks.generation, marks.cleared) for sid, marks in found.values()]
+        sound = (one for one in found.values() if one[0] not in facts.damaged)
+        live = [(sid, marks.summarized, marks.generation, marks.cleared) for sid, marks in sound]
         await facts.read(read, msgspec.json.encode(live).decode())
     images: list[Image | Exception] = []
     for key in keys:

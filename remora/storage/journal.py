@@ -175,7 +175,7 @@ class SqliteJournal(JournalReader):
             with anyio.CancelScope(shield=True):
                 for connection in connections:
                     await connection.close()
-            if isinstance(e, sqlite3.Error):
+            if isinstance(e, sqlite3.Error | UnicodeDecodeError):
                 raise open_error(e, path) from e
             raise
 

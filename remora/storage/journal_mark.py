@@ -128,7 +128,8 @@ def missing(mark: Marked, journal: sqlite3.Connection) -> str:
     settings = dict(journal.execute("SELECT name, value FROM settings WHERE name IN ('commits', 'lineage')").fetchall())
     if mark.lineage != settings.get("lineage"):
         return ""
-    commits = int(settings.get("commits") or 0)
+    counted = str(settings.get("commits"))
+    commits = int(counted) if counted.isdecimal() else 0
     if commits < mark.commits:
         return f"{mark.commits - commits:,} or more acknowledged commits (it counts {commits:,} of {mark.commits:,})"
     if commits > mark.commits or not mark.newest:

@@ -110,6 +110,8 @@ class JournalReader:
         if not rows:
             return ()
         trimmed = rows[0][0]
+        if not isinstance(trimmed, int):
+            raise damaged(key, "its figures are not as they were written")
         for number, row in enumerate(rows, start=max(first, trimmed + 1, 1)):
             if row[2] & SEQ_MASK != number:
                 raise damaged(key, f"message {number} is missing")
@@ -243,7 +245,7 @@ class JournalReader:
     async def _read(self, sql: str, parameters: Iterable[Any] = ()) -> list[Any]:
         try:
             return list(await self._reader.execute_fetchall(sql, parameters))
-        except sqlite3.Error as e:
+        except (sqlite3.Error, UnicodeDecodeError) as e:  # what SQLite says of damage may quote it
             raise StorageError(f"the journal cannot be read: {e}") from e
 
 

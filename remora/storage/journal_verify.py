@@ -40,6 +40,15 @@ _MOST = 100
 """Findings of one kind of row that are listed one by one."""
 
 _BUSY_S = 30.0
+_NOT_DAMAGE = (
+    "SQLITE_CANTOPEN",
+    "SQLITE_BUSY",
+    "SQLITE_LOCKED",
+    "SQLITE_IOERR",
+    "SQLITE_PERM",
+    "SQLITE_READONLY",
+    "SQLITE_NOMEM",
+)
 _decode_payload = msgspec.msgpack.Decoder(Spec).decode
 _check = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
@@ -68,12 +77,15 @@ def journal_findings(path: Path) -> list[Finding]:
             database.execute("BEGIN")
             found: list[Finding] = []
             for look in (_structure, _marked, _actors_and_messages, _folds, _facets, _memories, _jobs, _notes):
-                found.extend(_bounded(look(path, database)))
+                try:
+                    found.extend(_bounded(look(path, database)))
+                except TypeError as e:  # a number that is none, say
+                    found.append(_finding(path.name, f"it holds what was never written ({e})"))
                 if look is _structure and any(one.kind == "journal" for one in found):
                     break  # what a malformed file says of its rows is worth nothing
             return found
-    except sqlite3.DatabaseError as e:
-        if isinstance(e, sqlite3.OperationalError) and "malformed" not in str(e):
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as e:  # what SQLite says of damage may quote it
+        if getattr(e, "sqlite_errorname", "").startswith(_NOT_DAMAGE):
             raise StorageError(f"{path} cannot be read: {e}") from e
         return [_finding(path.name, f"SQLite cannot read it: {e}")]
 
@@ -237,7 +249,7 @@ def _notes(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
             yield _finding("erasures", f"the note {number} names nobody")
     settings = dict(database.execute("SELECT name, value FROM settings"))
     for name in ("epoch", "commits"):
-        if not str(settings.get(name, "")).isdecimal():
+        if not str(settings.get(name, "0")).isdecimal():
             yield _finding("settings", f"{name} is {settings.get(name)!r}, which is no number")
 
 

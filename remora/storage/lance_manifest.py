@@ -74,7 +74,7 @@ def parse_manifest(data: bytes) -> Manifest:
     """
     try:
         return _parsed(data)
-    except (struct.error, IndexError, KeyError, UnicodeDecodeError) as e:
+    except (struct.error, LookupError, TypeError, OverflowError, UnicodeDecodeError) as e:
         raise ValueError(f"no manifest: {type(e).__name__}: {e}") from e
 
 

@@ -38,8 +38,8 @@ _logger = get_logger("remora.longterm")
 _NEVER = timedelta(days=36_500)
 _COMMIT_GRAIN_S = 1.0
 _CLOCK_SLACK_S = 5.0  # between our reading of the clock and LanceDB's
-_FEW_ROWS = 2_000  # of a shard, so few that it may be written anew each time; or outside of its indices, unnoticed
-_UNINDEXED = 0.05  # of a shard's rows
+_FEW_ROWS = 2_000  # of a shard: so few that it may be written anew each time
+_MOST_UNINDEXED = 1_500  # rows outside of the full-text indices: each costs a search 2.6 µs
 _DIRTY, _DIRTY_WHEN_QUIET = 0.5, 0.1  # rows behind the first fragment, by the rows in it
 _QUIET_S = 60.0
 _MOST_VERSIONS = 1_000
@@ -241,16 +241,16 @@ class Shard:
         elif rows - fragments[0].rows > fragments[0].rows * (_DIRTY_WHEN_QUIET if quiet else _DIRTY):
             await self.rewrite(None, index_rows=index_rows)
             await self._optimize(keep_s)
-        elif quiet or await self._behind(manifest, rows):
+        elif quiet or await self._behind(manifest):
             await self._fold(fragments[1])
             await self._optimize(keep_s)
         else:
             await self._fold(_like_sized(fragments))
 
-    async def _behind(self, manifest: Manifest, rows: int) -> bool:
+    async def _behind(self, manifest: Manifest) -> bool:
         """Too many rows are in no index, or too many versions wait for being removed."""
         unindexed = max((index.num_unindexed_rows for index in await self.table.list_indices()), default=0)
-        return unindexed > max(_FEW_ROWS, rows * _UNINDEXED) or manifest.version - self._optimized_version > _MOST_VERSIONS
+        return unindexed > _MOST_UNINDEXED or manifest.version - self._optimized_version > _MOST_VERSIONS
 
     async def _fold(self, first: Fragment) -> None:
         """Have all rows from this fragment on in one."""

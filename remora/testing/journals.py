@@ -275,6 +275,7 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
         grants = [facet.name for facet in await journal.facets(UserKey(SHARED_PREFIX + "team")) if facet.kind == "grant"]
         assert grants == ["bob"]
         assert "alice" not in {key.user for key, _ in await journal.flushed()}
+        await journal.erased(erased.erasure.number)
         assert not [
             job for job in (*await journal.jobs(), *await journal.jobs(dead=True)) if getattr(job.key, "user", "") == "alice"
         ]
@@ -320,7 +321,10 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
             pass  # somebody had the session in memory still
         else:
             raise AssertionError("a message was stored for a session that is forgotten")
-        await journal.erase("alice", "no such session")
+        other = await journal.erase("alice", "no such session")
+        assert not any(other.removed.values())
+        for erasure in (erased.erasure, other.erasure):
+            await journal.erased(erasure.number)
         await durable(journal, [FacetsChanged(own, (), tuple((facet.kind, facet.name) for facet in items[1:]))])
     async with _runtime(opened) as runtime:
         assert await runtime.session("alice", "other").history() == kept

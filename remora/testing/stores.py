@@ -111,6 +111,15 @@ async def a_repeated_row_is_one_row(store: LongTermStore) -> None:
     assert [row.importance for row in await store.rows("alice") if row.id == "r1"] == [0.5]
 
 
+async def a_row_twice_in_one_call_is_one_row(store: LongTermStore) -> None:
+    """G7: whether an earlier attempt is in doubt or not."""
+    rows = [long_term_row(f"r{number}", f"apple {number}") for number in range(3)]
+    await _add(store, *rows, *rows)
+    more = [*rows, long_term_row("r3", "apple 3")]
+    await _add(store, *more, *more, doubtful=True)
+    assert sorted(await store.row_ids()) == ["r0", "r1", "r2", "r3"]
+
+
 async def scopes_narrow_together(store: LongTermStore) -> None:
     """S4.17: session, agent and type each narrow, and all that is given must hold."""
     rows = [
@@ -258,6 +267,7 @@ long_term_suite: tuple[Callable[[LongTermStore], Awaitable[None]], ...] = (
     rows_come_with_their_vectors,
     an_empty_store_finds_nothing,
     a_repeated_row_is_one_row,
+    a_row_twice_in_one_call_is_one_row,
     scopes_narrow_together,
     users_do_not_meet,
     deleting_removes_just_that,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 
 from remora import Config, Runtime
 from remora.blocks import FactExtractionMemoryBlock, VectorMemoryBlock
-from remora.errors import CommitFailed, ErasureInProgress, InvalidInput, LongTermError, ReentrantAsk, RuntimeClosed
+from remora.cli.main import main
+from remora.errors import CommitFailed, ErasureInProgress, InvalidInput, LongTermError, NotGranted, ReentrantAsk, RuntimeClosed
 from remora.identity import SessionKey, UserKey, key_digest, row_id, user_key
 from remora.storage.journal import SqliteJournal
 from remora.storage.longterm import LanceStore
@@ -402,3 +404,57 @@ async def test_in_memory() -> None:
         assert await runtime.user(USER).recall(f"{CANARY}word3") == []
         assert await runtime.user("bob").recall("plainword3")
         assert not any(isinstance(key, (UserKey, SessionKey)) and key.user == USER for key in runtime.directory.live_keys())
+
+
+@pytest.mark.blocking
+def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """G13: ``remora forget`` asks, or is told --yes; says what went; and a session alone can go."""
+    directory = tmp_path / "memory"
+
+    async def live() -> list[bytes]:
+        async with runtime_on(directory) as runtime:
+            await lead_a_life(runtime, USER)
+            await lead_a_life(runtime, "bob")
+            return await needles(runtime, USER)
+
+    sought = anyio.run(live)
+    where = ["--dir", str(directory)]
+    assert main(["forget", USER, *where]) == 1
+    assert "--yes" in capsys.readouterr().err
+    assert traces(directory, *sought)
+    monkeypatch.setattr("sys.stdin", Terminal("no\n"))
+    assert main(["forget", USER, *where]) == 1
+    assert "nothing was erased" in capsys.readouterr().out
+    assert main(["forget", USER, f"{CANARY}one", *where, "--yes"]) == 0
+    assert "17 messages" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert main(["forget", USER, *where]) == 0
+    shown = capsys.readouterr().out
+    assert "17 messages" in shown
+    assert "long-term rows" in shown
+    assert traces(directory, *sought) == []
+    assert main(["forget", "nobody", *where, "--yes"]) == 0
+    assert "there was nothing" in capsys.readouterr().out
+    assert main(["show", "bob", "plainone", *where]) == 0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+async def test_a_shared_scope(runtime: Runtime, tmp_path: Path) -> None:
+    """G13, S4.33: its owner has a shared scope erased, nobody else."""
+    scope = runtime.shared("team")
+    owner, member = scope.as_("ann"), scope.as_("bo")
+    await owner.claim()
+    await owner.grant("bo", "write")
+    await member.remember(f"{CANARY} of the team")
+    await owner.settle()
+    with pytest.raises(NotGranted):
+        await member.forget()
+    receipt = await owner.forget()
+    assert receipt.long_term == 1
+    assert await traces_of(tmp_path / "memory", CANARY.encode(), b"shared/team") == []
+    with pytest.raises(NotGranted):
+        await owner.memories()

@@ -1,0 +1,325 @@
+"""Power cuts and kills, enumerated: the real journal works on a recorded disk, and what a crash could leave of it is looked at.
+
+python -m tests.faults.crash_states [--states N] [--durability power|process|none]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import msgspec
+
+from remora.config import Durability
+from remora.identity import SessionKey, key_digest, user_key
+from remora.messages import Entry, encode_message
+from remora.runtime.log import Job, JobDone
+from remora.runtime.supervisor import durable
+from remora.storage.journal import SqliteJournal
+from remora.storage.journal_verify import journal_findings
+from remora.storage.ports import Retention
+from remora.storage.records import (
+    Appended,
+    Cleared,
+    Dropped,
+    Facet,
+    FacetsChanged,
+    Flushed,
+    FlushSpec,
+    FoldStarted,
+    Marks,
+    Opened,
+    Summarized,
+    SummarizeSpec,
+    Summary,
+)
+from tests.faults.recorded import RecordedDisk, journal_on, states
+
+Outcome = Literal["all", "none", "torn"]
+Check = Callable[[sqlite3.Connection], Outcome]
+
+
+class CrashFigures(msgspec.Struct):
+    """What crashes did to what was acknowledged.
+
+    Attributes:
+        durability: the level that was promised.
+        injected: crash states that were looked at.
+        by_loss: of which kind; see `tests.faults.recorded.Loss`.
+        lost_states: those in which something acknowledged is missing.
+        lost: acknowledged writes that are missing, all states together.
+        torn: writes that are there in part.
+        named: states that lack something acknowledged, and in which the commit mark says so.
+        false_alarms: states in which nothing at all is lost, and something is said to be.
+        other: findings of another kind, and their texts.
+        seconds: how long it took.
+    """
+
+    durability: str
+    injected: int = 0
+    by_loss: dict[str, int] = {}
+    lost_states: int = 0
+    lost: int = 0
+    torn: int = 0
+    named: int = 0
+    false_alarms: int = 0
+    other: dict[str, int] = {}
+    seconds: float = 0.0
+
+
+def _said(first: int, *texts: str) -> tuple[Entry, ...]:
+    return tuple(encode_message({"role": "user", "content": text})[0].numbered(first + n) for n, text in enumerate(texts))
+
+
+def _present(database: sqlite3.Connection, sql: str, *parameters: Any) -> int:
+    found = database.execute(sql, parameters).fetchone()
+    return int(found[0]) if found else 0
+
+
+def _whole(parts: list[tuple[int, int]]) -> Outcome:
+    """Of what was written together: how much of each part there is, and how much there should be."""
+    if all(there == wanted for there, wanted in parts):
+        return "all"
+    return "none" if not any(there for there, _ in parts) else "torn"
+
+
+class Workload:
+    """What the journal is given to do, and how to see whether it did it."""
+
+    def __init__(self, disk: RecordedDisk, journal: SqliteJournal, seed: int) -> None:
+        self.checks: dict[int, Check] = {}
+        self._disk = disk
+        self._journal = journal
+        self._rng = random.Random(seed)
+        self._next = dict.fromkeys((1, 2, 3), 1)
+        self._folded = 0
+        self._number = 0
+
+    async def run(self, rounds: int) -> None:
+        """Everything that a journal does: appends alone and in company, folds, jobs, facets, erasing, trimming, upkeep."""
+        for sid, session in ((1, "one"), (2, "two"), (3, "long")):
+            await self._do([Opened(sid, "alice", session, 0), *self._append(sid, "first")], self._messages(sid, 1, 1))
+        for number in range(rounds):
+            await self._appends(number)
+            await self._company(number)
+            await self._fold(number)
+            if number % 3 == 1:
+                await self._journal.checkpoint()
+            if number % 4 == 2:
+                await self._forget(f"user {number}", 100 + number)
+            if number % 5 == 3:
+                await self._trim()
+            if number == rounds // 2:
+                await self._journal.scrub()
+
+    async def _do(self, records: list[Any], check: Check) -> None:
+        self._number += 1
+        number = self._number
+        self.checks[number] = check
+        await durable(self._journal, records)
+        self._disk.note(f"ack {number}")
+
+    def _append(self, sid: int, *texts: str, key: str | None = None) -> list[Any]:
+        first = self._next[sid]
+        self._next[sid] += len(texts)
+        return [Appended(sid, _said(first, *texts), None if key is None else key_digest(key))]
+
+    def _messages(self, sid: int, first: int, count: int) -> Check:
+        where = "SELECT count(*) FROM messages WHERE pos BETWEEN ? AND ?"
+        place = sid << 32 | first
+
+        def check(database: sqlite3.Connection) -> Outcome:
+            trimmed = _present(database, "SELECT trimmed FROM actors WHERE sid = ?", sid)
+            gone = min(max(trimmed - first + 1, 0), count)
+            return _whole([(_present(database, where, place, place + count - 1) + gone, count)])
+
+        return check
+
+    async def _appends(self, number: int) -> None:
+        """Messages alone: one statement, whatever its sessions."""
+        texts = [f"{number} {'x' * self._rng.choice([10, 300, 5_000])}" for _ in range(self._rng.choice([1, 1, 3]))]
+        first = self._next[1]
+        await self._do(self._append(1, *texts, key=f"k{number}"), self._messages(1, first, len(texts)))
+        one, two = self._next[1], self._next[2]
+        async with anyio.create_task_group() as tasks:  # one commit for both
+            tasks.start_soon(self._do, self._append(1, f"together {number}"), self._messages(1, one, 1))
+            tasks.start_soon(self._do, self._append(2, f"together {number}"), self._messages(2, two, 1))
+
+    async def _company(self, number: int) -> None:
+        """Messages and other rows in one write."""
+        first = self._next[2]
+        message = self._messages(2, first, 2)
+        facet = "SELECT count(*) FROM facets WHERE name = ?"
+
+        def check(database: sqlite3.Connection) -> Outcome:
+            there = {"all": 1, "none": 0, "torn": 2}[message(database)]
+            return _whole([(there, 1), (_present(database, facet, f"f{number}"), 1)])
+
+        records = [*self._append(2, "a", "b" * 2_000), FacetsChanged(2, (Facet("block", f"f{number}", b"x" * 700),))]
+        await self._do(records, check)
+
+    async def _fold(self, number: int) -> None:
+        """A fold with its jobs, and then its end with what it brought."""
+        begin = self._next[3]
+        await self._do(self._append(3, *(f"fold {number}.{n}" for n in range(4))), self._messages(3, begin, 4))
+        first, last = self._folded + 1, self._next[3] - 1
+        self._folded = last
+        key = SessionKey("alice", "long")
+        summarize = Job(f"summarize-{last}", "summarize", key, SummarizeSpec(3, 0, first, last))
+        flush = Job(f"flush-{last}", "flush", key, FlushSpec(3, first, last))
+        jobs = "SELECT count(*) FROM jobs WHERE id IN (?, ?)"
+        marks = "SELECT folding >= ? FROM actors WHERE sid = 3"
+        ended = "SELECT count(*) FROM folds WHERE through = ? AND sid = 3"
+        facet = "SELECT count(*) FROM facets WHERE name = ?"
+
+        def begun(database: sqlite3.Connection) -> Outcome:
+            if _present(database, ended, last):
+                return "all"  # and over: its jobs are gone
+            return _whole([(_present(database, jobs, summarize.id, flush.id), 2), (_present(database, marks, last), 1)])
+
+        def done(database: sqlite3.Connection) -> Outcome:
+            gone = 2 - _present(database, jobs, summarize.id, flush.id) if _present(database, marks, last) else 0
+            parts = [(_present(database, ended, last), 1), (_present(database, facet, f"done {last}"), 1), (gone, 2)]
+            return _whole(parts)
+
+        await self._do([FoldStarted(3, Marks(0, first - 1, last, last), (summarize, flush))], begun)
+        summary = Summary(last, "", "s" * 400, 9, degraded=False, model="m", first=1, input_tokens=10)
+        records = [
+            Summarized(3, Marks(0, last, last, last), summary, summarize.id, last),
+            Flushed(3, last),
+            JobDone(flush.id),
+            FacetsChanged(3, (Facet("block", f"done {last}", b"y"),)),
+        ]
+        await self._do(records, done)
+
+    async def _forget(self, user: str, sid: int) -> None:
+        """Somebody comes, leaves messages that are dropped and cleared, and is forgotten."""
+        rows = "SELECT count(*) FROM messages WHERE pos >> 32 = ?"
+        there = "SELECT count(*) FROM actors WHERE sid = ?"
+        note = "SELECT count(*) FROM erasures WHERE user_key = ?"
+        digest = user_key(user)
+
+        def came(database: sqlite3.Connection) -> Outcome:
+            if _present(database, note, digest):
+                return "all"
+            return _whole([(_present(database, rows, sid), 3), (_present(database, there, sid), 1)])
+
+        await self._do([Opened(sid, user, "s", 0), Appended(sid, _said(1, "secret", "secret", "secret"), None)], came)
+        await durable(self._journal, [Dropped(sid, Marks(0, 1, 1, 0), 3, ())])
+        await durable(self._journal, [Cleared(sid, Marks(1, 3, 3, 3, 3), (), 3)])
+
+        def gone(database: sqlite3.Connection) -> Outcome:
+            left = _present(database, rows, sid) + _present(database, there, sid)
+            noted = _present(database, note, digest)
+            if noted:
+                return "all" if not left else "torn"
+            return "none" if left in {0, 4} else "torn"
+
+        self._number += 1
+        number = self._number
+        self.checks[number] = gone
+        await self._journal.erase(user)
+        self._disk.note(f"ack {number}")
+
+    async def _trim(self) -> None:
+        """The long session's oldest messages go; what was acknowledged of them is to be gone."""
+        await self._journal.trim(Retention(max_messages=6), 0)
+        ((trimmed,),) = await self._journal._read("SELECT trimmed FROM actors WHERE sid = 3")
+        rows = "SELECT count(*) FROM messages WHERE pos BETWEEN ? AND ?"
+        mark = "SELECT trimmed FROM actors WHERE sid = 3"
+
+        def gone(database: sqlite3.Connection) -> Outcome:
+            reached = _present(database, mark)
+            left = _present(database, rows, (3 << 32) | 1, (3 << 32) | reached)
+            return "torn" if left else "all" if reached >= trimmed else "none"
+
+        self._number += 1
+        self.checks[self._number] = gone
+        self._disk.note(f"ack {self._number}")
+
+
+@contextmanager
+def _laid_out(files: dict[str, bytes], root: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=root) as directory:
+        for name, content in files.items():
+            (Path(directory) / name).write_bytes(content)
+        yield Path(directory) / "journal.db"
+
+
+async def crash_states(
+    durability: Durability, most: int, *, root: Path | None = None, seed: int = 1, rounds: int = 12
+) -> CrashFigures:
+    """Let the journal work, and look at `most` of the states that crashes could have left."""
+    begun = time.monotonic()
+    figures = CrashFigures(durability)
+    rng, disk = random.Random(seed), RecordedDisk()
+    root = root or fast_place()
+    with tempfile.TemporaryDirectory(dir=root) as directory:
+        async with journal_on(disk, Path(directory) / "journal.db", durability=durability) as journal:
+            workload = Workload(disk, journal, seed)
+            await workload.run(rounds)
+        first = next(n for n, step in enumerate(disk.steps) if step[0] == "note")
+        by_loss: Counter[str] = Counter()
+        other: Counter[str] = Counter()
+        for number, loss, files in states(disk.steps, first, rng, most=most):
+            acknowledged = {int(text.split()[1]) for what, text, _, _ in disk.steps[:number] if what == "note"}
+            by_loss[loss] += 1
+            with _laid_out(files, Path(directory)) as path:
+                _look(path, workload.checks, acknowledged, figures, other, complete=loss in {"kill", "all"})
+            figures.injected += 1
+    figures.by_loss, figures.other = dict(by_loss), dict(other)
+    figures.seconds = time.monotonic() - begun
+    return figures
+
+
+def _look(
+    path: Path, checks: dict[int, Check], acknowledged: set[int], figures: CrashFigures, other: Counter[str], *, complete: bool
+) -> None:
+    findings = journal_findings(path)
+    amiss = [one for one in findings if one.kind != "wal"]
+    other.update(f"{one.where}: {one.detail}"[:120] for one in amiss)
+    if any("SQLite" in one.detail for one in amiss):
+        figures.torn += 1  # what a malformed file says of its rows is worth nothing
+        return
+    with closing(sqlite3.connect(path)) as database:
+        outcomes = {number: check(database) for number, check in checks.items()}
+    lost = [number for number in acknowledged if outcomes[number] == "none"]
+    figures.torn += sum(outcome == "torn" for outcome in outcomes.values())
+    figures.lost += len(lost)
+    figures.lost_states += bool(lost)
+    if len(findings) > len(amiss):
+        figures.named += bool(lost)
+        figures.false_alarms += complete
+
+
+def fast_place() -> Path:
+    """Where files cost little: in memory, if there is such a place."""
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() else Path(tempfile.gettempdir())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--states", type=int, default=1_000)
+    parser.add_argument("--durability", choices=["power", "process", "none"], action="append")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    levels: list[Durability] = options.durability or ["power", "process", "none"]
+    for level in levels:
+        figures = anyio.run(partial(crash_states, level, options.states, seed=options.seed))
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(figures)).decode() + "\n")
+
+
+if __name__ == "__main__":
+    main()

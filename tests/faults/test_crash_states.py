@@ -1,0 +1,151 @@
+"""What crashes and broken disks do to the real journal: states and steps enumerated. Longer under the profile ``soak``."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora.config import Durability
+from remora.errors import CommitFailed, OutcomeUnknown
+from remora.identity import SessionKey
+from remora.runtime.supervisor import durable
+from remora.storage.journal import SqliteJournal
+from remora.storage.journal_verify import journal_findings
+from remora.storage.records import Appended, Facet, FacetsChanged, Opened, SessionImage
+from remora.storage.schema import FORMAT
+from tests.faults.crash_states import crash_states
+from tests.faults.disk_faults import FaultKind, disk_faults
+from tests.faults.recorded import RecordedDisk, crash_state, disk_full, exchanged, journal_on, states, sync_failed
+from tests.golden.make import said
+from tests.golden.reading import reading
+
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves write files
+
+SOAK = os.environ.get("REMORA_HYPOTHESIS") == "soak"
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.mark.parametrize("durability", ["power", "process", "none"])
+async def test_crash_states(durability: Durability) -> None:
+    """G3, G4: after a power cut or a kill at any step, nothing acknowledged at ``power`` is lost, and no transaction is torn."""
+    figures = await crash_states(durability, 1_500 if SOAK else 120, seed=random.randrange(1 << 30) if SOAK else 1)
+    assert (figures.torn, figures.other, figures.false_alarms) == (0, {}, 0), figures
+    if durability == "power":
+        assert (figures.lost, figures.named) == (0, 0), figures
+    else:
+        assert figures.lost, "what these levels do not promise was never put to the test"
+        assert figures.named, "no loss was noticed"
+
+
+@pytest.mark.parametrize("kind", ["full", "sync"])
+async def test_disk_that_fails_at_every_step(kind: FaultKind) -> None:
+    """G3, G4, G7, G11: ENOSPC at a write, EIO at a sync: nothing acknowledged is lost, nothing doubled, and service resumes."""
+    figures = await disk_faults(kind, every=1 if SOAK or kind == "sync" else 11)
+    assert (figures.lost, figures.doubled, figures.damaged) == (0, 0, 0), figures
+    assert figures.resumed == figures.injected >= 10
+    assert figures.refused if kind == "full" else figures.uncertain, figures
+
+
+@pytest.mark.parametrize(("fault", "error"), [(disk_full, CommitFailed), (sync_failed, OutcomeUnknown)])
+async def test_what_was_refused_is_not_there(fault: Any, error: type[Exception], tmp_path: Path) -> None:
+    """G3, G4: CommitFailed is a proof: even a crash at that moment leaves nothing of it; OutcomeUnknown leaves both open."""
+    rng, at, tried = random.Random(4), 1, 0
+    while tried < 8:
+        disk, seen = RecordedDisk(), [0]
+
+        def failing(what: str, name: str, _: int, seen: list[int] = seen, at: int = at) -> Exception | None:
+            if name.endswith("-wal") and what == ("write" if fault is disk_full else "sync"):
+                seen[0] += 1
+                return fault() if seen[0] == at else None
+            return None
+
+        directory = tmp_path / f"run-{at}"
+        directory.mkdir()
+        outcomes: list[str] = []
+        async with journal_on(disk, directory / "journal.db", durability="power") as journal:
+            await durable(journal, [Opened(1, "alice", "one", 0)])
+            disk.fault = failing
+            for number in range(4):
+                try:
+                    await durable(journal, [Appended(1, said(number + 1, number + 1), None), FacetsChanged(1, (_facet(number),))])
+                    outcomes.append("kept")
+                except error:
+                    outcomes.append("failed")
+                    moment = len(disk.steps)
+                    break
+            disk.fault = None
+        if outcomes[-1] == "kept":
+            assert tried, "the fault was never met"
+            break
+        for loss in ("kill", "nothing", "all", "some", "some"):
+            where = directory / f"{loss}-{rng.random()}"
+            where.mkdir()
+            for name, content in crash_state(disk.steps[:moment], loss, rng).items():
+                (where / name).write_bytes(content)
+            path = where / "journal.db"
+            assert journal_findings(path) == []
+            after = await SqliteJournal.open(path, durability="none")
+            (image,) = await after.hydrate([SessionKey("alice", "one")])
+            assert isinstance(image, SessionImage)
+            there = [entry.seq for entry in image.entries]
+            facets = [facet.name for facet in image.facets]
+            await after.aclose()
+            kept = outcomes.count("kept")
+            assert there[:kept] == list(range(1, kept + 1))
+            assert len(facets) == len(there)
+            assert len(there) == kept if error is CommitFailed else len(there) <= kept + 1
+        at, tried = at + (3 if fault is disk_full else 1), tried + 1
+
+
+def _facet(number: int) -> Facet:
+    return Facet("block", str(number), b"x")
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+async def test_migration_that_is_cut_short(mode: str, tmp_path: Path) -> None:
+    """G3, G4: a power cut at any step of a migration leaves the old format or the new one, and either reads as it did."""
+    first = tmp_path / "first"
+    first.mkdir()
+    path = first / "journal.db"
+    shutil.copyfile(GOLDEN / "format-1" / "journal.db", path)
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute(f"PRAGMA journal_mode = {mode}").fetchone() == (mode,)
+    disk = RecordedDisk()
+    before = {"journal.db": path.read_bytes()}
+    with exchanged(disk, path):
+        journal = await SqliteJournal.open(path, durability="power")
+        await journal.aclose()
+    end = next(n for n, (what, name, _, _) in enumerate(disk.steps) if what == "write" and name == "journal.mark")
+    steps: list[Any] = [("write", name, 0, content) for name, content in before.items()]
+    steps += [("sync", name, 0, b"") for name in before]
+    then = await reading(_copied(GOLDEN / "format-1", tmp_path / "then"))
+    formats = set()
+    for number, _loss, files in states([*steps, *disk.steps[:end]], len(steps), random.Random(1), most=400 if SOAK else 25):
+        where = tmp_path / f"state-{number}-{random.random()}"
+        where.mkdir()
+        for name, content in files.items():
+            (where / name).write_bytes(content)
+        formats.add(_format(where / "journal.db"))
+        assert await reading(where) == then
+        shutil.rmtree(where)
+    assert formats <= {1, FORMAT}
+    assert 1 in formats
+
+
+def _copied(source: Path, target: Path) -> Path:
+    target.mkdir()
+    shutil.copyfile(source / "journal.db", target / "journal.db")
+    return target
+
+
+def _format(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as database:
+        ((number,),) = database.execute("PRAGMA user_version")
+    return int(number)

@@ -1,0 +1,124 @@
+"""Archived originals that are kept for a while: through a runtime, on SQLite and LanceDB."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from remora import Config, Runtime
+from remora.runtime.clock import SystemClock
+from remora.testing import HashEmbedder
+
+pytestmark = pytest.mark.anyio
+DAY_S = 86_400
+
+
+class Calendar(SystemClock):
+    """The system's clock, on another day."""
+
+    def __init__(self) -> None:
+        self.days = 0
+
+    def time(self) -> float:
+        return super().time() + self.days * DAY_S
+
+
+def config(retention: dict[str, Any], **long_term: Any) -> Config:
+    return Config.from_dict(
+        {
+            "buffer": {"token_limit": 300, "summary_tokens": 80},
+            "long_term": {"batch_ms": 1, **long_term},
+            "journal": {"durability": "process"},
+            "tokens": {"counter": "heuristic"},
+            "retention": {**retention, "interval_s": 3600},
+        }
+    )
+
+
+def said(number: int) -> dict[str, str]:
+    return {"role": "user", "content": f"sentence {number} with words enough for it to be folded away before long"}
+
+
+async def talk(runtime: Runtime, user: str, first: int, count: int) -> None:
+    chat = runtime.session(user, "s")
+    for number in range(first, first + count):
+        await chat.append(said(number), key=f"{user}-{number}")
+    await chat.settle()
+
+
+async def numbers(runtime: Runtime, user: str) -> list[int]:
+    return [message.seq or 0 for message in await runtime.session(user, "s").history()]
+
+
+async def swept(runtime: Runtime) -> None:
+    """Have the supervisor make its round."""
+    runtime.reschedule("retention", 0.01)
+    runs = runtime.statistics().schedule["retention"].runs
+    with anyio.fail_after(10):
+        while runtime.statistics().schedule["retention"].runs < runs + 2:
+            await anyio.sleep(0.01)
+    runtime.reschedule("retention", 3600)
+
+
+@pytest.mark.parametrize("enabled", [True, False], ids=["long-term", "without"])
+async def test_by_count(tmp_path: Path, enabled: bool) -> None:
+    """G6, G7: beyond so many of a session the oldest archived originals go; numbers go on, what is buffered or recalled stays."""
+    limits = config({"session_messages": 5}, enabled=enabled)
+    async with Runtime(tmp_path / "memory", config=limits, embedder=HashEmbedder()) as runtime:
+        await talk(runtime, "ann", 1, 30)
+        await talk(runtime, "bob", 1, 3)
+        chat = runtime.session("ann", "s")
+        context = await chat.load()
+        assert await numbers(runtime, "ann") == list(range(1, 31))
+        await swept(runtime)
+        kept = await numbers(runtime, "ann")
+        assert kept[-1] == 30
+        assert 5 <= len(kept) < 30
+        assert kept == list(range(kept[0], 31)), "the oldest went"
+        assert await numbers(runtime, "bob") == [1, 2, 3]
+        assert (await chat.load()).messages == context.messages
+        if enabled:
+            assert [one.seq for one in await runtime.user("ann").recall("sentence 2", k=50) if one.seq == 2] == [2]
+        assert (await chat.append(said(30), key="ann-30")).duplicate
+        assert (await chat.append(said(31))).seqs == (31,)
+    async with Runtime(tmp_path / "memory", config=limits, embedder=HashEmbedder()) as runtime:
+        assert await numbers(runtime, "ann") == [*kept, 31]
+        assert (await runtime.session("ann", "s").load()).messages[0] == context.messages[0]
+        assert (await runtime.session("ann", "s").append(said(32))).seqs == (32,)
+        await runtime.settle()
+
+
+async def test_by_age(tmp_path: Path) -> None:
+    """G6: what is older goes once it is archived; what still stands in a buffer is as old as it is."""
+    clock = Calendar()
+    async with Runtime(tmp_path / "memory", config=config({"age_days": 10}), embedder=HashEmbedder(), clock=clock) as runtime:
+        await talk(runtime, "ann", 1, 20)
+        await talk(runtime, "bob", 1, 3)
+        clock.days += 20
+        await talk(runtime, "ann", 21, 10)
+        await swept(runtime)
+        kept = await numbers(runtime, "ann")
+        assert kept[0] > 1
+        assert kept[-10:] == list(range(21, 31))
+        assert await numbers(runtime, "bob") == [1, 2, 3]
+
+
+async def test_no_bound_no_round(tmp_path: Path) -> None:
+    """G6: by default nothing is ever removed, and nobody looks."""
+    async with Runtime(tmp_path / "memory", config=config({}), embedder=HashEmbedder()) as runtime:
+        assert "retention" not in runtime.statistics().schedule
+
+
+async def test_an_export_of_what_is_left(tmp_path: Path) -> None:
+    """S3.28: a session whose beginning is gone is exported and imported as what is left of it."""
+    limits = config({"session_messages": 5})
+    async with Runtime(tmp_path / "memory", config=limits, embedder=HashEmbedder()) as runtime:
+        await talk(runtime, "ann", 1, 30)
+        await swept(runtime)
+        left = [message.content for message in await runtime.session("ann", "s").history()]
+        exported = await runtime.session("ann", "s").export()
+        taken = await runtime.user("eve").import_session(exported)
+        assert [message.content for message in await taken.history()] == left
