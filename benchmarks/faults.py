@@ -250,7 +250,7 @@ FAULTS: dict[str, tuple[str, Callable[[Path, Extent, Done], Line]]] = {
 def rendered(lines: dict[str, Line]) -> str:
     """The table, as markdown."""
     rows = [
-        "| fault | injected | acknowledged | lost | doubled | torn | service resumed, p50 / max | |",
+        "| fault | injected | acknowledged | lost | doubled | torn | service resumed, p50 / max | remarks |",
         "|---|---:|---:|---:|---:|---:|---|---|",
     ]
     for name, line in lines.items():

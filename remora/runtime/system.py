@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +35,7 @@ from remora.actors.session import BLOCKS_LANE, FLUSH_LANE, SUMMARIZE_LANE, Sessi
 from remora.actors.summary import DEFAULT_PROMPT, ChatSummarizer
 from remora.actors.synopsis import SynopsisHandler
 from remora.actors.user import PRUNE_LANE, RECORD_LANE, SYNOPSIS_LANE, UserBehavior
-from remora.actors.user_protocol import Found, InspectUser, PruneNow, ReadSynopsis, SearchWorking, Synopsis, UserView
+from remora.actors.user_protocol import Found, InspectUser, ReadSynopsis, SearchWorking, Synopsis, UserView
 from remora.actors.vector_block import VectorMemoryBlock
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, ReentrantAsk, RuntimeClosed, StorageError
@@ -67,19 +67,8 @@ from remora.runtime.erasure import Eraser
 from remora.runtime.handles import Session
 from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, LogStatistics
-from remora.runtime.reembed import (
-    InUse,
-    Leftover,
-    Place,
-    Reembedding,
-    ReembedProgress,
-    RowsAnew,
-    in_use,
-    kept,
-    place_of,
-    swept,
-    to_be_made_anew,
-)
+from remora.runtime.long_term import LongTermMemory
+from remora.runtime.reembed import ReembedProgress
 from remora.runtime.schedule import Schedule, TaskStatistics
 from remora.runtime.shared import SharedScope
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor, SupervisorStatistics
@@ -87,9 +76,8 @@ from remora.runtime.transfer_verbs import TransferVerbs
 from remora.runtime.user_handle import User
 from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
-from remora.storage.longterm import LanceStore
 from remora.storage.memory import MemoryJournal
-from remora.storage.ports import BLOCK_TYPE, Journal, JournalCounts, LongTermStatistics, LongTermStore, Retention
+from remora.storage.ports import Journal, JournalCounts, LongTermStatistics, LongTermStore, Retention
 from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter, count_message
 
 __all__ = ["JournalLike", "Runtime", "RuntimeStatistics"]
@@ -216,22 +204,16 @@ class Runtime(TransferVerbs):
         self._parts: _Parts | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._ended = anyio.Event()
-        self._store: LongTermStore | None = None
-        self._store_lock = anyio.Lock()
+        self._long_term: LongTermMemory | None = None
         self._embedder: Embedder | None = None
         self._cached_embedder: CachingEmbedder | None = None
         if reembed and not config.long_term.enabled:
             raise ConfigError("there is no long-term memory to make anew: long_term.enabled is false", key="long_term.enabled")
         self._reembed = reembed
-        self._reembedding: Reembedding | None = None
-        self._anew: Callable[[], Reembedding] | None = None
-        self._rows_anew: RowsAnew | None = None
-        self._in_use: InUse | None = None
         self._grown: set[str] = set()
         self._closers: list[Any] = []
         self._lifetime: Any = None
         self._closed = False
-        self._prune_begun = False
 
     @classmethod
     def in_memory(cls, **options: Any) -> Self:
@@ -434,7 +416,7 @@ class Runtime(TransferVerbs):
             yield journal
         finally:
             with anyio.CancelScope(shield=True):
-                for closer in (*self._closers, *([self._store.aclose] if self._store is not None else [])):
+                for closer in (*self._closers, *([self._long_term.aclose] if self._long_term is not None else [])):
                     try:
                         await closer()
                     except Exception:
@@ -453,13 +435,11 @@ class Runtime(TransferVerbs):
         self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
         if self._embedder is not None:
             self._cached_embedder = CachingEmbedder(self._embedder, size=config.working.embedding_cache)
+        memory = self._long_term = LongTermMemory(
+            journal, config, self._directory, given=self._given_store, embedder=self._embedder, clock=self._clock, rng=self._rng
+        )
         if long_term:
-            self._in_use = await in_use(
-                journal, self._long_term_base, embedder=embedder_name(self._embedder), shards=config.long_term.shards,
-                reembed=self._reembed, directory=self._directory,
-            )  # fmt: skip
-            if self._in_use.whole:
-                await self._sweep(journal)
+            await memory.prepare(reembed=self._reembed)
         recount = None
         named = _counter_name(counter)
         if await journal.setting("counter", named) != named:
@@ -525,7 +505,7 @@ class Runtime(TransferVerbs):
         recall = None
         writers = SharedLocks()
         eraser = Eraser(
-            journal, directory, supervisor, stores=partial(self._every_store, journal), alone=writers.alone,
+            journal, directory, supervisor, stores=memory.every_store, alone=writers.alone,
             forget_cached=self._forget_cached, clock=self._clock, retry=retry, rng=self._rng,
         )  # fmt: skip
         eraser.resume(await journal.erasures())
@@ -543,10 +523,7 @@ class Runtime(TransferVerbs):
                 journal, self.long_term, self._embedder, redact=self._redact_long_term, written=self._written, users=writers
             )
             supervisor.add_lane(Lane(RECORD_LANE, record, concurrency=concurrency.flush_concurrency, retry=retry))
-            assert self._in_use is not None
-            self._anew = partial(self._make_reembedding, journal, directory, flush, record, retry)
-            if not self._in_use.whole:
-                self._reembedding = self._anew()
+            memory.serve(directory, flush, record, retry)
 
             async def look_at_user(key: UserKey) -> UserView:
                 view: UserView = await directory.tell(key, InspectUser(), use=False)
@@ -558,8 +535,8 @@ class Runtime(TransferVerbs):
             )  # fmt: skip
             supervisor.add_lane(Lane(PRUNE_LANE, prune, concurrency=_PRUNE_CONCURRENCY, retry=retry))
             if config.long_term.max_user_rows or config.long_term.prune == "age":
-                schedule.every(config.long_term.prune_interval_s, "prune", self._prune)
-            schedule.every(config.long_term.compact_interval_s, "compact", self._compact)
+                schedule.every(config.long_term.prune_interval_s, "prune", partial(memory.prune, directory.tell))
+            schedule.every(config.long_term.compact_interval_s, "compact", memory.compact)
         block_view = None
         if self._blocks is not None:
             blocks = BlockSet(self._blocks, partial(self._block_services, counter, chat))
@@ -622,8 +599,8 @@ class Runtime(TransferVerbs):
         if parts.recall is not None:
             tasks.start_soon(parts.recall.run, name="remora.recall")
             tasks.start_soon(self._flush_tails, name="remora.tails")
-        if self._reembedding is not None:
-            tasks.start_soon(self._reembedding.run, name="remora.reembed")
+        if self._long_term is not None:
+            self._long_term.start(tasks)
 
     def _make_counter(self) -> TokenCounter:
         tokens = self._config.tokens
@@ -695,64 +672,8 @@ class Runtime(TransferVerbs):
             RuntimeClosed: the runtime is not open.
         """
         _ = self._open
-        if self._store is None and self._given_store is not None:
-            self._store = self._given_store
-        if self._store is None:
-            async with self._store_lock:
-                if self._store is None:
-                    assert self._tasks is not None
-                    assert self._in_use is not None
-                    tasks, used = self._tasks, self._in_use
-                    store = await self._open_store(used.name, self._embedder.dimension if self._embedder else None, used.shards)
-                    self._store = store
-                    tasks.start_soon(store.run, name="remora.longterm.writer")
-                    if store.refill_needed:
-                        await self._refill(store, tasks)
-        return self._store
-
-    async def _refill(self, store: LanceStore, tasks: anyio.abc.TaskGroup) -> None:
-        """Part of it was put aside as damaged: have it filled again from the journal, while the runtime serves."""
-        _logger.warning("long_term_refilled")
-        if self._reembedding is not None and not self._reembedding.ended:
-            await self._reembedding.again()
-        else:
-            await to_be_made_anew(self._open.journal)
-            assert self._anew is not None
-            self._reembedding = self._anew()
-            tasks.start_soon(self._reembedding.run, name="remora.reembed")
-        await store.refill_noted()
-
-    @property
-    def _long_term_base(self) -> Place | None:
-        """The memory directory, or another address where LanceDB lives; None where nothing is kept, or in a store of its own."""
-        elsewhere = self._directory is None or self._given_store is not None
-        return None if elsewhere else self._config.long_term.uri.reveal() or self._directory
-
-    async def _open_store(self, name: str, dimension: int | None, shards: int) -> LanceStore:
-        base = self._long_term_base
-        config = msgspec.structs.replace(self._config.long_term, shards=shards)
-        place = None if base is None else place_of(base, name)
-        return await LanceStore.open(place, dimension=dimension, config=config, sync=self._config.journal.durability == "power")
-
-    @asynccontextmanager
-    async def _every_store(self, journal: Journal) -> AsyncIterator[Sequence[LongTermStore]]:
-        """Each store that may hold rows: the one in use, those of before, and those of a time when it was switched on."""
-        async with AsyncExitStack() as opened:
-            stores: list[LongTermStore] = []
-            if self._config.long_term.enabled:
-                stores.append(await self.long_term())
-                if self._rows_anew is not None:
-                    stores.extend(await self._rows_anew.before())
-            elif self._given_store is not None:
-                stores.append(self._given_store)
-            elif (base := self._long_term_base) is not None:
-                for one in await kept(journal):
-                    place = place_of(base, one.name)
-                    if not isinstance(place, Path) or await anyio.to_thread.run_sync(place.exists):
-                        store = await self._open_store(one.name, one.dimension, one.shards)
-                        opened.push_async_callback(store.aclose)
-                        stores.append(store)
-            yield stores
+        assert self._long_term is not None
+        return await self._long_term.store()
 
     def _forget_cached(self, user: str) -> None:
         """Nothing in memory is to tell of a user any more."""
@@ -762,43 +683,14 @@ class Runtime(TransferVerbs):
             parts.recall.forget(user)
         if self._cached_embedder is not None:
             self._cached_embedder.clear()  # which texts were whose is not kept
-        self._grown.discard(user)
-
-    async def _sweep(self, journal: Journal) -> None:
-        try:
-            await swept(journal, self._long_term_base, LanceStore.drop)
-        except (OSError, StorageError):
-            _logger.exception("leftovers_not_removed")  # the next start does it
-
-    def _make_reembedding(
-        self, journal: Journal, directory: Directory, flush: FlushHandler, record: RecordHandler, retry: RetryPolicy
-    ) -> Reembedding:
-        assert self._in_use is not None
-        flush.merging = True
-
-        async def open_old(one: Leftover) -> LanceStore:
-            return await self._open_store(one.name, one.dimension, one.shards)
-
-        leftovers = self._in_use.leftovers if self._long_term_base is not None else ()
-        rows = RowsAnew(journal, directory, flush, record, self._embedder, leftovers, open_old)
-
-        self._rows_anew = rows
-
-        async def complete() -> None:
-            flush.merging = False
-            self._rows_anew = None
-            await rows.aclose()
-            await self._sweep(journal)
-
-        return Reembedding(
-            journal, session=rows.of_session, user=rows.of_user, complete=complete, clock=self._clock, retry=retry, rng=self._rng,
-            concurrency=self._config.supervisor.flush_concurrency,
-        )  # fmt: skip
+        if self._long_term is not None:
+            self._long_term.forget(user)
 
     @property
     def reembedding(self) -> ReembedProgress | None:
         """How far long-term memory is made anew for another embedder; None when nothing of that is left to be done."""
-        return None if self._reembedding is None or self._reembedding.over else self._reembedding.progress
+        anew = None if self._long_term is None else self._long_term.reembedding
+        return None if anew is None or anew.over else anew.progress
 
     async def reembedded(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Return when long-term memory is whole: at once, but where it is made anew for another embedder.
@@ -811,8 +703,8 @@ class Runtime(TransferVerbs):
             StorageError, ModelError: what failed again and again; the next start goes on.
         """
         _ = self._open
-        if self._reembedding is not None:
-            await self._reembedding.wait(progress)
+        if self._long_term is not None and self._long_term.reembedding is not None:
+            await self._long_term.reembedding.wait(progress)
 
     async def _warm(self) -> None:
         """Load LanceDB and the embedder before anybody talks: importing them holds the interpreter for half a second."""
@@ -823,38 +715,13 @@ class Runtime(TransferVerbs):
         except Exception:
             _logger.exception("warming_failed")  # whoever needs it tries again, and says why it fails
 
-    async def _compact(self) -> None:
-        if self._store is not None:
-            await self._store.compact()
-
     def _written(self, user: str) -> None:
         """Something of the user's came into long-term memory, or may have."""
         parts = self._parts  # None where a job ends because the runtime does
         if parts is not None and parts.recall is not None:
             parts.recall.written(user)
-        if self._config.long_term.max_user_rows:
-            self._grown.add(user)
-
-    async def _prune(self) -> None:
-        """Have long-term memory pruned where it has grown since the last round, and over its bound (S4.27)."""
-        parts, config = self._open, self._config.long_term
-        max_age_s = config.max_age_days * _DAY_S if config.prune == "age" else 0.0
-        store = await self.long_term()
-        if config.prune == "age" or not self._prune_begun:  # time passes for silent users, too; others are met once
-            self._grown.update(key.user for key, _ in await parts.journal.flushed())
-            self._prune_begun = True
-        keep = config.max_user_rows or -1
-        for user in list(self._grown):
-            self._grown.discard(user)  # first: what comes meanwhile is for the next round
-            try:
-                rows = [row for row in await store.rows(user) if row.memory_type != BLOCK_TYPE]
-                too_old_us = (self._clock.time() - max_age_s) * 1_000_000 if max_age_s else 0.0
-                if len(rows) > keep >= 0 or (rows and rows[0].created_us < too_old_us):
-                    order = PruneNow(keep, config.prune, max_age_s)
-                    await parts.directory.tell(UserKey(user), order, use=False)
-            except Exception:
-                _logger.exception("prune_failed", user=user)  # one user's failure is not the others'
-                self._grown.add(user)
+        if self._long_term is not None:
+            self._long_term.grew(user)
 
     async def _retain(self) -> None:
         """Let archived originals go that are older, or more, than are kept."""
