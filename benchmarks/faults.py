@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -31,6 +32,7 @@ from benchmarks.killing import kill_again_and_again
 from benchmarks.witness import Verdict, judged, unit
 from remora import Config, Runtime
 from remora.cli.render import percentile
+from remora.config import Durability
 from remora.identity import SessionKey
 from remora.testing import HashEmbedder
 
@@ -49,12 +51,14 @@ class Extent(msgspec.Struct, frozen=True):
         most: of one kind of disk fault; 0 for each write, or each sync.
         rounds: of each outage of long-term memory.
         gigabytes: size of the large journal.
+        states: that a crash could have left, of each level of durability.
     """
 
     kills: int = 200
     most: int = 0
     rounds: int = 5
     gigabytes: float = 1.0
+    states: int = 1_000
 
 
 class Line(msgspec.Struct, kw_only=True):
@@ -229,7 +233,34 @@ def _drop_caches() -> bool:
     return True
 
 
+def _crash_states(level: Durability) -> Callable[[Path, Extent, Done], Line]:
+    """What a power cut could have left of the journal's files, enumerated."""
+
+    def enumerated(_: Path, extent: Extent, done: Done) -> Line:
+        try:
+            from tests.faults.crash_states import crash_states  # noqa: PLC0415 -- needs apsw, which is for tests
+        except ImportError as e:
+            return Line(note=f"not enumerated here: {e}")
+        figures = anyio.run(partial(crash_states, level, extent.states))
+        done()
+        line = Line(injected=figures.injected, verdict=Verdict(acknowledged=figures.acknowledged, torn=figures.torn))
+        if level == "power":
+            line.verdict.lost = figures.lost
+            line.note = f"files malformed: {len(figures.other)}"
+        else:
+            line.note = (
+                f"commits since the last sync are lost in {figures.lost_states} states, as the level says; the next start says "
+                f"so in {figures.named} of them; files malformed: {len(figures.other)}"
+            )
+        return line
+
+    return enumerated
+
+
 FAULTS: dict[str, tuple[str, Callable[[Path, Extent, Done], Line]]] = {
+    "power-cut": ("power cut, states enumerated, durability `power`", _crash_states("power")),
+    "power-cut-process": ("the same, `process`", _crash_states("process")),
+    "power-cut-none": ("the same, `none`", _crash_states("none")),
     "kill": ("`kill -9`, folds, flushes and compactions in flight", _killed),
     "full-at-each-write": ("ENOSPC at each write of a schedule", _disk("full-at-each-write")),
     "broken-write": ("EIO at each write of it", _disk("broken-write")),
@@ -290,7 +321,7 @@ def main() -> None:
     arguments = parser.parse_args()
     extent = Extent(kills=arguments.kills, gigabytes=arguments.gigabytes)
     if arguments.smoke:
-        extent = Extent(kills=3, most=4, rounds=1, gigabytes=0.02)
+        extent = Extent(kills=3, most=4, rounds=1, gigabytes=0.02, states=40)
     logging.disable(logging.CRITICAL)  # what goes wrong on purpose is not worth a line each
     lines: dict[str, Line] = {}
     broken: list[str] = []
