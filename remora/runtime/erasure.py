@@ -13,21 +13,21 @@ Two steps, with a note in the journal between them, so that whatever dies when, 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 
 import anyio
 import anyio.abc
 import msgspec
 
-from remora.errors import CommitFailed, ErasureInProgress, OutcomeUnknown, ReentrantAsk
+from remora.errors import CommitFailed, ErasureInProgress, OutcomeUnknown, ReentrantAsk, RuntimeClosed
 from remora.identity import SessionKey, UserKey, session_key, user_key
 from remora.logs import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.containment import contained
 from remora.runtime.directory import Directory
 from remora.runtime.locks import KeyedLocks
-from remora.runtime.log import Job
 from remora.runtime.promise import Promise, new_promise
 from remora.runtime.supervisor import RetryPolicy, Supervisor
 from remora.storage.ports import Erased, Erasure, Journal, LongTermStore
@@ -56,13 +56,12 @@ class ErasureReceipt(msgspec.Struct, frozen=True):
 class _Case:
     """One erasure whose files are still to be rewritten."""
 
-    def __init__(self, note: Erasure, bars: ExitStack, left: Sequence[Job] = ()) -> None:
+    def __init__(self, note: Erasure) -> None:
         self.note = note
-        self.bars = bars
-        self.left = left
-        """Work of the user's own actor that a forgotten session does not concern."""
         self.rows = 0
-        self.promise: Promise | None = None
+        self.done = anyio.Event()
+        self.asked: Promise | None = None
+        """Whoever waits for it."""
 
 
 class Eraser:
@@ -75,6 +74,7 @@ class Eraser:
         stores: every store that may hold rows of anybody, those that are about to be removed included.
         alone: keeps everybody else from writing a user's rows of long-term memory.
         forget_cached: told the user, so that no cache holds anything of theirs.
+        withdraw_anew: stops what makes rows of these actors anew, for another embedder, say.
         clock: for back-off.
         retry: when what failed is tried again.
         rng: for jitter.
@@ -89,6 +89,7 @@ class Eraser:
         stores: Callable[[], AbstractAsyncContextManager[Sequence[LongTermStore]]],
         alone: Callable[[str], AbstractAsyncContextManager[None]],
         forget_cached: Callable[[str], None],
+        withdraw_anew: Callable[[Callable[[Hashable], bool]], None],
         clock: Clock,
         retry: RetryPolicy,
         rng: random.Random,
@@ -99,13 +100,16 @@ class Eraser:
         self._stores = stores
         self._alone = alone
         self._forget_cached = forget_cached
+        self._withdraw_anew = withdraw_anew
         self._clock = clock
         self._retry = retry
         self._rng = rng
         self._turns = KeyedLocks()
         self._waiting: list[_Case] = []
         self._event = anyio.Event()
-        self._promises: set[Promise] = set()
+        self._asked: dict[Promise, _Case | None] = {}
+        self._refused: Counter[str] = Counter()
+        self._resumed: dict[int, ExitStack] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
 
     # -- asking -----------------------------------------------------------------------------------------------------
@@ -116,16 +120,16 @@ class Eraser:
         Raises:
             ReentrantAsk: called from within background work, which it would wait for.
             CommitFailed: nothing was erased.
-            LongTermError, StorageError: the journal has forgotten, but files cannot be rewritten; the next start goes on.
-            RuntimeClosed: the runtime closed before; the next start goes on.
+            LongTermError, StorageError: the journal has forgotten, but files cannot be rewritten; it is tried again and again.
+            RuntimeClosed: the runtime closed before; the error says whether the next start goes on, or nothing was erased.
         """
         if self._supervisor.in_a_job():
             raise ReentrantAsk("a background job forgets what background jobs may be working on, and waits for them")
         assert self._tasks is not None
-        promise = new_promise()
-        self._promises.add(promise)
-        self._tasks.start_soon(self._begin, user, session, promise, name="remora.erasure.one")
-        receipt: ErasureReceipt = await promise.wait()
+        asked = new_promise()
+        self._asked[asked] = None
+        self._tasks.start_soon(self._forget, user, session, asked, name="remora.erasure.one")
+        receipt: ErasureReceipt = await asked.wait()
         return receipt
 
     def admit(self, user: str) -> None:
@@ -134,28 +138,12 @@ class Eraser:
         Raises:
             ErasureInProgress: it is.
         """
-        if self._waiting:
-            key = user_key(user)
-            if any(case.note.user_key == key for case in self._waiting):
-                raise _refusal()
+        if self._refused and user_key(user) in self._refused:
+            raise _refusal()
 
     # -- from the journal -------------------------------------------------------------------------------------------
 
-    async def _begin(self, user: str, session: str | None, promise: Promise) -> None:
-        try:
-            async with self._turns(user):
-                case, receipt = await self._from_journal(user, session)
-            case.promise = new_promise()
-            self._enqueue(case)
-            rows = await case.promise.wait()
-        except Exception as e:
-            promise.reject(e)
-        else:
-            promise.resolve(msgspec.structs.replace(receipt, long_term=rows))
-        finally:
-            self._promises.discard(promise)
-
-    async def _from_journal(self, user: str, session: str | None) -> tuple[_Case, ErasureReceipt]:
+    async def _forget(self, user: str, session: str | None, asked: Promise) -> None:
         of_user, of_session = UserKey(user), None if session is None else SessionKey(user, session)
 
         def matches(key: Hashable) -> bool:
@@ -164,16 +152,39 @@ class Eraser:
                 return key in (of_session, of_user)
             return isinstance(key, (UserKey, SessionKey)) and key.user == user
 
-        with ExitStack() as bars:
-            bars.enter_context(self._directory.barred(matches, _refusal))
-            actors = sum(map(matches, self._directory.live_keys()))
-            await self._directory.expel(matches)
-            jobs = await self._supervisor.withdraw(matches)
-            async with self._alone(user):
-                erased = await self._deleted(user, session)
-            self._forget_cached(user)
-            left = [job for job in await self._journal.jobs() if job.key == of_user]
-            return _Case(erased.erasure, bars.pop_all(), left), ErasureReceipt(erased.removed, 0, actors, jobs)
+        try:
+            async with self._turns(user):
+                with self._barred(matches, user_key(user)):
+                    actors = sum(map(matches, self._directory.live_keys()))
+                    await self._directory.expel(matches)
+                    jobs = await self._supervisor.withdraw(matches)
+                    self._withdraw_anew(matches)
+                    async with self._alone(user):
+                        erased = await self._deleted(user, session)
+                        case = _Case(erased.erasure)
+                        case.asked, self._asked[asked] = asked, case
+                        self._enqueue(case)
+                        await case.done.wait()
+                    self._forget_cached(user)  # before anybody is let in again: what was read meanwhile is not served
+                # those of the user's own actor that a forgotten session does not concern
+                self._supervisor.submit([job for job in await self._journal.jobs() if job.key == of_user])
+            asked.resolve(ErasureReceipt(erased.removed, case.rows, actors, jobs))
+        except Exception as e:
+            asked.reject(e)
+        finally:
+            self._asked.pop(asked, None)
+
+    @contextmanager
+    def _barred(self, matches: Callable[[Hashable], bool], key: str) -> Iterator[None]:
+        """Refuse actors that match, and the user of this key everything that is long-term memory's."""
+        self._refused[key] += 1
+        try:
+            with self._directory.barred(matches, _refusal):
+                yield
+        finally:
+            self._refused[key] -= 1
+            if not self._refused[key]:
+                del self._refused[key]
 
     async def _deleted(self, user: str, session: str | None) -> Erased:
         """Delete, and leave a note. Once it is uncertain whether that was done, nothing will do but to know that it was."""
@@ -185,7 +196,7 @@ class Eraser:
                 if not attempts and isinstance(e, CommitFailed):
                     raise
                 attempts += 1
-                wait_s = self._retry.delay_s(min(attempts, 16), self._rng)
+                wait_s = self._retry.delay_s(attempts, self._rng)
                 _logger.warning("erasure_uncertain", attempts=attempts, retry_s=wait_s, error=str(e))
                 await self._clock.sleep(wait_s)
 
@@ -195,8 +206,9 @@ class Eraser:
         """Take up what an earlier run left; before anybody can ask for these users."""
         for note in notes:
             bars = ExitStack()
-            bars.enter_context(self._directory.barred(_named(note), _refusal))
-            self._enqueue(_Case(note, bars))
+            bars.enter_context(self._barred(_named(note), note.user_key))
+            self._resumed[note.number] = bars
+            self._enqueue(_Case(note))
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Start the worker; it ends when the task group is cancelled, and its notes stay in the journal."""
@@ -205,8 +217,9 @@ class Eraser:
 
     def abandon(self, error: Exception) -> None:
         """Fail whoever waits; the notes stay."""
-        for promise in list(self._promises):
-            promise.reject(error)
+        for asked, case in list(self._asked.items()):
+            goes_on = "the next start goes on with it" if case is not None else "nothing was erased: ask again"
+            asked.reject(RuntimeClosed(f"{error}; {goes_on}"))
 
     def _enqueue(self, case: _Case) -> None:
         self._waiting.append(case)
@@ -223,7 +236,7 @@ class Eraser:
                 await contained(self._rewrite, cases)
             except Exception as e:
                 attempts += 1
-                wait_s = self._retry.delay_s(min(attempts, 16), self._rng)
+                wait_s = self._retry.delay_s(attempts, self._rng)
                 _logger.warning("erasure_failed", notes=len(cases), attempts=attempts, retry_s=wait_s, error=str(e))
                 if not getattr(e, "retryable", False):
                     self._tell(cases, e)  # it may be long before somebody mends that: they have waited enough
@@ -240,17 +253,16 @@ class Eraser:
         for case in cases:
             await self._journal.erased(case.note.number)
             self._waiting.remove(case)
-            case.bars.close()
-            self._supervisor.submit(case.left)
-            if case.promise is not None:
-                case.promise.resolve(case.rows)
+            if (bars := self._resumed.pop(case.note.number, None)) is not None:
+                bars.close()
+            case.done.set()
         _logger.info("erased", notes=len(cases), rows=sum(case.rows for case in cases))
 
     @staticmethod
     def _tell(cases: Sequence[_Case], error: Exception) -> None:
         for case in cases:
-            if case.promise is not None:
-                case.promise.reject(error)
+            if case.asked is not None:
+                case.asked.reject(error)
 
 
 def _refusal() -> Exception:

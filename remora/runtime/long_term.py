@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -153,28 +153,42 @@ class LongTermMemory:
 
     async def _opened(self, name: str, dimension: int | None, shards: int) -> LanceStore:
         base = self._base
+        return await self._opened_at(None if base is None else place_of(base, name), dimension, shards)
+
+    async def _opened_at(self, place: Place | None, dimension: int | None, shards: int) -> LanceStore:
         config = msgspec.structs.replace(self._config.long_term, shards=shards)
-        place = None if base is None else place_of(base, name)
         return await LanceStore.open(place, dimension=dimension, config=config, sync=self._config.journal.durability == "power")
 
     @asynccontextmanager
     async def every_store(self) -> AsyncIterator[Sequence[LongTermStore]]:
-        """Each store that may hold rows: the one in use, those of before, and those of a time when it was switched on."""
+        """Each store that may hold rows, the one in use last: one of before must not be copied from when that is done.
+
+        Directories of a time when long-term memory was somewhere else, or was switched on, are among them.
+        """
         async with AsyncExitStack() as opened:
             stores: list[LongTermStore] = []
+            known: set[Place] = set()
             if self._config.long_term.enabled:
-                stores.append(await self.store())
+                in_use = await self.store()
                 if self._rows_anew is not None:
                     stores.extend(await self._rows_anew.before())
+                if self._in_use is not None and (base := self._base) is not None:
+                    known.add(place_of(base, self._in_use.name))
+                    if self._rows_anew is not None:
+                        known.update(place_of(base, one.name) for one in self._in_use.leftovers)
+            bases = {base for base in (self._base, self._directory) if base is not None}
+            for base, one in [(base, one) for base in bases for one in await kept(self._journal)]:
+                place = place_of(base, one.name)
+                there = not isinstance(place, Path) or await anyio.to_thread.run_sync(place.exists)
+                if there and place not in known:
+                    known.add(place)
+                    store = await self._opened_at(place, one.dimension, one.shards)
+                    opened.push_async_callback(store.aclose)
+                    stores.append(store)
+            if self._config.long_term.enabled:
+                stores.append(in_use)
             elif self._given is not None:
                 stores.append(self._given)
-            elif (base := self._base) is not None:
-                for one in await kept(self._journal):
-                    place = place_of(base, one.name)
-                    if not isinstance(place, Path) or await anyio.to_thread.run_sync(place.exists):
-                        store = await self._opened(one.name, one.dimension, one.shards)
-                        opened.push_async_callback(store.aclose)
-                        stores.append(store)
             yield stores
 
     async def _sweep(self) -> None:
@@ -219,6 +233,11 @@ class LongTermMemory:
             journal, session=rows.of_session, user=rows.of_user, complete=complete, clock=self._clock, retry=retry, rng=self._rng,
             concurrency=self._config.supervisor.flush_concurrency,
         )  # fmt: skip
+
+    def withdraw(self, matches: Callable[[Hashable], bool]) -> None:
+        """Give up what is being made anew of these actors."""
+        if self.reembedding is not None:
+            self.reembedding.withdraw(matches)
 
     # -- upkeep -----------------------------------------------------------------------------------------------------
 

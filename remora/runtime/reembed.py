@@ -14,15 +14,15 @@ setting       value
 ``leftover``  directories of before, which are of no use once it is complete
 ============  =====================================================================
 
-Rows come from the journal alone, but for those of memory blocks, which are long-term memory's own: they are copied from the
-directory before, which is why it stays until the end.
+Rows come from the journal alone, but for those of memory blocks, which are long-term memory's own, and those of messages that
+retention has removed from the journal: they are copied from the directory before, which is why it stays until the end.
 """
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -37,7 +37,7 @@ from remora.actors.memories import RecordHandler
 from remora.actors.user_protocol import Learn
 from remora.actors.vector_block import BLOCK_AGENT
 from remora.actors.working import WorkingItem, embedded_anew
-from remora.errors import EmbedderChanged, LongTermError, RuntimeClosed
+from remora.errors import EmbedderChanged, ErasureInProgress, LongTermError, RuntimeClosed
 from remora.identity import SessionKey, UserKey, row_id
 from remora.logs import get_logger
 from remora.models.ports import Embedder, embedder_name
@@ -66,6 +66,7 @@ _logger = get_logger("remora.reembed")
 _AT_ONCE = 16  # actors between two notes of how far it came
 _FIRST = "longterm"
 _BEGIN = "begin"
+_LAST = (1 << 32) - 1
 
 Place: TypeAlias = Path | str
 """Where a store is: a directory, or an address that LanceDB understands."""
@@ -262,6 +263,7 @@ class Reembedding:
         self._error: Exception | None = None
         self._moved = anyio.Event()
         self._ended = self._again = False
+        self._scopes: dict[Hashable, anyio.CancelScope] = {}
         self.over = False
         """It is complete."""
 
@@ -361,12 +363,25 @@ class Reembedding:
             else:
                 return
 
+    def withdraw(self, matches: Callable[[Hashable], bool]) -> None:
+        """Give up what is being made of these actors, who are about to be forgotten; what is left of them is made later."""
+        for key, scope in self._scopes.items():
+            if matches(key):
+                scope.cancel()
+
     async def _one(self, actor: tuple[SessionKey | UserKey, int]) -> None:
         key, flushed = actor
-        if isinstance(key, SessionKey):
-            await contained(self._session, key, flushed)
-        else:
-            await contained(self._user, key)
+        with anyio.CancelScope() as scope:
+            self._scopes[key] = scope
+            try:
+                if isinstance(key, SessionKey):
+                    await contained(self._session, key, flushed)
+                else:
+                    await contained(self._user, key)
+            finally:
+                del self._scopes[key]
+        if scope.cancelled_caught:
+            raise ErasureInProgress("something of this user's is being forgotten")
         self._done += flushed
         self._tell()
 
@@ -408,7 +423,7 @@ class RowsAnew:
         """Messages up to `through`, summary entries, and what memory blocks stored."""
         await self._flush.rebuild(key, through)
         if through:
-            await self._record.adopt(key.user, partial(self._of_blocks, key))
+            await self._record.adopt(key.user, partial(self._of_before, key))
 
     async def of_user(self, key: UserKey) -> None:
         """What was recorded on purpose; working memory, too, is embedded anew."""
@@ -438,11 +453,19 @@ class RowsAnew:
                 del self._unopened[0]
         return self._old
 
-    async def _of_blocks(self, key: SessionKey) -> list[MemoryRow]:
+    async def _of_before(self, key: SessionKey) -> list[MemoryRow]:
+        """What the journal has not: rows of memory blocks, and of messages that retention has removed."""
         old = await self.before()
-        scope = Scope(session=key.session, types=(BLOCK_TYPE,))
-        found = [row for store in old for row in await store.rows(key.user, scope)]
-        return [row for row in found if row.agent.startswith(BLOCK_AGENT)]
+        if not old:
+            return []
+        trimmed = (await self._journal.past(key, _LAST)).trimmed
+        found = [row for store in old for row in await store.rows(key.user, Scope(session=key.session))]
+        return [
+            row
+            for row in found
+            if (row.memory_type == BLOCK_TYPE and row.agent.startswith(BLOCK_AGENT))
+            or (row.memory_type == "message" and 0 < row.seq <= trimmed)
+        ]
 
     async def aclose(self) -> None:
         """Close the directories of before."""

@@ -52,7 +52,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def delay_s(self, attempts: int, rng: random.Random) -> float:
         """Seconds to wait after the given number of failures."""
-        base: float = min(self.backoff_s * 2.0 ** (attempts - 1), self.max_backoff_s)
+        doublings = min(attempts - 1, 64)  # a job that is tried for days has more attempts than a float has exponents
+        base: float = min(self.backoff_s * 2.0**doublings, self.max_backoff_s)
         return base * (1 + self.jitter * rng.random())
 
 
@@ -320,6 +321,9 @@ class Supervisor:
             lane.running += 1
             try:
                 await self._attempt(lane, job)
+            except Exception:  # a bug of ours must not take the lane's place along; the job is tried again
+                _logger.exception("attempt_broke_off", job=job.id, lane=lane.name)
+                self._delay(lane, job, lane.retry.max_backoff_s)
             finally:
                 lane.running -= 1
 

@@ -509,7 +509,7 @@ class Runtime(TransferVerbs):
         writers = SharedLocks()
         eraser = Eraser(
             journal, directory, supervisor, stores=memory.every_store, alone=writers.alone,
-            forget_cached=self._forget_cached, clock=self._clock, retry=retry, rng=self._rng,
+            forget_cached=self._forget_cached, withdraw_anew=memory.withdraw, clock=self._clock, retry=retry, rng=self._rng,
         )  # fmt: skip
         eraser.resume(await journal.erasures())
         if long_term:

@@ -36,7 +36,7 @@ import msgspec
 
 from remora.config import LongTermConfig
 from remora.errors import LongTermError
-from remora.identity import user_key
+from remora.identity import session_key, user_key
 from remora.logs import get_logger
 from remora.runtime.containment import contained
 from remora.runtime.promise import Promise, new_promise
@@ -91,6 +91,7 @@ class LanceStore:
         self._query = importlib.import_module("lancedb.query")
         self._shards: dict[int, Shard] = {}
         self._queue: list[_Add] = []
+        self._committing = anyio.Lock()
         self._event = anyio.Event()
         self._full = anyio.Event()
         # More searches at once than this only take memory: each uses several threads of LanceDB's own.
@@ -277,20 +278,24 @@ class LanceStore:
     async def _commit_queued(self) -> None:
         with anyio.CancelScope(shield=True):
             while self._queue:
-                batch: list[_Add] = []
-                rows = 0
-                while self._queue and rows < self._config.batch_rows:
-                    batch.append(self._queue.pop(0))
-                    rows += len(batch[-1].rows)
-                try:
-                    await contained(self._commit, batch)
-                except Exception as e:  # the writer must outlive whatever the driver raises
-                    error = e if isinstance(e, LongTermError) else LongTermError(f"{type(e).__name__}: {e}", retryable=False)
-                    for add in batch:
-                        add.promise.reject(error)
-                else:
-                    for add in batch:
-                        add.promise.resolve(None)
+                await self._commit_some()
+
+    async def _commit_some(self) -> None:
+        async with self._committing:
+            batch: list[_Add] = []
+            rows = 0
+            while self._queue and rows < self._config.batch_rows:
+                batch.append(self._queue.pop(0))
+                rows += len(batch[-1].rows)
+            try:
+                await contained(self._commit, batch)
+            except Exception as e:  # the writer must outlive whatever the driver raises
+                error = e if isinstance(e, LongTermError) else LongTermError(f"{type(e).__name__}: {e}", retryable=False)
+                for add in batch:
+                    add.promise.reject(error)
+            else:
+                for add in batch:
+                    add.promise.resolve(None)
 
     async def _commit(self, batch: Sequence[_Add]) -> None:
         # (shard, doubtful) -> id -> (row, vector); one id is written once, and by a merge if any attempt at it is in doubt
@@ -469,8 +474,11 @@ class LanceStore:
     async def erase(self, user_key: str, session_key: str = "") -> int:
         """Write the user's shard anew without the user, or without one of their sessions, and remove all that was before (G13).
 
-        Rows that are queued for the user when this is called are to be none: the caller has stopped whoever makes them.
+        Rows of theirs that are queued, by somebody who has left, say, are not written any more. New ones are to be none: the
+        caller has stopped whoever makes them.
         """
+        async with self._committing:  # a batch under way is in the table before that is written anew
+            self._drop_queued(user_key, session_key)
         number = self._shard_of(user_key)
         shard = self._shards.get(number)
         if shard is None:
@@ -494,6 +502,13 @@ class LanceStore:
                         )
         _logger.info("erased", table=shard.name, rows=removed)
         return removed
+
+    def _drop_queued(self, key: str, session: str) -> None:
+        for place, add in enumerate(self._queue):
+            kept = [n for n, row in enumerate(add.rows) if not _is_of(row, key, session)]
+            if len(kept) < len(add.rows):
+                vectors = None if add.vectors is None else add.vectors[kept]
+                self._queue[place] = _Add([add.rows[n] for n in kept], vectors, add.doubtful, add.promise)
 
     # -- upkeep -----------------------------------------------------------------------------------------------------
 
@@ -642,3 +657,7 @@ class LanceStore:
         for shard in self._shards.values():
             shard.table.close()
         self._database.close()
+
+
+def _is_of(row: MemoryRow, key: str, session: str) -> bool:
+    return user_key(row.user) == key and (not session or session_key(row.user, row.session) == session)
