@@ -144,6 +144,8 @@ class JournalConfig(_Section, frozen=True, kw_only=True):
     """power: an acknowledged message survives power loss. process: it survives kill -9. none: it lives in memory."""
     max_batch_writes: int = 8_192
     """Writes joined in one group commit."""
+    max_wal_mb: int = 64
+    """Size of the write-ahead log from which an alarm is worth it that some reader holds it back."""
 
 
 class RetentionConfig(_Section, frozen=True, kw_only=True):

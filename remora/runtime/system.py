@@ -410,7 +410,10 @@ class Runtime(TransferVerbs):
             journal = MemoryJournal()
         else:
             journal = await SqliteJournal.open(
-                self._directory / "journal.db", durability=config.durability, max_batch_writes=config.max_batch_writes
+                self._directory / "journal.db",
+                durability=config.durability,
+                max_batch_writes=config.max_batch_writes,
+                max_wal_mb=config.max_wal_mb,
             )
         try:
             yield journal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -17,8 +18,18 @@ __all__ = ["DirectoryLock", "QuietLock"]
 _OWNER = "owner.json"
 
 
+_held: set[tuple[int, int, int]] = set()
+"""Directories that this process owns, by process, device and inode, whatever became of their lock files."""
+_among = threading.Lock()
+
+
 class DirectoryLock:
-    """An advisory lock that the operating system drops when its holder dies, so it can never be stale."""
+    """An advisory lock that the operating system drops when its holder dies, so it can never be stale.
+
+    The lock is on a file, and somebody may remove that file while it is held: another would then lock a new one of the same
+    name. So the owner also leaves its process id and the time at which that process was started; while such a process lives,
+    the directory is in use, whatever the lock says. What a killed owner left says nothing.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -27,6 +38,8 @@ class DirectoryLock:
         self._owner = directory / _OWNER
         self._guard = threading.Lock()
         self._given_up = False
+        self._place: tuple[int, int, int] | None = None
+        self._left = ""
 
     def acquire(self) -> None:
         """Make the directory if need be, and own it. Blocks on the file system, never on another process.
@@ -43,11 +56,21 @@ class DirectoryLock:
                 if self._given_up:  # whoever wanted it was cancelled while this thread was on its way
                     return
                 self._lock.acquire()
-            self._owner.write_text(json.dumps({"pid": os.getpid(), "since": datetime.now(UTC).isoformat(timespec="seconds")}))
+                found = self._directory.stat()
+                place = (os.getpid(), found.st_dev, found.st_ino)
+                with _among:
+                    if place in _held or _lives(self._directory):
+                        self._lock.release()
+                        raise _in_use(self._directory)
+                    _held.add(place)
+                self._place = place
+                since = datetime.now(UTC).isoformat(timespec="seconds")
+                self._left = json.dumps({"pid": os.getpid(), "since": since, "started": _started(os.getpid())})
+            self._owner.write_text(self._left)
         except filelock.Timeout:
             raise _in_use(self._directory) from None
         except OSError as e:
-            self._lock.release()
+            self.release()
             raise DirectoryUnusable(
                 f"{self._directory} cannot be used as a memory directory: {e.strerror or e}", path=self._directory
             ) from e
@@ -57,8 +80,14 @@ class DirectoryLock:
         with self._guard:
             self._given_up = True
             if self._lock.is_locked:
-                self._owner.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    if self._owner.read_text() == self._left:
+                        self._owner.unlink()
                 self._lock.release()
+            if self._place is not None:
+                with _among:
+                    _held.discard(self._place)
+                self._place = None
 
 
 class QuietLock:
@@ -75,6 +104,8 @@ class QuietLock:
         Raises:
             DirectoryLocked: another process, or a runtime of this one, owns it.
         """
+        if _lives(self._directory):
+            raise _in_use(self._directory)
         if not self._path.exists():
             return
         lock = filelock.FileLock(self._path, timeout=0, is_singleton=False, thread_local=False)
@@ -107,6 +138,26 @@ def _in_use(directory: Path) -> DirectoryLocked:
         pid=pid,
         since=since,
     )
+
+
+def _started(pid: int) -> str | None:
+    """When a process that runs was started: another that is given its number is told from it. None where nobody can say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        after_its_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if after_its_name[0] in {"Z", "X"} else f"{boot}/{after_its_name[19]}"
+    except (OSError, IndexError):
+        return None
+
+
+def _lives(directory: Path) -> bool:
+    """Whether the owner that is named in a directory is another process, and runs."""
+    try:
+        owner = json.loads((directory / _OWNER).read_text())
+        pid, started = int(owner["pid"]), owner["started"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # it is missing, torn, or not ours
+    return pid != os.getpid() and isinstance(started, str) and started == _started(pid)
 
 
 def _read_owner(directory: Path) -> tuple[int | None, str | None]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from remora.testing.clock import VirtualClock
 from remora.testing.faults import FaultyJournal
-from remora.testing.journals import JOURNAL_CHECKS, journal_suite
+from remora.testing.journals import journal_suite
 from remora.testing.linearizability import Operation, linearizable
 from remora.testing.memories import MEMORY_CHECKS
 from remora.testing.models import ChatResponse, HashEmbedder, ScriptedChatModel
 from remora.testing.stores import long_term_suite
 
 __all__ = [
-    "JOURNAL_CHECKS",
     "MEMORY_CHECKS",
     "ChatResponse",
     "FaultyJournal",

@@ -49,7 +49,7 @@ from remora.storage.records import (
 )
 from remora.storage.telling import SYNOPSIS_FACET, WORKING_FACET
 
-__all__ = ["JOURNAL_CHECKS", "OpenJournal", "journal_suite"]
+__all__ = ["OpenJournal", "journal_suite"]
 
 OpenJournal: TypeAlias = Callable[[], Awaitable[Journal]]
 """Opens a journal: the same one each time."""
@@ -478,6 +478,3 @@ journal_suite: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     nothing_that_is_needed_is_trimmed,
 )
 """Each takes what opens an empty journal, the same one each time."""
-
-JOURNAL_CHECKS = journal_suite
-"""The same."""

@@ -56,6 +56,7 @@ class CrashFigures(msgspec.Struct):
     Attributes:
         durability: the level that was promised.
         injected: crash states that were looked at.
+        acknowledged: writes that had been acknowledged before, all states together.
         by_loss: of which kind; see `tests.faults.recorded.Loss`.
         lost_states: those in which something acknowledged is missing.
         lost: acknowledged writes that are missing, all states together.
@@ -68,6 +69,7 @@ class CrashFigures(msgspec.Struct):
 
     durability: str
     injected: int = 0
+    acknowledged: int = 0
     by_loss: dict[str, int] = {}
     lost_states: int = 0
     lost: int = 0
@@ -278,6 +280,7 @@ async def crash_states(
             with _laid_out(files, Path(directory)) as path:
                 _look(path, workload.checks, acknowledged, figures, other, complete=loss in {"kill", "all"})
             figures.injected += 1
+            figures.acknowledged += len(acknowledged)
     figures.by_loss, figures.other = dict(by_loss), dict(other)
     figures.seconds = time.monotonic() - begun
     return figures

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import anyio
+import anyio.abc
 import pytest
 
 from remora import Config, Runtime
@@ -45,6 +47,74 @@ asyncio.run(main())
 """
         done = await anyio.run_process([sys.executable, "-c", program])
         assert done.stdout == b"refused\n"
+    await say(tmp_path, "free again")
+
+
+OWNER = """
+import asyncio, sys, remora
+async def main():
+    async with remora.Runtime(sys.argv[1], config=remora.Config.from_dict({"long_term": {"enabled": False}})) as runtime:
+        await runtime.session("alice", "one").append({"role": "user", "content": "mine"})
+        print("open", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+asyncio.run(main())
+"""
+
+
+async def owned_by_another(directory: Path) -> anyio.abc.Process:
+    """A process that owns the directory until it is killed."""
+    process = await anyio.open_process([sys.executable, "-c", OWNER, str(directory)])
+    assert process.stdout is not None
+    assert b"open" in await process.stdout.receive()
+    return process
+
+
+async def test_killed_owner_is_followed_at_once(tmp_path: Path) -> None:
+    """G12: another process is refused with the owner's pid and start time; once the owner is killed, the next takes over."""
+    owner = await owned_by_another(tmp_path)
+    with pytest.raises(DirectoryLocked) as caught:
+        await say(tmp_path, "no")
+    assert caught.value.pid == owner.pid
+    assert caught.value.since is not None
+    assert f"process {owner.pid} since {caught.value.since}" in str(caught.value)
+    os.kill(owner.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # dead, and not buried: its number is still taken
+    assert (tmp_path / "owner.json").exists()
+    async with Runtime(tmp_path, config=LEAN) as runtime:
+        assert [message.content for message in await runtime.session("alice", "one").history()] == ["mine"]
+    await owner.aclose()
+
+
+async def test_lock_file_that_is_removed_while_it_is_held(tmp_path: Path) -> None:
+    """G12: the directory stays its owner's, another process's and this one's own; and what the owner leaves is its own."""
+    owner = await owned_by_another(tmp_path)
+    (tmp_path / "remora.lock").unlink()
+    for _ in range(2):  # the one that was refused has made another lock file
+        with pytest.raises(DirectoryLocked) as caught:
+            await say(tmp_path, "no")
+        assert caught.value.pid == owner.pid
+    os.kill(owner.pid, signal.SIGKILL)
+    await owner.aclose()
+    async with Runtime(tmp_path, config=LEAN):
+        (tmp_path / "remora.lock").unlink()
+        with pytest.raises(DirectoryLocked) as caught:
+            await say(tmp_path, "no")
+        assert caught.value.pid == os.getpid()
+    await say(tmp_path, "free again")
+
+
+@pytest.mark.parametrize(
+    "left",
+    ["", "{", "[]", '{"pid": "many"}', '{"pid": 1}', '{"pid": 1, "since": "2026", "started": "elsewhere/1"}', "\x00" * 40],
+)
+async def test_owner_that_left_nothing_of_use(left: str, tmp_path: Path) -> None:
+    """G12: a torn or foreign note of an owner, of a directory that was copied from elsewhere, say, keeps nobody out."""
+    (tmp_path / "owner.json").write_text(left)
+    async with Runtime(tmp_path, config=LEAN) as runtime:
+        (tmp_path / "owner.json").write_text(left)
+        with pytest.raises(DirectoryLocked, match="in use by process"):
+            await say(tmp_path, "no")
+        await runtime.session("alice", "one").append({"role": "user", "content": "mine"})
     await say(tmp_path, "free again")
 
 

@@ -15,7 +15,7 @@ from remora.runtime.log import Write
 from remora.storage.journal import SqliteJournal
 from remora.storage.memory import MemoryJournal
 from remora.storage.ports import Journal
-from remora.testing import JOURNAL_CHECKS, HashEmbedder
+from remora.testing import HashEmbedder, journal_suite
 from remora.testing.journals import OpenJournal
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ class Wrapped:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "memory", "own"])
-@pytest.mark.parametrize("check", JOURNAL_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", journal_suite, ids=lambda check: check.__name__)
 async def test_journals(check: Callable[[OpenJournal], Awaitable[None]], kind: str, tmp_path: Path) -> None:
     """S1.02, S2.16, S3.26: SQLite, memory and a journal of the caller's own pass the same suite."""
     kept: dict[str, Any] = {"memory": MemoryJournal(), "own": Wrapped()}
