@@ -215,11 +215,11 @@ class Eraser:
         self._tasks = tasks
         tasks.start_soon(self._run, name="remora.erasure")
 
-    def abandon(self, error: Exception) -> None:
-        """Fail whoever waits; the notes stay."""
+    def abandon(self) -> None:
+        """Fail whoever waits, as the runtime closes; the notes stay."""
         for asked, case in list(self._asked.items()):
             goes_on = "the next start goes on with it" if case is not None else "nothing was erased: ask again"
-            asked.reject(RuntimeClosed(f"{error}; {goes_on}"))
+            asked.reject(RuntimeClosed(f"the runtime closed before all was erased; {goes_on}"))
 
     def _enqueue(self, case: _Case) -> None:
         self._waiting.append(case)

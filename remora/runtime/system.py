@@ -374,7 +374,7 @@ class Runtime(TransferVerbs):
         parts.directory.stop_intake()
         parts.directory.abandon(error)
         parts.supervisor.abandon(error)
-        parts.eraser.abandon(error)
+        parts.eraser.abandon()
         self._parts = None
         self._closed = True
 

@@ -28,7 +28,7 @@ _KINDS: tuple[tuple[str, str, bool], ...] = (
     (r"[Cc]onnection|Failed to connect|RetryError|status code 5|error sending request", "it cannot be reached", True),
     (r"Invalid range|file size is too small|[Cc]orrupt|[Mm]agic|flatbuffer|out of bounds|InvalidData", DAMAGED, False),
     (r"fill whole buffer|failed to decode|DecodeError|Encountered .*EOF|incomplete frame|[Dd]ecompress", DAMAGED, False),
-    (r"Not found: |os error 2\b|Errno 2\]|os error 20\b|Object at location .* not found", MISSING, False),
+    (r"Not found: |os error 2\b|Errno 2\]|os error 20\b|Object at location .* not found|no longer exists", MISSING, False),
 )  # fmt: skip
 _TABLE = tuple((re.compile(pattern), text, retryable) for pattern, text, retryable in _KINDS)
 

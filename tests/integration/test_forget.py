@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import numpy as np
 import pytest
 
+import remora.config
 from remora import Config, Runtime
 from remora.blocks import FactExtractionMemoryBlock, VectorMemoryBlock
 from remora.cli.main import main
@@ -19,6 +22,7 @@ from remora.errors import CommitFailed, ErasureInProgress, InvalidInput, LongTer
 from remora.identity import SessionKey, UserKey, key_digest, row_id, user_key
 from remora.storage.journal import SqliteJournal
 from remora.storage.longterm import LanceStore
+from remora.storage.memory_store import MemoryStore
 from remora.testing import HashEmbedder
 
 pytestmark = pytest.mark.anyio
@@ -458,3 +462,139 @@ async def test_a_shared_scope(runtime: Runtime, tmp_path: Path) -> None:
     assert await traces_of(tmp_path / "memory", CANARY.encode(), b"shared/team") == []
     with pytest.raises(NotGranted):
         await owner.memories()
+
+
+# -- what was found by breaking it ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("session", [None, f"{CANARY}s"], ids=["user", "session"])
+async def test_rows_that_wait_for_a_commit(tmp_path: Path, session: str | None) -> None:
+    """G13: rows that a withdrawn flush had queued in the store are not written once the user is forgotten; others' are."""
+    slow = msgspec.structs.replace(CONFIG, long_term=msgspec.structs.replace(CONFIG.long_term, batch_ms=300.0))
+    async with Runtime(tmp_path / "memory", config=slow, embedder=EMBEDDER) as runtime:
+        store = await runtime.long_term()
+        for user in (USER, "bob"):
+            await runtime.session(user, f"{CANARY}s").append([spoken(user, f"{CANARY}s", number) for number in range(6)])
+            await runtime.session(user, f"{CANARY}s").flush()
+        assert isinstance(store, LanceStore)
+        with anyio.fail_after(5):
+            while len(store._queue) < 2:
+                await anyio.sleep(0.001)
+        who = runtime.user(USER)
+        await (who.forget() if session is None else who.session(session).forget())
+        await runtime.settle()
+        assert await store.rows(USER) == []
+        assert len(await store.rows("bob")) == 6
+
+
+async def test_recalls_beside(runtime: Runtime) -> None:
+    """G13: whatever was being recalled while the user was forgotten, nothing of it is held, or served afterwards."""
+    for turn in range(4):
+        await talk(runtime, USER, f"{CANARY}one")
+        await runtime.settle()
+        over = anyio.Event()
+
+        async def recalling(turn: int = turn, over: anyio.Event = over) -> None:
+            number = 0
+            while not over.is_set():
+                with contextlib.suppress(ErasureInProgress):
+                    await runtime.user(USER).recall(f"{CANARY}word{turn} {number % 7}", k=30)
+                number += 1
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(recalling)
+            await anyio.sleep(0)
+            await runtime.user(USER).forget()
+            over.set()
+        assert await runtime.user(USER).recall(f"{CANARY}word3", k=30) == []
+        assert await (await runtime.long_term()).rows(USER) == []
+
+
+class Stuck(HashEmbedder):
+    """Embeds with another dimension, and stops at the canary until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__(96)
+        self.reached, self.go = anyio.Event(), anyio.Event()
+
+    async def embed(self, texts: Any) -> Any:
+        if any(CANARY in text for text in texts):
+            self.reached.set()
+            await self.go.wait()
+        return await super().embed(texts)
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["late", "never"])
+async def test_while_it_is_embedded_anew(tmp_path: Path, answers: bool) -> None:
+    """G13: what is being embedded anew of a user who is forgotten is given up, and does not come back; the others' goes on."""
+    directory = tmp_path / "memory"
+    async with runtime_on(directory) as runtime:
+        await lead_a_life(runtime, USER)
+        await lead_a_life(runtime, "bob")
+        sought = await needles(runtime, USER)
+        of_bob = len(await (await runtime.long_term()).rows("bob"))
+    embedder = Stuck()
+    blocks = [FactExtractionMemoryBlock(name="facts", priority=1), VectorMemoryBlock(name="vectors", priority=2)]
+    async with Runtime(directory, config=CONFIG, embedder=embedder, blocks=blocks, reembed=True) as runtime:
+        await embedder.reached.wait()
+        with anyio.fail_after(20):
+            await runtime.user(USER).forget()
+        if answers:
+            embedder.go.set()
+        with anyio.fail_after(20):
+            await runtime.reembedded()
+        assert len(await (await runtime.long_term()).rows("bob")) == of_bob
+        assert await traces_of(directory, *sought) == []
+
+
+@pytest.mark.parametrize("elsewhere", ["store", "uri"])
+async def test_long_term_memory_is_elsewhere_now(tmp_path: Path, elsewhere: str) -> None:
+    """G13: rows of a time when long-term memory was in the directory are erased although another place is in use now."""
+    directory = tmp_path / "memory"
+    async with runtime_on(directory) as runtime:
+        await lead_a_life(runtime, USER)
+        sought = await needles(runtime, USER)
+    config = CONFIG
+    options: dict[str, Any] = {}
+    if elsewhere == "uri":
+        uri = remora.config.Secret(str(tmp_path / "other"))
+        config = msgspec.structs.replace(CONFIG, long_term=msgspec.structs.replace(CONFIG.long_term, uri=uri))
+    else:
+        options = {"store": MemoryStore(EMBEDDER.dimension)}
+    async with Runtime(directory, config=config, embedder=EMBEDDER, **options) as runtime:
+        await runtime.user(USER).forget()
+        assert await traces_of(directory, *sought) == []
+
+
+async def test_closed_before_it_began(tmp_path: Path) -> None:
+    """G13: a runtime that closes before anything was erased says so; nothing is half gone."""
+    hanging = anyio.Event()
+
+    class Hanging:
+        name = "hanging"
+
+        async def summarize(self, *_: Any, **__: Any) -> str:
+            hanging.set()
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.5)
+            return "summary"
+
+    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=EMBEDDER, summarizer=Hanging()) as runtime:
+        chat = runtime.session("ann", "s")
+        for number in range(40):
+            await chat.append(spoken("ann", "s", number))
+        await hanging.wait()
+        async with anyio.create_task_group() as tasks:
+
+            async def asked() -> None:
+                with pytest.raises(RuntimeClosed, match="nothing was erased"):
+                    await runtime.user("ann").forget()
+
+            tasks.start_soon(asked)
+            await anyio.sleep(0.05)
+            await runtime.aclose()
+    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=EMBEDDER) as runtime:
+        assert len(await runtime.session("ann", "s").history()) == 40
+        assert (await runtime.user("ann").forget()).journal["messages"] == 40

@@ -122,3 +122,19 @@ async def test_an_export_of_what_is_left(tmp_path: Path) -> None:
         exported = await runtime.session("ann", "s").export()
         taken = await runtime.user("eve").import_session(exported)
         assert [message.content for message in await taken.history()] == left
+
+
+async def test_another_embedder_after_retention(tmp_path: Path) -> None:
+    """G6, G7: long-term memory made anew has the rows of messages that the journal no longer has."""
+    limits = config({"session_messages": 5})
+    async with Runtime(tmp_path / "memory", config=limits, embedder=HashEmbedder()) as runtime:
+        await talk(runtime, "ann", 1, 30)
+        await runtime.session("ann", "s").flush()
+        await runtime.settle()
+        await swept(runtime)
+        assert len(await numbers(runtime, "ann")) < 30
+        before = {row.id: row.content for row in await (await runtime.long_term()).rows("ann")}
+    async with Runtime(tmp_path / "memory", config=limits, embedder=HashEmbedder(96), reembed=True) as runtime:
+        await runtime.reembedded()
+        assert {row.id: row.content for row in await (await runtime.long_term()).rows("ann")} == before
+        assert [one.seq for one in await runtime.user("ann").recall("sentence 2", k=50) if one.seq == 2] == [2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from typing import Any
 
@@ -448,3 +449,9 @@ async def test_session_does_not_leave_before_its_farewell_is_durable() -> None:
         assert core.directory.statistics().live == 0
         assert (await core.ask(KEY, Inspect())).marks.flushing == 1
         assert len(await journal.jobs()) == 1
+
+
+def test_back_off_has_no_end() -> None:
+    """G6, G11: a job that waits for days for what is away has more attempts than doublings; the pause stays the longest one."""
+    policy = RetryPolicy(max_backoff_s=60.0, jitter=0.5)
+    assert all(60.0 <= policy.delay_s(attempts, random.Random(0)) <= 90.0 for attempts in (10, 1_025, 10**6))
