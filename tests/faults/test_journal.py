@@ -627,7 +627,7 @@ def found_in(directory: Path, words: Sequence[bytes]) -> set[str]:
 
 
 async def test_a_write_that_comes_of_a_refusal(tmp_path: Path) -> None:
-    """G13, G2: who is told that what they write for is forgotten may write something else at once; it is stored like any other."""
+    """G13, G2: who is told that what they write for is forgotten may write something else at once, and that is stored."""
     async with journal_at(tmp_path / "journal.db") as journal:
         await durable(journal, [Opened(1, *ONE, 0), Opened(2, *TWO, 0)])
         await journal.erase("alice")
