@@ -37,7 +37,7 @@ async def fill(journal: SqliteJournal, megabytes: int, path: Path) -> int:
         for sid in range(1, SESSIONS + 1):
             tasks.start_soon(durable, journal, [Opened(sid, f"user {sid}", "chat", 0)])
     seq = 0
-    while path.stat().st_size < megabytes << 20:  # noqa: ASYNC240 -- one call a second
+    while path.stat().st_size < megabytes << 20:  # noqa: ASYNC240
         async with anyio.create_task_group() as tasks:
             for sid in range(1, SESSIONS + 1):
                 entries = tuple(encoded[(sid + seq + n) % 1_000].numbered(seq + n + 1) for n in range(AT_ONCE))

@@ -203,9 +203,10 @@ class SqliteJournal(JournalReader):
                     if not room:
                         await self._turns.popleft().run()
                         continue
-                batch = [write for write in self._queue[:room] if not write.fenced and not self._refused(write)]
-                self._taken += len(self._queue[:room])
-                del self._queue[:room]
+                taken = self._queue[:room]
+                self._taken += len(taken)
+                del self._queue[:room]  # before anybody is told anything, and writes something else
+                batch = [write for write in taken if not write.fenced and not self._refused(write)]
                 if batch:
                     await self._commit(batch)
 
@@ -443,8 +444,10 @@ class SqliteJournal(JournalReader):
         """Whether there is no byte left in it; a reader that needs it is not waited for."""
         try:
             await self._writer.execute("PRAGMA busy_timeout = 0")
-            ((busy, _, _),) = await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
-            await self._writer.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+            try:
+                ((busy, _, _),) = await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                await self._writer.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
         except sqlite3.Error as e:
             raise StorageError(f"the write-ahead log cannot be emptied: {e}") from e
         self._mark.put(self._commit_number, 0)

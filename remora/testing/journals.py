@@ -45,6 +45,7 @@ from remora.storage.records import (
     Pruned,
     RecordSpec,
     Remembered,
+    Restated,
     UserImage,
 )
 from remora.storage.telling import SYNOPSIS_FACET, WORKING_FACET
@@ -416,6 +417,14 @@ async def what_is_not_kept_is_no_answer(opened: OpenJournal) -> None:
             except InvalidInput:
                 continue
             raise AssertionError("an answer was made of messages that are gone")
+        # it was looked at before, and gone back to after what it needs was trimmed
+        late = Restated((await chat.inspect()).sid, Marks(1, 11, 11, 20), 20, (), None, (), (), ())
+        try:
+            await durable(runtime.journal, [late])
+        except CommitFailed:
+            pass
+        else:
+            raise AssertionError("a session went back to before what is kept")
         copy = await chat.fork("copy", at=18)
         assert [message.content for message in await copy.history()] == [f"m{n}" for n in range(11, 19)]
         exported = await chat.export()

@@ -26,6 +26,7 @@ from remora.errors import (
     StorageError,
 )
 from remora.identity import SessionKey, UserKey, key_digest
+from remora.runtime.log import Write
 from remora.runtime.supervisor import durable
 from remora.storage.journal import SqliteJournal
 from remora.storage.journal_backup import snapshot
@@ -623,6 +624,30 @@ async def test_no_byte_of_the_forgotten_is_left(tmp_path: Path) -> None:
 def found_in(directory: Path, words: Sequence[bytes]) -> set[str]:
     files = [one.read_bytes() for one in directory.rglob("*") if one.is_file()]
     return {word.decode("latin-1") for word in words if any(word in content for content in files)}
+
+
+async def test_a_write_that_comes_of_a_refusal(tmp_path: Path) -> None:
+    """G13, G2: who is told that what they write for is forgotten may write something else at once, and that is stored."""
+    async with journal_at(tmp_path / "journal.db") as journal:
+        await durable(journal, [Opened(1, *ONE, 0), Opened(2, *TWO, 0)])
+        await journal.erase("alice")
+        outcomes: list[Exception | None] = []
+        stored = anyio.Event()
+
+        def told(_: Write, error: Exception | None) -> None:
+            outcomes.append(error)
+            if len(outcomes) == 1:
+                journal.write(Write([Appended(2, said(1, 1), None)], told))
+            else:
+                stored.set()
+
+        journal.write(Write([Appended(1, said(1, 1), None)], told))
+        with anyio.fail_after(10):
+            await stored.wait()
+        assert isinstance(outcomes[0], CommitFailed)
+        assert outcomes[1] is None
+        assert [entry.seq for entry in await journal.read(TWO, 1, 9)] == [1]
+        assert await journal.verify() == []
 
 
 async def test_erasing_after_a_crash(tmp_path: Path) -> None:
