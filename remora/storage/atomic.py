@@ -9,7 +9,7 @@ from pathlib import Path
 
 from remora.errors import InvalidInput
 
-__all__ = ["AtomicTarget"]
+__all__ = ["AtomicTarget", "sync_path"]
 
 
 class AtomicTarget:
@@ -45,26 +45,31 @@ class AtomicTarget:
             OSError: the disk refused; what was there before is still there.
         """
         for one in self.beside.rglob("*") if self.beside.is_dir() else ():
-            _sync(one)
-        _sync(self.beside)
+            sync_path(one)
+        sync_path(self.beside)
         if self.path.exists() and not self._overwrite:
             raise InvalidInput(f"{self.path} has come into being meanwhile; nothing was replaced")
         if self.path.is_dir() or (self.path.exists() and self.beside.is_dir()):
             aside = self.path.with_name(f"{self.path.name}.old-{self._token}")
             self.path.rename(aside)
             self.beside.rename(self.path)
-            _sync(self.path.parent)
+            sync_path(self.path.parent)
             _remove(aside)
         else:
             self.beside.replace(self.path)
-            _sync(self.path.parent)
+            sync_path(self.path.parent)
 
     def abandon(self) -> None:
         """Remove what was written beside."""
         _remove(self.beside)
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """Have a file, or the names in a directory, on the disk.
+
+    Raises:
+        OSError: the disk refused.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

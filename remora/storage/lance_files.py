@@ -30,6 +30,7 @@ from pathlib import Path
 import msgspec
 
 from remora.logs import get_logger
+from remora.storage.atomic import sync_path
 from remora.storage.lance_manifest import Manifest, manifest_name, parse_manifest, version_of
 from remora.storage.ports import Finding
 
@@ -313,7 +314,7 @@ class ShardFiles:
     def _fsync(self, *paths: Path) -> None:
         if self._sync:
             for path in paths:
-                _fsync(path)
+                sync_path(path)
 
     def suspect(self) -> None:
         """Something in the table could not be read: the next opening looks at every byte of it."""
@@ -467,15 +468,7 @@ def _write(path: Path, data: bytes, *, sync: bool) -> None:
             os.fsync(file.fileno())
     beside.replace(path)
     if sync:
-        _fsync(path.parent)
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_path(path.parent)
 
 
 def _digest(path: Path) -> str:
