@@ -141,7 +141,7 @@ class JournalConfig(_Section, frozen=True, kw_only=True):
     """The write-ahead journal (G3)."""
 
     durability: Durability = "power"
-    """power: an acknowledged message survives power loss. process: it survives kill -9. none: it lives in memory."""
+    """power: an acknowledged message survives power loss. process: it survives kill -9. none: nothing is promised."""
     max_batch_writes: int = 8_192
     """Writes joined in one group commit."""
     max_wal_mb: int = 64
