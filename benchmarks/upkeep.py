@@ -25,8 +25,8 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.long_term import DIMENSION, Texts, rows_of, vectors_of
-from remora.config import LongTermConfig
+from benchmarks import long_term
+from benchmarks.long_term import Texts, rows_of, vectors_of
 from remora.identity import user_key
 from remora.storage.longterm import LanceStore
 from remora.storage.ports import MemoryRow
@@ -73,15 +73,9 @@ class Source:
         return f"user-{self.random.randrange(USERS)}", " ".join(words), vectors_of(1, self._rng)[0]
 
 
-@asynccontextmanager
-async def opened(directory: Path, *, sync: bool = True, **options: Any) -> AsyncIterator[LanceStore]:
-    config = LongTermConfig(**{"shards": 1, "batch_ms": 0.01, "batch_rows": 10_000, "keep_versions_s": 1.0, **options})
-    store = await LanceStore.open(directory, dimension=DIMENSION, config=config, sync=sync)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(store.run)
-        yield store
-        tasks.cancel_scope.cancel()
-    await store.aclose()
+def opened(directory: Path, *, sync: bool = True, **options: Any) -> AbstractAsyncContextManager[LanceStore]:
+    alone = {"shards": 1, "batch_ms": 0.01, "batch_rows": 10_000, "keep_versions_s": 1.0}
+    return long_term.opened(directory, sync=sync, **{**alone, **options})
 
 
 async def filled(store: LanceStore, count: int, source: Source, progress: Progress) -> None:

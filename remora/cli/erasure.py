@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-import anyio.to_thread
 from rich.console import Console
 
+from remora.cli.prompt import confirmed
 from remora.cli.render import printable
 from remora.cli.transfer import opened
-from remora.errors import InvalidInput
 
 __all__ = ["add_forget_parser", "command_forget"]
 
@@ -38,11 +36,8 @@ async def command_forget(console: Console, arguments: argparse.Namespace) -> int
     user, session = arguments.user, arguments.session
     what = f"everything of {user}" if session is None else f"the session {session} of {user}"
     if not arguments.yes:
-        if not sys.stdin.isatty():
-            raise InvalidInput(f"this erases {what} for good; say --yes where nobody can be asked")
-        console.print(f"This erases {printable(what)} for good. Go on? [y/N] ", end="", markup=False, highlight=False)
-        answer = await anyio.to_thread.run_sync(sys.stdin.readline)
-        if answer.strip().lower() not in {"y", "yes"}:
+        unattended = f"this erases {what} for good; say --yes where nobody can be asked"
+        if not await confirmed(console, f"This erases {printable(what)} for good. Go on?", unattended=unattended):
             console.print("nothing was erased")
             return 1
     async with opened(arguments, journal_alone=True) as runtime:

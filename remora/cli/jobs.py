@@ -17,11 +17,13 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from remora.cli.prompt import confirmed
 from remora.cli.render import printable
 from remora.errors import DirectoryLocked, InvalidInput
 from remora.identity import SessionKey, UserKey
 from remora.runtime.dead_letters import DeadLetters
 from remora.runtime.log import Job
+from remora.storage.committing import committing
 from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
 from remora.storage.onlooker import jobs_in
@@ -135,12 +137,10 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
 
 async def _drop(console: Console, ids: Sequence[str], dead: DeadLetters, *, sure: bool) -> int:
     if not sure:
-        if not sys.stdin.isatty():
-            raise InvalidInput("a dropped job does not come back: say --yes; nothing was changed")
         meant = [job for job in await dead.listed() if job.id in ids]
-        _print(console, meant, as_json=False)
-        answer = await anyio.to_thread.run_sync(input, f"give {_letters(len(meant))} up for good? [y/N] ")
-        if answer.strip().casefold() not in {"y", "yes"}:
+        unattended = "a dropped job does not come back: say --yes; nothing was changed"
+        show = partial(_print, console, meant, as_json=False)
+        if not await confirmed(console, f"give {_letters(len(meant))} up for good?", unattended=unattended, show=show):
             raise InvalidInput("nothing was changed")
     return await dead.drop(ids)
 
@@ -155,23 +155,9 @@ async def _worked_on(
     except DirectoryLocked as e:
         raise DirectoryLocked(f"{e}; or do it there: await runtime.{verb}", path=e.path, pid=e.pid, since=e.since) from e
     try:
-        journal = await SqliteJournal.open(directory / "journal.db", durability=arguments.configured.journal.durability)
-        error: Exception | None = None
-        count = 0
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(journal.run)
-                try:
-                    count = await work(DeadLetters(journal))
-                except Exception as e:  # raised outside of the group, which would wrap it
-                    error = e
-                tasks.cancel_scope.cancel()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await journal.aclose()
-        if error is not None:
-            raise error
-        return count
+        opened = await SqliteJournal.open(directory / "journal.db", durability=arguments.configured.journal.durability)
+        async with committing(opened) as journal:
+            return await work(DeadLetters(journal))
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(lock.release)

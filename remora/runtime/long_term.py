@@ -168,14 +168,12 @@ class LongTermMemory:
         async with AsyncExitStack() as opened:
             stores: list[LongTermStore] = []
             known: set[Place] = set()
-            if self._config.long_term.enabled:
-                in_use = await self.store()
+            in_use = await self.store() if self._config.long_term.enabled else self._given
+            if self._in_use is not None and (base := self._base) is not None:
+                known.add(place_of(base, self._in_use.name))
                 if self._rows_anew is not None:
                     stores.extend(await self._rows_anew.before())
-                if self._in_use is not None and (base := self._base) is not None:
-                    known.add(place_of(base, self._in_use.name))
-                    if self._rows_anew is not None:
-                        known.update(place_of(base, one.name) for one in self._in_use.leftovers)
+                    known.update(place_of(base, one.name) for one in self._in_use.leftovers)
             bases = {base for base in (self._base, self._directory) if base is not None}
             for base, one in [(base, one) for base in bases for one in await kept(self._journal)]:
                 place = place_of(base, one.name)
@@ -185,10 +183,8 @@ class LongTermMemory:
                     store = await self._opened_at(place, one.dimension, one.shards)
                     opened.push_async_callback(store.aclose)
                     stores.append(store)
-            if self._config.long_term.enabled:
+            if in_use is not None:
                 stores.append(in_use)
-            elif self._given is not None:
-                stores.append(self._given)
             yield stores
 
     async def _sweep(self) -> None:

@@ -13,7 +13,8 @@ import msgspec
 
 from remora.config import Config
 from remora.errors import InvalidInput, JournalDamaged
-from remora.runtime.reembed import Leftover, Place, place_of
+from remora.runtime.reembed import Leftover, Place, kept, place_of
+from remora.storage.committing import committing
 from remora.storage.journal import SqliteJournal
 from remora.storage.journal_mark import mark_path, marked, missing
 from remora.storage.longterm import LanceStore
@@ -24,28 +25,22 @@ __all__ = ["JOURNAL", "Lost", "Offline", "lost_commits", "offline", "require_mem
 JOURNAL = "journal.db"
 """Name of the journal in a memory directory."""
 
-_decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
-
 
 class Offline(msgspec.Struct, frozen=True):
     """What a directory holds, opened.
 
     Attributes:
         journal: its journal; committing.
-        name: of the directory where long-term memory is, or is to be.
-        place: where long-term memory is; None where the directory has none, or never had.
-        embedder: name and dimension of what made its vectors.
-        shards: tables over which users are spread.
+        used: the directory of long-term memory in use: its name, what made its vectors, its tables; None if there never was one.
+        place: where that is; None where it is not there.
         whole: it holds all that it should; otherwise it is being made anew, or is to be.
         leftovers: directories that were in use before it.
         config: sizes and intervals.
     """
 
     journal: SqliteJournal
-    name: str
+    used: Leftover | None
     place: Place | None
-    embedder: str
-    shards: int
     whole: bool
     leftovers: tuple[Leftover, ...]
     config: Config
@@ -53,22 +48,23 @@ class Offline(msgspec.Struct, frozen=True):
     @property
     def directories(self) -> tuple[str, ...]:
         """Names of the directories of long-term memory, the one in use first; none where it is elsewhere."""
-        if not self.embedder or self.config.long_term.uri.reveal():
+        if self.used is None or self.config.long_term.uri.reveal():
             return ()
-        return (self.name, *(one.name for one in self.leftovers))
+        return tuple(one.name for one in (self.used, *self.leftovers))
 
     def outlines(self, *, lost: Mapping[str, str] | None = None) -> AbstractAsyncContextManager[Outlines]:
         """All rows of long-term memory in outline; `place` must not be None. `lost`: tables that were put aside, and why."""
         assert self.place is not None
-        return outlined(self.place, shards=self.shards, lost=lost)
+        assert self.used is not None
+        return outlined(self.place, shards=self.used.shards, lost=lost)
 
     @asynccontextmanager
     async def store(self, *, sync: bool = True) -> AsyncIterator[LanceStore]:
         """Long-term memory itself; `place` must not be None. `sync`: what is written is on disk when that is told."""
         assert self.place is not None
-        config = msgspec.structs.replace(self.config.long_term, shards=self.shards)
-        dimension = int(self.embedder.rpartition("/")[2]) or None
-        store = await LanceStore.open(self.place, dimension=dimension, config=config, sync=sync)
+        assert self.used is not None
+        config = msgspec.structs.replace(self.config.long_term, shards=self.used.shards)
+        store = await LanceStore.open(self.place, dimension=self.used.dimension, config=config, sync=sync)
         try:
             yield store
         finally:
@@ -88,47 +84,20 @@ async def offline(directory: Path, config: Config, *, journal: Path | None = Non
     Raises:
         JournalTooNew, JournalDamaged, DirectoryUnusable: the journal cannot be opened.
     """
-    opened = await SqliteJournal.open(journal or directory / JOURNAL, durability="power")
-    error: Exception | None = None
-    try:
-        memory = await _described(opened, directory, config)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(opened.run)
-            try:
-                yield memory
-            except Exception as e:  # raised outside of the group, which would wrap it
-                error = e
-            tasks.cancel_scope.cancel()
-        if error is not None:
-            raise error
-    finally:
-        with anyio.CancelScope(shield=True):
-            await opened.aclose()
+    async with committing(await SqliteJournal.open(journal or directory / JOURNAL, durability="power")) as opened:
+        yield await _described(opened, directory, config)
 
 
 async def _described(journal: SqliteJournal, directory: Path, config: Config) -> Offline:
-    names = ("embedder", "longterm", "shards", "reembed", "leftover")
-    settings = {name: await journal.setting(name) or "" for name in names}
-    name = settings["longterm"] or "longterm"
-    place: Place | None = None
-    if settings["embedder"]:  # else no runtime ever used long-term memory here
-        place = place_of(_base(directory, config), name)
-        if isinstance(place, Path) and not await anyio.to_thread.run_sync(place.is_dir):
-            place = None
-    return Offline(
-        journal,
-        name,
-        place,
-        settings["embedder"],
-        int(settings["shards"] or config.long_term.shards),
-        not settings["reembed"],
-        _decode_leftovers(settings["leftover"]) if settings["leftover"] else (),
-        config,
-    )
-
-
-def _base(directory: Path, config: Config) -> Place:
-    return config.long_term.uri.reveal() or directory
+    found = await kept(journal)
+    whole = not await journal.setting("reembed")
+    if not found:  # no runtime ever used long-term memory here
+        return Offline(journal, None, None, whole, (), config)
+    used, *leftovers = found
+    place: Place | None = place_of(config.long_term.uri.reveal() or directory, used.name)
+    if isinstance(place, Path) and not await anyio.to_thread.run_sync(place.is_dir):
+        place = None
+    return Offline(journal, used, place, whole, tuple(leftovers), config)
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -130,9 +130,8 @@ async def _verified(memory: Offline, *, deep: bool = False, progress: Progress |
         damaged = await anyio.to_thread.run_sync(_examined, memory.place)
         findings += [finding for some in damaged.values() for finding in some]
         async with memory.store(sync=False) as store:
-            told = await store.verify(
-                deep=deep
-            )  # rows that are doubled or in the wrong place are named below, with whose they are
+            told = await store.verify(deep=deep)
+            # rows that are doubled or in the wrong place are named below, with whose they are
             findings += [one for one in told if one.kind in {"file", "table"}]
             lost = await anyio.to_thread.run_sync(_put_aside, memory.place, damaged)
             async with memory.outlines(lost=lost) as outlines:

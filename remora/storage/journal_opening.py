@@ -18,7 +18,7 @@ from remora.logs import get_logger
 from remora.storage.journal_mark import CommitMark, mark_path, marked, missing
 from remora.storage.schema import APPLICATION_ID, FORMAT, MIGRATIONS
 
-__all__ = ["SYNCHRONOUS", "Ownership", "daemonic", "migrated", "migration", "open_error", "owned", "whole"]
+__all__ = ["SYNCHRONOUS", "Ownership", "daemonic", "migrated", "migration", "open_error", "owned", "readable", "whole"]
 
 _logger = get_logger("remora.journal")
 SYNCHRONOUS: dict[Durability, str] = {"power": "FULL", "process": "NORMAL", "none": "NORMAL"}
@@ -62,12 +62,7 @@ async def migrated(connection: aiosqlite.Connection, path: Path) -> None:
     found, application = await pragma("user_version"), await pragma("application_id")
     if application not in {0, APPLICATION_ID} or (application == 0 and (found or await pragma("schema_version"))):
         raise JournalDamaged(f"{path} is an SQLite file, but no remora journal; it was not touched")
-    if found > FORMAT:
-        raise JournalTooNew(
-            f"{path} has the format {found}, this remora reads up to {FORMAT}: upgrade remora; nothing was touched",
-            found=found,
-            supported=FORMAT,
-        )
+    readable(path, found)
     if found == FORMAT:
         return
     if not found:  # before the first table, or not before the next VACUUM
@@ -76,6 +71,20 @@ async def migrated(connection: aiosqlite.Connection, path: Path) -> None:
     for number, script in enumerate(MIGRATIONS[found:], start=found + 1):
         await connection.executescript(migration(number, script))
     _logger.info("journal_migrated", path=str(path), before=found, after=FORMAT, seconds=time.monotonic() - begun)
+
+
+def readable(path: Path, found: int) -> None:
+    """Refuse a journal of this format, if it is newer than what this remora reads.
+
+    Raises:
+        JournalTooNew: it is.
+    """
+    if found > FORMAT:
+        raise JournalTooNew(
+            f"{path} has the format {found}, this remora reads up to {FORMAT}: upgrade remora; nothing was touched",
+            found=found,
+            supported=FORMAT,
+        )
 
 
 def migration(number: int, script: str) -> str:

@@ -9,10 +9,11 @@ was for. An actor whose own row is damaged cannot be helped: nobody knows whose 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -96,34 +97,34 @@ def _messages(database: sqlite3.Connection) -> Iterator[str]:
         yield f"given up: message {pos & SEQ_MASK} of {names[pos >> SEQ_BITS]}; {why}"
 
 
+def _unreadable(
+    database: sqlite3.Connection, table: str, columns: str, read: Callable[[list[Any]], object]
+) -> Iterator[list[Any]]:
+    """Remove the rows of a table that cannot be read, and give what stood in them."""
+    for number, *row in list(database.execute(f"SELECT {columns} ORDER BY 1")):
+        try:
+            read(row)
+        except RowDamaged:
+            database.execute(f"DELETE FROM {table} WHERE rowid = ?", (number,))
+            yield row
+
+
 def _folds(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
-    for number, *row in list(database.execute(f"SELECT f.number, {SUMMARY_COLUMNS} FROM folds AS f ORDER BY f.number")):
-        try:
-            summary_of(row)
-        except RowDamaged:
-            database.execute("DELETE FROM folds WHERE number = ?", (number,))
-            yield f"given up: a summary of {names.get(row[0], 'nobody')}; its messages are in the history"
+    for row in _unreadable(database, "folds", f"f.number, {SUMMARY_COLUMNS} FROM folds AS f", summary_of):
+        yield f"given up: a summary of {names.get(row[0], 'nobody')}; its messages are in the history"
 
 
 def _facets(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
-    for number, *row in list(database.execute(f"SELECT x.rowid, {FACET_COLUMNS} FROM facets AS x")):
-        try:
-            facet_of(row)
-        except RowDamaged:
-            database.execute("DELETE FROM facets WHERE rowid = ?", (number,))
-            yield f"given up: what was kept of {names.get(row[0], 'nobody')} as {row[1]!a}"
+    for row in _unreadable(database, "facets", f"x.rowid, {FACET_COLUMNS} FROM facets AS x", facet_of):
+        yield f"given up: what was kept of {names.get(row[0], 'nobody')} as {row[1]!a}"
 
 
 def _memories(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
-    for number, *row in list(database.execute(f"SELECT m.number, {MEMORY_COLUMNS} FROM memories AS m")):
-        try:
-            memory_of(row)
-        except RowDamaged:
-            database.execute("DELETE FROM memories WHERE number = ?", (number,))
-            yield f"given up: the memory {_shown(row[0])} of {names.get(row[1], 'nobody')}"
+    for row in _unreadable(database, "memories", f"m.number, {MEMORY_COLUMNS} FROM memories AS m", memory_of):
+        yield f"given up: the memory {_shown(row[0])} of {names.get(row[1], 'nobody')}"
 
 
 def _jobs(database: sqlite3.Connection) -> Iterator[str]:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from remora.errors import DirectoryUnusable, JournalDamaged, JournalTooNew
+from remora.errors import DirectoryUnusable, JournalDamaged
 from remora.runtime.log import Job
 from remora.storage.images import JOB_COLUMNS, jobs_of
-from remora.storage.schema import APPLICATION_ID, FORMAT
+from remora.storage.journal_opening import readable
+from remora.storage.schema import APPLICATION_ID
 
 __all__ = ["jobs_in"]
 
@@ -37,12 +38,7 @@ def jobs_in(journal: Path) -> Sequence[Job]:
             ((found,),) = database.execute("PRAGMA user_version")
             if application != APPLICATION_ID:
                 raise JournalDamaged(f"{journal} is no remora journal; it was not touched")
-            if found > FORMAT:
-                raise JournalTooNew(
-                    f"{journal} has the format {found}, this remora reads up to {FORMAT}: upgrade remora; nothing was touched",
-                    found=found,
-                    supported=FORMAT,
-                )
+            readable(journal, found)
             return jobs_of(
                 database.execute(f"SELECT {JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) ORDER BY j.number").fetchall()
             )

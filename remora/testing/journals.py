@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
-import anyio
 import msgspec
 
 from remora.actors.policies import BufferPolicy
@@ -28,6 +27,7 @@ from remora.models.ports import Line
 from remora.runtime.log import Job, JobBuried, JobDone, JobRevived
 from remora.runtime.supervisor import durable
 from remora.runtime.system import Runtime
+from remora.storage.committing import committing
 from remora.storage.ports import Erasure, Journal, Retention
 from remora.storage.records import (
     Appended,
@@ -229,26 +229,6 @@ async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
         assert waiting.resumed, "an earlier attempt may have had effects, which must not be doubled"
 
 
-@asynccontextmanager
-async def _running(opened: OpenJournal) -> AsyncIterator[Journal]:
-    """A journal by itself, committing."""
-    journal = await opened()
-    error: Exception | None = None
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(journal.run)
-            try:
-                yield journal
-            except Exception as e:  # raised outside of the group, which would wrap it
-                error = e
-            tasks.cancel_scope.cancel()
-    finally:
-        with anyio.CancelScope(shield=True):
-            await journal.aclose()
-    if error is not None:
-        raise error
-
-
 async def _remembered(journal: Journal, user: str, session: str) -> int:
     """Something recorded of a user in a session, with the job that goes with it; returns the number of the user's own actor."""
     (image,) = await journal.hydrate([UserKey(user)])
@@ -272,7 +252,7 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
         kept = await runtime.session("bob", "chat").history()
         await runtime.shared("team").as_("bob").grant("alice", "write")
         await runtime.settle()
-    async with _running(opened) as journal:
+    async with committing(await opened()) as journal:
         for user in ("alice", "bob"):
             await _remembered(journal, user, "chat")
         erased = await journal.erase("alice")
@@ -310,7 +290,7 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
         Facet(WORKING_FACET, name, _pack({"id": name, "scope": name, "text": "words"})) for name in ("chat", "other", "")
     )
     synopsis = Facet(SYNOPSIS_FACET, "identity", _pack({"text": "words"}))
-    async with _running(opened) as journal:
+    async with committing(await opened()) as journal:
         own = await _remembered(journal, "alice", "chat")
         await _remembered(journal, "alice", "other")
         await durable(journal, [FacetsChanged(own, (*items, synopsis))])
@@ -343,11 +323,11 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
 
 async def what_is_being_forgotten_is_noted_until_it_is_gone(opened: OpenJournal) -> None:
     """A note holds digests and no name, is there after opening again, and goes when all is done; numbers are not used twice."""
-    async with _running(opened) as journal:
+    async with committing(await opened()) as journal:
         first = (await journal.erase("alice")).erasure
         second = (await journal.erase("bob", "chat")).erasure
         await journal.scrub()
-    async with _running(opened) as journal:
+    async with committing(await opened()) as journal:
         assert list(await journal.erasures()) == [first, second]
         assert second == Erasure(second.number, user_key("bob"), session_key("bob", "chat"))
         await journal.erased(second.number)
@@ -355,7 +335,7 @@ async def what_is_being_forgotten_is_noted_until_it_is_gone(opened: OpenJournal)
         third = (await journal.erase("carol")).erasure
         assert third.number not in {first.number, second.number}
         await journal.erased(first.number)
-    async with _running(opened) as journal:
+    async with committing(await opened()) as journal:
         assert list(await journal.erasures()) == [third]
 
 
@@ -448,7 +428,7 @@ async def nothing_that_is_needed_is_trimmed(opened: OpenJournal) -> None:
         for name, first, last in (("a", 1, 10), ("b", 11, 30))
     ]
     everything = Retention(max_bytes=1)
-    async with _running(opened) as journal:
+    async with committing(await opened()) as journal:
         await durable(journal, [FoldStarted(sid, Marks(0, 0, 30, 30), tuple(jobs))])
         assert await journal.trim(everything, 0) == 0  # in the buffer still
         await durable(journal, [Dropped(sid, Marks(0, 30, 30, 30), 40, ())])
