@@ -570,7 +570,7 @@ async def test_long_term_memory_is_elsewhere_now(tmp_path: Path, elsewhere: str)
 
 async def test_closed_before_it_began(tmp_path: Path) -> None:
     """G13: a runtime that closes before anything was erased says so; nothing is half gone."""
-    hanging = anyio.Event()
+    hanging, go = anyio.Event(), anyio.Event()
 
     class Hanging:
         name = "hanging"
@@ -578,7 +578,7 @@ async def test_closed_before_it_began(tmp_path: Path) -> None:
         async def summarize(self, *_: Any, **__: Any) -> str:
             hanging.set()
             with anyio.CancelScope(shield=True):
-                await anyio.sleep(0.5)
+                await go.wait()
             return "summary"
 
     async with Runtime(tmp_path / "memory", config=CONFIG, embedder=EMBEDDER, summarizer=Hanging()) as runtime:
@@ -591,9 +591,13 @@ async def test_closed_before_it_began(tmp_path: Path) -> None:
             async def asked() -> None:
                 with pytest.raises(RuntimeClosed, match="nothing was erased"):
                     await runtime.user("ann").forget()
+                go.set()
 
             tasks.start_soon(asked)
-            await anyio.sleep(0.05)
+            with anyio.fail_after(5), pytest.raises(ErasureInProgress):
+                while True:  # until it has begun
+                    await anyio.lowlevel.checkpoint()
+                    await runtime.user("ann").recall("x")
             await runtime.aclose()
     async with Runtime(tmp_path / "memory", config=CONFIG, embedder=EMBEDDER) as runtime:
         assert len(await runtime.session("ann", "s").history()) == 40
