@@ -118,7 +118,8 @@ class Directory:
         self._activating_event = anyio.Event()
         self._fetches: deque[Cell] = deque()
         self._fetch_event = anyio.Event()
-        self._attended: set[Cell] = set()  # cells that somebody waits for: what the deadline sweep looks at
+        # Cells that somebody waits for: what the deadline sweep looks at, in their order (a set's would be that of addresses).
+        self._attended: dict[Cell, None] = {}
         self._buckets: dict[int, list[Cell]] = {}
         self._bucket_s = max(limits.idle_s / 10, 0.01)
         self._closed = False
@@ -159,7 +160,7 @@ class Directory:
                     return outcome.reply
                 promise = new_promise()
                 cell.reply(promise, outcome.reply, deadline)
-                self._attended.add(cell)
+                self._attended[cell] = None
                 return await promise.wait()
             envelope = Envelope(message, new_promise(), size=size, deadline=deadline, control=False)
             self.missing(cell, envelope, outcome.query)
@@ -219,7 +220,7 @@ class Directory:
             if cell.parked is None:
                 cell.parked = deque()
             cell.parked.append(envelope)
-        self._attended.add(cell)
+        self._attended[cell] = None
         self.ready(cell)
 
     # -- what cells call --------------------------------------------------------------------------------------------
@@ -248,7 +249,7 @@ class Directory:
             self._quarantines += 1
             cell.status = CellStatus.QUARANTINED
             cell.rests_until = now + self._limits.rest_s
-            self._attended.add(cell)
+            self._attended[cell] = None
             rest = SessionQuarantined(f"{cell.key!r} failed repeatedly and rests", retry_after_s=self._limits.rest_s)
             self._reject_all(cell, rest)
             _logger.error("cell_quarantined", key=cell.key, rest_s=self._limits.rest_s)
@@ -267,7 +268,7 @@ class Directory:
         cell.status = CellStatus.FETCHING
         cell.query, cell.querying = query, envelope
         self._mailbox(cell).put_back(envelope)
-        self._attended.add(cell)
+        self._attended[cell] = None
         if cell.clean:
             self.fetch(cell)
 
@@ -416,7 +417,7 @@ class Directory:
         for cell in list(self._attended):
             if cell.status is CellStatus.QUARANTINED:
                 if cell.rests_until <= now:
-                    self._attended.discard(cell)
+                    self._attended.pop(cell, None)
                     self._forget(cell)
                 continue
             unrun, late = cell.expire(now)
@@ -429,7 +430,7 @@ class Directory:
                 self._admit_parked(cell)
                 self.ready(cell)
             if not cell.mailbox and not cell.waiting and not cell.parked and cell.status is not CellStatus.FETCHING:
-                self._attended.discard(cell)
+                self._attended.pop(cell, None)
 
     # -- passivation ------------------------------------------------------------------------------------------------
 
@@ -521,7 +522,7 @@ class Directory:
                 if (refusal := self._refusal(cell.key)) is not None:
                     self._reject_all(cell, refusal)
                 if cell.status is CellStatus.QUARANTINED or (cell.status is CellStatus.VALID and cell.clean):
-                    self._attended.discard(cell)
+                    self._attended.pop(cell, None)
                     self._forget(cell)
                 else:
                     staying = True

@@ -83,7 +83,7 @@ class LongTermMemory:
         self._in_use: InUse | None = None
         self._anew: Callable[[], Reembedding] | None = None
         self._rows_anew: RowsAnew | None = None
-        self._grown: set[str] = set()
+        self._grown: dict[str, None] = {}
         self._prune_begun = False
         self.reembedding: Reembedding | None = None
         """Set while, and after, something of it is made anew."""
@@ -174,7 +174,7 @@ class LongTermMemory:
                 if self._rows_anew is not None:
                     stores.extend(await self._rows_anew.before())
                     known.update(place_of(base, one.name) for one in self._in_use.leftovers)
-            bases = {base for base in (self._base, self._directory) if base is not None}
+            bases = dict.fromkeys(base for base in (self._base, self._directory) if base is not None)
             for base, one in [(base, one) for base in bases for one in await kept(self._journal)]:
                 place = place_of(base, one.name)
                 there = not isinstance(place, Path) or await anyio.to_thread.run_sync(place.exists)
@@ -245,11 +245,11 @@ class LongTermMemory:
     def grew(self, user: str) -> None:
         """Rows of a user were written: the next round of pruning looks at them."""
         if self._config.long_term.max_user_rows:
-            self._grown.add(user)
+            self._grown[user] = None
 
     def forget(self, user: str) -> None:
         """No round of pruning looks at them."""
-        self._grown.discard(user)
+        self._grown.pop(user, None)
 
     async def prune(self, tell: Callable[..., Awaitable[Any]]) -> None:
         """Have long-term memory pruned where it has grown since the last round, and over its bound (S4.27).
@@ -261,11 +261,11 @@ class LongTermMemory:
         max_age_s = config.max_age_days * _DAY_S if config.prune == "age" else 0.0
         store = await self.store()
         if config.prune == "age" or not self._prune_begun:  # time passes for silent users, too; others are met once
-            self._grown.update(key.user for key, _ in await self._journal.flushed())
+            self._grown.update((key.user, None) for key, _ in await self._journal.flushed())
             self._prune_begun = True
         keep = config.max_user_rows or -1
         for user in list(self._grown):
-            self._grown.discard(user)  # first: what comes meanwhile is for the next round
+            self._grown.pop(user, None)  # first: what comes meanwhile is for the next round
             try:
                 rows = [row for row in await store.rows(user) if row.memory_type != BLOCK_TYPE]
                 too_old_us = (self._clock.time() - max_age_s) * 1_000_000 if max_age_s else 0.0
@@ -273,4 +273,4 @@ class LongTermMemory:
                     await tell(UserKey(user), PruneNow(keep, config.prune, max_age_s), use=False)
             except Exception:
                 _logger.exception("prune_failed", user=user)  # one user's failure is not the others'
-                self._grown.add(user)
+                self._grown[user] = None

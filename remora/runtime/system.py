@@ -210,7 +210,6 @@ class Runtime(TransferVerbs):
         if reembed and not config.long_term.enabled:
             raise ConfigError("there is no long-term memory to make anew: long_term.enabled is false", key="long_term.enabled")
         self._reembed = reembed
-        self._grown: set[str] = set()
         self._closers: list[Any] = []
         self._lifetime: Any = None
         self._closed = False

@@ -6,9 +6,10 @@ it is asked to, and what is not committed cannot be read.
 
 from __future__ import annotations
 
+import copy
 import secrets
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import anyio.lowlevel
@@ -126,6 +127,15 @@ class MemoryJournal:
         self._queue: list[Write] = []
         self._event = anyio.Event()
         self._commits = self._failed = self._writes = self._records = 0
+
+    def restarted(self) -> Self:
+        """What another process would find if this one died now: all that is committed, and nothing else.
+
+        This one is not to be used any more.
+        """
+        found = copy.copy(self)
+        vars(found).update(_queue=[], _event=anyio.Event())
+        return found
 
     # -- the log ----------------------------------------------------------------------------------------------------
 

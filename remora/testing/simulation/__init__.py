@@ -1,0 +1,27 @@
+"""The whole runtime under a seed: virtual time, drawn latencies and schedules, faults, power cuts; every failure can be replayed.
+
+See docs/testing.md. `World` is where to begin; `SeededLoop` alone runs any asyncio or anyio code.
+"""
+
+from __future__ import annotations
+
+from remora.testing.simulation.loop import Deadlock, PowerCut, SeededLoop, Stuck
+from remora.testing.simulation.seams import SqliteFault, seams
+from remora.testing.simulation.stores import LaneStore, SimulatedStore
+from remora.testing.simulation.world import CONFIG, Fault, LoopClock, Plan, World
+
+__all__ = [
+    "CONFIG",
+    "Deadlock",
+    "Fault",
+    "LaneStore",
+    "LoopClock",
+    "Plan",
+    "PowerCut",
+    "SeededLoop",
+    "SimulatedStore",
+    "SqliteFault",
+    "Stuck",
+    "World",
+    "seams",
+]

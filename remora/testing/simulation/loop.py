@@ -1,0 +1,424 @@
+"""An event loop whose time, whose order of steps and whose end are functions of a seed.
+
+* What is ready stands in lanes: one for each task, one for each simulated thread, one for all other callbacks. Within a lane the
+  order is asyncio's own; between lanes the seed chooses. So what asyncio promises holds, and what it does not promise is tried.
+* Time is virtual. A step takes 50 µs of it, and when nothing is ready it jumps to the next timer. Now and then a lane
+  that could go on is left idle for a while instead (measured on planted bugs: about twice as many found in the same number of
+  runs; shuffling alone found hardly more than none).
+* Nothing ready and no timer left is a deadlock, and is reported with what each task waits for.
+* The power can be cut at any step. Nothing of the dead world runs any further: no `finally`, no callback.
+* Each step goes into a fingerprint: two runs of one seed must have the same.
+
+There are no file descriptors and no threads in it: whoever needs one is told so. What runs in a thread elsewhere (SQLite, a
+tokenizer) is one step of a lane of its own here; `remora.testing.simulation.seams` sees to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextvars import Context
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+from remora.testing.simulation.burial import buried
+from remora.testing.simulation.waiting import who_waits
+
+__all__ = ["Deadlock", "PowerCut", "SeededLoop", "Stuck"]
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+_CALLBACKS = 0
+_STEP_S = 0.00005
+_IDLE_S = (0.0005, 0.002, 0.008)
+"""How long a lane is left idle: longer than a commit takes at most. anyio delivers a cancellation by calling again and again
+until the task has taken it, so longer pauses are left to whoever sleeps."""
+
+
+class Deadlock(AssertionError):
+    """Nothing can happen any more, and the run is not over. The message says who waits for whom."""
+
+
+class Stuck(AssertionError):
+    """The run took more steps, or more virtual time, than it was given. The message says who waits for whom."""
+
+
+class PowerCut(Exception):
+    """The power was cut: what was durable is all that is left."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"the power was cut at step {step}")
+        self.step = step
+
+
+class _SimulatedTask(asyncio.Task[T]):
+    """Hashed by its number: sets of tasks, asyncio's and anyio's, would be walked in the order of memory addresses else."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], *, number: int, **options: Any) -> None:
+        self.number = number  # before the task schedules its first step
+        super().__init__(coroutine, **options)
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class _Lane:
+    """Handles that must run in their order; `number` tells lanes apart in the fingerprint."""
+
+    __slots__ = ("drowsy", "handles", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.handles: deque[asyncio.Handle] = deque()
+        self.drowsy = False
+
+
+class SeededLoop(asyncio.AbstractEventLoop):
+    """See the module.
+
+    Args:
+        rng: where all randomness of the run comes from; `random.Random(seed)`, or hypothesis's.
+        idle: share of the choices that leave a lane idle for a while instead of running it.
+        latency_s: shortest and longest time that a thread's work takes.
+        cut_at: the step at which the power is cut; None for never.
+        max_steps: steps after which the run counts as stuck.
+        limit_s: virtual seconds after which it does.
+
+    Attributes:
+        steps: steps so far.
+        choices: how often there was more than one lane to choose from.
+        fingerprint: of all steps so far.
+        foreign: calls that came from real threads: each makes the run one that cannot be repeated.
+    """
+
+    def __init__(
+        self,
+        rng: random.Random,
+        *,
+        idle: float = 0.02,
+        latency_s: tuple[float, float] = (0.0001, 0.005),
+        cut_at: int | None = None,
+        max_steps: int = 200_000,
+        limit_s: float = 86_400.0,
+        started_s: float = 0.0,
+    ) -> None:
+        self.rng = rng
+        self.steps = self.choices = self.foreign = 0
+        self.fingerprint = 0
+        self.trace: list[tuple[float, str]] | None = None
+        self._idle = idle
+        self._latency_s = latency_s
+        self._cut_at = cut_at
+        self._max_steps = max_steps
+        self._limit_s = started_s + limit_s
+        self._now = started_s
+        self._timers: list[tuple[float, int, asyncio.Handle | _Lane]] = []
+        self._tickets = 0
+        self._callbacks = _Lane(_CALLBACKS)
+        self._lanes: dict[asyncio.Task[Any], _Lane] = {}
+        self._awake: list[_Lane] = []
+        self._numbers = _CALLBACKS
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._generators: weakref.WeakSet[AsyncGenerator[Any, Any]] = weakref.WeakSet()
+        self._thread = threading.get_ident()
+        self._failure: BaseException | None = None
+        self._stopping = self._running = self._closed = self._dead = False
+        self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
+
+    # -- randomness -------------------------------------------------------------------------------------------------
+
+    def draw(self, low: float, high: float) -> float:
+        """A number between the two, for whoever runs in a task: what the source of chance raises ends the run, not the task."""
+        try:
+            return low + (high - low) * self.rng.random()
+        except BaseException as e:  # hypothesis ends an example this way; a job would take it for its own failure
+            self._failure = self._failure or e
+            return low
+
+    # -- asyncio's side ---------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._now
+
+    def call_soon(
+        self, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Run it in its lane's turn."""
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self._dead:
+            owner = getattr(callback, "__self__", None)
+            self._stand(handle, self._lanes.get(owner, self._callbacks) if isinstance(owner, asyncio.Task) else self._callbacks)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.Handle:
+        """As `call_soon`; a real thread that calls is counted in `foreign`."""
+        if threading.get_ident() != self._thread:
+            self.foreign += 1
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self, delay: float, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Run it when so much virtual time has passed."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Run it at that time."""
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if not self._dead:
+            self._at(when, handle)
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers are passed over when their time comes."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future of this loop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Coroutine[Any, Any, T], **options: Any) -> asyncio.Task[T]:  # type: ignore[override]
+        """A task with a lane of its own."""
+        self._numbers += 1
+        lane = _Lane(self._numbers)
+        # The task schedules its first step while it is made, before anybody can know it: that step finds its lane by this.
+        made = _SimulatedTask.__new__(_SimulatedTask)
+        made.number = lane.number
+        self._lanes[made] = lane
+        self._tasks[made] = None
+        made.__init__(coro, number=lane.number, loop=self, **options)  # type: ignore[misc]
+        made.add_done_callback(self._ended)
+        return made
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._lanes.pop(task, None)
+        self._tasks.pop(task, None)
+
+    def set_task_factory(self, factory: Any) -> None:
+        """There is one kind of task here."""
+        if factory is not None:
+            raise RuntimeError("a simulated loop makes its own tasks")
+
+    def get_task_factory(self) -> None:
+        """None: the loop's own."""
+        return
+
+    def run_in_executor(self, executor: Any, func: Callable[[Unpack[Args]], T], *args: *Args) -> asyncio.Future[T]:  # noqa: ARG002
+        """What a thread would do: one step, some time later."""
+        future: asyncio.Future[T] = self.create_future()
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = func(*args)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as e:
+                future.set_exception(e)
+            else:
+                future.set_result(result)
+
+        self.in_thread(work)
+        return future
+
+    def in_thread(self, work: Callable[[], None]) -> None:
+        """Run `work` in one step, after as long as a thread may take."""
+        self._numbers += 1
+        lane = _Lane(self._numbers)
+        lane.handles.append(asyncio.Handle(work, (), self))
+        self._at(self._now + self.draw(*self._latency_s), lane)
+
+    def get_debug(self) -> bool:
+        """False: asyncio's debug mode measures real time."""
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        """There is no debug mode; `trace` tells more."""
+
+    def is_running(self) -> bool:
+        """Whether it is within `run_until_complete`."""
+        return self._running
+
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def set_exception_handler(self, handler: Any) -> None:
+        """Hear of exceptions that nobody caught."""
+        self._handler = handler
+
+    def get_exception_handler(self) -> Any:
+        """Who hears of them."""
+        return self._handler
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """An exception that nobody caught ends the run: it would be lost in a log elsewhere."""
+        error = context.get("exception")
+        self._failure = self._failure or (error if error is not None else RuntimeError(context.get("message", "")))
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Tell the handler, or end the run."""
+        if self._dead:
+            return
+        if self._handler is not None:
+            self._handler(self, context)
+        else:
+            self.default_exception_handler(context)
+
+    async def shutdown_asyncgens(self) -> None:
+        """There is nothing to be shut down."""
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """There are no threads."""
+
+    def _finalize(self, generator: Any) -> None:
+        """An asynchronous generator that was left: it is closed as asyncio does it, or, in a dead world, not at all."""
+        if not self._dead:
+            self.create_task(generator.aclose())
+
+    def stop(self) -> None:
+        """End `run_forever` after this step."""
+        self._stopping = True
+
+    def run_forever(self) -> None:
+        """Take steps until `stop`, a power cut, a deadlock, or an exception that nobody caught."""
+        before = asyncio._get_running_loop()
+        if before is not None:
+            raise RuntimeError("another event loop runs in this thread")
+        self._thread = threading.get_ident()
+        self._running = True
+        asyncio._set_running_loop(self)
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=self._generators.add, finalizer=self._finalize)
+        try:
+            while not self._stopping:
+                self._step()
+                if self._failure is not None:
+                    raise self._failure
+        finally:
+            self._stopping = self._running = False
+            asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
+
+    def run_until_complete(self, future: Any) -> Any:
+        """Take steps until it is done, and return what it came to.
+
+        Raises:
+            PowerCut: the step of `cut_at` was reached.
+            Deadlock, Stuck: see there.
+        """
+        task = asyncio.ensure_future(future, loop=self)
+        task.add_done_callback(lambda _: self.stop())
+        self.run_forever()
+        if not task.done():
+            raise RuntimeError("the loop was stopped before its main task was done")
+        return task.result()
+
+    def close(self) -> None:
+        """Forget everything. What is still waiting is dropped where it stands, and can do nothing more."""
+        self._closed = self._dead = True
+        self._timers.clear()
+        self._awake.clear()
+        self._callbacks.handles.clear()
+        tasks, self._tasks = self._tasks, {}
+        self._lanes.clear()
+        buried(self, tasks, self._generators)
+
+    # -- the scheduler ----------------------------------------------------------------------------------------------
+
+    def _at(self, when: float, what: asyncio.Handle | _Lane) -> None:
+        self._tickets += 1
+        heapq.heappush(self._timers, (when, self._tickets, what))
+
+    def _stand(self, handle: asyncio.Handle, lane: _Lane) -> None:
+        lane.handles.append(handle)
+        if len(lane.handles) == 1 and not lane.drowsy:
+            self._awake.append(lane)
+
+    def _pass_time(self) -> None:
+        while self._timers:
+            when, _, what = heapq.heappop(self._timers)
+            if isinstance(what, asyncio.Handle) and what.cancelled():
+                continue
+            self._now = max(self._now, when)
+            self._wake(what)
+            self._ring()
+            return
+        raise Deadlock(f"nothing can happen any more:\n{who_waits(self._tasks)}")
+
+    def _ring(self) -> None:
+        while self._timers and self._timers[0][0] <= self._now:
+            self._wake(heapq.heappop(self._timers)[2])
+
+    def _wake(self, what: asyncio.Handle | _Lane) -> None:
+        if isinstance(what, _Lane):
+            what.drowsy = False
+            if what.handles:
+                self._awake.append(what)
+        elif not what.cancelled():
+            self._stand(what, self._callbacks)
+
+    def _step(self) -> None:
+        awake = self._awake
+        if not awake:
+            self._pass_time()
+            if self._now > self._limit_s:
+                raise Stuck(f"the run is not over at {self._now:.0f} virtual seconds:\n{who_waits(self._tasks)}")
+            if not awake:
+                return
+        count = len(awake)
+        if count == 1:
+            position = 0
+        else:
+            self.choices += 1
+            drawn = self.rng.random()
+            position = int(drawn * count)
+            if self._idle and drawn * count - position > 1 - self._idle:
+                lane = awake.pop(position)
+                lane.drowsy = True
+                self._at(self._now + _IDLE_S[int(self.rng.random() * len(_IDLE_S))], lane)
+                return
+        lane = awake[position]
+        handle = lane.handles.popleft()
+        if not lane.handles:
+            del awake[position]
+        if handle.cancelled():
+            return
+        self.steps += 1
+        self._now += _STEP_S
+        if self._timers and self._timers[0][0] <= self._now:
+            self._ring()
+        self.fingerprint = hash((self.fingerprint, lane.number, self._now))
+        if self.trace is not None:
+            self.trace.append((self._now, repr(handle)))
+        if self.steps == self._cut_at:
+            raise PowerCut(self.steps)
+        if self.steps > self._max_steps:
+            raise Stuck(f"the run is not over after {self._max_steps} steps:\n{who_waits(self._tasks)}")
+        handle._run()
+
+
+def _foreign(name: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(f"{name}: there is no network, no process and no signal in a simulated world; put a port in between")
+
+    return refuse
+
+
+for _name in vars(asyncio.AbstractEventLoop):
+    if not _name.startswith("_") and _name not in vars(SeededLoop):
+        setattr(SeededLoop, _name, _foreign(_name))

@@ -1,0 +1,274 @@
+"""A machine in a bottle: a runtime with its stores and models under one seed, through power cuts and restarts.
+
+    def test_my_agent():
+        for seed in range(200):
+            World(seed).run(converse)
+
+    async def converse(world):
+        async with world.runtime() as runtime:
+            ...
+
+`run` calls the function again after each power cut, with what was durable; `world.life` counts. All that the function keeps to
+itself is lost, as it would be; what must outlast a cut (a record of what was acknowledged, say) stands outside of it.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias, TypeVar
+
+import anyio
+import msgspec
+
+from remora.config import Config
+from remora.errors import ConfigError
+from remora.runtime.system import Runtime
+from remora.storage.journal import SqliteJournal
+from remora.storage.ports import Journal, LongTermStore
+from remora.testing.faults import CommitFault, FaultyJournal
+from remora.testing.models import HashEmbedder
+from remora.testing.simulation.loop import PowerCut, SeededLoop
+from remora.testing.simulation.seams import SqliteFault, seams
+from remora.testing.simulation.stores import LaneStore, SimulatedStore
+
+__all__ = ["CONFIG", "Fault", "LoopClock", "Plan", "World"]
+
+T = TypeVar("T")
+
+CONFIG = Config.from_dict(
+    {
+        "tokens": {"counter": "heuristic"},
+        "models": {"timeout_s": 5.0},
+        "activation": {"idle_s": 2.0},
+        "supervisor": {
+            "backoff_s": 0.05, "max_backoff_s": 2.0, "breaker_rest_s": 5.0, "summarize_concurrency": 2, "flush_concurrency": 2,
+        },
+        "long_term": {"batch_ms": 1, "shards": 2},
+    }
+)  # fmt: skip
+"""What a simulated runtime is configured by, unless it is told: short pauses, few workers, a token counter without tables."""
+_EPOCH = 1_700_000_000.0
+_RESTART_S = 1.0
+_FILES = Path("/dev/shm")  # noqa: S108 - made by mkdtemp; a simulated power cut needs no disk
+_DIMENSION = 16
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing that goes wrong.
+
+    Attributes:
+        port: with what: ``commit``, ``store``, ``summarizer``, ``embedder``.
+        nth: at which use of it while a runtime is open, over all lives, from 0. Each call to SQLite is one: a commit is several.
+        kind: how; see `CommitFault`, `SqliteFault`, `StoreFault`, `ModelFault`.
+        times: at how many uses in a row.
+    """
+
+    port: str
+    nth: int
+    kind: str
+    times: int = 1
+
+    def __str__(self) -> str:
+        often = f", {self.times} times" if self.times > 1 else ""
+        return f"{self.port} {self.nth}: {self.kind}{often}"
+
+
+Plan: TypeAlias = Sequence[Fault]
+
+
+class LoopClock:
+    """The event loop's own time, virtual where the loop's is; implements `remora.runtime.clock.Clock`."""
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        return _EPOCH + anyio.current_time()
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return anyio.current_time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let the loop's time pass."""
+        await anyio.sleep(seconds)
+
+
+class _Luck:
+    """Which of a port's uses go wrong."""
+
+    def __init__(self, plan: Plan, port: str) -> None:
+        self._kinds = {nth: one.kind for one in plan if one.port == port for nth in range(one.nth, one.nth + one.times)}
+        self._uses = 0
+        self.armed = False
+
+    def __call__(self, *_: Any) -> Any:
+        if not self.armed:
+            return None
+        self._uses += 1
+        return self._kinds.get(self._uses - 1)
+
+
+class World:
+    """See the module.
+
+    Args:
+        seed: all that happens follows from it.
+        rng: where chance comes from instead: hypothesis's, which can shrink it.
+        plan: what goes wrong.
+        cuts: when the power is cut: the step, in the first life, the second …; a life that ends before goes uncut.
+        journal: ``sqlite`` for the real one, on a lane; ``memory`` for its reference, which is many times faster.
+        long_term: ``lance`` for LanceDB, on a lane; ``memory`` for its reference.
+        idle, latency_s, max_steps, limit_s: see `SeededLoop`.
+
+    Attributes:
+        life: how often the power was cut so far.
+        loop: this life's.
+        fingerprints: of each life so far.
+        steps, choices: over all lives.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        rng: random.Random | None = None,
+        plan: Plan = (),
+        cuts: Sequence[int] = (),
+        journal: Literal["memory", "sqlite"] = "memory",
+        long_term: Literal["memory", "lance"] = "memory",
+        idle: float = 0.02,
+        latency_s: tuple[float, float] = (0.0001, 0.005),
+        max_steps: int = 200_000,
+        limit_s: float = 86_400.0,
+    ) -> None:
+        self.seed = seed
+        self.rng = rng or random.Random(seed)
+        self.life = 0
+        self.loop = _loop(self.rng)
+        self.fingerprints: list[int] = []
+        self.steps = self.choices = 0
+        self._cuts = list(cuts)
+        self._loop_options: dict[str, Any] = {
+            "idle": idle, "latency_s": latency_s, "max_steps": max_steps, "limit_s": limit_s
+        }  # fmt: skip
+        self._luck = {port: _Luck(plan, port) for port in ("commit", "store", "summarizer", "embedder")}
+        unknown = {one.port for one in plan} - set(self._luck)
+        if unknown:
+            raise ConfigError(f"there is no port {', '.join(sorted(unknown))}; there are {', '.join(self._luck)}")
+        self._sqlite = journal == "sqlite"
+        self._lance = long_term == "lance"
+        self._directory: Path | None = None
+        self._journal: FaultyJournal | None = None
+        self._store: SimulatedStore | None = None
+        self._lance_store: LaneStore | None = None
+
+    # -- what a life is made of -------------------------------------------------------------------------------------
+
+    def luck(self, port: str) -> Callable[..., Any]:
+        """What goes wrong with the next use of a port, by the plan: what faulty ports ask."""
+        return self._luck[port]
+
+    def latency(self) -> float:
+        """How long something that is not this machine's takes, in seconds: mostly little."""
+        return self.loop.draw(0.0, 0.01) if self.loop.draw(0.0, 1.0) < 0.9 else self.loop.draw(0.0, 2.0)
+
+    @asynccontextmanager
+    async def runtime(self, *, config: Config = CONFIG, **options: Any) -> AsyncIterator[Runtime]:
+        """A runtime over this world's stores. Takes the options of `Runtime`; journal, store and clock are the world's own.
+
+        What the plan has in store for the stores and models begins when it is open.
+        """
+        options = {"embedder": HashEmbedder(_DIMENSION), **options}
+        for luck in self._luck.values():
+            luck.armed = False
+        async with Runtime.in_memory(
+            config=config, journal=self._open_journal, store=self._open_store(config), clock=LoopClock(),
+            rng=random.Random(self.seed), **options,
+        ) as runtime:  # fmt: skip
+            for luck in self._luck.values():
+                luck.armed = True
+            yield runtime
+
+    async def _open_journal(self) -> Journal:
+        if self._sqlite:
+            return await SqliteJournal.open(self.directory / "journal.db", durability="power")
+        if self._journal is None:
+            fault: Callable[[], CommitFault | None] = self._luck["commit"]
+            self._journal = FaultyJournal(fault, latency_s=lambda: self.loop.draw(0.0, 0.01))
+        else:
+            self._journal = self._journal.restarted()
+        return self._journal
+
+    def _open_store(self, config: Config) -> LongTermStore:
+        if self._lance:
+            self._lance_store = LaneStore.open(
+                self.directory / "memory.lance", dimension=_DIMENSION, config=config.long_term, loop=self.loop
+            )
+            return self._lance_store
+        if self._store is None:
+            self._store = SimulatedStore(_DIMENSION)
+        return self._store
+
+    @property
+    def directory(self) -> Path:
+        """Where files are kept, in this life."""
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="remora-world-", dir=_FILES if _FILES.is_dir() else None))
+        return self._directory
+
+    @property
+    def doubled(self) -> Sequence[str]:
+        """Ids of rows that were added to long-term memory, as surely new, though they were there (G7)."""
+        return self._store.doubled if self._store is not None else ()
+
+    # -- its course -------------------------------------------------------------------------------------------------
+
+    def run(self, main: Callable[[Self], Coroutine[Any, Any, T]]) -> T:
+        """Call `main` in each life until it returns; what it returns.
+
+        Raises:
+            Deadlock, Stuck: it never returns.
+        """
+        try:
+            while True:
+                cut_at = self._cuts[self.life] if self.life < len(self._cuts) else None
+                started_s = self.loop.time() + (_RESTART_S if self.life else 0.0)
+                self.loop = _loop(self.rng, cut_at=cut_at, started_s=started_s, **self._loop_options)
+                fault: Callable[[], SqliteFault | None] = self._luck["commit"]
+                with seams(self.loop, fault):
+                    try:
+                        result: T = self.loop.run_until_complete(main(self))
+                    except PowerCut:
+                        self._cut()
+                    else:
+                        return result
+                    finally:
+                        self.fingerprints.append(self.loop.fingerprint)
+                        self.steps += self.loop.steps
+                        self.choices += self.loop.choices
+                        self.loop.close()
+                self.life += 1
+        finally:
+            if self._lance_store is not None:
+                self._lance_store.drop()
+            if self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
+                self._directory = None
+
+    def _cut(self) -> None:
+        """Keep what is durable. Files are copied: the dead world still has its own open."""
+        if self._lance_store is not None:
+            self._lance_store.drop()
+            self._lance_store = None
+        if self._directory is not None:
+            dead, self._directory = self._directory, None
+            shutil.copytree(dead, self.directory, dirs_exist_ok=True)
+            shutil.rmtree(dead, ignore_errors=True)
+
+
+def _loop(rng: random.Random, **options: Any) -> SeededLoop:
+    return SeededLoop(rng, **options)  # type: ignore[abstract]  # what it does not do, it refuses
