@@ -200,7 +200,7 @@ def test_sqlite_fails_as_it_is_told(kind: str, raised: type[Exception]) -> None:
                     doubtful += [str(number)] if raised is OutcomeUnknown else []
                 else:
                     acknowledged.append(str(number))
-            there = [message.content for message in await chat.history()]
+            there = [str(message.content) for message in await chat.history()]
         assert set(acknowledged) <= set(there) <= {*acknowledged, *doubtful}
         assert there == sorted(there)
 
