@@ -139,10 +139,18 @@ class FaultyEmbedder(_Faulty[Embedder]):
 
     _garbage = GARBAGE_VECTORS
 
-    @property
-    def dimension(self) -> int:
-        """The inner one's."""
-        return self.inner.dimension
+    def __init__(
+        self,
+        inner: Embedder,
+        fault: Callable[[], ModelFault | None],
+        *,
+        latency_s: Callable[[], float] = lambda: 0.0,
+        late_s: float = 90.0,
+        garbage: Sequence[Callable[[int, int], Any]] = (),
+        rng: random.Random | None = None,
+    ) -> None:
+        super().__init__(inner, fault, latency_s=latency_s, late_s=late_s, garbage=garbage, rng=rng)
+        self.dimension = inner.dimension
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """See `Embedder.embed`."""
