@@ -29,6 +29,7 @@ from remora.logs import get_logger
 from remora.messages import Entry, decode_chat
 from remora.runtime.containment import contained
 from remora.runtime.locks import KeyedLocks
+from remora.runtime.probes import reached
 from remora.runtime.supervisor import Attempt, Verdict
 from remora.storage.ports import Journal
 from remora.storage.records import BlocksSpec, Facet
@@ -123,6 +124,7 @@ class BlocksHandler:
                     feed.skip(first, final)
             except Exception as e:
                 _logger.warning("block_failed", session=key, block=name, error=f"{type(e).__name__}: {e}")
+                reached("block_failed")
                 failures[name] = e
                 if last:
                     feed.fail(f"{type(e).__name__}: {e}")

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from remora.messages import Entry
+from remora.runtime.probes import reached
 
 __all__ = ["Unit", "batches", "closed_length", "cut_oldest", "cut_to_keep", "iter_units", "newest", "presentable", "units"]
 
@@ -88,6 +89,8 @@ def cut_to_keep(entries: Sequence[Entry], keep: int, total: int, *, messages: bo
         gone += unit.end - unit.start if messages else unit.tokens
         end = unit.end
         if gone >= excess:
+            if unit.end - unit.start > 1:
+                reached("turn_cut_whole")
             break
     return end
 
@@ -111,6 +114,7 @@ def _cut_last(entries: Sequence[Entry], unit: Unit, excess: int, keep: int, end:
     """The cut within the last unit, if the agent that made its calls is taken for dead; in front of it otherwise."""
     weight = unit.end - unit.start if messages else unit.tokens
     if unit.awaiting and weight > keep and _is_abandoned(entries[unit.start : unit.end]):
+        reached("abandoned_call_cut")
         for index in range(unit.start, unit.end - 1):
             if excess <= 0:
                 break
@@ -172,6 +176,7 @@ def presentable(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], list[s
                 shown.append(members)
             else:
                 orphans += 1
+                reached("orphan_result_dropped")
             continue
         wanted = list(head.calls)
         results, others = [], []
@@ -186,8 +191,10 @@ def presentable(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], list[s
         if not wanted:
             shown.append([head, *results])
         elif unit.end == len(entries):
+            reached("awaiting_call_withheld")
             awaiting.extend(wanted)
         else:
+            reached("orphan_call_dropped")
             orphans += 1 + len(results)  # the call goes, and takes what results it had along
         shown.extend([entry] for entry in others)
     return shown, awaiting, orphans

@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from remora.errors import InvalidInput
+from remora.runtime.probes import reached
 
 __all__ = ["RetrievalCache", "RetrievalCacheStatistics", "Versions"]
 
@@ -105,6 +106,7 @@ class RetrievalCache(Generic[Value]):
         if value is None:
             raise InvalidInput("a retrieval cache cannot hold None")
         if version < self.version(user):
+            reached("recall_overtaken")
             return False
         self._results[user, key] = value
         self._results.move_to_end((user, key))
@@ -123,6 +125,7 @@ class RetrievalCache(Generic[Value]):
     def invalidate(self, user: str) -> None:
         """The user's memory changed: drop what was found in it, and what is being found now will not be taken."""
         for key in self._keys.pop(user, ()):
+            reached("recall_cache_invalidated")
             del self._results[user, key]
         self._versions.bump(user)
 

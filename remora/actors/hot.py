@@ -36,6 +36,7 @@ from remora.actors.fulltext import TextIndex, text_indices, words
 from remora.actors.fusion import Found, Ranked, Ranking, Traits, rank, rank_order
 from remora.config import RecallConfig
 from remora.logs import get_logger
+from remora.runtime.probes import reached
 from remora.storage.ports import BLOCK_TYPE, MemoryRow, Scope, Vector
 
 if TYPE_CHECKING:  # loaded by those who compute with it, at first use
@@ -210,6 +211,7 @@ class HotUsers:
             self._users.move_to_end(user)
             return held.rows
         if user in self._outgrown:
+            reached("hot_rows_too_many")
             self._passed += 1
             self._outgrown.move_to_end(user)
             return None
@@ -251,12 +253,14 @@ class HotUsers:
                     made = make() if few else await anyio.to_thread.run_sync(make)
                     filling.rows = made if made.size_bytes <= self._max_bytes else None
             if self._fillings.get(user) is not filling:
+                reached("hot_read_overtaken")
                 return  # somebody has asked, or the user's rows were removed, since
             if filling.rows is None:
                 self._pass_over(user)
             else:  # of use even if it is old by now: most of it will be the same the next time
                 self._hold(user, _Held(filling.rows, filling.version))
         except Exception as e:
+            reached("hot_read_failed")
             # The store is asked instead, and says what is wrong with it.
             _logger.warning("rows_not_read", error=f"{type(e).__name__}: {e}")
         finally:
@@ -277,6 +281,7 @@ class HotUsers:
         while self._size_bytes > self._max_bytes:
             _, old = self._users.popitem(last=False)
             self._size_bytes -= old.rows.size_bytes
+            reached("hot_user_evicted")
             self._evictions += 1
 
     def _drop(self, user: str) -> None:

@@ -23,6 +23,7 @@ from remora.messages import Entry, dated, decode_chat, plain_text, sound_text, s
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Embedder, Line, Summarizer, embed_texts
 from remora.runtime.locks import KeyedLocks, SharedLocks
+from remora.runtime.probes import reached
 from remora.runtime.supervisor import Attempt, Verdict
 from remora.storage.owed import owed
 from remora.storage.ports import NEIGHBOURS, Journal, LongTermStore, MemoryRow, Vector
@@ -95,6 +96,7 @@ class SummarizeHandler:
         except Exception as e:
             if not attempt.last or getattr(e, "retryable", False):
                 raise
+            reached("fold_without_summary")
             _logger.exception("fold_without_summary", session=attempt.job.key)
             spec = attempt.job.payload
             return self._ready(
@@ -114,6 +116,7 @@ class SummarizeHandler:
             hopeless = attempt.expedited or (self._breaker.open and attempt.job.attempts > 0)
             text = "" if hopeless else await self._try_model(previous, lines, last=attempt.last)
             if not text:
+                reached("summary_degraded")
                 degraded, summarizer = True, self._fallback
                 text = await self._extract(previous, lines)
                 _logger.warning("summary_degraded", session=key, attempts=attempt.job.attempts + 1)
@@ -149,6 +152,7 @@ class SummarizeHandler:
         try:
             return await self._fallback.summarize(previous, lines, max_tokens=self._max_tokens)
         except Exception:
+            reached("extract_failed")
             _logger.exception("extract_failed")
             return previous or ""
 
@@ -214,6 +218,7 @@ class FlushHandler:
             try:
                 match spec:
                     case FlushSpec() if doubtful:
+                        reached("doubtful_flush")
                         async with self._users.shared(key.user):
                             await self.flush(key, spec.first, spec.through, doubtful=True)
                     case FlushSpec():

@@ -17,6 +17,7 @@ from remora.identity import SessionKey, UserKey, entry_id
 from remora.messages import dated
 from remora.models.ports import Embedder
 from remora.runtime.locks import SharedLocks
+from remora.runtime.probes import reached
 from remora.runtime.supervisor import Attempt, Verdict, durable
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
 from remora.storage.records import ENTRY_FACET, MemoriesRemoved, MemoryItem, Pruned, PruneSpec, RecordSpec
@@ -115,6 +116,8 @@ class RecordHandler:
             # The model took its time, and what was removed meanwhile must not come back.
             present = {item.id for item in await self._journal.memories(user, ids)}
             kept = [place for place, row in enumerate(rows) if row.id in present]
+            if len(kept) < len(rows):
+                reached("memory_gone_while_embedded")
             # Doubtful even at the first attempt: the same words recorded twice are one memory with two jobs.
             if kept:
                 await store.add([rows[place] for place in kept], None if vectors is None else vectors[kept], doubtful=True)
@@ -163,6 +166,7 @@ class PruneHandler:
             rows = [row for row in found if row.memory_type != BLOCK_TYPE]
             begun: Collection[str] = ()
             if attempt.job.resumed or attempt.job.attempts > 0:
+                reached("prune_resumed")
                 begun = await self._gone_from_the_journal(key.user, rows)
             chosen = set(await self._chosen(key, spec, [row for row in rows if row.id not in begun]))
             leaving = [row for row in rows if row.id in chosen]

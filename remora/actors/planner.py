@@ -32,6 +32,7 @@ from remora.errors import LongTermError, ModelError
 from remora.identity import SessionKey
 from remora.logs import get_logger
 from remora.messages import ChatDict, Entry, decode_chat
+from remora.runtime.probes import reached
 from remora.storage.ports import Scope
 from remora.storage.records import Summary
 from remora.tokens import TokenCounter, count_message
@@ -204,8 +205,10 @@ class Planner:
                 with anyio.fail_after(deadline_s):
                     found.sources[name] = await ask()
             except TimeoutError:
+                reached("tier_late")
                 found.sources[name] = Source("late", detail=f"no answer within {deadline_s:g} s")
             except Exception as e:  # whatever became of it, the conversation itself can be shown
+                reached("tier_failed")
                 if not isinstance(e, (LongTermError, ModelError)):
                     _logger.exception("tier_failed", tier=name, session=key)
                 found.sources[name] = Source("failed", detail=str(e))
@@ -283,6 +286,7 @@ class Planner:
         start = newest(entries[:first], left - cost)
         shown.update((key.session, entry.seq) for entry in entries[start:first])
         if any(_among(one, shown) for one in taken):
+            reached("recalled_already_shown")
             message, taken, cost = self._fitted([one for one in taken if not _among(one, shown)], cost)
         context = self._context(key, snapshot, gathered, entries[start:], summaries, taken, message, cost, synopsis)
         if blocks is None:
@@ -376,6 +380,7 @@ class Planner:
         message: ChatDict = {"role": "system", "content": text}
         cost = count_message(self._counter, message)
         if cost > room:
+            reached("synopsis_left_out")
             gathered.sources["synopsis"] = Source("omitted", detail=f"it needs {cost} tokens, and {max(room, 0)} are left for it")
             return None
         return message, cost

@@ -56,6 +56,7 @@ from remora.identity import SessionKey, message_id
 from remora.messages import ChatDict, Entry, Receipt
 from remora.runtime.actor import Missing, Turn
 from remora.runtime.log import Job, JobDone
+from remora.runtime.probes import reached
 from remora.storage.records import (
     ENTRY_FACET,
     Appended,
@@ -199,12 +200,17 @@ class SessionBehavior:
         if key is not None and (key in state.keys or not state.keys_complete):
             query = KeyLookup(key)
             if query not in state.answers:
+                reached("key_looked_up")
                 return Missing(query)
             original = state.answers[query]
         known = self._known(state, message)
         if isinstance(known, Missing):
             return known
         if original is not None:
+            if key in state.keys:
+                reached("duplicate_key_hot")
+            else:
+                reached("duplicate_key_cold")
             return Turn(self._original(state, message, original, known))
         seqs: list[int] = []
         entries: list[Entry] = []
@@ -215,6 +221,8 @@ class SessionBehavior:
             if there is None:
                 entries.append(entry.numbered(state.next_seq + len(entries)))
                 there = entries[-1].seq
+            else:
+                reached("duplicate_message")
             seqs.append(there)
         receipt = Receipt(tuple(seqs), self._ids(state, seqs, (entry.id for entry in message.entries)), duplicate=not entries)
         if not entries:
@@ -226,6 +234,7 @@ class SessionBehavior:
         expedite: tuple[str, ...] = ()
         if state.pending:
             if live > state.policy.overdraft_tokens:
+                reached("overdraft_reached")
                 expedite = (state.fold_job,)
         elif state.policy.due(live, len(state.entries) + len(entries)):
             fold = self._fold(state, [*state.entries, *entries], live, state.marks)
@@ -243,6 +252,7 @@ class SessionBehavior:
             unknown = tuple(entry.id for entry in message.entries if entry.id is not None and entry.id not in found)
             query = IdLookup(unknown, state.marks.cleared)
             if unknown and query not in state.answers:
+                reached("ids_looked_up")
                 return Missing(query)
             found.update(state.answers.get(query, {}))
         return {place: found[entry.id] for place, entry in enumerate(message.entries) if entry.id in found}
@@ -251,6 +261,7 @@ class SessionBehavior:
         """What the first append under this key answered; messages that it skipped are known by their ids."""
         if len(original.seqs) == len(message.entries):
             return Receipt(original.seqs, self._ids(state, original.seqs, original.ids), duplicate=True)
+        reached("key_of_partial_append")
         added = iter(zip(original.seqs, original.ids, strict=True))
         found: list[tuple[int, str | None]] = []
         for place, entry in enumerate(message.entries):
@@ -310,7 +321,10 @@ class SessionBehavior:
         if not state.tools:
             return state.next_seq - 1
         closed = closed_length(state.entries)
-        return state.next_seq - 1 if closed == len(state.entries) else state.entries[closed].seq - 1
+        if closed == len(state.entries):
+            return state.next_seq - 1
+        reached("open_tool_call_withheld")
+        return state.entries[closed].seq - 1
 
     def _flush(self, state: SessionState) -> Turn:
         through = self._flushable(state)
@@ -326,6 +340,7 @@ class SessionBehavior:
         expected = state.condense_job if spec.kind == "condense" else state.fold_job
         outdated = spec.kind == "condense" and all(one.through != spec.through for one in state.summaries)
         if result.job != expected or outdated:
+            reached("stale_fold_dropped")
             return Turn(False, [JobDone(result.job)])  # stale: the past was restated since it was asked for
         first = state.summary.first if state.summary and spec.kind != "entry" else spec.first
         summary = Summary(
@@ -344,6 +359,7 @@ class SessionBehavior:
         records.extend(_left_entries(state.sid, jobs))
         live = state.entries[state.pending :]
         if state.policy.due(state.live_tokens, len(live)):
+            reached("fold_followed_fold")
             fold = self._fold(state, live, state.live_tokens, marks)
             if fold is not None:
                 records.append(fold)
@@ -354,6 +370,7 @@ class SessionBehavior:
         """The oldest entry of a list that is full goes into the running summary and into long-term memory (S2.04)."""
         if len(entries) <= state.policy.entries:
             return ()
+        reached("entry_condensed")
         oldest = entries[0]
         generation = state.marks.generation
         spec = SummarizeSpec(state.sid, generation, oldest.first, oldest.through, "condense")
@@ -408,7 +425,10 @@ class SessionBehavior:
     # -- restating the past -------------------------------------------------------------------------------------------
 
     def _jobs_under_way(self, state: SessionState) -> tuple[str, ...]:
-        return tuple(job for job in (state.fold_job, state.condense_job) if job)
+        jobs = tuple(job for job in (state.fold_job, state.condense_job) if job)
+        if jobs:
+            reached("restated_during_fold")
+        return jobs
 
     def _clear(self, state: SessionState) -> Turn:
         last = state.next_seq - 1
@@ -487,6 +507,7 @@ class SessionBehavior:
         if earlier is not None:
             front, entries, summary, summaries = earlier.front, earlier.entries, earlier.summary, earlier.summaries
             notes = (WentBack(earlier.entries),)
+            reached("went_back")
         moved = marks.summarized if front is None else front
         flushing = max(marks.flushing, moved) if self._flushes else marks.flushing
         cleared = marks.cleared if earlier is None else earlier.cleared
@@ -496,6 +517,7 @@ class SessionBehavior:
             jobs = self._leaving(state, after, marks.flushing, moved)
         flushed = tuple(seq for seq in removed if seq <= marks.flushing) if self._flushes else ()
         if flushed:
+            reached("removal_of_flushed")
             id_ = f"unflush-{state.sid}-{after.generation}"
             jobs = (*jobs, Job(id_, FLUSH_LANE, state.key, UnflushSpec(state.sid, flushed, marks.flushing)))
         gone = set(removed)

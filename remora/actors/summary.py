@@ -19,6 +19,7 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_REFUSAL = 400  # characters; what is longer says something
+_LONGEST_TOKEN = 128  # characters, of those of any vocabulary that is known
 
 
 class ChatSummarizer:
@@ -59,9 +60,13 @@ def refuses(text: str) -> bool:
 def shortened(text: str, max_tokens: int, counter: TokenCounter) -> str:
     """`text`, cut at a line or a word so that it and an ellipsis fit into `max_tokens`.
 
-    A model that was asked for 800 tokens may answer with 100 000.
+    A model that was asked for 800 tokens may answer with 100 000, or with a million times the same letter. What cannot fit is cut
+    off before it is counted: this runs on the event loop, where everybody would wait for it.
     """
-    if counter.count(text) <= max_tokens:
+    most = max(max_tokens, 1) * _LONGEST_TOKEN
+    if len(text) > most:
+        text = text[:most]
+    elif counter.count(text) <= max_tokens:
         return text
     low, high = 0, len(text)
     while low < high:  # the longest prefix that fits; counts of prefixes grow, give or take a token

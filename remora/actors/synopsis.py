@@ -31,6 +31,7 @@ from remora.messages import ChatDict, decode_chat, plain_text, sound_text, speak
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import ChatModel, Line, Summarizer
 from remora.runtime.clock import Clock
+from remora.runtime.probes import reached
 from remora.runtime.supervisor import Attempt, Verdict
 from remora.storage.ports import Journal
 from remora.storage.records import MemoryItem
@@ -111,6 +112,7 @@ class SynopsisHandler:
         except Exception as e:
             if not attempt.last or getattr(e, "retryable", False):
                 raise
+            reached("synopsis_unwritten")
             _logger.exception("synopsis_unwritten", user=attempt.job.key)
             return await self._ready(attempt, ("", ""), "none", degraded=True)
 
@@ -125,6 +127,7 @@ class SynopsisHandler:
         if parts is not None:
             return await self._ready(attempt, parts, self._name, degraded=False)
         if self._model is not None:
+            reached("synopsis_degraded")
             _logger.warning("synopsis_degraded", user=attempt.job.key, attempts=attempt.job.attempts + 1)
         extracted = await self._extracted(known)
         return await self._ready(attempt, extracted, self._extract.name, degraded=self._model is not None)

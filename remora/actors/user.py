@@ -44,6 +44,7 @@ from remora.errors import InvalidInput, NotGranted
 from remora.identity import UserKey
 from remora.runtime.actor import Turn
 from remora.runtime.log import Job, JobDone
+from remora.runtime.probes import reached
 from remora.storage.records import (
     Facet,
     FacetsChanged,
@@ -182,6 +183,7 @@ class UserBehavior:
         added = list(fresh.values())
         gone: list[str] = []
         if working.content_bytes + sum(map(working.cost, added)) > _OVERFULL * self._max_bytes:
+            reached("working_memory_overfull")
             gone = working.excess(self._max_bytes, added)
         leaving = set(gone)
         put = [facet("working", item.id, item) for item in added if item.id not in leaving]
@@ -199,6 +201,7 @@ class UserBehavior:
         gone: list[str] = []
         notes: tuple[Any, ...] = ()
         if working is not None and working.size_bytes > max_bytes:
+            reached("working_memory_evicted")
             gone = working.excess(max_bytes)
             notes = () if gone else (Fitted(),)
         put, dropped = self._figures(state, {})
@@ -277,7 +280,9 @@ class UserBehavior:
         if len(valid) == len(self._terms) and not message.refresh:
             return self._hit(state, valid, now)
         if state.job:
+            reached("synopsis_joined")
             return Turn(_shown(valid, "pending", state.job), notes=(SynopsisShown(hit=False),))
+        reached("synopsis_stale")
         job, counter = self._job(state, SYNOPSIS_LANE, SynopsisSpec(state.sid, state.number + 1))
         records = [
             *self._opening(state, int(now * 1_000_000)),
@@ -308,6 +313,7 @@ class UserBehavior:
 
     def _synopsis_ready(self, state: UserState, result: SynopsisReady) -> Turn:
         if result.job != state.job:
+            reached("synopsis_dropped")
             return Turn(False, [JobDone(result.job)])  # stale: nobody waits for it any longer
         put = []
         for name, text, tokens in zip(self._terms, (result.identity, result.context), result.tokens, strict=True):

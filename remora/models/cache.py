@@ -16,6 +16,7 @@ import msgspec
 
 from remora.errors import InvalidInput
 from remora.models.ports import Embedder, embed_texts
+from remora.runtime.probes import reached
 
 if TYPE_CHECKING:  # loaded by those who compute with it, at first use
     import numpy as np
@@ -88,11 +89,13 @@ class CachingEmbedder:
             result[rows[key]] = vector
         for key, embedding in others.items():
             await embedding.done.wait()
+            reached("embedding_joined")
             if embedding.vector is not None:
                 self._hits += 1
                 result[rows[key]] = embedding.vector
         left = [key for key, embedding in others.items() if embedding.vector is None]
         if left:
+            reached("embedding_joined_failed")
             again = await self.embed([texts[rows[key][0]] for key in left])
             for key, vector in zip(left, again, strict=True):
                 result[rows[key]] = vector

@@ -13,6 +13,7 @@ import msgspec
 from remora.errors import ConfigError, ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
 from remora.messages import ChatDict
 from remora.runtime.containment import contained
+from remora.runtime.probes import reached
 
 if TYPE_CHECKING:  # loaded by those who compute with it, at first use
     import numpy as np
@@ -195,18 +196,23 @@ async def embed_texts(embedder: Embedder, texts: Sequence[str], *, timeout_s: fl
     except ModelError:
         raise
     except TimeoutError as e:
+        reached("embedder_hung")
         raise ModelTimeout(f"the embedder {embedder.name} did not answer within {timeout_s:g} s") from e
     except Exception as e:  # whatever a plugged-in embedder raises: it may be well again later
         raise ModelUnavailable(f"the embedder {embedder.name} failed: {type(e).__name__}: {e}") from e
     try:
-        vectors = np.asarray(answer, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            vectors = np.asarray(answer, dtype=np.float32)
     except (TypeError, ValueError) as e:
         raise ModelAnswerInvalid(f"the embedder {embedder.name} returned no vectors: {e}") from e
     if vectors.shape != (len(texts), embedder.dimension):
+        reached("embedder_misshaped")
         raise ModelAnswerInvalid(
             f"the embedder {embedder.name} returned shape {vectors.shape}, not {(len(texts), embedder.dimension)}"
         )
-    if not np.isfinite(vectors).all():
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if not np.isfinite(lengths).all():  # nor are the vectors, or they are too long to have a direction
+        reached("embedder_not_finite")
         raise ModelAnswerInvalid(f"the embedder {embedder.name} returned values that are not finite")
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32, copy=False)

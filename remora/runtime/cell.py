@@ -28,6 +28,7 @@ from remora.logs import get_logger
 from remora.runtime.actor import Behavior, Missing, Turn
 from remora.runtime.log import Job, Log, Write
 from remora.runtime.mailbox import Envelope, Mailbox
+from remora.runtime.probes import reached
 from remora.runtime.promise import Promise
 
 __all__ = ["Cell", "CellHost", "CellStatus"]
@@ -170,6 +171,7 @@ class Cell:
             for record in turn.records:
                 behavior.apply(state, record)
         except Exception as e:
+            reached("turn_broke_state")
             # The state is half changed, and nothing of this turn went to the log.
             _logger.exception("turn_broke_state", key=self.key)
             self.fail(e)
@@ -212,6 +214,7 @@ class Cell:
 
     def _settled(self, write: Write, error: Exception | None) -> None:
         if write.fenced:
+            reached("fenced_write_settled")
             return
         assert self._outstanding
         if error is not None:
@@ -227,15 +230,19 @@ class Cell:
             self._host.decided(turn)
         if self.status is CellStatus.FETCHING:
             if self.written == self.durable:
+                reached("fetch_after_commit")
                 self._host.fetch(self)
         elif self.mailbox or self.parked:
             self._host.ready(self)
 
     def fail(self, error: Exception) -> None:
         """Break the gate: fence what is on its way, fail who waits, ask to be restored."""
+        reached("gate_broken")
         answer = error if isinstance(error, (CommitFailed, OutcomeUnknown)) else OutcomeUnknown(str(error))
         if answer is not error:
             answer.__cause__ = error
+        if self._outstanding and len(self._outstanding) > 1:
+            reached("write_fenced")
         for write, _ in self._outstanding or ():
             write.fenced = True
         self._outstanding = None
@@ -255,6 +262,7 @@ class Cell:
             held, self._held = self._held, deque()
             for reply in held:
                 if reply[1] <= now:
+                    reached("deadline_behind_gate")
                     late += 1
                     reply[2].reject(OutcomeUnknown(f"{why} before the commit; retry with the same key"))
                 else:

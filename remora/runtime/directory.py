@@ -30,6 +30,7 @@ from remora.runtime.cell import Cell, CellStatus
 from remora.runtime.clock import Clock
 from remora.runtime.log import Log
 from remora.runtime.mailbox import Envelope, Mailbox
+from remora.runtime.probes import reached
 from remora.runtime.promise import new_promise
 
 __all__ = ["Directory", "DirectoryLimits", "DirectoryStatistics"]
@@ -203,6 +204,7 @@ class Directory:
 
     def _enqueue(self, cell: Cell, envelope: Envelope) -> None:
         if cell.status is CellStatus.QUARANTINED:
+            reached("quarantine_refused")
             raise SessionQuarantined(
                 f"{cell.key!r} failed {self._limits.restart_intensity} times within "
                 f"{self._limits.restart_period_s:g} s and rests; nothing ran, retry later",
@@ -212,13 +214,18 @@ class Directory:
             # who comes after those that wait for room waits behind them
             if cell.parked and not envelope.control:
                 raise MailboxFull("others wait for room already", limit="messages")
-            self._mailbox(cell).put(envelope)
+            mailbox = self._mailbox(cell)
+            if mailbox and cell.status is CellStatus.ACTIVATING:
+                reached("activation_joined")
+            mailbox.put(envelope)
         except MailboxFull:
             if not self._limits.wait_when_full:
+                reached("mailbox_refused")
                 self._refused += 1
                 raise
             if cell.parked is None:
                 cell.parked = deque()
+            reached("sender_parked")
             cell.parked.append(envelope)
         self._attended[cell] = None
         self.ready(cell)
@@ -247,6 +254,7 @@ class Directory:
         # A commit that failed is the disk's fault, every session's alike: resting single cells would not help it.
         if len(faults) >= self._limits.restart_intensity and not isinstance(error, (CommitFailed, OutcomeUnknown)):
             self._quarantines += 1
+            reached("quarantine_entered")
             cell.status = CellStatus.QUARANTINED
             cell.rests_until = now + self._limits.rest_s
             self._attended[cell] = None
@@ -265,6 +273,7 @@ class Directory:
 
     def missing(self, cell: Cell, envelope: Envelope, query: Any) -> None:
         """Suspend the cell, its message first in line, until the log has answered."""
+        reached("cold_record_missed")
         cell.status = CellStatus.FETCHING
         cell.query, cell.querying = query, envelope
         self._mailbox(cell).put_back(envelope)
@@ -281,6 +290,7 @@ class Directory:
 
     def _create(self, key: Hashable) -> Cell:
         if (refusal := self._refusal(key)) is not None:
+            reached("actor_barred")
             raise refusal
         cell = Cell(key, self)
         self._cells[key] = cell
@@ -307,6 +317,7 @@ class Directory:
                 if not self._has_room():
                     self._shed()
                     if not self._has_room():
+                        reached("activation_waited_for_room")
                         await self._clock.sleep(0.01)  # all are busy; one will be idle as soon as its commit lands
                         continue
                 count = min(len(self._activating), _HYDRATE, max(self._limits.max_live - self._live, 1))
@@ -325,6 +336,7 @@ class Directory:
                     raise image
                 jobs = cell.restored(image)
             except Exception as e:
+                reached("image_unreadable")
                 # Nothing is known of this session, so nothing may be answered; its next message tries anew.
                 self._forget(cell)
                 self._reject_all(cell, e)
@@ -332,12 +344,15 @@ class Directory:
             cell.last_used = now
             self._weigh(cell)
             if jobs:
+                reached("activated_amid_jobs")
                 # A commit whose fate was unknown may have been kept: its jobs are in the log, and nobody has submitted them.
                 self.decided(Turn(jobs=jobs))
             if cell.bucket < 0:  # else it was restored in place after a failure
                 self._activations += 1
                 self._live += 1
                 self._file(cell)
+            else:
+                reached("cell_reloaded")
             if cell.mailbox or cell.parked:
                 self.ready(cell)
 
@@ -351,6 +366,7 @@ class Directory:
                     answer = await self.log.fetch(cell.key, cell.query)
                 except Exception as e:
                     if cell.status is CellStatus.FETCHING:
+                        reached("fetch_failed")
                         cell.status = CellStatus.VALID
                         asker = cell.querying
                         if asker is not None and cell.mailbox and cell.mailbox.head is asker:  # it may have left meanwhile
@@ -359,6 +375,8 @@ class Directory:
                     if cell.status is CellStatus.FETCHING:  # else the gate broke meanwhile, and it is being restored
                         cell.status = CellStatus.VALID
                         self.behavior.supply(cell.state, cell.query, answer)
+                    else:
+                        reached("fetch_dropped")
                 if cell.mailbox:
                     self.ready(cell)
 
@@ -378,6 +396,7 @@ class Directory:
         mailbox = cell.mailbox
         if mailbox is not None:
             while cell.parked and (cell.parked[0].promise.abandoned or mailbox.offer(cell.parked[0])):
+                reached("parked_sender_admitted")
                 cell.parked.popleft()
 
     def _drain(self, cell: Cell) -> None:
@@ -389,6 +408,7 @@ class Directory:
                 break
             envelope = mailbox.get()
             if envelope.promise.abandoned and not envelope.control:
+                reached("sender_gone_before_turn")
                 continue  # its sender left before it ran: nothing has happened, and nothing will
             cell.deliver(envelope)
             used = used or envelope.use
@@ -400,6 +420,7 @@ class Directory:
         self._admit_parked(cell)
         # A full gate re-queues its cell itself when a commit lands.
         if mailbox and cell.status is CellStatus.VALID and cell.waiting < self._limits.held_replies:
+            reached("quantum_spent")
             self.ready(cell)
 
     # -- deadlines --------------------------------------------------------------------------------------------------
@@ -417,12 +438,15 @@ class Directory:
         for cell in list(self._attended):
             if cell.status is CellStatus.QUARANTINED:
                 if cell.rests_until <= now:
+                    reached("quarantine_left")
                     self._attended.pop(cell, None)
                     self._forget(cell)
                 continue
             unrun, late = cell.expire(now)
             self._expired += late + len(unrun)
             for envelope in unrun:
+                if envelope.deadline <= now:
+                    reached("deadline_in_mailbox")
                 envelope.promise.reject(
                     MailboxFull("the deadline passed before the message's turn came; nothing ran", limit="age")
                 )
@@ -447,6 +471,10 @@ class Directory:
     def _shed(self) -> None:
         """Passivate the longest idle, down to 95 % of the bounds."""
         live, size = int(self._limits.max_live * 0.95), int(self._limits.max_bytes * 0.95)
+        if self._live > live:
+            reached("shed_by_count")
+        if self._bytes > size:
+            reached("shed_by_bytes")
         for bucket in sorted(self._buckets):
             cells = self._buckets.pop(bucket)
             for position, cell in enumerate(cells):
@@ -459,14 +487,17 @@ class Directory:
         if cell.status is CellStatus.INVALID:
             return
         if int(cell.last_used / self._bucket_s) > bucket:
+            reached("retire_found_used")
             self._file(cell)  # used since it was filed
             return
         if not cell.idle:
+            reached("retire_found_busy")
             cell.last_used = self._clock.monotonic()
             self._file(cell)
             return
         farewell = self.behavior.on_idle(cell.state)
         if farewell is not None:
+            reached("farewell_run")
             try:
                 cell.run(farewell)
             except Exception:
@@ -528,6 +559,7 @@ class Directory:
                     staying = True
             if not staying:
                 return
+            reached("expulsion_waited")
             await self._clock.sleep(0.002)
 
     # -- life -------------------------------------------------------------------------------------------------------

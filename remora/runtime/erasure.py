@@ -28,6 +28,7 @@ from remora.runtime.clock import Clock
 from remora.runtime.containment import contained
 from remora.runtime.directory import Directory
 from remora.runtime.locks import KeyedLocks
+from remora.runtime.probes import reached
 from remora.runtime.promise import Promise, new_promise
 from remora.runtime.supervisor import RetryPolicy, Supervisor
 from remora.storage.ports import Erased, Erasure, Journal, LongTermStore
@@ -197,6 +198,7 @@ class Eraser:
                     raise
                 attempts += 1
                 wait_s = self._retry.delay_s(attempts, self._rng)
+                reached("erasure_uncertain")
                 _logger.warning("erasure_uncertain", attempts=attempts, retry_s=wait_s, error=str(e))
                 await self._clock.sleep(wait_s)
 
@@ -205,6 +207,7 @@ class Eraser:
     def resume(self, notes: Sequence[Erasure]) -> None:
         """Take up what an earlier run left; before anybody can ask for these users."""
         for note in notes:
+            reached("erasure_resumed")
             bars = ExitStack()
             bars.enter_context(self._barred(_named(note), note.user_key))
             self._resumed[note.number] = bars
@@ -237,6 +240,7 @@ class Eraser:
             except Exception as e:
                 attempts += 1
                 wait_s = self._retry.delay_s(attempts, self._rng)
+                reached("erasure_retried")
                 _logger.warning("erasure_failed", notes=len(cases), attempts=attempts, retry_s=wait_s, error=str(e))
                 if not getattr(e, "retryable", False):
                     self._tell(cases, e)  # it may be long before somebody mends that: they have waited enough

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from remora.errors import MailboxFull
+from remora.runtime.probes import reached
 from remora.runtime.promise import Promise
 
 __all__ = ["Envelope", "Mailbox", "MailboxStatistics"]
@@ -64,12 +65,14 @@ class Mailbox:
         """
         if not envelope.control:
             if self._counted >= self._max_messages:
+                reached("mailbox_full_of_messages")
                 raise MailboxFull(
                     f"the session's mailbox holds its {self._max_messages} messages; nothing ran, retry later",
                     limit="messages",
                 )
             # A single message over the bound may still pass an empty mailbox, or it could never be delivered.
             if self._bytes + envelope.size > self._max_bytes and self._counted:
+                reached("mailbox_full_of_bytes")
                 raise MailboxFull(
                     f"the session's mailbox holds {self._bytes} of its {self._max_bytes} bytes; nothing ran, retry later",
                     limit="bytes",

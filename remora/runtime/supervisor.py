@@ -24,6 +24,7 @@ from remora.logs import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.containment import contained
 from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, JobRevived, Log, Write
+from remora.runtime.probes import reached
 from remora.runtime.promise import Promise, new_promise
 
 __all__ = [
@@ -178,7 +179,10 @@ class Supervisor:
             self._outstanding[job.key] = self._outstanding.get(job.key, 0) + 1
             lane = self._lanes[job.lane]
             wait_s = job.not_before - self._clock.time() if job.not_before else 0.0
+            if job.resumed:
+                reached("job_resumed")
             if wait_s > 0:
+                reached("job_resumed_in_backoff")
                 self._delay(lane, job, wait_s)
             else:
                 lane.queue.append(job)
@@ -195,6 +199,7 @@ class Supervisor:
         for job in dead:
             await self.finished(job.id)  # its burial is durable before its place is free
         await durable(self._log, [JobRevived(job.id) for job in dead])
+        reached("job_revived")
         self.submit(msgspec.structs.replace(job, attempts=0, not_before=0.0, resumed=True, dead=False) for job in dead)
 
     def cancel(self, ids: Iterable[str]) -> None:
@@ -205,9 +210,12 @@ class Supervisor:
                 continue
             self._cancelled.add(id_)
             if scope := self._scopes.get(id_):
+                reached("job_cancelled_running")
                 scope.cancel()
             elif self._pull(job):
                 self._finish(job)
+            else:
+                reached("job_cancelled_while_recorded")
 
     async def withdraw(self, matches: Callable[[Hashable], bool]) -> int:
         """Cancel the jobs of these actors; returns how many, when none of them runs. Their rows are the caller's business.
@@ -230,6 +238,7 @@ class Supervisor:
             self._expedited.add(id_)
             lane = self._lanes[job.lane]
             if scope := self._scopes.get(id_):
+                reached("job_expedited_running")
                 scope.cancel()
             elif self._pull(job):
                 if self._tasks is not None:  # not behind those that hold every place of the lane
@@ -243,11 +252,13 @@ class Supervisor:
         lane = self._lanes[job.lane]
         queued = next((one for one in lane.queue if one.id == job.id), None)
         if queued is not None:
+            reached("job_pulled_from_queue")
             lane.queue.remove(queued)
             return True
         kept = [entry for entry in lane.delayed if entry[2].id != job.id]
         found = len(kept) < len(lane.delayed)
         if found:
+            reached("job_pulled_from_backoff")
             heapq.heapify(kept)
             lane.delayed = kept
         return found
@@ -322,6 +333,7 @@ class Supervisor:
             try:
                 await self._attempt(lane, job)
             except Exception:  # a bug of ours must not take the lane's place along; the job is tried again
+                reached("attempt_broke_off")
                 _logger.exception("attempt_broke_off", job=job.id, lane=lane.name)
                 self._delay(lane, job, lane.retry.max_backoff_s)
             finally:
@@ -357,6 +369,7 @@ class Supervisor:
             else:
                 await durable(self._log, (*verdict.records, JobDone(job.id)))
         except Exception as e:
+            reached("job_end_unrecorded")
             # The work is done but its end is not recorded: do it again, which it must bear.
             await self._failed(lane, attempt, e, last=False)
             return
@@ -376,15 +389,18 @@ class Supervisor:
         if last:
             record: Any = JobBuried(job.id, attempts, text)
         else:
+            reached("job_retried")
             lane.retried += 1
             _logger.warning("job_failed", job=job.id, lane=lane.name, attempts=attempts, retry_s=wait_s, error=text)
             record = JobRetried(job.id, attempts, self._clock.time() + wait_s, text)
         try:
             await durable(self._log, (record,))
         except Exception:
+            reached("job_failure_unrecorded")
             _logger.exception("job_failure_not_recorded", job=job.id)
             last = False  # a dead letter that nobody could find would be lost until the next start: it is tried once more
         if last:
+            reached("job_buried")
             lane.buried += 1
             _logger.error("job_buried", job=job.id, lane=lane.name, attempts=attempts, error=text)
         if last or job.id in self._cancelled:

@@ -68,6 +68,7 @@ from remora.runtime.handles import Session
 from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, LogStatistics
 from remora.runtime.long_term import LongTermMemory
+from remora.runtime.probes import reached
 from remora.runtime.reembed import ReembedProgress
 from remora.runtime.schedule import Schedule, TaskStatistics
 from remora.runtime.shared import SharedScope
@@ -359,6 +360,7 @@ class Runtime(TransferVerbs):
             with anyio.move_on_after(self._config.supervisor.drain_s, shield=True) as scope:
                 await parts.directory.drain()
             if scope.cancelled_caught:
+                reached("drain_timed_out")
                 _logger.error("drain_timed_out", seconds=self._config.supervisor.drain_s)
         finally:  # even where the event loop's own cancellation broke the shield, nobody is left waiting
             self._abandon(
@@ -747,6 +749,7 @@ class Runtime(TransferVerbs):
             for key in tails:
                 if not parts.directory.is_live(key):
                     try:
+                        reached("tail_flushed")
                         await parts.directory.tell(key, Flush())
                     except Exception:
                         _logger.exception("tail_flush_failed", session=key)

@@ -41,6 +41,7 @@ from remora.config import Durability
 from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, StorageError
 from remora.logs import get_logger
 from remora.runtime.log import LogStatistics, Write
+from remora.runtime.probes import reached
 from remora.storage.journal_backup import snapshot
 from remora.storage.journal_erasing import erased_rows
 from remora.storage.journal_opening import SYNCHRONOUS, Ownership, daemonic, migrated, open_error, owned, whole
@@ -201,6 +202,7 @@ class SqliteJournal(JournalReader):
                 if self._turns:
                     room = min(room, self._turns[0].after - self._taken)
                     if not room:
+                        reached("writer_did_other_work")
                         await self._turns.popleft().run()
                         continue
                 taken = self._queue[:room]
@@ -214,6 +216,7 @@ class SqliteJournal(JournalReader):
         """Whether a write is for an actor that was erased: there must be no rows of it again."""
         if not self._gone or not any(getattr(record, "sid", 0) in self._gone for record in write.records):
             return False
+        reached("write_of_forgotten_refused")
         write.settle(CommitFailed("this was forgotten meanwhile; nothing of it was kept"))
         return True
 
@@ -230,6 +233,7 @@ class SqliteJournal(JournalReader):
             self._failed += 1
             error, alone = await self._failure(e)
             if alone and len(batch) > 1:
+                reached("batch_halved")
                 # one of them cannot be stored: halve the batch until it stands alone
                 for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
                     standing = [write for write in half if not write.fenced]  # an earlier failure may have fenced it
@@ -282,9 +286,11 @@ class SqliteJournal(JournalReader):
             return self._overtaken(), False
         failed: CommitFailed | OutcomeUnknown
         if name.startswith("SQLITE_IOERR") or not rolled_back:
+            reached("commit_unknown")
             failed = OutcomeUnknown(f"the journal's commit failed ({error}); retry with the same key")
             await self._recount()
         else:
+            reached("commit_refused")
             failed = CommitFailed(f"the journal cannot store this ({error}); nothing of it was kept")
         failed.__cause__ = error
         return failed, rolled_back and not isinstance(error, sqlite3.OperationalError | sqlite3.InternalError)
@@ -297,6 +303,7 @@ class SqliteJournal(JournalReader):
 
     def _overtaken(self) -> OwnershipLost:
         if self._lost is None:
+            reached("ownership_lost")
             self._lost = OwnershipLost(
                 f"another process has taken {self.path} over; nothing more can be stored here: close this runtime"
             )
@@ -308,6 +315,7 @@ class SqliteJournal(JournalReader):
             if self._writer.in_transaction:
                 await self._writer.execute("ROLLBACK")
         except sqlite3.Error:
+            reached("rollback_failed")
             _logger.exception("rollback_failed")
             return False
         return True

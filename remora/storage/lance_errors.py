@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from remora.errors import LongTermError
+from remora.runtime.probes import reached
 
 __all__ = ["DAMAGED", "MISSING", "mapped", "meaning"]
 
@@ -65,6 +66,7 @@ def mapped(
     except LongTermError:
         raise
     except (RuntimeError, OSError, ValueError, TypeError, NotImplementedError, ArithmeticError, LookupError) as e:
+        reached("long_term_failed")
         told, retryable = meaning(e)
         mended = told in {DAMAGED, MISSING}
         if mended and suspect is not None:

@@ -30,6 +30,7 @@ from pathlib import Path
 import msgspec
 
 from remora.logs import get_logger
+from remora.runtime.probes import reached
 from remora.storage.atomic import sync_path
 from remora.storage.lance_manifest import Manifest, manifest_name, parse_manifest, version_of
 from remora.storage.ports import Finding
@@ -220,6 +221,7 @@ class ShardFiles:
         """
         if lost:
             self._note_refill()  # first: whatever happens between the two, it is filled again
+        reached("table_put_aside")
         _logger.error("table_put_aside", table=self.name, reason=reason)
         self.settled.append(Finding("table", str(self.directory), f"{reason}; it was put aside", repairable=True))
         place = self._quarantine()

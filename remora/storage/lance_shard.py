@@ -28,6 +28,7 @@ import anyio
 import anyio.to_thread
 
 from remora.logs import get_logger
+from remora.runtime.probes import reached
 from remora.storage.lance_files import ShardFiles
 from remora.storage.lance_manifest import Fragment, Manifest
 from remora.storage.lance_rows import SEARCHED, RowFormat
@@ -146,6 +147,7 @@ class Shard:
             return
         work = await self._reopen()
         if self.files is not None and self.files.version is not None:
+            reached("uncertain_write_undone")
             await work.checkout(self.files.version)
             await work.restore()
             _logger.warning("uncertain_writes_undone", table=self.name, version=self.files.version)
@@ -162,7 +164,9 @@ class Shard:
     async def merge(self, rows: Any) -> None:
         """Store those of the rows that are not there."""
         # not through an index: with one, LanceDB doubles rows that two merges bring at once
-        await self.table.merge_insert("id").when_not_matched_insert_all().use_index(False).execute(rows)
+        result = await self.table.merge_insert("id").when_not_matched_insert_all().use_index(False).execute(rows)
+        if result.num_inserted_rows < len(rows):
+            reached("row_there_already")
         self._wrote()
 
     async def delete(self, which: Any) -> int:

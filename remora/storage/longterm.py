@@ -39,6 +39,7 @@ from remora.errors import LongTermError
 from remora.identity import session_key, user_key
 from remora.logs import get_logger
 from remora.runtime.containment import contained
+from remora.runtime.probes import reached
 from remora.runtime.promise import Promise, new_promise
 from remora.storage.lance_errors import mapped
 from remora.storage.lance_files import Settled, ShardFiles, refill_needed, refill_noted, remove_store, shard_names
@@ -316,6 +317,7 @@ class LanceStore:
                     began.setdefault(number, time.time())
                     table = await anyio.to_thread.run_sync(partial(self._rows.table, rows.values(), checked=shard.checked))
                     if doubtful:
+                        reached("doubtful_add_merged")
                         await shard.merge(table)
                         self._merges += 1
                     else:
@@ -507,6 +509,7 @@ class LanceStore:
         for place, add in enumerate(self._queue):
             kept = [n for n, row in enumerate(add.rows) if not _is_of(row, key, session)]
             if len(kept) < len(add.rows):
+                reached("queued_rows_dropped")
                 vectors = None if add.vectors is None else add.vectors[kept]
                 self._queue[place] = _Add([add.rows[n] for n in kept], vectors, add.doubtful, add.promise)
 

@@ -14,6 +14,7 @@ import msgspec
 from remora.errors import LongTermError
 from remora.identity import session_key as session_digest
 from remora.identity import user_key as user_digest
+from remora.runtime.probes import reached
 from remora.storage.ports import EVERYTHING, Candidate, Finding, LongTermStatistics, MemoryRow, Scope, Vector
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class MemoryStore:
         for place, row in enumerate(rows):
             words = {name: Counter(_WORD.findall(getattr(row, name).casefold())) for name in ("turn", "window")}
             kept = _Kept(row, None if vectors is None else vectors[place].copy(), words)
+            if row.id in self._users.get(row.user, ()):
+                reached("row_there_already")
             self._users.setdefault(row.user, {}).setdefault(row.id, kept)
         self._commits += 1
         self._merges += doubtful

@@ -1,9 +1,9 @@
-"""A journal whose commits fail when they are told to."""
+"""A journal whose commits fail when they are told to, and when to tell them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 import anyio
 
@@ -11,11 +11,24 @@ from remora.errors import CommitFailed, OutcomeUnknown
 from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
 
-__all__ = ["CommitFault", "FaultyJournal"]
+__all__ = ["CommitFault", "FaultyJournal", "during"]
 
-CommitFault = Literal["refused", "lost", "kept"]
+Fault = TypeVar("Fault")
+
+CommitFault = Literal["refused", "lost", "kept", "hang"]
 """What goes wrong with a commit: ``refused``: provably nothing is stored; ``lost`` and ``kept``: its outcome is unknown to the
-caller, and in truth it is not stored, or is."""
+caller, and in truth it is not stored, or is; ``hang``: it takes very long, and succeeds."""
+
+
+def during(start_s: float, end_s: float, fault: Fault) -> Callable[[], Fault | None]:
+    """The same fault for a while: something is down for minutes. Any faulty port takes it for its `fault`.
+
+    Args:
+        start_s: when it begins, by `anyio.current_time`.
+        end_s: when it is over.
+        fault: what goes wrong meanwhile.
+    """
+    return lambda: fault if start_s <= anyio.current_time() < end_s else None
 
 
 class FaultyJournal(MemoryJournal):
@@ -24,19 +37,29 @@ class FaultyJournal(MemoryJournal):
     Args:
         fault: asked before each commit what is to go wrong with it; None for nothing.
         latency_s: asked before each commit how long it takes.
+        hang_s: how long one that hangs takes on top; what is written meanwhile is committed with it.
     """
 
-    def __init__(self, fault: Callable[[], CommitFault | None], *, latency_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self,
+        fault: Callable[[], CommitFault | None],
+        *,
+        latency_s: Callable[[], float] = lambda: 0.0,
+        hang_s: float = 120.0,
+    ) -> None:
         super().__init__(hot_keys=1)
         self._fault = fault
         self._latency_s = latency_s
+        self._hang_s = hang_s
 
     async def _commit(self) -> None:
         if not self._queue:
             return
         await anyio.sleep(self._latency_s())
         fault = self._fault()
-        if fault is None:
+        if fault == "hang":
+            await anyio.sleep(self._hang_s)
+        if fault is None or fault == "hang":
             await super()._commit()
             return
         batch, self._queue = [write for write in self._queue if not write.fenced], []

@@ -1,4 +1,4 @@
-"""What may be a chat model: anything that answers a prompt, at once or piece by piece."""
+"""What may be a chat model: anything that answers a prompt, at once or piece by piece; and what becomes of garbage."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
-from remora.errors import ConfigError
+from remora.actors.summary import shortened
+from remora.errors import ConfigError, ModelAnswerInvalid
 from remora.messages import ChatDict
-from remora.models.ports import as_chat_model
+from remora.models.ports import as_chat_model, embed_texts
+from remora.testing import FaultyEmbedder, HashEmbedder
+from remora.testing.faulty_models import GARBAGE_VECTORS
+from remora.tokens import CallableCounter, TiktokenCounter
 
 pytestmark = pytest.mark.anyio
 
@@ -67,3 +71,33 @@ async def test_what_fails_within_a_stream() -> None:
         await as_chat_model(broken).complete([{"role": "user", "content": "hello"}])
     with pytest.raises(ConfigError):
         as_chat_model(7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE_VECTORS)
+async def test_an_embedder_that_answers_garbage_is_told_so(garbage: Any) -> None:
+    """G6: never a vector that is none, nor one of zeros for numbers too large to be told apart (it came as one)."""
+    embedder = FaultyEmbedder(HashEmbedder(4), lambda: "garbage", garbage=[garbage])
+    with pytest.raises(ModelAnswerInvalid):
+        await embed_texts(embedder, ["tea", "boats"])
+
+
+@pytest.mark.parametrize("text", ["a" * 1_000_000, "and so on and " * 100_000, "=" * 1_000_000], ids=lambda text: text[:9])
+def test_an_endless_answer_is_cut_before_it_is_counted(text: str) -> None:
+    """G5: a million letters took the event loop a second to count, for everybody (it counted all of them)."""
+    exact, longest = TiktokenCounter(), [0]
+
+    def count(piece: str) -> int:
+        longest[0] = max(longest[0], len(piece))
+        return exact.count(piece)
+
+    short = shortened(text, 80, CallableCounter(count))
+    assert exact.count(short) <= 80
+    assert text.startswith(short.removesuffix(" …"))
+    assert len(short) > 200
+    assert longest[0] < 20_000
+
+
+def test_what_just_fits_is_left_alone() -> None:
+    """S1.27: the bound is in tokens; a long text of few tokens is no endless one."""
+    text = "=" * 5_120
+    assert shortened(text, TiktokenCounter().count(text), TiktokenCounter()) == text

@@ -1,0 +1,157 @@
+"""Models that fail, hang, answer late or answer garbage when they are told to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+import anyio
+
+from remora.errors import ModelUnavailable
+from remora.messages import ChatDict
+from remora.models.ports import ChatModel, Embedder, Line, Summarizer
+
+if TYPE_CHECKING:  # loaded by those who compute with it, at first use
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["GARBAGE_TEXTS", "GARBAGE_VECTORS", "FaultyChatModel", "FaultyEmbedder", "FaultySummarizer", "ModelFault"]
+
+Answer = TypeVar("Answer")
+Inner = TypeVar("Inner")
+
+ModelFault = Literal["fail", "hang", "late", "garbage"]
+"""What goes wrong with a call: ``fail``: it raises, an error of remora's or any other; ``hang``: it never returns, until it is
+cancelled; ``late``: its answer takes very long; ``garbage``: its answer is none."""
+
+GARBAGE_TEXTS: tuple[Any, ...] = (
+    "",
+    " \n\t",
+    "and so on and " * 100_000,
+    "a" * 1_000_000,
+    None,
+    42,
+    b"bytes",
+    ["a", "list"],
+    "half an emoji \ud83d and a NUL \0",
+)
+"""What a chat model or summarizer has been seen to answer, and worse."""
+
+GARBAGE_VECTORS: tuple[Callable[[int, int], Any], ...] = (
+    lambda rows, dimension: None,  # noqa: ARG005
+    lambda rows, dimension: "vectors",  # noqa: ARG005
+    lambda rows, dimension: [[float("nan")] * dimension] * rows,
+    lambda rows, dimension: [[float("inf")] * dimension] * rows,
+    lambda rows, dimension: [[1e300] * dimension] * rows,
+    lambda rows, dimension: [[3e38] * dimension] * rows,
+    lambda rows, dimension: [[1.0] * (dimension + 1)] * rows,
+    lambda rows, dimension: [[1.0] * dimension] * (rows - 1),
+    lambda rows, dimension: [[1.0] * dimension] * (rows + 1),
+    lambda rows, dimension: [1.0] * dimension * rows,
+    lambda rows, dimension: [[1.0] * (dimension + row % 2) for row in range(rows + 1)],
+)
+"""What an embedder has been seen to answer for so many texts, and worse: by rows and dimension that it should have."""
+
+
+def _failures() -> tuple[Exception, ...]:
+    return ModelUnavailable("injected"), RuntimeError("injected"), KeyError("choices"), TimeoutError()
+
+
+class _Faulty(Generic[Inner]):
+    """One model of any kind.
+
+    Args:
+        inner: what answers otherwise.
+        fault: asked once before each call what is to go wrong with it; None for nothing.
+        latency_s: asked before each call how long it takes.
+        late_s: how long an answer that is late takes on top.
+        garbage: what garbage is drawn from.
+        rng: draws the garbage, and what a call fails with.
+    """
+
+    _garbage: Sequence[Any] = GARBAGE_TEXTS
+
+    def __init__(
+        self,
+        inner: Inner,
+        fault: Callable[[], ModelFault | None],
+        *,
+        latency_s: Callable[[], float] = lambda: 0.0,
+        late_s: float = 90.0,
+        garbage: Sequence[Any] = (),
+        rng: random.Random | None = None,
+    ) -> None:
+        self.inner = inner
+        self.name = str(getattr(inner, "name", type(inner).__name__))
+        self._fault = fault
+        self._latency_s = latency_s
+        self._late_s = late_s
+        self._garbage = garbage or self._garbage
+        self._rng = rng or random.Random(0)
+
+    async def _answered(self, ask: Callable[[], Awaitable[Answer]], garbage: Callable[[Any], Any] = lambda one: one) -> Answer:
+        fault = self._fault()
+        await anyio.sleep(self._latency_s())
+        match fault:
+            case "fail":
+                raise self._rng.choice(_failures())
+            case "hang":
+                await anyio.sleep_forever()
+            case "late":
+                await anyio.sleep(self._late_s)
+            case "garbage":
+                answer: Answer = garbage(self._rng.choice(self._garbage))
+                return answer
+        return await ask()
+
+
+class FaultySummarizer(_Faulty[Summarizer]):
+    """Implements `remora.models.ports.Summarizer` by another, with faults.
+
+    Args:
+        inner: what summarizes otherwise.
+        fault: asked once before each call what is to go wrong with it; None for nothing.
+        latency_s: asked before each call how long it takes.
+        late_s: how long an answer that is late takes on top.
+        garbage: what garbage is drawn from; `GARBAGE_TEXTS` otherwise.
+        rng: draws the garbage, and what a call fails with.
+    """
+
+    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+        """See `Summarizer.summarize`."""
+        return await self._answered(lambda: self.inner.summarize(previous, lines, max_tokens=max_tokens))
+
+
+class FaultyChatModel(_Faulty[ChatModel]):
+    """Implements `remora.models.ports.ChatModel` by another, with faults; takes what `FaultySummarizer` takes."""
+
+    async def complete(self, messages: Sequence[ChatDict]) -> str:
+        """See `ChatModel.complete`."""
+        return await self._answered(lambda: self.inner.complete(messages))
+
+
+class FaultyEmbedder(_Faulty[Embedder]):
+    """Implements `remora.models.ports.Embedder` by another, under its name, with faults; takes what `FaultySummarizer` takes.
+
+    Its garbage is made by functions of the number of texts and of the dimension: `GARBAGE_VECTORS`.
+    """
+
+    _garbage = GARBAGE_VECTORS
+
+    def __init__(
+        self,
+        inner: Embedder,
+        fault: Callable[[], ModelFault | None],
+        *,
+        latency_s: Callable[[], float] = lambda: 0.0,
+        late_s: float = 90.0,
+        garbage: Sequence[Callable[[int, int], Any]] = (),
+        rng: random.Random | None = None,
+    ) -> None:
+        super().__init__(inner, fault, latency_s=latency_s, late_s=late_s, garbage=garbage, rng=rng)
+        self.dimension = inner.dimension
+
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """See `Embedder.embed`."""
+        return await self._answered(lambda: self.inner.embed(texts), lambda make: make(len(texts), self.dimension))

@@ -1,0 +1,48 @@
+"""Probes are placed where their table says, and count what is reached (issue: named rare branches)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import remora
+from remora.runtime.probes import PROBES, observed, reached
+
+_CALL = re.compile(r"\breached\(([^)]*)\)")
+
+
+@pytest.mark.blocking  # reads the package's files
+def test_every_probe_is_placed_and_every_place_is_in_the_table():
+    """A misspelt name would count where nobody looks; a name without a place could never be reached."""
+    placed = Counter[str]()
+    for path in Path(remora.__file__).parent.rglob("*.py"):
+        if path.name != "probes.py":
+            placed.update(_CALL.findall(path.read_text(encoding="utf-8")))
+    assert {name.strip('"') for name in placed} == set(PROBES)
+    assert all(name.startswith('"') for name in placed), "a probe's name stands where it is called, so that it can be found"
+    assert all(re.fullmatch(r"[a-z_]+", name) and told.strip() for name, told in PROBES.items())
+
+
+def test_what_is_reached_is_counted_for_each_who_observes():
+    """Nobody observing, nothing is kept; two who observe are told apart."""
+    reached("gate_broken")
+    with observed() as outer:
+        reached("gate_broken")
+        with observed() as inner:
+            reached("gate_broken")
+        reached("job_buried")
+    reached("job_buried")
+    assert outer == {"gate_broken": 2, "job_buried": 1}
+    assert inner == {"gate_broken": 1}
+    assert inner["job_buried"] == 0
+
+
+def test_observing_ends_with_its_block_whatever_it_raises():
+    """A test that fails must not have the others counted."""
+    with pytest.raises(KeyError), observed() as counts:
+        raise KeyError
+    reached("gate_broken")
+    assert not counts
