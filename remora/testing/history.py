@@ -341,12 +341,18 @@ class _SessionModel:
 
     def _shows(self, live: tuple[str, ...], shown: Shown) -> bool:
         covered = shown.covered
-        if covered is not None and (shown.summarized or (shown.budget is None and not self._drops)):
+        if covered is None or (self._drops and not covered):  # where the buffer begins cannot be told
+            starts: Sequence[int] = range(len(live) + 1)
+        elif shown.budget is None:
             if live[: len(covered)] != covered:
                 return False
-            starts: Sequence[int] = (len(covered),)
-        else:  # where the summary ends cannot be told: it did not fit, it is an extract, or there is none
-            starts = range(len(live) + 1)
+            starts = (len(covered),)
+        else:  # summaries that do not fit are left out, and may lie between others
+            rest = iter(enumerate(live, 1))
+            ends = [next((end for end, name in rest if name == one), 0) for one in covered]
+            if 0 in ends:
+                return False
+            starts = range(ends[-1] if ends else 0, len(live) + 1)
         for start in starts:
             names, awaiting = self._present(live[start:])
             if shown.budget is None:

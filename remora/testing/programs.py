@@ -24,8 +24,8 @@ Kind: TypeAlias = Literal[
 """What a call does. ``messages`` is `Session.get_messages`; ``pause`` is a wait, in which a session may leave memory."""
 
 Shape: TypeAlias = Literal["user", "assistant", "call", "call2", "result", "orphan"]
-"""What a message is: said by either side; an assistant message that calls one or two tools; the result of the caller's oldest
-call in this session that has none yet; the result of a call that nobody made."""
+"""What a message is: said by either side; an assistant message that calls one or two tools; the result of a call that the caller
+made in this session and that has none yet; the result of a call that nobody made."""
 
 NAME = re.compile(r"\b[mf]\d+\.\d+\.\d+\b")
 """What names a message or a fact: its caller, the call's number, and its place in the call."""
@@ -141,9 +141,9 @@ def fact_of(caller: Caller, call: Call) -> str:
     return f"f{caller.number}.{call.number}.0 is worth knowing"
 
 
-def _open_calls(caller: Caller, call: Call) -> list[str]:
-    """Ids of the tool calls that the caller made in this session before, and did not answer."""
-    open_: list[str] = []
+def _open_calls(caller: Caller, call: Call) -> list[list[str]]:
+    """Ids of the tool calls that the caller made in this session before, and did not answer; a list for each message."""
+    open_: list[list[str]] = []
     for earlier in caller.calls:
         if earlier.number >= call.number:
             break
@@ -153,18 +153,19 @@ def _open_calls(caller: Caller, call: Call) -> list[str]:
     return open_
 
 
-def _message(shape: Shape, name: str, words: int, open_: list[str]) -> ChatDict:
+def _message(shape: Shape, name: str, words: int, open_: list[list[str]]) -> ChatDict:
     text = " ".join([name, *("lorem" for _ in range(words))])
     match shape:
         case "user" | "assistant":
             return {"role": shape, "content": text}
         case "call" | "call2":
             ids = [f"call-{name}-{n}" for n in range(2 if shape == "call2" else 1)]
-            open_.extend(ids)
+            open_.append(list(ids))
             calls = [{"id": id_, "type": "function", "function": {"name": "look", "arguments": "{}"}} for id_ in ids]
             return {"role": "assistant", "content": text, "tool_calls": calls}
         case "result":
-            return {"role": "tool", "tool_call_id": open_.pop(0) if open_ else f"none-{name}", "content": text}
+            newest = next((ids for ids in reversed(open_) if ids), [f"none-{name}"])
+            return {"role": "tool", "tool_call_id": newest.pop(0), "content": text}
         case "orphan":
             return {"role": "tool", "tool_call_id": f"none-{name}", "content": text}
 
@@ -175,10 +176,11 @@ _BATCHES: tuple[tuple[Shape, ...], ...] = (
     ("user",), ("user",), ("user",), ("assistant",), ("user", "assistant"), ("user", "assistant", "user"),
     ("call", "result"), ("call2", "result", "result"), ("call",), ("call2",), ("result",), ("result", "assistant"), ("orphan",),
 )  # fmt: skip
-_KINDS: tuple[tuple[Kind, int], ...] = (
-    ("append", 40), ("load", 18), ("messages", 4), ("clear", 5), ("history", 5), ("flush", 4), ("delete", 5), ("rewind", 3),
-    ("remember", 3), ("recall", 3), ("synopsis", 1), ("pause", 5), ("forget_session", 1), ("forget_user", 1),
-)  # fmt: skip
+_KINDS: dict[Kind, tuple[int, float]] = {  # how often a call is of the kind, in programs that have it; how many programs have it
+    "append": (40, 1.0), "load": (18, 1.0), "messages": (4, 0.5), "clear": (5, 0.5), "history": (5, 0.5), "flush": (4, 0.5),
+    "delete": (6, 0.5), "rewind": (4, 0.3), "remember": (4, 0.5), "recall": (4, 0.5), "synopsis": (2, 0.2), "pause": (5, 0.5),
+    "forget_session": (2, 0.15), "forget_user": (2, 0.15),
+}  # fmt: skip
 
 
 def draw_program(
@@ -192,6 +194,9 @@ def draw_program(
 ) -> Program:
     """A program by chance; most of its calls meet in one session.
 
+    Each program leaves out some kinds of calls: a session that is cleared all the time never folds (swarm testing, Groce et al.
+    2012).
+
     Args:
         rng: what it is drawn from; the same state gives the same program.
         size: calls, in all.
@@ -201,7 +206,8 @@ def draw_program(
         kinds: what calls may do; everything otherwise.
     """
     count = rng.randint(1, callers)
-    chosen = [(kind, weight) for kind, weight in _KINDS if kinds is None or kind in kinds]
+    among = _KINDS if kinds is None else kinds
+    chosen = [(kind, weight) for kind, (weight, share) in _KINDS.items() if rng.random() < share and kind in among]
     favourite = (rng.choice(users), "s0")
     drawn: list[list[Call]] = [[] for _ in range(count)]
     for _ in range(size):

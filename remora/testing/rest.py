@@ -59,7 +59,8 @@ async def check_at_rest(runtime: Runtime, history: History) -> list[Violation]:
         history: what callers saw.
     """
     found: list[Violation] = []
-    for session in history.sessions:
+    await runtime.settle()
+    for session in history.sessions:  # after the folds: with a call that was folded, nobody waits for its result any more
         await _asked(history, runtime, _call("flush", session))
     await runtime.settle()
     jobs = await runtime.journal.jobs()
@@ -82,9 +83,9 @@ async def check_at_rest(runtime: Runtime, history: History) -> list[Violation]:
         found.extend(_withheld(history, session, told, pruned))
         flushing = (await runtime.session(*session).inspect()).marks.flushing
         wanted.update(row_id(key, seq) for seq, _ in told if seq not in pruned and seq <= flushing)
-        kept = next((name for seq, name in told if seq > flushing), None)
-        if runtime.recall is not None and kept is not None and not history.shapes[kept].calls:  # a call without result waits
-            found.append(Violation("G7", "/".join(session), f"{kept} was not handed over by the flush at the end"))
+        left = [name for seq, name in told if seq > flushing]
+        if runtime.recall is not None and left and not loaded.awaiting:  # behind a call that waits, everything waits
+            found.append(Violation("G7", "/".join(session), f"the flush at the end did not hand over {' '.join(left)}"))
     if runtime.recall is not None:
         found.extend(await _check_long_term(runtime, history, wanted))
     await _retried(history, runtime)
@@ -141,7 +142,8 @@ def _withheld(
         if one.call.kind == "append" and one.outcome == "done" and not one.result.duplicate
         for name in one.argument
     }
-    tools = any(history.shapes[name].calls for name in said)
+    appends = [one for one in records if one.effective and one.call.kind == "append"]
+    tools = any(history.shapes[name].calls for one in appends for name in one.argument)
     for seq, name in told:
         if seq not in pruned:
             continue

@@ -58,7 +58,7 @@ def shrink(case: Case, fails: Callable[[Case], Any], *, tries: int = 1_000, seed
 
     Args:
         case: fails.
-        fails: runs a case; true, or a list of violations that is not empty, if it fails as the first did. What it raises is raised.
+        fails: runs a case; true, or a list of violations that is not empty, if it fails. What it raises is raised.
         tries: cases run at most.
         seeds: tried as well for each smaller case: with fewer calls, another schedule may be the one that fails.
     """
