@@ -14,9 +14,8 @@ from typing import Any, Self
 import msgspec
 
 from remora import Runtime
-from remora.cli.replay import split_tool_calls
 from remora.identity import SessionKey, row_id
-from remora.messages import Message
+from remora.messages import Message, split_tool_calls
 
 __all__ = ["Verdict", "judged", "unit"]
 

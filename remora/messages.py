@@ -35,6 +35,7 @@ __all__ = [
     "restore_message",
     "sound_text",
     "speaker_of",
+    "split_tool_calls",
 ]
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
@@ -380,6 +381,24 @@ def plain_text(chat: Mapping[str, Any]) -> str:
 def sound_text(text: str) -> str:
     """`text` without lone surrogates, which are text to Python and to nobody else: a model may cut an emoji in half."""
     return text.encode("utf-8", "replace").decode()
+
+
+def split_tool_calls(messages: Sequence[ChatDict]) -> int:
+    """How many calls in a context lack their result, or results their call, in the place where a chat API wants them (G8)."""
+    split = 0
+    awaited: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            if message["tool_call_id"] in awaited:
+                awaited.remove(str(message["tool_call_id"]))
+            else:
+                split += 1
+            continue
+        split += len(awaited)
+        calls = message.get("tool_calls") or ()
+        assert isinstance(calls, (list, tuple))
+        awaited = [call["id"] for call in calls]
+    return split + len(awaited)
 
 
 def media_parts(chat: Mapping[str, Any]) -> Iterable[str]:

@@ -19,8 +19,8 @@ import msgspec
 
 from remora import Config, Runtime
 from remora.actors.policies import BufferPolicy
-from remora.cli.replay import split_tool_calls
 from remora.identity import SessionKey, UserKey, memory_id, row_id
+from remora.messages import split_tool_calls
 from remora.models.ports import Line
 from remora.runtime.log import Write
 from remora.storage.journal import SqliteJournal

@@ -259,7 +259,7 @@ class SessionBehavior:
 
     def _original(self, state: SessionState, message: Append, original: OriginalAppend, known: dict[int, int]) -> Receipt:
         """What the first append under this key answered; messages that it skipped are known by their ids."""
-        if len(original.seqs) == len(message.entries):
+        if len(original.seqs) >= len(message.entries):
             return Receipt(original.seqs, self._ids(state, original.seqs, original.ids), duplicate=True)
         reached("key_of_partial_append")
         added = iter(zip(original.seqs, original.ids, strict=True))

@@ -16,9 +16,10 @@ from remora.actors.planner import Context
 from remora.cli.reader import Conversations
 from remora.errors import LongTermError, MailboxFull
 from remora.identity import SessionKey
+from remora.messages import split_tool_calls
 from remora.runtime.system import Runtime
 
-__all__ = ["ReplayReport", "replay", "split_tool_calls"]
+__all__ = ["ReplayReport", "replay"]
 
 
 class ReplayReport(msgspec.Struct):
@@ -45,24 +46,6 @@ class ReplayReport(msgspec.Struct):
     rows_doubled: int = 0
     journal_messages: int = 0
     dead: int = 0
-
-
-def split_tool_calls(messages: Sequence[dict[str, object]]) -> int:
-    """How many calls in a context lack their result, or results their call, in the place where a chat API wants them."""
-    split = 0
-    awaited: list[str] = []
-    for message in messages:
-        if message["role"] == "tool":
-            if message["tool_call_id"] in awaited:
-                awaited.remove(str(message["tool_call_id"]))
-            else:
-                split += 1
-            continue
-        split += len(awaited)
-        calls = message.get("tool_calls") or ()
-        assert isinstance(calls, (list, tuple))
-        awaited = [call["id"] for call in calls]
-    return split + len(awaited)
 
 
 async def replay(

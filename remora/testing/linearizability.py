@@ -1,7 +1,11 @@
 """Is there an order of these operations, true to real time, in which a sequential model gives the answers that were given?
 
 The search of Wing & Gong (1993) with Lowe's memoization (2017): try each operation that may come first, remember the
-configurations that led nowhere.
+configurations that led nowhere. A configuration is a bit set of the operations that are dealt with, and the model's state.
+
+An operation whose outcome was never learned has either happened or not. As long as its process lives, it may happen at any time
+after its call. Once the process died, it has happened before that, or never: durable linearizability (Izraelevitz, Mendes &
+Scott 2016).
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["Operation", "linearizable"]
+__all__ = ["Explanation", "Operation", "explain", "linearizable"]
 
 State = TypeVar("State", bound=Hashable)
 
@@ -25,6 +29,7 @@ class Operation(msgspec.Struct, frozen=True):
         kind: what was called.
         argument: with what.
         result: what came back; None if that was never learned.
+        unknown: its outcome was never learned, and the process died at `returned`: it happened before then, or never.
     """
 
     called: float
@@ -32,17 +37,32 @@ class Operation(msgspec.Struct, frozen=True):
     kind: str
     argument: Any
     result: Any
+    unknown: bool = False
 
     @property
     def pending(self) -> bool:
         """Its outcome was never learned."""
-        return self.returned == float("inf")
+        return self.unknown or self.returned == float("inf")
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """How far a history could be explained.
+
+    Attributes:
+        order: the operations in an order in which the model gives their answers; where `complete` is false, the longest found.
+        complete: it is an order of them all, but for those that may never have happened.
+        stuck: the operations one of which would have come next, each with an answer that the model would not have given.
+    """
+
+    order: tuple[Operation, ...]
+    complete: bool
+    stuck: tuple[Operation, ...] = ()
 
 
 def linearizable(
     operations: Sequence[Operation], initial: State, step: Callable[[State, Operation], State | None]
 ) -> list[Operation] | None:
-    """An order that explains the history, or None if there is none.
+    """An order that explains the history, or None if there is none (G2).
 
     Args:
         operations: the history, in any order.
@@ -50,23 +70,60 @@ def linearizable(
         step: the state after an operation, or None if the model would not have answered so. For a pending operation
             it is what would happen if it took effect.
     """
-    ordered = sorted(operations, key=lambda operation: operation.called)
-    everything = sum(1 << i for i, operation in enumerate(ordered) if not operation.pending)
+    found = explain(operations, initial, step)
+    return list(found.order) if found.complete else None
+
+
+def explain(operations: Sequence[Operation], initial: State, step: Callable[[State, Operation], State | None]) -> Explanation:
+    """The same as `linearizable`, and if there is no order, how far one goes, for a report."""
+    ordered = sorted(operations, key=lambda operation: (operation.called, operation.returned))
+    count = len(ordered)
+    everything = sum(1 << i for i, one in enumerate(ordered) if not one.pending)
+    # What must be done before operation i, and what has missed its chance when i happens: what returned before it was called.
+    needed = [0] * count
+    missed = [0] * count
+    for i, one in enumerate(ordered):
+        for j, other in enumerate(ordered):
+            if other.returned < one.called:
+                (missed if other.pending else needed)[i] |= 1 << j
+    # Who returned first is tried first, and who never did, last: mostly that is how it was.
+    rank = [(one.pending, one.returned) for one in ordered]
     seen: set[tuple[int, State]] = set()
-    stack: list[tuple[int, State, tuple[int, ...]]] = [(0, initial, ())]
+    path: tuple[Any, ...] | None = None  # the way to a configuration: (way to the one before, operation)
+    stack: list[tuple[int, State, tuple[Any, ...] | None]] = [(0, initial, None)]
+    furthest, stuck, best = -1, 0, path
     while stack:
         done, state, path = stack.pop()
         if done & everything == everything:
-            return [ordered[i] for i in path]
+            return Explanation(_walked(path, ordered), complete=True)
         if (done, state) in seen:
             continue
         seen.add((done, state))
-        open_ = [i for i in range(len(ordered)) if not done >> i & 1]
-        horizon = min(ordered[i].returned for i in open_)
-        for i in open_:
-            if ordered[i].called > horizon:
-                break
+        candidates = []
+        i = ((done + 1) & ~done).bit_length() - 1  # the first that is open
+        while i < count:
+            if not done >> i & 1:
+                if needed[i] & ~done:
+                    break  # and so has whatever was called later
+                candidates.append(i)
+            i += 1
+        candidates.sort(key=rank.__getitem__, reverse=True)
+        for i in candidates:
             after = step(state, ordered[i])
             if after is not None:
-                stack.append((done | 1 << i, after, (*path, i)))
-    return None
+                stack.append((done | 1 << i | missed[i], after, (path, i)))
+        reached = (done & everything).bit_count()
+        if reached > furthest:
+            furthest, best = reached, path
+            stuck = sum(1 << i for i in candidates if not ordered[i].pending)
+    return Explanation(
+        _walked(best, ordered), complete=False, stuck=tuple(one for i, one in enumerate(ordered) if stuck >> i & 1)
+    )
+
+
+def _walked(path: tuple[Any, ...] | None, ordered: Sequence[Operation]) -> tuple[Operation, ...]:
+    order: list[Operation] = []
+    while path is not None:
+        path, i = path[0], path[1]
+        order.append(ordered[i])
+    return tuple(reversed(order))

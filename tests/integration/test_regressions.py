@@ -466,3 +466,12 @@ async def test_closed_is_closed(tmp_path: Path) -> None:
         if runtime._lifetime is None:
             async with runtime:
                 pass
+
+
+async def test_key_with_fewer_messages() -> None:
+    """G4: a key names one append; whoever comes under it with fewer messages is told all its numbers as well."""
+    async with Runtime.in_memory(config=Config.from_dict(LEAN)) as runtime:
+        chat = runtime.session("alice", "one")
+        first = await chat.append([sentence(0), sentence(1), sentence(2)], key="k")
+        again = await chat.append([sentence(0)], key="k")
+        assert (again.seqs, again.ids, again.duplicate) == (first.seqs, first.ids, True)

@@ -15,11 +15,10 @@ from remora.actors.policies import BufferPolicy
 from remora.actors.protocol import Append, Clear, Flush, Load, Remove, Replace, Rewind, Snapshot, SummaryReady, Truncate
 from remora.actors.session import SessionBehavior
 from remora.actors.state import SessionState
-from remora.cli.replay import split_tool_calls
 from remora.config import Config
 from remora.errors import InvalidInput
 from remora.identity import SessionKey
-from remora.messages import Receipt
+from remora.messages import Receipt, split_tool_calls
 from remora.runtime.actor import Missing, Turn
 from remora.runtime.log import Job, Write
 from remora.storage.journal import SqliteJournal

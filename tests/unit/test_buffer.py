@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.actors.buffer import closed_length, cut_to_keep, presentable, units
-from remora.cli.replay import split_tool_calls
-from remora.messages import Entry, decode_chat
+from remora.messages import Entry, decode_chat, split_tool_calls
 from tests.harness import entry
 
 

@@ -1,0 +1,193 @@
+"""What must hold of both stores when all is quiet: nothing owed, nothing doubled, nothing that nobody said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import anyio
+
+from remora.identity import SessionKey, UserKey, memory_id, row_id
+from remora.messages import ChatDict
+from remora.runtime.system import Runtime
+from remora.storage.owed import owed
+from remora.storage.ports import Journal, LongTermStore
+from remora.storage.records import UnflushSpec
+from remora.testing.history import History, Record, Violation
+from remora.testing.players import record_of
+from remora.testing.programs import Call
+
+__all__ = ["check_at_rest", "check_watermark"]
+
+_TRIES = 1_000
+_AGAIN_S = 0.1
+_RESTATING = frozenset({"clear", "delete", "rewind", "forget_session", "forget_user"})
+
+
+async def check_watermark(journal: Journal, store: LongTermStore) -> list[Violation]:
+    """G7, at any moment at which nothing runs, before a restart for instance: the mark claims no more than there is.
+
+    Up to the mark, what is neither owed by a job, nor pruned, nor removed is in long-term memory.
+    """
+    jobs = [*await journal.jobs(), *await journal.jobs(dead=True)]
+    if any(isinstance(job.payload, UnflushSpec) for job in jobs):
+        return []  # it writes its neighbours' rows anew
+    there = set(await store.row_ids())
+    owing = owed(jobs)
+    found = []
+    for key, flushed in await journal.flushed():
+        if isinstance(key, UserKey):
+            continue
+        claimed = {entry.seq for entry in await journal.read(key, 1, flushed)} - set(await journal.pruned(key))
+        claimed = claimed.difference(*owing.get(key, ()))
+        missing = [seq for seq in sorted(claimed) if row_id(key, seq) not in there]
+        if missing:
+            found.append(Violation("G7", "/".join(key), f"the mark is at {flushed}, and messages {missing} are not there"))
+    return found
+
+
+async def check_at_rest(runtime: Runtime, history: History) -> list[Violation]:
+    """Bring everything to its end, and compare the stores with each other and with what callers were told.
+
+    G7: no job is left, none is dead; every message that is to be in long-term memory is there exactly once, and nothing else
+    is. G4: what was appended under a key is known by it. What is read on the way is written into the history, so judge that
+    afterwards (`remora.testing.check`): then what was acknowledged must be in it, and what was not wholly or not at all.
+
+    Args:
+        runtime: open, with no callers, and no more faults.
+        history: what callers saw.
+    """
+    found: list[Violation] = []
+    await runtime.settle()
+    for session in history.sessions:  # after the folds: with a call that was folded, nobody waits for its result any more
+        await _asked(history, runtime, _call("flush", session))
+    await runtime.settle()
+    jobs = await runtime.journal.jobs()
+    found.extend(Violation("G7", str(job.key), f"the job {job.id} is left when all is settled: {job.error}") for job in jobs)
+    dead = await runtime.dead_letters()
+    found.extend(
+        Violation("G7", str(job.key), f"the job {job.id} is dead after {job.attempts} attempts: {job.error}") for job in dead
+    )
+    wanted: Counter[str] = Counter()
+    for session in history.sessions:
+        key = SessionKey(*session)
+        told = await _asked(history, runtime, _call("history", session))
+        loaded = await _asked(history, runtime, _call("load", session))
+        if told is None or loaded is None:
+            found.append(Violation("G11", "/".join(session), "it cannot be read when all is quiet"))
+            continue
+        if loaded.pending:
+            found.append(Violation("G6", "/".join(session), f"{loaded.pending} messages are pending when all is settled"))
+        pruned = set(await runtime.journal.pruned(key))
+        found.extend(_withheld(history, session, told, pruned))
+        flushing = (await runtime.session(*session).inspect()).marks.flushing
+        wanted.update(row_id(key, seq) for seq, _ in told if seq not in pruned and seq <= flushing)
+        left = [name for seq, name in told if seq > flushing]
+        if runtime.recall is not None and left and not loaded.awaiting:  # behind a call that waits, everything waits
+            found.append(Violation("G7", "/".join(session), f"the flush at the end did not hand over {' '.join(left)}"))
+    if runtime.recall is not None:
+        found.extend(await _check_long_term(runtime, history, wanted))
+    await _retried(history, runtime)
+    return found
+
+
+async def _check_long_term(runtime: Runtime, history: History, wanted: Counter[str]) -> list[Violation]:
+    """G7: rows of messages, and of what was recorded on purpose, each once; G13: nothing else."""
+    store = await runtime.long_term()
+    there = Counter(await store.row_ids())
+    found = [
+        Violation("G7", "long-term memory", f"the row {_named(history, id_)} is there {count} times")
+        for id_, count in there.items()
+        if count > 1
+    ]
+    facts = {
+        memory_id(owner[0], "", f"{name} is worth knowing"): name for name, owner in history.owners.items() if name[0] == "f"
+    }
+    for user in history.users:
+        rows = await store.rows(user)
+        recorded = frozenset(facts[row.id] for row in rows if row.id in facts)
+        record = history.call(-1, Call(0, "recall", user), argument="everything")
+        history.returned(record, recorded)
+        wanted.update(row.id for row in rows if row.memory_type == "summary" or row.id in facts)
+    missing, left = set(wanted) - set(there), set(there) - set(wanted)
+    found.extend(
+        Violation("G7", "long-term memory", f"{_named(history, id_)} is not there when all is settled") for id_ in sorted(missing)
+    )
+    found.extend(
+        Violation("G7 G13", "long-term memory", f"{_named(history, id_)} is there, and should not be") for id_ in sorted(left)
+    )
+    return found
+
+
+def _named(history: History, id_: str) -> str:
+    """Which message a row is of."""
+    for session in history.sessions:
+        for seq in range(1, 1_000):
+            if row_id(SessionKey(*session), seq) == id_:
+                return f"message {seq} of {'/'.join(session)}"
+    return f"the row {id_}"
+
+
+def _withheld(
+    history: History, session: tuple[str, str], told: Sequence[tuple[int, str]], pruned: set[int]
+) -> Iterator[Violation]:
+    """G7: only what was cleared before it was handed over is kept out of long-term memory."""
+    records = history.of_session(session)
+    restated = [one for one in records if one.effective and one.call.kind in _RESTATING]
+    flushed = [one for one in records if one.call.kind == "flush" and one.outcome == "done"]
+    said = {
+        name: one
+        for one in records
+        if one.call.kind == "append" and one.outcome == "done" and not one.result.duplicate
+        for name in one.argument
+    }
+    appends = [one for one in records if one.effective and one.call.kind == "append"]
+    tools = any(history.shapes[name].calls for one in appends for name in one.argument)
+    for seq, name in told:
+        if seq not in pruned:
+            continue
+        append = said.get(name)
+        if append is None:
+            continue  # nobody knows when it was said
+        later = [one for one in restated if one.returned >= append.called]
+        if not later:
+            yield Violation("G7", "/".join(session), f"{name} is kept out of long-term memory, and was never cleared")
+        for flush in flushed if not tools else ():  # with a call open, what follows it is not handed over yet
+            if flush.called > append.returned and all(one.called > flush.returned for one in later):
+                text = f"{name} was handed over before it was cleared, and is kept out of long-term memory"
+                yield Violation("G7", "/".join(session), text, (append.called, flush.called))
+
+
+async def _retried(history: History, runtime: Runtime) -> None:
+    """G4: whoever did not hear of an append sends it again under its key, and so does who did."""
+    keys: dict[tuple[tuple[str, str], str], Record] = {}
+    for record in history.records:
+        if record.call.kind == "append" and record.call.key is not None:
+            keys.setdefault((record.session, record.call.key), record)
+    for record in keys.values():
+        await _asked(
+            history,
+            runtime,
+            _call("append", record.session, record.call.key),
+            [history.messages[name] for name in record.argument],
+        )
+    for session in history.sessions:
+        await _asked(history, runtime, _call("history", session))
+
+
+def _call(kind: Any, session: tuple[str, str], key: str | None = None) -> Call:
+    return Call(0, kind, *session, key=key)
+
+
+async def _asked(history: History, runtime: Runtime, call: Call, messages: Sequence[ChatDict] = ()) -> Any:
+    """A call that is repeated until it answers: what is being erased is not to be had for a while."""
+    for attempt in range(_TRIES):
+        record = history.call(-1, call, attempt=attempt, messages=messages)
+        known = await record_of(history, record, runtime, messages=messages)
+        if known:
+            return record.result
+        if known is None:
+            break
+        await anyio.sleep(_AGAIN_S)
+    return None
