@@ -20,7 +20,7 @@ async def contained(function: Callable[..., Awaitable[Result]], *arguments: Any,
     """
     try:
         return await function(*arguments, **options)
-    except (Exception, KeyboardInterrupt, SystemExit):
+    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except anyio.get_cancelled_exc_class() as e:
         if anyio.current_effective_deadline() == float("-inf"):

@@ -40,6 +40,7 @@ _QUANTUM = 16  # messages that one cell runs before the next has its turn
 _INLINE = 64  # turns on senders' stacks before one of them lets the loop breathe
 _HYDRATE = 256  # sessions read in one batch
 _SWEEP_S = 0.1
+_ROOM_S = 0.005  # before an activation looks for room again; doubled up to a sweep's interval, while a disk hangs, say
 
 
 class _Unheard:
@@ -306,6 +307,7 @@ class Directory:
         while True:
             await self._activating_event.wait()
             self._activating_event = anyio.Event()
+            wait_s = _ROOM_S
             while self._activating:
                 # Cells that lost their state have their place already: they must not wait for room that they take up.
                 restoring = [cell for cell in self._activating if cell.bucket >= 0][:_HYDRATE]
@@ -318,8 +320,10 @@ class Directory:
                     self._shed()
                     if not self._has_room():
                         reached("activation_waited_for_room")
-                        await self._clock.sleep(0.01)  # all are busy; one will be idle as soon as its commit lands
+                        await self._clock.sleep(wait_s)  # all are busy; one will be idle as soon as its commit lands
+                        wait_s = min(wait_s * 2, _SWEEP_S)
                         continue
+                wait_s = _ROOM_S
                 count = min(len(self._activating), _HYDRATE, max(self._limits.max_live - self._live, 1))
                 await self._hydrate([self._activating.popleft() for _ in range(count)])
 

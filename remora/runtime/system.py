@@ -740,10 +740,12 @@ class Runtime(TransferVerbs):
         await self._clock.sleep(self._config.activation.idle_s)
         parts = self._open
         try:
-            tails = iter(await parts.journal.unflushed(_MOST_TAILS))
+            found = await parts.journal.unflushed(_MOST_TAILS)
         except StorageError:
             _logger.exception("tails_unread")  # they are found at the next start
             return
+
+        tails = iter(found)
 
         async def work() -> None:
             for key in tails:
@@ -755,7 +757,7 @@ class Runtime(TransferVerbs):
                         _logger.exception("tail_flush_failed", session=key)
 
         async with anyio.create_task_group() as group:
-            for _ in range(_TAIL_CONCURRENCY):
+            for _ in range(min(_TAIL_CONCURRENCY, len(found))):
                 group.start_soon(work)
 
     def reschedule(self, task: str, seconds: float) -> None:

@@ -182,7 +182,7 @@ def test_what_nobody_catches_ends_the_run() -> None:
         run(main)
 
 
-@pytest.mark.parametrize(("kind", "raised"), [("full", CommitFailed), ("io error", OutcomeUnknown), ("kept", OutcomeUnknown)])
+@pytest.mark.parametrize(("kind", "raised"), [("refused", CommitFailed), ("lost", OutcomeUnknown), ("kept", OutcomeUnknown)])
 def test_sqlite_fails_as_it_is_told(kind: str, raised: type[Exception]) -> None:
     """G3, G4, S5.05: whichever call to the real SQLite fails, its caller hears what can be done, and that is true."""
     failed = 0

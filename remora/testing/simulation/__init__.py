@@ -6,22 +6,21 @@ See docs/testing.md. `World` is where to begin; `SeededLoop` alone runs any asyn
 from __future__ import annotations
 
 from remora.testing.simulation.loop import Deadlock, PowerCut, SeededLoop, Stuck
-from remora.testing.simulation.seams import SqliteFault, seams
+from remora.testing.simulation.seams import seams
 from remora.testing.simulation.stores import LaneStore, SimulatedStore
-from remora.testing.simulation.world import CONFIG, Fault, LoopClock, Plan, World
+from remora.testing.simulation.world import CONFIG, Fault, Plan, World, WorldClock
 
 __all__ = [
     "CONFIG",
     "Deadlock",
     "Fault",
     "LaneStore",
-    "LoopClock",
     "Plan",
     "PowerCut",
     "SeededLoop",
     "SimulatedStore",
-    "SqliteFault",
     "Stuck",
     "World",
+    "WorldClock",
     "seams",
 ]

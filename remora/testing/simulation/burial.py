@@ -11,8 +11,12 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import AsyncGenerator, Iterable, Iterator
+import warnings
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextvars import copy_context
 from typing import Any
+
+from remora.runtime.probes import unobserved
 
 __all__ = ["buried"]
 
@@ -26,7 +30,8 @@ def _deaf() -> Iterator[None]:
     sys.unraisablehook = lambda _: None
     logging.disable(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings(action="ignore"):
+            yield
     finally:
         sys.unraisablehook = hook
         logging.disable(disabled)
@@ -39,19 +44,28 @@ def buried(
 
     The loop must be dead: nothing that they ask of it may happen.
     """
-    with _deaf():
+    standing, held = list(tasks), list(generators)  # held: a generator that went first would leave what it waits for behind
+    hooks = sys.get_asyncgen_hooks()
+    with _deaf(), unobserved():
         asyncio._set_running_loop(loop)
+        sys.set_asyncgen_hooks(firstiter=held.append, finalizer=lambda _: None)
         try:
-            for task in reversed(list(tasks)):
+            _close_awaited(loop, standing, held)
+            for task in reversed(standing):
                 task._log_destroy_pending = False
                 _close(loop, task, task.get_coro())
-            last = next(iter(tasks), None)
-            for generator in list(generators):
-                awaited = getattr(generator, "ag_await", None)
-                if last is not None and awaited is not None:
-                    _close(loop, last, awaited)
+            _close_awaited(loop, standing, held)  # closing a task may have sent a generator on to its next await
         finally:
+            sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(None)
+
+
+def _close_awaited(
+    loop: asyncio.AbstractEventLoop, tasks: Sequence[asyncio.Task[Any]], generators: Iterable[AsyncGenerator[Any, Any]]
+) -> None:
+    for generator in generators if tasks else ():
+        if (awaited := getattr(generator, "ag_await", None)) is not None:
+            _close(loop, tasks[0], awaited)
 
 
 def _close(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], coroutine: Any) -> None:
@@ -59,7 +73,7 @@ def _close(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], coroutine: 
     try:
         for _ in range(_TRIES):
             with contextlib.suppress(BaseException):
-                coroutine.close()
+                copy_context().run(coroutine.close)  # what it sets in its context is not set in ours
             if getattr(coroutine, "cr_frame", None) is None:
                 break
     finally:

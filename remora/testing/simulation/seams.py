@@ -4,7 +4,7 @@ Inside `seams(loop)`:
 
 * `anyio.to_thread.run_sync` runs its function in one step of a lane;
 * aiosqlite's connections are lanes as well: the real SQLite, one call at a time, in order, each after a drawn latency. A fault
-  may be put before or after each call (`SqliteFault`);
+  may be put before or after each call that writes (`CommitFault`);
 * anyio's cancel scopes and task groups keep their tasks in the order in which these came (they are sets, hashed by address: the
   order of a cancellation would differ from run to run);
 * `secrets` draws from the loop, so that ids are the same in each run.
@@ -20,22 +20,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
-from typing import Any, Literal, TypeAlias
+from typing import Any
 from unittest.mock import patch
 
 import aiosqlite.core
 import anyio
 from anyio._backends import _asyncio as backend
 
+from remora.testing.faults import CommitFault
 from remora.testing.simulation.loop import SeededLoop
 
-__all__ = ["SqliteFault", "seams"]
+__all__ = ["HANG_S", "seams"]
 
-SqliteFault: TypeAlias = Literal["full", "io error", "kept", "hang"]
-"""What goes wrong with a call to SQLite that writes: ``full``, ``io error``: it fails before anything is done; ``kept``: it is
-done, and fails all the same; ``hang``: it takes two minutes."""
-
-_HANG_S = 120.0
+HANG_S = 45.0
+"""How long what hangs takes, in seconds: longer than a request's deadline of 30."""
 
 
 class _OrderedSet(dict[Any, None]):
@@ -68,7 +66,7 @@ def _ordered(initialize: Callable[..., None], *names: str) -> Callable[..., None
 class _Connection:
     """Stands where aiosqlite has a queue with a thread behind it."""
 
-    def __init__(self, loop: SeededLoop, fault: Callable[[], SqliteFault | None]) -> None:
+    def __init__(self, loop: SeededLoop, fault: Callable[[], CommitFault | None]) -> None:
         self._loop = loop
         self._fault = fault
         self._calls: deque[tuple[asyncio.Future[Any] | None, Callable[[], Any]]] = deque()
@@ -88,14 +86,14 @@ class _Connection:
         self._busy = True
         fault = self._fault() if _writes(self._calls[0][1]) else None
         if fault == "hang":
-            self._loop.call_later(_HANG_S, self._run, None)
+            self._loop.call_later(HANG_S, self._run, None)
         else:
             self._loop.in_thread(lambda: self._run(fault))
 
-    def _run(self, fault: SqliteFault | None) -> None:
+    def _run(self, fault: CommitFault | None) -> None:
         future, function = self._calls.popleft()
         try:
-            if fault in {"full", "io error"}:
+            if fault in {"refused", "lost"}:
                 raise _sqlite_error(fault)
             result = function()
             if fault == "kept":
@@ -119,10 +117,10 @@ def _writes(function: Callable[[], Any]) -> bool:
     return first.lstrip()[:6].upper() in {"INSERT", "BEGIN ", "COMMIT", "UPDATE", "DELETE"}
 
 
-def _sqlite_error(fault: SqliteFault) -> sqlite3.OperationalError:
+def _sqlite_error(fault: CommitFault) -> sqlite3.OperationalError:
     message, name = {
-        "full": ("database or disk is full", "SQLITE_FULL"),
-        "io error": ("disk I/O error", "SQLITE_IOERR_WRITE"),
+        "refused": ("database or disk is full", "SQLITE_FULL"),
+        "lost": ("disk I/O error", "SQLITE_IOERR_WRITE"),
         "kept": ("disk I/O error", "SQLITE_IOERR_FSYNC"),
     }[fault]
     error = sqlite3.OperationalError(message)
@@ -143,7 +141,7 @@ class _NoThread:
 
 
 @contextlib.contextmanager
-def seams(loop: SeededLoop, sqlite_fault: Callable[[], SqliteFault | None] | None = None) -> Iterator[None]:
+def seams(loop: SeededLoop, sqlite_fault: Callable[[], CommitFault | None] | None = None) -> Iterator[None]:
     """Let the loop into the libraries, for as long as the context lasts and in this thread of control alone."""
     mine = threading.get_ident()
     core: Any = aiosqlite.core

@@ -14,6 +14,7 @@ itself is lost, as it would be; what must outlast a cut (a record of what was ac
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 import tempfile
@@ -22,7 +23,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
-import anyio
 import msgspec
 
 from remora.config import Config
@@ -30,13 +30,16 @@ from remora.errors import ConfigError
 from remora.runtime.system import Runtime
 from remora.storage.journal import SqliteJournal
 from remora.storage.ports import Journal, LongTermStore
-from remora.testing.faults import CommitFault, FaultyJournal
+from remora.testing.faults import FaultyJournal
+from remora.testing.faulty_models import FaultyEmbedder, FaultySummarizer
+from remora.testing.faulty_store import FaultyStore
 from remora.testing.models import HashEmbedder
 from remora.testing.simulation.loop import PowerCut, SeededLoop
-from remora.testing.simulation.seams import SqliteFault, seams
+from remora.testing.simulation.seams import HANG_S, seams
 from remora.testing.simulation.stores import LaneStore, SimulatedStore
+from remora.testing.summaries import UnionSummarizer
 
-__all__ = ["CONFIG", "Fault", "LoopClock", "Plan", "World"]
+__all__ = ["CONFIG", "Fault", "Plan", "World", "WorldClock"]
 
 T = TypeVar("T")
 
@@ -64,7 +67,7 @@ class Fault(msgspec.Struct, frozen=True):
     Attributes:
         port: with what: ``commit``, ``store``, ``summarizer``, ``embedder``.
         nth: at which use of it while a runtime is open, over all lives, from 0. Each call to SQLite is one: a commit is several.
-        kind: how; see `CommitFault`, `SqliteFault`, `StoreFault`, `ModelFault`.
+        kind: how; see `CommitFault`, `StoreFault`, `ModelFault`.
         times: at how many uses in a row.
     """
 
@@ -81,20 +84,19 @@ class Fault(msgspec.Struct, frozen=True):
 Plan: TypeAlias = Sequence[Fault]
 
 
-class LoopClock:
-    """The event loop's own time, virtual where the loop's is; implements `remora.runtime.clock.Clock`."""
+class WorldClock:
+    """A loop's virtual time; implements `remora.runtime.clock.Clock`."""
+
+    def __init__(self, loop: SeededLoop) -> None:
+        self.monotonic = loop.time
 
     def time(self) -> float:
         """Seconds since the epoch."""
-        return _EPOCH + anyio.current_time()
-
-    def monotonic(self) -> float:
-        """Seconds."""
-        return anyio.current_time()
+        return _EPOCH + self.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         """Let the loop's time pass."""
-        await anyio.sleep(seconds)
+        await asyncio.sleep(seconds)
 
 
 class _Luck:
@@ -128,7 +130,7 @@ class World:
         life: how often the power was cut so far.
         loop: this life's.
         fingerprints: of each life so far.
-        steps, choices: over all lives.
+        steps, choices, foreign: the loops', over all lives.
     """
 
     def __init__(
@@ -150,7 +152,7 @@ class World:
         self.life = 0
         self.loop = _loop(self.rng)
         self.fingerprints: list[int] = []
-        self.steps = self.choices = 0
+        self.steps = self.choices = self.foreign = 0
         self._cuts = list(cuts)
         self._loop_options: dict[str, Any] = {
             "idle": idle, "latency_s": latency_s, "max_steps": max_steps, "limit_s": limit_s
@@ -159,6 +161,7 @@ class World:
         unknown = {one.port for one in plan} - set(self._luck)
         if unknown:
             raise ConfigError(f"there is no port {', '.join(sorted(unknown))}; there are {', '.join(self._luck)}")
+        self._calm = False
         self._sqlite = journal == "sqlite"
         self._lance = long_term == "lance"
         self._directory: Path | None = None
@@ -172,6 +175,19 @@ class World:
         """What goes wrong with the next use of a port, by the plan: what faulty ports ask."""
         return self._luck[port]
 
+    def calm(self) -> None:
+        """From now on nothing goes wrong any more, but for power cuts: for the checks at the end."""
+        self._calm = True
+        for luck in self._luck.values():
+            luck.armed = False
+
+    @property
+    def kept(self) -> tuple[Journal, LongTermStore] | None:
+        """What is durable, to be looked at while no runtime is open; None where it is in files, or there is nothing yet."""
+        if self._journal is None or self._store is None:
+            return None
+        return self._journal, self._store
+
     def latency(self) -> float:
         """How long something that is not this machine's takes, in seconds: mostly little."""
         return self.loop.draw(0.0, 0.01) if self.loop.draw(0.0, 1.0) < 0.9 else self.loop.draw(0.0, 2.0)
@@ -180,38 +196,41 @@ class World:
     async def runtime(self, *, config: Config = CONFIG, **options: Any) -> AsyncIterator[Runtime]:
         """A runtime over this world's stores. Takes the options of `Runtime`; journal, store and clock are the world's own.
 
-        What the plan has in store for the stores and models begins when it is open.
+        What the plan has for stores and models begins when it is open, and ends with `calm`. Without a summarizer or chat model
+        of the caller's, a perfect one that fails by plan makes the summaries (`UnionSummarizer`); so it is with the embedder.
         """
-        options = {"embedder": HashEmbedder(_DIMENSION), **options}
+        options.setdefault("embedder", FaultyEmbedder(HashEmbedder(_DIMENSION), self._luck["embedder"], latency_s=self.latency))
+        if "summarizer" not in options and "chat_model" not in options:
+            perfect = UnionSummarizer(latency_s=(0.0,))
+            options["summarizer"] = FaultySummarizer(perfect, self._luck["summarizer"], latency_s=self.latency)
         for luck in self._luck.values():
             luck.armed = False
         async with Runtime.in_memory(
-            config=config, journal=self._open_journal, store=self._open_store(config), clock=LoopClock(),
+            config=config, journal=self._open_journal, store=self._open_store(config), clock=WorldClock(self.loop),
             rng=random.Random(self.seed), **options,
         ) as runtime:  # fmt: skip
             for luck in self._luck.values():
-                luck.armed = True
+                luck.armed = not self._calm
             yield runtime
 
     async def _open_journal(self) -> Journal:
         if self._sqlite:
             return await SqliteJournal.open(self.directory / "journal.db", durability="power")
         if self._journal is None:
-            fault: Callable[[], CommitFault | None] = self._luck["commit"]
-            self._journal = FaultyJournal(fault, latency_s=lambda: self.loop.draw(0.0, 0.01))
+            self._journal = FaultyJournal(self._luck["commit"], latency_s=lambda: self.loop.draw(0.0, 0.01), hang_s=HANG_S)
         else:
             self._journal = self._journal.restarted()
         return self._journal
 
     def _open_store(self, config: Config) -> LongTermStore:
+        inner: LongTermStore
         if self._lance:
-            self._lance_store = LaneStore.open(
+            inner = self._lance_store = LaneStore.open(
                 self.directory / "memory.lance", dimension=_DIMENSION, config=config.long_term, loop=self.loop
             )
-            return self._lance_store
-        if self._store is None:
-            self._store = SimulatedStore(_DIMENSION)
-        return self._store
+        else:
+            inner = self._store = self._store or SimulatedStore(_DIMENSION)
+        return FaultyStore(inner, self._luck["store"], latency_s=self.latency, hang_s=HANG_S, rng=random.Random(self.seed))
 
     @property
     def directory(self) -> Path:
@@ -238,8 +257,7 @@ class World:
                 cut_at = self._cuts[self.life] if self.life < len(self._cuts) else None
                 started_s = self.loop.time() + (_RESTART_S if self.life else 0.0)
                 self.loop = _loop(self.rng, cut_at=cut_at, started_s=started_s, **self._loop_options)
-                fault: Callable[[], SqliteFault | None] = self._luck["commit"]
-                with seams(self.loop, fault):
+                with seams(self.loop, self._luck["commit"]):
                     try:
                         result: T = self.loop.run_until_complete(main(self))
                     except PowerCut:
@@ -250,6 +268,7 @@ class World:
                         self.fingerprints.append(self.loop.fingerprint)
                         self.steps += self.loop.steps
                         self.choices += self.loop.choices
+                        self.foreign += self.loop.foreign
                         self.loop.close()
                 self.life += 1
         finally:

@@ -1,0 +1,164 @@
+"""Seeds: each a program of calls, a runtime's settings, faults and power cuts; played, checked, and made small where it fails."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from remora.actors.policies import BufferPolicy
+from remora.config import Config
+from remora.testing.history import History, Violation, check
+from remora.testing.players import Player
+from remora.testing.programs import draw_program
+from remora.testing.rest import check_at_rest, check_watermark
+from remora.testing.shrinking import Case, Shrunk, shrink
+from remora.testing.simulation.loop import Deadlock, Stuck
+from remora.testing.simulation.world import CONFIG, Fault, World
+
+__all__ = ["Run", "Settings", "draw_case", "draw_settings", "play", "smallest"]
+
+_POLICIES: Sequence[BufferPolicy] = (
+    BufferPolicy(above_tokens=60, keep_tokens=30, overdraft_tokens=300),
+    BufferPolicy(above_messages=6, keep_messages=3),
+    BufferPolicy(above_messages=6, batch=4, fold="entry", entries=1),
+    BufferPolicy.window(5),
+)
+_KINDS = {
+    "commit": ("refused", "lost", "kept", "hang"),
+    "store": ("refused", "kept", "conflict", "timeout", "hang"),
+    "summarizer": ("fail", "hang", "late", "garbage"),
+    "embedder": ("fail", "hang", "late", "garbage"),
+}
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How the runtime of a case is configured.
+
+    Attributes:
+        policy: what its sessions keep.
+        config: everything else: how large mailboxes are, and what they do when full; how many actors may live, and how long.
+    """
+
+    policy: BufferPolicy
+    config: Config
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What became of a case.
+
+    Attributes:
+        case: the case.
+        history: what its callers saw.
+        violations: of guarantees.
+        fingerprints: of each life.
+        steps: of the event loop, over all lives.
+        choices: at how many of them there was one.
+    """
+
+    case: Case
+    history: History
+    violations: list[Violation]
+    fingerprints: tuple[int, ...]
+    steps: int
+    choices: int
+
+
+def draw_case(seed: int, *, size: int = 12) -> Case:
+    """The case of a seed: about `size` calls; faults and power cuts in about half of all seeds."""
+    rng = random.Random(f"{seed}/case")
+    program = draw_program(rng, size=rng.randint(size // 2, size + size // 2))
+    faults = [_draw_fault(rng) for _ in range(rng.choice([0, 0, 1, 1, 2, 4]))]
+    crashes = tuple(int(40 * 1.5 ** rng.uniform(0, 9)) for _ in range(rng.choice([0, 0, 0, 1, 1, 2, 3])))
+    return Case(program, seed, tuple(faults), crashes)
+
+
+def _draw_fault(rng: random.Random) -> Fault:
+    port = rng.choice(["commit", "commit", "store", "summarizer", "embedder"])
+    kind = rng.choice(_KINDS[port])
+    return Fault(port, int(1.6 ** rng.uniform(0, 7)) - 1, kind, 1 if kind == "hang" else rng.choice([1, 1, 1, 2, 8]))
+
+
+def draw_settings(seed: int) -> Settings:
+    """How the runtime of a seed is configured: mostly as usual, sometimes with hardly any room."""
+    rng = random.Random(f"{seed}/settings")
+    replace = msgspec.structs.replace
+    mailbox, activation = CONFIG.mailbox, CONFIG.activation
+    if rng.random() < 0.3:
+        mailbox = replace(mailbox, max_messages=rng.choice([1, 2]), when_full=rng.choice(["refuse", "wait"]))
+    if rng.random() < 0.3:
+        activation = replace(activation, max_live=rng.choice([1, 2]))
+    activation = replace(activation, idle_s=rng.choice([0.5, 2.0, 60.0]))
+    return Settings(rng.choice(_POLICIES), replace(CONFIG, mailbox=mailbox, activation=activation))
+
+
+def play(
+    case: Case,
+    *,
+    settings: Settings | None = None,
+    rng: random.Random | None = None,
+    journal: Literal["memory", "sqlite"] = "memory",
+    long_term: Literal["memory", "lance"] = "memory",
+    **options: Any,
+) -> Run:
+    """Play a case to its end, through its power cuts, and check everything (G1 to G9, G11, G12).
+
+    Args:
+        case: what is played.
+        settings: instead of those that its seed draws.
+        rng: draws the schedule instead of the seed.
+        journal: see `World`.
+        long_term: see `World`.
+        options: see `World`.
+    """
+    settings = settings or draw_settings(case.seed)
+    world = World(case.seed, rng=rng, plan=case.faults, cuts=case.crashes, journal=journal, long_term=long_term, **options)
+    history = History()
+    player = Player(case.program, history, random.Random(f"{case.seed}/callers"))
+    found: list[Violation] = []
+    at_rest: list[Violation] = []
+
+    async def life(world: World) -> None:
+        if world.life and (kept := world.kept) is not None:
+            found.extend(await check_watermark(*kept))
+        async with world.runtime(config=settings.config, policy=settings.policy) as runtime:
+            await player.play(runtime)
+            world.calm()
+            at_rest[:] = await check_at_rest(runtime, history)
+
+    try:
+        world.run(life)
+    except (Deadlock, Stuck) as e:
+        found.append(Violation("G11", type(e).__name__, str(e)))
+    else:
+        found += at_rest
+        found += check(history, drops=settings.policy.fold == "drop")
+    if world.doubled:
+        found.append(
+            Violation("G7", "long-term memory", f"added as surely new, though they were there: {', '.join(world.doubled)}")
+        )
+    if world.foreign:
+        found.append(Violation("G1", "the event loop", "a thread of its own called: this run cannot be repeated"))
+    return Run(case, history, found, tuple(world.fingerprints), world.steps, world.choices)
+
+
+def smallest(run: Run, *, tries: int = 600, **options: Any) -> tuple[Run, Shrunk]:
+    """The smallest case to be found that breaks one of the guarantees which this one breaks, and how it was found.
+
+    Args:
+        run: has violations.
+        tries: cases played at most.
+        options: those that it was played with.
+    """
+    settings = options.pop("settings", None) or draw_settings(run.case.seed)
+    broken = {violation.guarantee for violation in run.violations}
+    runs = {run.case: run}
+
+    def fails(case: Case) -> bool:
+        runs[case] = play(case, settings=settings, **options)
+        return any(violation.guarantee in broken for violation in runs[case].violations)
+
+    shrunk = shrink(run.case, fails, tries=tries)
+    return runs[shrunk.case], shrunk
