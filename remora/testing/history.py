@@ -29,6 +29,7 @@ Outcome: TypeAlias = Literal["flying", "done", "nothing", "unknown"]
 """What is known of a call: it is under way; it returned; it failed, and provably nothing happened; it may have happened."""
 
 _FOREVER = float("inf")
+_MOST = 300_000  # configurations that are looked at; histories that have an order need some hundred
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -304,11 +305,15 @@ class _SessionModel:
 
     Args:
         shapes: what is known of each message.
+        numbers: what somebody was told of it at any time: the message that a number is of. It can be of no other, so an append
+            whose outcome is not known is not tried where it cannot have been.
         drops: the policy lets messages go without a summary, so a load may begin anywhere.
     """
 
-    def __init__(self, shapes: Mapping[str, _Shape], *, drops: bool) -> None:
+    def __init__(self, shapes: Mapping[str, _Shape], numbers: Mapping[int, str], *, drops: bool) -> None:
         self._shapes = shapes
+        self._numbers = numbers
+        self._known = {name: seq for seq, name in numbers.items()}
         self._drops = drops
         self._presented: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
@@ -317,7 +322,8 @@ class _SessionModel:
         argument, result = operation.argument, operation.result
         match operation.kind:
             case "append":
-                return _append(model, argument, result)
+                after = _append(model, argument, result)
+                return after if after is None or self._may_be(after, len(model.said)) else None
             case "clear":
                 if result is not None and result > sum(map(bool, model.said[model.cleared :])):
                     return None
@@ -338,6 +344,13 @@ class _SessionModel:
                 return model if _tells(model, argument, result) else None
             case _:
                 return model if self._shows(_live(model), result) else None
+
+    def _may_be(self, model: _Model, last: int) -> bool:
+        """Whether nobody was told otherwise of the numbers after `last`."""
+        for seq, name in enumerate(model.said[last:], last + 1):
+            if self._numbers.get(seq, name) != name or self._known.get(name, seq) != seq:
+                return False
+        return True
 
     def _shows(self, live: tuple[str, ...], shown: Shown) -> bool:
         covered = shown.covered
@@ -511,14 +524,31 @@ def _spared(history: Record, records: Sequence[Record]) -> _Spared:
 def _check_order(history: History, session: tuple[str, str], records: Sequence[Record], *, drops: bool) -> Iterator[Violation]:
     """G2, G3, G4: one order explains what everybody saw of the session."""
     operations = list(_operations(records))
-    explanation = explain(operations, _Model(), _SessionModel(history.shapes, drops=drops).step)
+    model = _SessionModel(history.shapes, _numbers(records), drops=drops)
+    explanation = explain(operations, _Model(), model.step, most=_MOST)
     if not explanation.complete:
         yield _unexplained(explanation, "/".join(session), len(operations))
+
+
+def _numbers(records: Sequence[Record]) -> dict[int, str]:
+    """The messages' numbers, as they were told; none where they may have begun anew."""
+    numbers: dict[int, str] = {}
+    for record in records:
+        kind = record.call.kind
+        if record.effective and kind in {"forget_session", "forget_user"}:
+            return {}
+        if record.outcome == "done" and kind == "history":
+            numbers.update(record.result)
+        elif record.outcome == "done" and kind == "append" and not record.result.duplicate:
+            numbers.update(zip(record.result.seqs, record.argument, strict=False))
+    return numbers
 
 
 def _unexplained(explanation: Explanation, where: str, count: int) -> Violation:
     stuck = sorted(explanation.stuck, key=lambda one: one.returned)
     order = " ".join(f"{one.called:g}:{one.kind}" for one in explanation.order) or "none"
+    if not explanation.decided:
+        return Violation("G2 G3 G4", where, f"no order of these {count} calls was found among {_MOST} configurations")
     text = (
         f"no order explains these {count} calls; the longest explains {len(explanation.order)}: {order}; "
         f"after it none of these may have answered as it did: "
@@ -535,7 +565,7 @@ def _check_user(history: History, user: str) -> Iterator[Violation]:
         for one in records
         if one.effective and (one.outcome == "done" or one.call.kind != "recall")
     ]
-    explanation = explain(operations, frozenset[str](), _facts_step)
+    explanation = explain(operations, frozenset[str](), _facts_step, most=_MOST)
     if not explanation.complete:
         yield _unexplained(explanation, user, len(operations))
     for record in history.records:

@@ -52,11 +52,13 @@ class Explanation(msgspec.Struct, frozen=True):
         order: the operations in an order in which the model gives their answers; where `complete` is false, the longest found.
         complete: it is an order of them all, but for those that may never have happened.
         stuck: the operations one of which would have come next, each with an answer that the model would not have given.
+        decided: every order was looked at; false where that would have been too many.
     """
 
     order: tuple[Operation, ...]
     complete: bool
     stuck: tuple[Operation, ...] = ()
+    decided: bool = True
 
 
 def linearizable(
@@ -74,8 +76,22 @@ def linearizable(
     return list(found.order) if found.complete else None
 
 
-def explain(operations: Sequence[Operation], initial: State, step: Callable[[State, Operation], State | None]) -> Explanation:
-    """The same as `linearizable`, and if there is no order, how far one goes, for a report."""
+def explain(
+    operations: Sequence[Operation],
+    initial: State,
+    step: Callable[[State, Operation], State | None],
+    *,
+    most: int | None = None,
+) -> Explanation:
+    """The same as `linearizable`, and if there is no order, how far one goes, for a report.
+
+    Args:
+        operations: the history, in any order.
+        initial: the model's first state.
+        step: see `linearizable`.
+        most: configurations that are looked at; None for all. Their number may grow with two to the power of the number of
+            operations of unknown outcome.
+    """
     ordered = sorted(operations, key=lambda operation: (operation.called, operation.returned))
     count = len(ordered)
     everything = sum(1 << i for i, one in enumerate(ordered) if not one.pending)
@@ -92,7 +108,7 @@ def explain(operations: Sequence[Operation], initial: State, step: Callable[[Sta
     path: tuple[Any, ...] | None = None  # the way to a configuration: (way to the one before, operation)
     stack: list[tuple[int, State, tuple[Any, ...] | None]] = [(0, initial, None)]
     furthest, stuck, best = -1, 0, path
-    while stack:
+    while stack and (most is None or len(seen) < most):
         done, state, path = stack.pop()
         if done & everything == everything:
             return Explanation(_walked(path, ordered), complete=True)
@@ -116,9 +132,8 @@ def explain(operations: Sequence[Operation], initial: State, step: Callable[[Sta
         if reached > furthest:
             furthest, best = reached, path
             stuck = sum(1 << i for i in candidates if not ordered[i].pending)
-    return Explanation(
-        _walked(best, ordered), complete=False, stuck=tuple(one for i, one in enumerate(ordered) if stuck >> i & 1)
-    )
+    refused = tuple(one for i, one in enumerate(ordered) if stuck >> i & 1)
+    return Explanation(_walked(best, ordered), complete=False, stuck=refused, decided=not stack)
 
 
 def _walked(path: tuple[Any, ...] | None, ordered: Sequence[Operation]) -> tuple[Operation, ...]:

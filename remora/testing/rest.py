@@ -182,12 +182,13 @@ def _call(kind: Any, session: tuple[str, str], key: str | None = None) -> Call:
 
 async def _asked(history: History, runtime: Runtime, call: Call, messages: Sequence[ChatDict] = ()) -> Any:
     """A call that is repeated until it answers: what is being erased is not to be had for a while."""
+    wrong = len(history.violations)
     for attempt in range(_TRIES):
         record = history.call(-1, call, attempt=attempt, messages=messages)
         known = await record_of(history, record, runtime, messages=messages)
         if known:
             return record.result
-        if known is None:
+        if known is None or len(history.violations) > wrong:
             break
         await anyio.sleep(_AGAIN_S)
     return None
