@@ -159,11 +159,16 @@ async def record_of(
     """
     call = record.call
     scope = anyio.CancelScope()
+    dropped = False  # with its event loop, as in a power cut: leaving the scope fails then, and nobody is to hear of it
     try:
         if call.cancel_after_s is not None and record.attempt == 0:
             scope.deadline = anyio.current_time() + call.cancel_after_s
         with scope:
-            result = await _made(record, runtime, messages, id_)
+            try:
+                result = await _made(record, runtime, messages, id_)
+            except GeneratorExit:
+                dropped = True
+                raise
     except RuntimeClosed as e:
         history.unknown(record, e)
         return None
@@ -193,6 +198,8 @@ async def record_of(
     except StorageError as e:
         history.unknown(record, e)
     except Exception as e:
+        if dropped:
+            raise
         history.wrong(record, e)
     else:
         if scope.cancelled_caught:

@@ -22,6 +22,7 @@ __all__ = ["Run", "Settings", "draw_case", "draw_settings", "play", "smallest"]
 
 _POLICIES: Sequence[BufferPolicy] = (
     BufferPolicy(above_tokens=60, keep_tokens=30, overdraft_tokens=300),
+    BufferPolicy(above_tokens=40, keep_tokens=10, overdraft_tokens=80),
     BufferPolicy(above_messages=6, keep_messages=3),
     BufferPolicy(above_messages=6, batch=4, fold="entry", entries=1),
     BufferPolicy.window(5),
@@ -32,6 +33,21 @@ _KINDS = {
     "summarizer": ("fail", "hang", "late", "garbage"),
     "embedder": ("fail", "hang", "late", "garbage"),
 }
+_TIGHT: Sequence[tuple[str, dict[str, Sequence[Any]]]] = (
+    ("mailbox", {"max_messages": (1, 2), "when_full": ("refuse", "wait")}),
+    ("mailbox", {"max_bytes": (200, 1_000), "when_full": ("refuse", "wait")}),
+    ("activation", {"max_live": (1, 2)}),
+    ("activation", {"max_bytes": (2_000, 8_000)}),
+    ("supervisor", {"breaker_failures": (1, 2)}),
+    ("supervisor", {"max_attempts": (1, 2)}),
+    ("supervisor", {"summarize_concurrency": (1,), "flush_concurrency": (1,)}),
+    ("journal", {"max_batch_writes": (1, 2)}),
+    ("recall", {"hot_rows": (1, 3)}),
+    ("working", {"max_memory_mb": (0.0002,), "fifo_interval_min": (0.01,)}),
+    ("synopsis", {"identity_ttl": (0.5,), "context_ttl": (0.5,)}),
+)
+"""What hardly leaves any room; each in this share of the seeds:"""
+_TIGHT_SHARE = 0.2
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -84,14 +100,16 @@ def _draw_fault(rng: random.Random) -> Fault:
 def draw_settings(seed: int) -> Settings:
     """How the runtime of a seed is configured: mostly as usual, sometimes with hardly any room."""
     rng = random.Random(f"{seed}/settings")
-    replace = msgspec.structs.replace
-    mailbox, activation = CONFIG.mailbox, CONFIG.activation
-    if rng.random() < 0.3:
-        mailbox = replace(mailbox, max_messages=rng.choice([1, 2]), when_full=rng.choice(["refuse", "wait"]))
-    if rng.random() < 0.3:
-        activation = replace(activation, max_live=rng.choice([1, 2]))
-    activation = replace(activation, idle_s=rng.choice([0.5, 2.0, 60.0]))
-    return Settings(rng.choice(_POLICIES), replace(CONFIG, mailbox=mailbox, activation=activation))
+    config = changed(CONFIG, "activation", idle_s=rng.choice([0.5, 2.0, 60.0]))
+    for section, values in _TIGHT:
+        if rng.random() < _TIGHT_SHARE:
+            config = changed(config, section, **{name: rng.choice(some) for name, some in values.items()})
+    return Settings(rng.choice(_POLICIES), config)
+
+
+def changed(config: Config, section: str, **values: Any) -> Config:
+    """The configuration with other values in one of its sections."""
+    return msgspec.structs.replace(config, **{section: msgspec.structs.replace(getattr(config, section), **values)})
 
 
 def play(
