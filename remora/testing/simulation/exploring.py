@@ -10,6 +10,7 @@ import msgspec
 
 from remora.actors.policies import BufferPolicy
 from remora.config import Config
+from remora.errors import InvalidInput
 from remora.testing.history import History, Violation, check
 from remora.testing.players import Player
 from remora.testing.programs import draw_program
@@ -18,7 +19,7 @@ from remora.testing.shrinking import Case, Shrunk, shrink
 from remora.testing.simulation.loop import Deadlock, Stuck
 from remora.testing.simulation.world import CONFIG, Fault, World
 
-__all__ = ["Run", "Settings", "draw_case", "draw_settings", "play", "smallest"]
+__all__ = ["Run", "Settings", "draw_case", "draw_settings", "play", "read_case", "smallest", "written"]
 
 _POLICIES: Sequence[BufferPolicy] = (
     BufferPolicy(above_tokens=60, keep_tokens=30, overdraft_tokens=300),
@@ -160,6 +161,24 @@ def play(
     if world.foreign:
         found.append(Violation("G1", "the event loop", "a thread of its own called: this run cannot be repeated"))
     return Run(case, history, found, tuple(world.fingerprints), world.steps, world.choices)
+
+
+def written(case: Case) -> str:
+    """A case as one line of JSON, which `read_case` takes: to be kept as a regression test, or played again by hand."""
+    return msgspec.json.encode(case).decode()
+
+
+def read_case(text: str) -> Case:
+    """The case that `written` wrote.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    try:
+        case = msgspec.json.decode(text, type=Case)
+        return msgspec.structs.replace(case, faults=tuple(msgspec.convert(fault, Fault) for fault in case.faults))
+    except msgspec.MsgspecError as e:
+        raise InvalidInput(f"that is no case of the simulation: {e}") from e
 
 
 def smallest(run: Run, *, tries: int = 600, **options: Any) -> tuple[Run, Shrunk]:
