@@ -1,4 +1,4 @@
-"""The whole runtime under seeds and under hypothesis: whatever the schedule, the faults and the power cuts, all guarantees hold."""
+"""The whole runtime under seeds and under hypothesis: whatever the schedule, faults and power cuts, all guarantees hold."""
 
 from __future__ import annotations
 
