@@ -101,7 +101,7 @@ def _draw_fault(rng: random.Random) -> Fault:
 def draw_settings(seed: int) -> Settings:
     """How the runtime of a seed is configured: mostly as usual, sometimes with hardly any room."""
     rng = random.Random(f"{seed}/settings")
-    config = changed(CONFIG, "activation", idle_s=rng.choice([0.5, 2.0, 60.0]))
+    config = changed(CONFIG, "activation", idle_s=rng.choice([1.0, 3.0, 60.0]))
     for section, values in _TIGHT:
         if rng.random() < _TIGHT_SHARE:
             config = changed(config, section, **{name: rng.choice(some) for name, some in values.items()})
