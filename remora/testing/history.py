@@ -194,35 +194,40 @@ class History:
         self.records.append(record)
         return record
 
-    def _end(self, record: Record, outcome: Outcome) -> None:
+    def _end(self, record: Record, outcome: Outcome, *, result: Any = None, error: object = "") -> bool:
+        if record.died:
+            return False  # its caller died with the process: nobody heard of it
         record.ended = self._ticked()
-        record.outcome = outcome
+        record.outcome, record.result, record.error = outcome, result, _named(error)
         if outcome != "unknown":
             record.returned = record.ended
+        return True
 
     def returned(self, record: Record, result: Any) -> None:
         """It came back with this."""
-        record.result = result
-        self._end(record, "done")
+        self._end(record, "done", result=result)
 
     def nothing(self, record: Record, why: object) -> None:
         """It failed, and provably nothing happened."""
-        record.error = _named(why)
-        self._end(record, "nothing")
+        self._end(record, "nothing", error=why)
 
     def unknown(self, record: Record, why: object) -> None:
         """Whoever called does not know; it may still happen."""
-        record.error = _named(why)
-        self._end(record, "unknown")
+        self._end(record, "unknown", error=why)
 
     def wrong(self, record: Record, why: object) -> None:
         """It raised what nothing raises."""
-        self.unknown(record, why)
-        text = f"{record.call.kind} raised {_named(why)}"
-        self.violations.append(Violation("G11", _where(record), text, (record.called,)))
+        if self._end(record, "unknown", error=why):
+            text = f"{record.call.kind} raised {_named(why)}"
+            self.violations.append(Violation("G11", _where(record), text, (record.called,)))
 
     def crashed(self) -> None:
-        """The process died: what was not known by now has happened by now, or never."""
+        """The process died: what was not known by now has happened by now, or never. Twice without a call between is once.
+
+        Call it at the moment of which the next life sees the state; what returns to callers after that is not written down.
+        """
+        if self.crashes and (not self.records or self.records[-1].called < self.crashes[-1]):
+            return
         at = self._ticked()
         self.crashes.append(at)
         for record in self.records:
