@@ -148,7 +148,7 @@ def play(
             at_rest[:] = await check_at_rest(runtime, history)
 
     try:
-        world.run(life)
+        world.run(life, on_cut=history.crashed)
     except (Deadlock, Stuck) as e:
         found.append(Violation("G11", type(e).__name__, str(e)))
     else:
