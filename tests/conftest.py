@@ -1,13 +1,18 @@
-"""Shared fixtures: hypothesis profiles, and the guard that fails a test which blocks the event loop."""
+"""Shared by all tests: hypothesis profiles, the guard that fails a test which blocks the event loop, and ``--probes``."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, settings
+
+from remora.runtime.probes import PROBES, observed
 
 settings.register_profile(
     "ci", max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
@@ -19,6 +24,51 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("REMORA_HYPOTHESIS", "ci"))
+
+_OBSERVED = pytest.StashKey[Counter[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--probes",
+        type=Path,
+        metavar="FILE",
+        help="count how often each of remora's probes (rare branches) is reached, write the table there, and fail if one never "
+        "was: for runs of the whole suite. What child processes do is not counted.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--probes") is not None:
+        observing = ExitStack()
+        config.stash[_OBSERVED] = observing.enter_context(observed())
+        config.add_cleanup(observing.close)
+
+
+def _unreached(config: pytest.Config) -> list[str]:
+    return [name for name in PROBES if not config.stash[_OBSERVED][name]]
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    table: Path | None = session.config.getoption("--probes")
+    if table is None:
+        return
+    width = max(map(len, PROBES))
+    counts = session.config.stash[_OBSERVED]
+    table.parent.mkdir(parents=True, exist_ok=True)
+    table.write_text("".join(f"{name:<{width}} {counts[name]:>10}  {told}\n" for name, told in PROBES.items()), encoding="utf-8")
+    if exitstatus == pytest.ExitCode.OK and _unreached(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("--probes") is None:
+        return
+    unreached = _unreached(config)
+    terminalreporter.section("probes", red=bool(unreached))
+    terminalreporter.line(f"{len(PROBES) - len(unreached)} of {len(PROBES)} reached; {config.getoption('--probes')}")
+    for name in unreached:
+        terminalreporter.line(f"never reached: {name}: {PROBES[name]}")
 
 
 @pytest.fixture

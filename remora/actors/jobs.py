@@ -111,14 +111,14 @@ class SummarizeHandler:
         degraded = False
         summarizer = self._summarizer
         if summarizer is self._fallback:
-            text = await self._extract(previous, lines)
+            text, degraded = await self._extract(previous, lines)
         else:
             hopeless = attempt.expedited or (self._breaker.open and attempt.job.attempts > 0)
             text = "" if hopeless else await self._try_model(previous, lines, last=attempt.last)
             if not text:
                 reached("summary_degraded")
                 degraded, summarizer = True, self._fallback
-                text = await self._extract(previous, lines)
+                text, _ = await self._extract(previous, lines)
                 _logger.warning("summary_degraded", session=key, attempts=attempt.job.attempts + 1)
         # An extract of nothing but tool noise may be empty; a summary must say something, or its messages would vanish.
         text = sound_text(text).strip() or f"{len(lines)} messages without text."
@@ -147,14 +147,14 @@ class SummarizeHandler:
         job = attempt.job
         return Verdict(message=SummaryReady(job.payload, job.id, self._prefix, text, tokens, degraded, model, given))
 
-    async def _extract(self, previous: str | None, lines: Sequence[Line]) -> str:
-        """The extract; at worst, the previous summary."""
+    async def _extract(self, previous: str | None, lines: Sequence[Line]) -> tuple[str, bool]:
+        """The extract; at worst, the previous summary, and that it is no more than that."""
         try:
-            return await self._fallback.summarize(previous, lines, max_tokens=self._max_tokens)
+            return await self._fallback.summarize(previous, lines, max_tokens=self._max_tokens), False
         except Exception:
             reached("extract_failed")
             _logger.exception("extract_failed")
-            return previous or ""
+            return previous or "", True
 
     async def _try_model(self, previous: str | None, lines: Sequence[Line], *, last: bool) -> str:
         """The model's summary; the empty text when it failed for the last time."""

@@ -9,6 +9,8 @@ Invariants
    So a reader can never see, and act on, what a power cut then takes back.
 4. When a write fails, everything behind it is void: later writes are fenced before the log may commit them, waiting replies
    fail, and the state is restored from the log. Nobody has seen what is thrown away, by 3.
+   A write that was fenced when the log was at it already may land all the same. So the state is restored when the log is past
+   all of them, and not before: it would lack, for good, what the log has.
 5. A caller who goes away takes nothing along: its promise is left unread, the turn stands.
 
 The gate is Cloudflare's (workerd's ``io-gate.h`` and ``actor-sqlite.h`` describe it): early state change, late reply. The
@@ -69,6 +71,10 @@ class CellHost(Protocol):
         """The cell needs a cold record before it can run `envelope`."""
         ...
 
+    def landed(self, cell: Cell) -> None:
+        """The cell was broken while it was `landing`, and is so no longer."""
+        ...
+
     def fetch(self, cell: Cell) -> None:
         """The cell is FETCHING, and all it has written is durable."""
         ...
@@ -90,6 +96,7 @@ class Cell:
         "durable",
         "faults",
         "key",
+        "landing",
         "last_used",
         "mailbox",
         "parked",
@@ -115,6 +122,8 @@ class Cell:
         """Messages whose senders wait for room in the mailbox."""
         self.written = 0
         self.durable = 0
+        self.landing = False
+        """The log may be at writes that were fenced."""
         self.queued = False
         self.last_used = 0.0
         self.bucket = -1
@@ -152,7 +161,6 @@ class Cell:
     def restored(self, image: Any) -> Sequence[Job]:
         """Take the state that the log holds; returns the jobs that stand in it."""
         self.state = self._host.behavior.restore(self.key, image)
-        self.written = self.durable = 0
         self.status = CellStatus.VALID
         return self._host.behavior.jobs(image)
 
@@ -217,10 +225,10 @@ class Cell:
             reached("fenced_write_settled")
             return
         assert self._outstanding
+        _, turn = self._outstanding.popleft()
         if error is not None:
             self.fail(error)
             return
-        _, turn = self._outstanding.popleft()
         self.durable += 1
         held, durable = self._held, self.durable
         while held and held[0][0] <= durable:
@@ -241,17 +249,24 @@ class Cell:
         answer = error if isinstance(error, (CommitFailed, OutcomeUnknown)) else OutcomeUnknown(str(error))
         if answer is not error:
             answer.__cause__ = error
-        if self._outstanding and len(self._outstanding) > 1:
+        fenced, self._outstanding = self._outstanding, None
+        if fenced:
             reached("write_fenced")
-        for write, _ in self._outstanding or ():
-            write.fenced = True
-        self._outstanding = None
+            for write, _ in fenced:
+                write.fenced = True
+            self.landing = True
+            self._host.log.write(Write((), self._landed))
+        self.written = self.durable = 0
         held, self._held = self._held, None
         self.state = None
         self.status = CellStatus.ACTIVATING
         for _, _, promise, _ in held or ():
             promise.reject(answer)
         self._host.broken(self, error)
+
+    def _landed(self, _: Write, error: Exception | None) -> None:  # noqa: ARG002 - stored or not, it came after them
+        self.landing = False
+        self._host.landed(self)
 
     # -- who waits too long -----------------------------------------------------------------------------------------
 

@@ -262,8 +262,13 @@ class Directory:
             rest = SessionQuarantined(f"{cell.key!r} failed repeatedly and rests", retry_after_s=self._limits.rest_s)
             self._reject_all(cell, rest)
             _logger.error("cell_quarantined", key=cell.key, rest_s=self._limits.rest_s)
-            return
-        self._activate(cell)
+        elif not cell.landing:
+            self._activate(cell)
+
+    def landed(self, cell: Cell) -> None:
+        """Restore it now, unless it rests."""
+        if cell.status is CellStatus.ACTIVATING:
+            self._activate(cell)
 
     def _reject_all(self, cell: Cell, error: Exception) -> None:
         waiting = cell.mailbox.take_all() if cell.mailbox else []
@@ -283,7 +288,10 @@ class Directory:
             self.fetch(cell)
 
     def fetch(self, cell: Cell) -> None:
-        """Only what is committed can be fetched, so this comes when all that the cell wrote has landed."""
+        """Only what is committed can be fetched, so this comes when all that the cell wrote has landed.
+
+        Nothing of it can fail any more, then, and it runs no turn until it has its answer: it cannot be broken meanwhile.
+        """
         self._fetches.append(cell)
         self._fetch_event.set()
 
@@ -369,18 +377,14 @@ class Directory:
                 try:
                     answer = await self.log.fetch(cell.key, cell.query)
                 except Exception as e:
-                    if cell.status is CellStatus.FETCHING:
-                        reached("fetch_failed")
-                        cell.status = CellStatus.VALID
-                        asker = cell.querying
-                        if asker is not None and cell.mailbox and cell.mailbox.head is asker:  # it may have left meanwhile
-                            cell.mailbox.get().promise.reject(e)
+                    reached("fetch_failed")
+                    cell.status = CellStatus.VALID
+                    asker = cell.querying
+                    if asker is not None and cell.mailbox and cell.mailbox.head is asker:  # it may have left meanwhile
+                        cell.mailbox.get().promise.reject(e)
                 else:
-                    if cell.status is CellStatus.FETCHING:  # else the gate broke meanwhile, and it is being restored
-                        cell.status = CellStatus.VALID
-                        self.behavior.supply(cell.state, cell.query, answer)
-                    else:
-                        reached("fetch_dropped")
+                    cell.status = CellStatus.VALID
+                    self.behavior.supply(cell.state, cell.query, answer)
                 if cell.mailbox:
                     self.ready(cell)
 
@@ -441,7 +445,7 @@ class Directory:
         now = self._clock.monotonic()
         for cell in list(self._attended):
             if cell.status is CellStatus.QUARANTINED:
-                if cell.rests_until <= now:
+                if cell.rests_until <= now and not cell.landing:
                     reached("quarantine_left")
                     self._attended.pop(cell, None)
                     self._forget(cell)

@@ -69,7 +69,8 @@ class Write:
     """Records that become durable together, or not at all (G4).
 
     The log calls `settle` once, on the event loop, in the order in which the writes of one owner were handed over.
-    A write that its owner has `fenced` meanwhile must not be committed any more.
+    A write that its owner has `fenced` meanwhile must not be committed any more; where the log was at it already, it may be.
+    One without records changes nothing, and is settled in its turn: its owner wants to know that the log is past those before.
     """
 
     __slots__ = ("fenced", "on_settled", "records", "size")

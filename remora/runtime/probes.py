@@ -37,7 +37,6 @@ PROBES: Mapping[str, str] = {
     "cell_reloaded": "a cell that lost its state was restored from the log, in place",
     "activated_amid_jobs": "an actor came to life, or was restored, while jobs of its earlier life stood in the log",
     "fetch_failed": "the log could not answer a cell's question",
-    "fetch_dropped": "the gate broke while a cold record was fetched: the answer is dropped",
     "parked_sender_admitted": "there is room again for a message whose sender waited for it",
     "sender_gone_before_turn": "a queued message's sender gave up before its turn: it never runs",
     "quantum_spent": "a cell had more messages than one round takes, and goes to the end of the line",

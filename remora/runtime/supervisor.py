@@ -332,14 +332,18 @@ class Supervisor:
             lane.running += 1
             try:
                 await self._attempt(lane, job)
-            except Exception:  # a bug of ours must not take the lane's place along; the job is tried again
-                reached("attempt_broke_off")
-                _logger.exception("attempt_broke_off", job=job.id, lane=lane.name)
-                self._delay(lane, job, lane.retry.max_backoff_s)
             finally:
                 lane.running -= 1
 
     async def _attempt(self, lane: Lane, job: Job) -> None:
+        try:
+            await self._try(lane, job)
+        except Exception:  # a bug of ours must not take the lane's place along, or the runtime; the job is tried again
+            reached("attempt_broke_off")
+            _logger.exception("attempt_broke_off", job=job.id, lane=lane.name)
+            self._delay(lane, job, lane.retry.max_backoff_s)
+
+    async def _try(self, lane: Lane, job: Job) -> None:
         if job.id in self._cancelled:
             self._finish(job)
             return

@@ -245,7 +245,8 @@ class SqliteJournal(JournalReader):
                 if not write.fenced:
                     write.settle(error)
             return
-        self._committed(rows.newest, counted=rows.counted)
+        if rows.records:
+            self._committed(rows.newest, counted=rows.counted)
         self._writes += len(batch)
         self._records += rows.records
         for write in batch:
@@ -256,6 +257,7 @@ class SqliteJournal(JournalReader):
 
         Each further call waits until the event loop comes round to it, which beside a busy loop takes longer than the commit.
         """
+        await self._begun_afresh()
         others, messages = list(rows.others()), rows.messages
         rows.counted = bool(others)
         if others:
@@ -297,6 +299,8 @@ class SqliteJournal(JournalReader):
 
     async def _recount(self) -> None:
         """A commit that was said to have failed may be there, and counted."""
+        if self._writer.in_transaction:  # it would count what is yet to be rolled back
+            return
         with contextlib.suppress(sqlite3.Error):
             ((count,),) = await self._writer.execute_fetchall("SELECT value FROM settings WHERE name = 'commits'")
             self._commit_number = int(count)
@@ -309,6 +313,12 @@ class SqliteJournal(JournalReader):
             )
             _logger.critical("ownership_lost", path=str(self.path), epoch=self._epoch)
         return self._lost
+
+    async def _begun_afresh(self) -> None:
+        """What a failed rollback left open must not take in what comes next: it would not be committed, or what failed would."""
+        if self._writer.in_transaction:
+            await self._writer.execute("ROLLBACK")
+            await self._recount()
 
     async def _rolled_back(self) -> bool:
         try:
@@ -348,6 +358,7 @@ class SqliteJournal(JournalReader):
             try:
                 if self._lost is not None:
                     raise _Overtaken
+                await self._begun_afresh()
                 await self._writer.executescript(_BEGIN)
                 result = await work()
                 await self._writer.execute("COMMIT")

@@ -24,7 +24,7 @@ from remora.config import Config
 from remora.errors import CommitFailed, InvalidInput, InvalidMessage
 from remora.identity import SHARED_PREFIX, SessionKey, UserKey, memory_id, session_key, user_key
 from remora.models.ports import Line
-from remora.runtime.log import Job, JobBuried, JobDone, JobRevived
+from remora.runtime.log import Job, JobBuried, JobDone, JobRevived, Write
 from remora.runtime.supervisor import durable
 from remora.runtime.system import Runtime
 from remora.storage.committing import committing
@@ -101,6 +101,24 @@ async def a_batch_is_all_or_nothing(opened: OpenJournal) -> None:
             assert await chat.history() == []
         else:
             raise AssertionError("a message without content was taken")
+
+
+async def a_write_without_records_is_settled_in_its_turn(opened: OpenJournal) -> None:
+    """A session that was broken is read again when the journal is past what it had written: by this it knows."""
+    settled: list[tuple[int, Exception | None]] = []
+    async with committing(await opened()) as journal:
+        (image,) = await journal.hydrate([UserKey("alice")])
+        assert isinstance(image, UserImage)
+
+        def note(write: Write, error: Exception | None) -> None:
+            settled.append((len(write.records), error))
+
+        journal.write(Write([Opened(image.sid, "alice", "", 0)], note))
+        journal.write(Write((), note))
+        await durable(journal, [FacetsChanged(image.sid, (Facet("grant", "alice", b"own"),))])
+        assert settled == [(1, None), (0, None)]
+        await durable(journal, ())
+        assert [facet.name for facet in await journal.facets(UserKey("alice"))] == ["alice"]
 
 
 async def a_key_has_one_effect(opened: OpenJournal) -> None:
@@ -450,6 +468,7 @@ async def nothing_that_is_needed_is_trimmed(opened: OpenJournal) -> None:
 journal_suite: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     what_was_acknowledged_is_there_again,
     a_batch_is_all_or_nothing,
+    a_write_without_records_is_settled_in_its_turn,
     a_key_has_one_effect,
     sessions_and_users_are_apart,
     a_fold_keeps_what_it_takes,
