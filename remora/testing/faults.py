@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
 import anyio
 
@@ -37,7 +37,7 @@ class FaultyJournal(MemoryJournal):
     Args:
         fault: asked before each commit what is to go wrong with it; None for nothing.
         latency_s: asked before each commit how long it takes.
-        hang_s: how long one that hangs takes on top; what is written meanwhile is committed with it.
+        hang_s: how long one that hangs takes on top; what is written meanwhile is for the next one.
     """
 
     def __init__(
@@ -51,26 +51,34 @@ class FaultyJournal(MemoryJournal):
         self._fault = fault
         self._latency_s = latency_s
         self._hang_s = hang_s
+        self._committing = anyio.Lock()
+
+    def restarted(self) -> Self:
+        """See `MemoryJournal`; what was being committed when the other died is not there."""
+        found = super().restarted()
+        found._committing = anyio.Lock()
+        return found
 
     async def _commit(self) -> None:
-        if not self._queue:
-            return
-        await anyio.sleep(self._latency_s())
-        fault = self._fault()
-        if fault == "hang":
-            await anyio.sleep(self._hang_s)
-        if fault is None or fault == "hang":
-            await super()._commit()
-            return
-        batch, self._queue = [write for write in self._queue if not write.fenced], []
-        self._failed += 1
-        if fault == "kept":
+        async with self._committing:  # one after another, whoever wants it: the writer, or an erasure that waits for it
+            batch, self._queue = [write for write in self._queue if not write.fenced], []
+            if not batch:
+                return
+            await anyio.sleep(self._latency_s())
+            fault = self._fault()
+            if fault == "hang":
+                await anyio.sleep(self._hang_s)
+            if fault is None or fault == "hang":
+                self._land(batch)
+                return
+            self._failed += 1
+            if fault == "kept":
+                for write in batch:
+                    self._keep(write)
+            error = CommitFailed("injected") if fault == "refused" else OutcomeUnknown("injected")
             for write in batch:
-                self._keep(write)
-        error = CommitFailed("injected") if fault == "refused" else OutcomeUnknown("injected")
-        for write in batch:
-            if not write.fenced:
-                write.settle(error)
+                if not write.fenced:
+                    write.settle(error)
 
     def _keep(self, write: Write) -> None:
         for record in write.records:
