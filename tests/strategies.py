@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from hypothesis import strategies as st
 
-from remora.testing import Call, Caller, Operation, Program
+from remora.testing import Call, Caller, Case, Operation, Program
 from remora.testing.programs import Kind, Shape
+from remora.testing.simulation import Fault
 
-__all__ = ["programs", "small_histories"]
+__all__ = ["cases", "faults", "programs", "schedules", "small_histories"]
 
 _ANY: tuple[Kind, ...] = (
     "append", "load", "messages", "clear", "history", "flush", "delete", "rewind", "remember", "recall", "synopsis", "pause",
@@ -81,3 +83,47 @@ def small_histories(draw: st.DrawFn, *, size: int = 6) -> list[Operation]:
         until = float("inf") if ending == "never" else returned
         operations.append(Operation(called, until, kind, None, result, ending == "died"))
     return operations
+
+
+_PORTS: dict[str, Sequence[str]] = {
+    "commit": ("refused", "lost", "kept", "hang"),
+    "store": ("refused", "kept", "conflict", "timeout", "hang"),
+    "summarizer": ("fail", "hang", "late", "garbage"),
+    "embedder": ("fail", "hang", "late", "garbage"),
+}
+
+
+@st.composite
+def faults(draw: st.DrawFn) -> Fault:
+    """One thing that goes wrong."""
+    port = draw(st.sampled_from(tuple(_PORTS)))
+    return Fault(port, draw(st.integers(0, 20)), draw(st.sampled_from(_PORTS[port])), draw(st.integers(1, 3)))
+
+
+def cases() -> st.SearchStrategy[Case]:
+    """A program, with what goes wrong and when the power is cut; the seed decides the settings, and whatever callers draw."""
+    crashes = st.lists(st.integers(20, 1_500), max_size=2).map(tuple)
+    return st.builds(Case, programs(), st.integers(0, 2**32), st.lists(faults(), max_size=3).map(tuple), crashes)
+
+
+class _Rationed(random.Random):
+    """Hypothesis's chance as far as an example's share of it goes, and an ordinary one from there on."""
+
+    def __new__(cls, *_: Any) -> Self:
+        return super().__new__(cls)
+
+    def __init__(self, drawn: random.Random, share: int) -> None:
+        super().__init__(0)
+        self._drawn = drawn
+        self._left = share
+
+    def random(self) -> float:
+        if self._left <= 0:
+            return super().random()
+        self._left -= 1
+        return self._drawn.random()
+
+
+def schedules(*, share: int = 400) -> st.SearchStrategy[random.Random]:
+    """What decides the order of steps, and how long things take: shrinks towards first come, first served, at once."""
+    return st.randoms(use_true_random=False).map(lambda drawn: _Rationed(drawn, share))

@@ -194,35 +194,40 @@ class History:
         self.records.append(record)
         return record
 
-    def _end(self, record: Record, outcome: Outcome) -> None:
+    def _end(self, record: Record, outcome: Outcome, *, result: Any = None, error: object = "") -> bool:
+        if record.died:
+            return False  # its caller died with the process: nobody heard of it
         record.ended = self._ticked()
-        record.outcome = outcome
+        record.outcome, record.result, record.error = outcome, result, _named(error)
         if outcome != "unknown":
             record.returned = record.ended
+        return True
 
     def returned(self, record: Record, result: Any) -> None:
         """It came back with this."""
-        record.result = result
-        self._end(record, "done")
+        self._end(record, "done", result=result)
 
     def nothing(self, record: Record, why: object) -> None:
         """It failed, and provably nothing happened."""
-        record.error = _named(why)
-        self._end(record, "nothing")
+        self._end(record, "nothing", error=why)
 
     def unknown(self, record: Record, why: object) -> None:
         """Whoever called does not know; it may still happen."""
-        record.error = _named(why)
-        self._end(record, "unknown")
+        self._end(record, "unknown", error=why)
 
     def wrong(self, record: Record, why: object) -> None:
         """It raised what nothing raises."""
-        self.unknown(record, why)
-        text = f"{record.call.kind} raised {_named(why)}"
-        self.violations.append(Violation("G11", _where(record), text, (record.called,)))
+        if self._end(record, "unknown", error=why):
+            text = f"{record.call.kind} raised {_named(why)}"
+            self.violations.append(Violation("G11", _where(record), text, (record.called,)))
 
     def crashed(self) -> None:
-        """The process died: what was not known by now has happened by now, or never."""
+        """The process died: what was not known by now has happened by now, or never. Twice without a call between is once.
+
+        Call it at the moment of which the next life sees the state; what returns to callers after that is not written down.
+        """
+        if self.crashes and (not self.records or self.records[-1].called < self.crashes[-1]):
+            return
         at = self._ticked()
         self.crashes.append(at)
         for record in self.records:
@@ -292,14 +297,6 @@ class _Model(NamedTuple):
     marks: tuple[tuple[int, int], ...] = ()
 
 
-class _Spared(NamedTuple):
-    """What a ``history`` may miss, since it was removed meanwhile: names, everything from a number on, or anything at all."""
-
-    names: frozenset[str] = frozenset()
-    above: float = _FOREVER
-    anything: bool = False
-
-
 class _SessionModel:
     """The sequential model's steps.
 
@@ -341,7 +338,8 @@ class _SessionModel:
                 live = _live(model)
                 return model if live[len(live) - len(result) :] == result and len(result) <= len(live) else None
             case "history":
-                return model if _tells(model, argument, result) else None
+                told = tuple((seq, name) for seq, name in enumerate(model.said, 1) if name)
+                return model if argument or result == told else None
             case _:
                 return model if self._shows(_live(model), result) else None
 
@@ -431,18 +429,6 @@ def _rewind(model: _Model, to: int, result: int | Literal["refused"] | None) -> 
     return model._replace(said=said, cleared=cleared, marks=(*model.marks, (last, cleared)))
 
 
-def _tells(model: _Model, spared: _Spared, result: tuple[tuple[int, str], ...]) -> bool:
-    if spared.anything:
-        return True
-    told = dict(result)
-    if len(told) != len(result) or list(told) != sorted(told):
-        return False
-    for seq, name in enumerate(model.said, 1):
-        if told.pop(seq, "") != name and (seq in dict(result) or (name not in spared.names and seq <= spared.above)):
-            return False
-    return not told
-
-
 def _presented(live: tuple[str, ...], shapes: Mapping[str, _Shape]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     shown: list[str] = []
     awaiting: tuple[str, ...] = ()
@@ -501,24 +487,14 @@ def _operations(records: Sequence[Record]) -> Iterator[Operation]:
         if kind == "append":
             argument = (record.argument, record.call.key)
         elif kind == "history":
-            argument = _spared(record, records)
+            argument = _forgotten(record, records)
         yield Operation(record.called, record.returned, kind, argument, record.result, record.outcome != "done")
 
 
-def _spared(history: Record, records: Sequence[Record]) -> _Spared:
-    """`Session.history` asks how many messages there are, and then reads them: what is removed meanwhile is missing."""
-    names: set[str] = set()
-    above, anything = _FOREVER, False
-    for record in records:
-        if record.effective and record.overlaps(history):
-            match record.call.kind:
-                case "delete":
-                    names.add(record.argument[1])
-                case "rewind":
-                    above = min(above, record.argument)
-                case "forget_session" | "forget_user":
-                    anything = True
-    return _Spared(frozenset(names), above, anything)
+def _forgotten(history: Record, records: Sequence[Record]) -> bool:
+    """Whether the session was forgotten while its history was read: that may be of neither the old session nor the new one."""
+    forgetting = {"forget_session", "forget_user"}
+    return any(one.effective and one.call.kind in forgetting and one.overlaps(history) for one in records)
 
 
 def _check_order(history: History, session: tuple[str, str], records: Sequence[Record], *, drops: bool) -> Iterator[Violation]:

@@ -94,20 +94,23 @@ def explain(
     """
     ordered = sorted(operations, key=lambda operation: (operation.called, operation.returned))
     count = len(ordered)
-    everything = sum(1 << i for i, one in enumerate(ordered) if not one.pending)
-    # What must be done before operation i, and what has missed its chance when i happens: what returned before it was called.
-    needed = [0] * count
-    missed = [0] * count
-    for i, one in enumerate(ordered):
-        for j, other in enumerate(ordered):
-            if other.returned < one.called:
-                (missed if other.pending else needed)[i] |= 1 << j
     # Who returned first is tried first, and who never did, last: mostly that is how it was.
     rank = [(one.pending, one.returned) for one in ordered]
+    everything = sum(1 << i for i, (pending, _) in enumerate(rank) if not pending)
+    # What must be done before operation i, and what has missed its chance when i happens: what returned before it was called.
+    needed, missed = [], []
+    by_return = sorted(range(count), key=lambda i: ordered[i].returned, reverse=True)
+    before = 0
+    for one in ordered:
+        while by_return and ordered[by_return[-1]].returned < one.called:
+            before |= 1 << by_return.pop()
+        needed.append(before & everything)
+        missed.append(before & ~everything)
     seen: set[tuple[int, State]] = set()
     path: tuple[Any, ...] | None = None  # the way to a configuration: (way to the one before, operation)
     stack: list[tuple[int, State, tuple[Any, ...] | None]] = [(0, initial, None)]
-    furthest, stuck, best = -1, 0, path
+    furthest, best = -1, path
+    stuck: list[int] = []
     while stack and (most is None or len(seen) < most):
         done, state, path = stack.pop()
         if done & everything == everything:
@@ -130,9 +133,8 @@ def explain(
                 stack.append((done | 1 << i | missed[i], after, (path, i)))
         reached = (done & everything).bit_count()
         if reached > furthest:
-            furthest, best = reached, path
-            stuck = sum(1 << i for i in candidates if not ordered[i].pending)
-    refused = tuple(one for i, one in enumerate(ordered) if stuck >> i & 1)
+            furthest, best, stuck = reached, path, candidates
+    refused = tuple(ordered[i] for i in sorted(stuck) if not rank[i][0])
     return Explanation(_walked(best, ordered), complete=False, stuck=refused, decided=not stack)
 
 

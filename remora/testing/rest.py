@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from remora.errors import LongTermError, ModelTimeout, ModelUnavailable
 from remora.identity import SessionKey, UserKey, memory_id, row_id
 from remora.messages import ChatDict
 from remora.runtime.system import Runtime
@@ -20,6 +21,7 @@ from remora.testing.programs import Call
 
 __all__ = ["check_at_rest", "check_watermark"]
 
+_COMES_BACK = (ModelUnavailable.__name__, ModelTimeout.__name__, LongTermError.__name__)
 _TRIES = 1_000
 _AGAIN_S = 0.1
 _RESTATING = frozenset({"clear", "delete", "rewind", "forget_session", "forget_user"})
@@ -60,15 +62,12 @@ async def check_at_rest(runtime: Runtime, history: History) -> list[Violation]:
     """
     found: list[Violation] = []
     await runtime.settle()
+    found.extend(await _check_dead(runtime))
     for session in history.sessions:  # after the folds: with a call that was folded, nobody waits for its result any more
         await _asked(history, runtime, _call("flush", session))
     await runtime.settle()
     jobs = await runtime.journal.jobs()
     found.extend(Violation("G7", str(job.key), f"the job {job.id} is left when all is settled: {job.error}") for job in jobs)
-    dead = await runtime.dead_letters()
-    found.extend(
-        Violation("G7", str(job.key), f"the job {job.id} is dead after {job.attempts} attempts: {job.error}") for job in dead
-    )
     wanted: Counter[str] = Counter()
     for session in history.sessions:
         key = SessionKey(*session)
@@ -89,6 +88,25 @@ async def check_at_rest(runtime: Runtime, history: History) -> list[Violation]:
     if runtime.recall is not None:
         found.extend(await _check_long_term(runtime, history, wanted))
     await _retried(history, runtime)
+    return found
+
+
+async def _check_dead(runtime: Runtime) -> list[Violation]:
+    """G6, G7, G11: only what is broken is set aside, never what was merely away; and once it is mended, it can be done."""
+    dead = await runtime.dead_letters()
+    found = [
+        Violation(
+            "G7", str(job.key), f"the job {job.id} was set aside, after {job.attempts} attempts, for what comes back: {job.error}"
+        )
+        for job in dead
+        if job.error.startswith(_COMES_BACK)
+    ]
+    await runtime.retry_dead_letters()
+    await runtime.settle()
+    found.extend(
+        Violation("G7", str(job.key), f"the job {job.id} is dead though nothing is wrong any more: {job.error}")
+        for job in await runtime.dead_letters()
+    )
     return found
 
 

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from remora.errors import InvalidInput
 from remora.runtime.probes import PROBES, observed
 from remora.testing.shrinking import counterexample
-from remora.testing.simulation.exploring import Run, draw_case, play, smallest
+from remora.testing.simulation.exploring import Run, draw_case, play, read_case, smallest, written
 
 _SHOWN_S = 1.0
 
@@ -32,11 +33,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--failures", type=int, default=1, metavar="N", help="stop at the N-th seed that fails (default: 1)")
     parser.add_argument("--tries", type=int, default=600, metavar="N", help="runs spent on making a failure small (0: none)")
     parser.add_argument("--probes", action="store_true", help="print how often each rare branch was taken")
+    parser.add_argument("--case", metavar="JSON", help="play this case instead of seeds; a counterexample ends with its own")
     parser.add_argument("--history", action="store_true", help="print each seed's program and history, failing or not")
     asked = parser.parse_args(words)
     logging.disable(logging.CRITICAL)  # a run is full of failures, by design
     options: dict[str, Any] = {"journal": asked.journal, "long_term": asked.long_term}
     seeds = range(asked.first, asked.first + asked.seeds)
+    if asked.case:
+        return _replayed(asked.case, options)
     failed: list[Run] = []
     schedules: set[tuple[int, ...]] = set()
     played = steps = 0
@@ -66,8 +70,23 @@ def main(words: Sequence[str] | None = None) -> int:
             minimal = "nothing smaller fails" if shrunk.minimal else "the tries ran out"
             print(f"\nseed {run.case.seed}, made small in {shrunk.tries} runs ({minimal}):")
             run = small  # noqa: PLW2901
-        print(counterexample(run.case, run.history, run.violations))
+        print(_told(run))
     return 1 if failed else 0
+
+
+def _told(run: Run) -> str:
+    again = f"again: python -m remora.testing.simulation --case '{written(run.case)}'"
+    return f"{counterexample(run.case, run.history, run.violations)}\n{again}"
+
+
+def _replayed(text: str, options: dict[str, Any]) -> int:
+    try:
+        run = play(read_case(text), **options)
+    except InvalidInput as e:
+        print(e, file=sys.stderr)
+        return 2
+    print(_told(run))
+    return 1 if run.violations else 0
 
 
 def _shown(seeds: range, failed: Sequence[Run]) -> Iterator[int]:

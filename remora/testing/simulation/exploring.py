@@ -10,6 +10,7 @@ import msgspec
 
 from remora.actors.policies import BufferPolicy
 from remora.config import Config
+from remora.errors import InvalidInput
 from remora.testing.history import History, Violation, check
 from remora.testing.players import Player
 from remora.testing.programs import draw_program
@@ -18,10 +19,11 @@ from remora.testing.shrinking import Case, Shrunk, shrink
 from remora.testing.simulation.loop import Deadlock, Stuck
 from remora.testing.simulation.world import CONFIG, Fault, World
 
-__all__ = ["Run", "Settings", "draw_case", "draw_settings", "play", "smallest"]
+__all__ = ["Run", "Settings", "draw_case", "draw_settings", "play", "read_case", "smallest", "written"]
 
 _POLICIES: Sequence[BufferPolicy] = (
     BufferPolicy(above_tokens=60, keep_tokens=30, overdraft_tokens=300),
+    BufferPolicy(above_tokens=40, keep_tokens=10, overdraft_tokens=80),
     BufferPolicy(above_messages=6, keep_messages=3),
     BufferPolicy(above_messages=6, batch=4, fold="entry", entries=1),
     BufferPolicy.window(5),
@@ -32,6 +34,21 @@ _KINDS = {
     "summarizer": ("fail", "hang", "late", "garbage"),
     "embedder": ("fail", "hang", "late", "garbage"),
 }
+_TIGHT: Sequence[tuple[str, dict[str, Sequence[Any]]]] = (
+    ("mailbox", {"max_messages": (1, 2), "when_full": ("refuse", "wait")}),
+    ("mailbox", {"max_bytes": (200, 1_000), "when_full": ("refuse", "wait")}),
+    ("activation", {"max_live": (1, 2)}),
+    ("activation", {"max_bytes": (2_000, 8_000)}),
+    ("supervisor", {"breaker_failures": (1, 2)}),
+    ("supervisor", {"max_attempts": (1, 2)}),
+    ("supervisor", {"summarize_concurrency": (1,), "flush_concurrency": (1,)}),
+    ("journal", {"max_batch_writes": (1, 2)}),
+    ("recall", {"hot_rows": (1, 3)}),
+    ("working", {"max_memory_mb": (0.0002,), "fifo_interval_min": (0.01,)}),
+    ("synopsis", {"identity_ttl": (0.5,), "context_ttl": (0.5,)}),
+)
+"""What hardly leaves any room; each in this share of the seeds:"""
+_TIGHT_SHARE = 0.2
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -84,14 +101,16 @@ def _draw_fault(rng: random.Random) -> Fault:
 def draw_settings(seed: int) -> Settings:
     """How the runtime of a seed is configured: mostly as usual, sometimes with hardly any room."""
     rng = random.Random(f"{seed}/settings")
-    replace = msgspec.structs.replace
-    mailbox, activation = CONFIG.mailbox, CONFIG.activation
-    if rng.random() < 0.3:
-        mailbox = replace(mailbox, max_messages=rng.choice([1, 2]), when_full=rng.choice(["refuse", "wait"]))
-    if rng.random() < 0.3:
-        activation = replace(activation, max_live=rng.choice([1, 2]))
-    activation = replace(activation, idle_s=rng.choice([0.5, 2.0, 60.0]))
-    return Settings(rng.choice(_POLICIES), replace(CONFIG, mailbox=mailbox, activation=activation))
+    config = changed(CONFIG, "activation", idle_s=rng.choice([1.0, 3.0, 60.0]))
+    for section, values in _TIGHT:
+        if rng.random() < _TIGHT_SHARE:
+            config = changed(config, section, **{name: rng.choice(some) for name, some in values.items()})
+    return Settings(rng.choice(_POLICIES), config)
+
+
+def changed(config: Config, section: str, **values: Any) -> Config:
+    """The configuration with other values in one of its sections."""
+    return msgspec.structs.replace(config, **{section: msgspec.structs.replace(getattr(config, section), **values)})
 
 
 def play(
@@ -129,7 +148,7 @@ def play(
             at_rest[:] = await check_at_rest(runtime, history)
 
     try:
-        world.run(life)
+        world.run(life, on_cut=history.crashed)
     except (Deadlock, Stuck) as e:
         found.append(Violation("G11", type(e).__name__, str(e)))
     else:
@@ -142,6 +161,24 @@ def play(
     if world.foreign:
         found.append(Violation("G1", "the event loop", "a thread of its own called: this run cannot be repeated"))
     return Run(case, history, found, tuple(world.fingerprints), world.steps, world.choices)
+
+
+def written(case: Case) -> str:
+    """A case as one line of JSON, which `read_case` takes: to be kept as a regression test, or played again by hand."""
+    return msgspec.json.encode(case).decode()
+
+
+def read_case(text: str) -> Case:
+    """The case that `written` wrote.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    try:
+        case = msgspec.json.decode(text, type=Case)
+        return msgspec.structs.replace(case, faults=tuple(msgspec.convert(fault, Fault) for fault in case.faults))
+    except msgspec.MsgspecError as e:
+        raise InvalidInput(f"that is no case of the simulation: {e}") from e
 
 
 def smallest(run: Run, *, tries: int = 600, **options: Any) -> tuple[Run, Shrunk]:

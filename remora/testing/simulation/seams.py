@@ -182,10 +182,13 @@ def seams(loop: SeededLoop, sqlite_fault: Callable[[], CommitFault | None] | Non
             (secrets, "token_hex", hexadecimal),
         ):
             stack.enter_context(patch.object(target, name, value))
-        yield
-    for connection in connected:
-        if connection._connection is not None:
-            connection._connection.close()  # rolls back what a dead world had begun
-            connection._connection = None
-    for task in [task for task in backend._task_states if task.get_loop() is loop]:
-        del backend._task_states[task]  # where a task stands refers to the task: a dead world's would be kept for ever
+        try:
+            yield
+        finally:
+            for connection in connected:
+                if connection._connection is not None:
+                    connection._connection.close()  # rolls back what a dead world had begun
+                    connection._connection = None
+            # where a task stands refers to the task: a dead world's would be kept for ever
+            for task in [task for task in backend._task_states if task.get_loop() is loop]:
+                del backend._task_states[task]

@@ -47,6 +47,7 @@ CONFIG = Config.from_dict(
     {
         "tokens": {"counter": "heuristic"},
         "models": {"timeout_s": 5.0},
+        "buffer": {"summary_tokens": 100_000, "token_limit": 1_000_000},
         "activation": {"idle_s": 2.0},
         "supervisor": {
             "backoff_s": 0.05, "max_backoff_s": 2.0, "breaker_rest_s": 5.0, "summarize_concurrency": 2, "flush_concurrency": 2,
@@ -246,8 +247,12 @@ class World:
 
     # -- its course -------------------------------------------------------------------------------------------------
 
-    def run(self, main: Callable[[Self], Coroutine[Any, Any, T]]) -> T:
+    def run(self, main: Callable[[Self], Coroutine[Any, Any, T]], *, on_cut: Callable[[], object] = lambda: None) -> T:
         """Call `main` in each life until it returns; what it returns.
+
+        Args:
+            main: what happens in each life.
+            on_cut: called when the power goes: what is noted down from then on is a dead world's.
 
         Raises:
             Deadlock, Stuck: it never returns.
@@ -261,6 +266,7 @@ class World:
                     try:
                         result: T = self.loop.run_until_complete(main(self))
                     except PowerCut:
+                        on_cut()
                         self._cut()
                     else:
                         return result
