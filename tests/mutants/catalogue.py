@@ -231,7 +231,7 @@ _MUTANTS = (
     Mutant(
         name="images_mixed_up",
         guarantee="G1",
-        what="Sessions that are read in one batch come back in the order of their names, and are handed out in that of the asking.",
+        what="Actors that are read in one batch come back in the order of their names, and are handed out in that of asking.",
         path="remora/storage/memory.py",
         change="""
 -        return [self._image(key) for key in keys]
@@ -565,7 +565,7 @@ _MUTANTS = (
         what="What is deleted or rewound leaves the conversation, and stays in long-term memory.",
         path="remora/actors/session.py",
         change="""
--        flushed = tuple(seq for seq in removed if seq <= marks.flushing) if self._flushes else ()
+-        flushed = tuple(seq for seq in removed if seq <= shown_through) if self._flushes else ()
 +        flushed: tuple[int, ...] = ()
 """,
     ),
@@ -581,6 +581,25 @@ _MUTANTS = (
 ~
 -        await (await self._store()).delete(key.user, [*(row_id(key, seq) for seq in (*removed, *beside)), *ended])
 +        await (await self._store()).delete(key.user, [*(row_id(key, seq) for seq in removed), *ended])
+""",
+    ),
+    Mutant(
+        name="words_beside_the_last_row_stay",
+        guarantee="G13",
+        what="What is removed before it was handed over is looked for nowhere; the window of the row before it has its words.",
+        path="remora/actors/session.py",
+        change="""
+-        shown_through = marks.flushing + NEIGHBOURS if marks.flushing else 0
++        shown_through = marks.flushing
+""",
+    ),
+    Mutant(
+        name="windows_reach_over_gaps",
+        guarantee="G13",
+        what="A window has the messages next to its own, whatever was removed between them; a removal looks at the next numbers.",
+        path="remora/actors/jobs.py",
+        change="""
+-            if abs(entries[j].seq - entry.seq) <= NEIGHBOURS
 """,
     ),
     Mutant(

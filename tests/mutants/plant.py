@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FIRST = (0, 100_000, 200_000)
 SEEDS = 2_000
 _LIMIT_S = 900.0  # a bug may hang the interpreter
-_MARKS = ("<!-- planted bugs: begin -->", "<!-- planted bugs: end -->")
+_MARKS = ("<!-- mutants: begin -->", "<!-- mutants: end -->")
 
 
 class Played(msgspec.Struct, frozen=True):
