@@ -160,6 +160,13 @@ async def record_of(
     Returns:
         Whether its outcome is known; false as well where nothing ran. None if the runtime is closed.
     """
+    began_s = anyio.current_time()
+    known = await _recorded(history, record, runtime, messages, id_)
+    record.took_s = anyio.current_time() - began_s
+    return known
+
+
+async def _recorded(history: History, record: Record, runtime: Runtime, messages: Sequence[Any], id_: str) -> bool | None:
     call = record.call
     scope = anyio.CancelScope()
     dropped = False  # with its event loop, as in a power cut: leaving the scope fails then, and nobody is to hear of it
