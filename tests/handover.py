@@ -110,7 +110,9 @@ class Watched:
 class WatchedJournal(Watched, MemoryJournal):
     """The in-memory journal, which can be copied as a crash would leave it: without what is not committed."""
 
-    _STATE = ("_actors", "_memories", "_sids", "_next_sid", "_jobs", "_settings", "instance")
+    _STATE = (
+        "_actors", "_memories", "_sids", "_next_sid", "_jobs", "_settings", "instance", "_gone", "_erasures", "_last_erasure",
+    )  # fmt: skip
 
     def __init__(self, witness: Witness, state: dict[str, Any] | None = None) -> None:
         super().__init__()

@@ -346,6 +346,8 @@ def memory_rows(
         window = [
             turn if j == i else f"{speaker_of(chats[j])}: {texts[j][:window_chars]}"
             for j in range(max(i - NEIGHBOURS, 0), min(i + NEIGHBOURS + 1, len(entries)))
+            # by their numbers: whose words are where must not depend on what else is gone (`_unflush` goes by it)
+            if abs(entries[j].seq - entry.seq) <= NEIGHBOURS
         ]
         rows.append(
             MemoryRow(

@@ -57,6 +57,7 @@ from remora.messages import ChatDict, Entry, Receipt
 from remora.runtime.actor import Missing, Turn
 from remora.runtime.log import Job, JobDone
 from remora.runtime.probes import reached
+from remora.storage.ports import NEIGHBOURS
 from remora.storage.records import (
     ENTRY_FACET,
     Appended,
@@ -515,7 +516,9 @@ class SessionBehavior:
         jobs: tuple[Job, ...] = ()
         if moved > marks.summarized:  # a truncation: what leaves the buffer goes where folded messages go
             jobs = self._leaving(state, after, marks.flushing, moved)
-        flushed = tuple(seq for seq in removed if seq <= marks.flushing) if self._flushes else ()
+        # Those just behind the last one are not there themselves, but in the windows of those before them.
+        shown_through = marks.flushing + NEIGHBOURS if marks.flushing else 0
+        flushed = tuple(seq for seq in removed if seq <= shown_through) if self._flushes else ()
         if flushed:
             reached("removal_of_flushed")
             id_ = f"unflush-{state.sid}-{after.generation}"

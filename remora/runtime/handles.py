@@ -200,7 +200,8 @@ class Session(BufferVerbs):
             return []
         first = 1 if include_archived else view.marks.summarized + 1
         last = view.last_seq if at is None else min(whole_number(at, "at"), view.last_seq)
-        entries = await self._services.journal.read(self.key, first, last, at=at)
+        # As of `last` in any case: what is removed while this reads, with later messages there, was there when it looked (G2).
+        entries = await self._services.journal.read(self.key, first, last, at=last)
         if len(entries) < _IN_THREAD:
             return self._restored(view.sid, entries)
         return await anyio.to_thread.run_sync(self._restored, view.sid, entries)

@@ -154,6 +154,9 @@ class MemoryJournal:
 
     async def _commit(self) -> None:
         batch, self._queue = self._queue, []
+        self._land(batch)
+
+    def _land(self, batch: Sequence[Write]) -> None:
         for write in batch:
             if write.fenced:
                 continue

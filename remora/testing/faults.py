@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Literal, Self, TypeVar
 
 import anyio
 
-from remora.errors import CommitFailed, OutcomeUnknown
+from remora.errors import CommitFailed, OutcomeUnknown, StorageError
 from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
+from remora.storage.records import EarlierBuffer, OriginalAppend, SessionImage, UserImage
 
-__all__ = ["CommitFault", "FaultyJournal", "during"]
+__all__ = ["CommitFault", "FaultyJournal", "ReadFault", "during"]
 
 Fault = TypeVar("Fault")
 
 CommitFault = Literal["refused", "lost", "kept", "hang"]
 """What goes wrong with a commit: ``refused``: provably nothing is stored; ``lost`` and ``kept``: its outcome is unknown to the
 caller, and in truth it is not stored, or is; ``hang``: it takes very long, and succeeds."""
+
+ReadFault = Literal["fail", "hang"]
+"""What goes wrong with a read: it raises; it takes very long."""
 
 
 def during(start_s: float, end_s: float, fault: Fault) -> Callable[[], Fault | None]:
@@ -37,7 +41,8 @@ class FaultyJournal(MemoryJournal):
     Args:
         fault: asked before each commit what is to go wrong with it; None for nothing.
         latency_s: asked before each commit how long it takes.
-        hang_s: how long one that hangs takes on top; what is written meanwhile is committed with it.
+        hang_s: how long one that hangs takes on top; what is written meanwhile is for the next one.
+        read_fault: asked the same before each actor is read, and each question of an actor's.
     """
 
     def __init__(
@@ -46,31 +51,64 @@ class FaultyJournal(MemoryJournal):
         *,
         latency_s: Callable[[], float] = lambda: 0.0,
         hang_s: float = 120.0,
+        read_fault: Callable[[], ReadFault | None] = lambda: None,
     ) -> None:
         super().__init__(hot_keys=1)
         self._fault = fault
         self._latency_s = latency_s
         self._hang_s = hang_s
+        self._read_fault = read_fault
+        self._committing = anyio.Lock()
+
+    def restarted(self) -> Self:
+        """See `MemoryJournal`; what was being committed when the other died is not there."""
+        found = super().restarted()
+        vars(found).update(_committing=anyio.Lock())
+        return found
 
     async def _commit(self) -> None:
-        if not self._queue:
-            return
+        # One after another, whoever wants it: the writer, or an erasure that waits for it. What is taken is seen to its end.
+        with anyio.CancelScope(shield=True):
+            await self._commit_queued()
+
+    async def _commit_queued(self) -> None:
+        async with self._committing:
+            batch, self._queue = [write for write in self._queue if not write.fenced], []
+            if not batch:
+                return
+            await anyio.sleep(self._latency_s())
+            fault = self._fault()
+            if fault == "hang":
+                await anyio.sleep(self._hang_s)
+            if fault is None or fault == "hang":
+                self._land(batch)
+                return
+            self._failed += 1
+            if fault == "kept":
+                for write in batch:
+                    self._keep(write)
+            error = CommitFailed("injected") if fault == "refused" else OutcomeUnknown("injected")
+            for write in batch:
+                if not write.fenced:
+                    write.settle(error)
+
+    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SessionImage | UserImage | Exception]:
+        """See `MemoryJournal`."""
+        await self._before_read()
+        return await super().hydrate(keys)
+
+    async def fetch(self, key: Hashable, query: Any) -> OriginalAppend | EarlierBuffer | dict[str, int] | None:
+        """See `MemoryJournal`."""
+        await self._before_read()
+        return await super().fetch(key, query)
+
+    async def _before_read(self) -> None:
         await anyio.sleep(self._latency_s())
-        fault = self._fault()
+        fault = self._read_fault()
         if fault == "hang":
             await anyio.sleep(self._hang_s)
-        if fault is None or fault == "hang":
-            await super()._commit()
-            return
-        batch, self._queue = [write for write in self._queue if not write.fenced], []
-        self._failed += 1
-        if fault == "kept":
-            for write in batch:
-                self._keep(write)
-        error = CommitFailed("injected") if fault == "refused" else OutcomeUnknown("injected")
-        for write in batch:
-            if not write.fenced:
-                write.settle(error)
+        elif fault == "fail":
+            raise StorageError("injected: the journal cannot be read")
 
     def _keep(self, write: Write) -> None:
         for record in write.records:

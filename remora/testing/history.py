@@ -21,9 +21,9 @@ from remora.messages import ChatDict, Receipt, split_tool_calls
 from remora.testing.linearizability import Explanation, Operation, explain
 from remora.testing.programs import NAME, Call
 from remora.testing.summaries import covered_by
-from remora.tokens import TokenCounter, count_message
+from remora.tokens import TokenCounter
 
-__all__ = ["History", "Outcome", "Record", "Shown", "Violation", "check", "shown_of", "table"]
+__all__ = ["History", "Outcome", "Record", "Shown", "Violation", "check", "check_waiting", "shown_of", "table"]
 
 Outcome: TypeAlias = Literal["flying", "done", "nothing", "unknown"]
 """What is known of a call: it is under way; it returned; it failed, and provably nothing happened; it may have happened."""
@@ -76,12 +76,20 @@ def shown_of(context: Context, budget: int | None, counter: TokenCounter) -> Sho
         covered=covered_by(context.summary or "") if summarized else (),
         names=tuple(str(one["content"]).split()[0] for one in context.messages if one["role"] != "system"),
         tokens=context.tokens,
-        counted=sum(count_message(counter, one) for one in context.messages),
+        counted=sum(_weight(counter, one) for one in context.messages),
         pending=context.pending,
         awaiting=context.awaiting,
         split=split_tool_calls(context.messages),
         told=frozenset(name for text in system for name in NAME.findall(text)),
     )
+
+
+def _weight(counter: TokenCounter, message: ChatDict) -> int:
+    """What a message of text and tool calls weighs, counted without remora's help (G9)."""
+    texts = [message["content"], message.get("tool_call_id")]
+    for call in message.get("tool_calls") or ():
+        texts += [call["id"], call["function"]["name"], call["function"]["arguments"]]
+    return counter.message_overhead + sum(counter.count(text) for text in texts if text)
 
 
 class Record(msgspec.Struct):
@@ -98,6 +106,7 @@ class Record(msgspec.Struct):
         result: what came back.
         error: what it raised, or why its outcome is not known.
         died: the process died before its outcome was known.
+        took_s: seconds from its call to its return.
     """
 
     caller: int
@@ -111,6 +120,7 @@ class Record(msgspec.Struct):
     result: Any = None
     error: str = ""
     died: bool = False
+    took_s: float = 0.0
 
     @property
     def session(self) -> tuple[str, str]:
@@ -194,35 +204,40 @@ class History:
         self.records.append(record)
         return record
 
-    def _end(self, record: Record, outcome: Outcome) -> None:
+    def _end(self, record: Record, outcome: Outcome, *, result: Any = None, error: object = "") -> bool:
+        if record.died:
+            return False  # its caller died with the process: nobody heard of it
         record.ended = self._ticked()
-        record.outcome = outcome
+        record.outcome, record.result, record.error = outcome, result, _named(error)
         if outcome != "unknown":
             record.returned = record.ended
+        return True
 
     def returned(self, record: Record, result: Any) -> None:
         """It came back with this."""
-        record.result = result
-        self._end(record, "done")
+        self._end(record, "done", result=result)
 
     def nothing(self, record: Record, why: object) -> None:
         """It failed, and provably nothing happened."""
-        record.error = _named(why)
-        self._end(record, "nothing")
+        self._end(record, "nothing", error=why)
 
     def unknown(self, record: Record, why: object) -> None:
         """Whoever called does not know; it may still happen."""
-        record.error = _named(why)
-        self._end(record, "unknown")
+        self._end(record, "unknown", error=why)
 
     def wrong(self, record: Record, why: object) -> None:
         """It raised what nothing raises."""
-        self.unknown(record, why)
-        text = f"{record.call.kind} raised {_named(why)}"
-        self.violations.append(Violation("G11", _where(record), text, (record.called,)))
+        if self._end(record, "unknown", error=why):
+            text = f"{record.call.kind} raised {_named(why)}"
+            self.violations.append(Violation("G11", _where(record), text, (record.called,)))
 
     def crashed(self) -> None:
-        """The process died: what was not known by now has happened by now, or never."""
+        """The process died: what was not known by now has happened by now, or never. Twice without a call between is once.
+
+        Call it at the moment of which the next life sees the state; what returns to callers after that is not written down.
+        """
+        if self.crashes and (not self.records or self.records[-1].called < self.crashes[-1]):
+            return
         at = self._ticked()
         self.crashes.append(at)
         for record in self.records:
@@ -292,14 +307,6 @@ class _Model(NamedTuple):
     marks: tuple[tuple[int, int], ...] = ()
 
 
-class _Spared(NamedTuple):
-    """What a ``history`` may miss, since it was removed meanwhile: names, everything from a number on, or anything at all."""
-
-    names: frozenset[str] = frozenset()
-    above: float = _FOREVER
-    anything: bool = False
-
-
 class _SessionModel:
     """The sequential model's steps.
 
@@ -341,9 +348,10 @@ class _SessionModel:
                 live = _live(model)
                 return model if live[len(live) - len(result) :] == result and len(result) <= len(live) else None
             case "history":
-                return model if _tells(model, argument, result) else None
+                told = tuple((seq, name) for seq, name in enumerate(model.said, 1) if name)
+                return model if argument or result == told else None
             case _:
-                return model if self._shows(_live(model), result) else None
+                return model if self._shows(_live(model), _whole(model, self._shapes), result) else None
 
     def _may_be(self, model: _Model, last: int) -> bool:
         """Whether nobody was told otherwise of the numbers after `last`."""
@@ -352,7 +360,7 @@ class _SessionModel:
                 return False
         return True
 
-    def _shows(self, live: tuple[str, ...], shown: Shown) -> bool:
+    def _shows(self, live: tuple[str, ...], whole: frozenset[int], shown: Shown) -> bool:
         covered = shown.covered
         if covered is None or (self._drops and not covered):  # where the buffer begins cannot be told
             starts: Sequence[int] = range(len(live) + 1)
@@ -367,6 +375,8 @@ class _SessionModel:
                 return False
             starts = range(ends[-1] if ends else 0, len(live) + 1)
         for start in starts:
+            if start in whole:
+                continue
             names, awaiting = self._present(live[start:])
             if shown.budget is None:
                 if names == shown.names and awaiting == shown.awaiting:
@@ -391,6 +401,27 @@ def _live(model: _Model) -> tuple[str, ...]:
     """What was said since the clear, and not removed."""
     said = model.said[model.cleared :]
     return tuple(filter(None, said)) if "" in said else said
+
+
+def _whole(model: _Model, shapes: Mapping[str, _Shape]) -> frozenset[int]:
+    """Where, in what is live, no cut may be: between a call and its results that followed at once (G8).
+
+    With anything else in between, the agent that made the call may have been taken for dead.
+    """
+    found: list[int] = []
+    place, awaited = 0, list[str]()
+    within: list[int] = []
+    for name in model.said[model.cleared :]:
+        shape = shapes[name] if name else None
+        if shape is not None and shape.answers in awaited:
+            awaited.remove(shape.answers)
+            within.append(place)
+            if not awaited:
+                found += within
+        else:
+            awaited, within = list(shape.calls) if shape is not None else [], []
+        place += bool(name)
+    return frozenset(found)
 
 
 def _append(model: _Model, argument: tuple[tuple[str, ...], str | None], result: Receipt | None) -> _Model | None:
@@ -429,18 +460,6 @@ def _rewind(model: _Model, to: int, result: int | Literal["refused"] | None) -> 
     cleared = next((then for at, then in reversed(model.marks) if at <= to), 0)
     said = model.said[:to] + ("",) * (last - to)
     return model._replace(said=said, cleared=cleared, marks=(*model.marks, (last, cleared)))
-
-
-def _tells(model: _Model, spared: _Spared, result: tuple[tuple[int, str], ...]) -> bool:
-    if spared.anything:
-        return True
-    told = dict(result)
-    if len(told) != len(result) or list(told) != sorted(told):
-        return False
-    for seq, name in enumerate(model.said, 1):
-        if told.pop(seq, "") != name and (seq in dict(result) or (name not in spared.names and seq <= spared.above)):
-            return False
-    return not told
 
 
 def _presented(live: tuple[str, ...], shapes: Mapping[str, _Shape]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -486,9 +505,29 @@ def check(history: History, *, drops: bool = False) -> list[Violation]:
         records = history.of_session(session)
         found.extend(_check_answers(history, session, records, drops=drops))
         found.extend(_check_order(history, session, records, drops=drops))
+        found.extend(_check_turn(session, records))
     for user in history.users:
         found.extend(_check_user(history, user))
     return found
+
+
+def check_waiting(history: History, most_s: float) -> list[Violation]:
+    """G5: whoever appends, loads or clears waits for no model and no long-term store, however slow those are.
+
+    Args:
+        history: of callers whose journal was sound.
+        most_s: what the journal and the schedule may take, in seconds.
+    """
+    return [
+        Violation("G5", _where(one), f"{one.call.kind} took {one.took_s:.3g} s, with a sound journal", (one.called,))
+        for one in history.records
+        if one.outcome == "done"
+        and one.took_s > most_s
+        and (
+            one.call.kind in {"append", "clear", "messages", "history", "flush"}
+            or (one.call.kind == "load" and not one.call.asks)
+        )
+    ]
 
 
 def _operations(records: Sequence[Record]) -> Iterator[Operation]:
@@ -501,24 +540,14 @@ def _operations(records: Sequence[Record]) -> Iterator[Operation]:
         if kind == "append":
             argument = (record.argument, record.call.key)
         elif kind == "history":
-            argument = _spared(record, records)
+            argument = _forgotten(record, records)
         yield Operation(record.called, record.returned, kind, argument, record.result, record.outcome != "done")
 
 
-def _spared(history: Record, records: Sequence[Record]) -> _Spared:
-    """`Session.history` asks how many messages there are, and then reads them: what is removed meanwhile is missing."""
-    names: set[str] = set()
-    above, anything = _FOREVER, False
-    for record in records:
-        if record.effective and record.overlaps(history):
-            match record.call.kind:
-                case "delete":
-                    names.add(record.argument[1])
-                case "rewind":
-                    above = min(above, record.argument)
-                case "forget_session" | "forget_user":
-                    anything = True
-    return _Spared(frozenset(names), above, anything)
+def _forgotten(history: Record, records: Sequence[Record]) -> bool:
+    """Whether the session was forgotten while its history was read: that may be of neither the old session nor the new one."""
+    forgetting = {"forget_session", "forget_user"}
+    return any(one.effective and one.call.kind in forgetting and one.overlaps(history) for one in records)
 
 
 def _check_order(history: History, session: tuple[str, str], records: Sequence[Record], *, drops: bool) -> Iterator[Violation]:
@@ -528,6 +557,21 @@ def _check_order(history: History, session: tuple[str, str], records: Sequence[R
     explanation = explain(operations, _Model(), model.step, most=_MOST)
     if not explanation.complete:
         yield _unexplained(explanation, "/".join(session), len(operations))
+
+
+def _check_turn(session: tuple[str, str], records: Sequence[Record]) -> Iterator[Violation]:
+    """G2: a mailbox's order is history's order: who appended first comes first, though the two never waited for each other."""
+    before: Record | None = None
+    for record in records:  # in the order of their calls
+        if record.effective and record.call.kind in {"forget_session", "forget_user"}:
+            return  # numbers begin anew
+        if record.call.kind != "append" or record.outcome != "done" or record.result.duplicate:
+            continue
+        if before is not None and record.result.seqs[0] < before.result.seqs[0]:
+            text = f"{record.argument[0]} was appended after {before.argument[0]}, and stands before it"
+            yield Violation("G2", "/".join(session), text, (before.called, record.called))
+        else:
+            before = record
 
 
 def _numbers(records: Sequence[Record]) -> dict[int, str]:
@@ -571,6 +615,7 @@ def _check_user(history: History, user: str) -> Iterator[Violation]:
     for record in history.records:
         if record.call.user == user and record.call.kind in {"recall", "synopsis"} and record.result is not None:
             yield from _check_owner(history, record, record.result)
+            yield from _check_forgotten(history, record, record.result)
 
 
 _OF_USER = frozenset({"remember", "forget_user", "recall"})
@@ -614,6 +659,7 @@ def _check_load(
         yield Violation("G6", where, f"{shown.pending} of {len(shown.names)} messages are pending", at)
     yield from _check_names(history, record, [*(shown.covered or ()), *shown.names])
     yield from _check_owner(history, record, shown.told)
+    yield from _check_forgotten(history, record, shown.told)
     if shown.budget is not None or shown.covered is None or drops:
         return
     there = {*shown.covered, *shown.names}
@@ -653,6 +699,31 @@ def _check_owner(history: History, record: Record, names: Iterable[str]) -> Iter
         if owner is None or owner[0] != record.call.user or owner[2] > record.returned:
             text = f"{name} was found, which {'nobody' if owner is None else owner[0]} said"
             yield Violation("G1", _where(record), text, (record.called,))
+
+
+def _check_forgotten(history: History, record: Record, names: Iterable[str]) -> Iterator[Violation]:
+    """G13: what was forgotten is not found again."""
+    forgotten = [
+        one
+        for one in history.records
+        if one.call.kind in {"forget_session", "forget_user"}
+        and one.call.user == record.call.user
+        and one.outcome == "done"
+        and one.returned < record.called
+    ]
+    for name in sorted(names) if forgotten else ():
+        said = [one for one in history.records if one.effective and _says(one, name)]
+        for one in forgotten:
+            whole = one.call.kind == "forget_user"
+            if said and all(other.returned < one.called and (whole or other.session == one.session) for other in said):
+                text = f"{name} was found, which had been forgotten"
+                yield Violation("G13", _where(record), text, (one.called, record.called))
+
+
+def _says(record: Record, name: str) -> bool:
+    return (record.call.kind == "append" and name in record.argument) or (
+        record.call.kind == "remember" and record.argument == name
+    )
 
 
 # -- printing -------------------------------------------------------------------------------------------------------------

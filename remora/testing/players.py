@@ -84,11 +84,14 @@ class Player:
                 tasks.start_soon(self._play, runtime, standing)
 
     async def _play(self, runtime: Runtime, standing: _Standing) -> None:
+        life = len(self.history.crashes)
         if standing.flying:  # it was under way when the process died
             standing.ended(known=False)
         while standing.place < len(standing.caller.calls):
             waits = self._again_s if standing.attempt else self._think_s
             await anyio.sleep(standing.rng.choice(waits))
+            if len(self.history.crashes) > life:
+                return  # the process is dead, and this caller does not know it yet
             call = standing.caller.calls[standing.place]
             if call.kind == "pause":
                 await anyio.sleep(call.pause_s)
@@ -104,8 +107,8 @@ class Player:
                 standing.caller.number, call, attempt=standing.attempt, messages=messages, argument=asked[0]
             )
             known = await record_of(self.history, record, runtime, messages=messages, id_=asked[1])
-            if known is None:
-                return  # the runtime is closed; who plays on the next one goes on
+            if known is None or record.died:
+                return  # who plays on the next runtime goes on
             if isinstance(record.result, Receipt):
                 standing.receipts.append((call, record.result))
             standing.ended(known=known)
@@ -157,6 +160,13 @@ async def record_of(
     Returns:
         Whether its outcome is known; false as well where nothing ran. None if the runtime is closed.
     """
+    began_s = anyio.current_time()
+    known = await _recorded(history, record, runtime, messages, id_)
+    record.took_s = anyio.current_time() - began_s
+    return known
+
+
+async def _recorded(history: History, record: Record, runtime: Runtime, messages: Sequence[Any], id_: str) -> bool | None:
     call = record.call
     scope = anyio.CancelScope()
     dropped = False  # with its event loop, as in a power cut: leaving the scope fails then, and nobody is to hear of it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -17,12 +17,13 @@ from remora.storage.ports import Journal, LongTermStore
 from remora.storage.records import UnflushSpec
 from remora.testing.history import History, Record, Violation
 from remora.testing.players import record_of
-from remora.testing.programs import Call
+from remora.testing.programs import NAME, Call
 
 __all__ = ["check_at_rest", "check_watermark"]
 
 _COMES_BACK = (ModelUnavailable.__name__, ModelTimeout.__name__, LongTermError.__name__)
 _TRIES = 1_000
+_ALL = 1_000  # more memories than any program makes
 _AGAIN_S = 0.1
 _RESTATING = frozenset({"clear", "delete", "rewind", "forget_session", "forget_user"})
 
@@ -69,6 +70,7 @@ async def check_at_rest(runtime: Runtime, history: History) -> list[Violation]:
     jobs = await runtime.journal.jobs()
     found.extend(Violation("G7", str(job.key), f"the job {job.id} is left when all is settled: {job.error}") for job in jobs)
     wanted: Counter[str] = Counter()
+    said: dict[tuple[str, str], set[str]] = {}
     for session in history.sessions:
         key = SessionKey(*session)
         told = await _asked(history, runtime, _call("history", session))
@@ -78,6 +80,7 @@ async def check_at_rest(runtime: Runtime, history: History) -> list[Violation]:
             continue
         if loaded.pending:
             found.append(Violation("G6", "/".join(session), f"{loaded.pending} messages are pending when all is settled"))
+        said[session] = {name for _, name in told}
         pruned = set(await runtime.journal.pruned(key))
         found.extend(_withheld(history, session, told, pruned))
         flushing = (await runtime.session(*session).inspect()).marks.flushing
@@ -86,7 +89,7 @@ async def check_at_rest(runtime: Runtime, history: History) -> list[Violation]:
         if runtime.recall is not None and left and not loaded.awaiting:  # behind a call that waits, everything waits
             found.append(Violation("G7", "/".join(session), f"the flush at the end did not hand over {' '.join(left)}"))
     if runtime.recall is not None:
-        found.extend(await _check_long_term(runtime, history, wanted))
+        found.extend(await _check_long_term(runtime, history, wanted, said))
     await _retried(history, runtime)
     return found
 
@@ -110,7 +113,9 @@ async def _check_dead(runtime: Runtime) -> list[Violation]:
     return found
 
 
-async def _check_long_term(runtime: Runtime, history: History, wanted: Counter[str]) -> list[Violation]:
+async def _check_long_term(
+    runtime: Runtime, history: History, wanted: Counter[str], told: Mapping[tuple[str, str], set[str]]
+) -> list[Violation]:
     """G7: rows of messages, and of what was recorded on purpose, each once; G13: nothing else."""
     store = await runtime.long_term()
     there = Counter(await store.row_ids())
@@ -124,9 +129,19 @@ async def _check_long_term(runtime: Runtime, history: History, wanted: Counter[s
     }
     for user in history.users:
         rows = await store.rows(user)
+        for row in rows:
+            names = {*NAME.findall(row.window), *NAME.findall(row.content)}
+            unsaid = names - told.get((user, row.session), set()) if row.memory_type == "message" else set()
+            if unsaid:
+                text = f"the row of message {row.seq} has words of {' '.join(sorted(unsaid))}, which is there no more"
+                found.append(Violation("G7 G13", f"{user}/{row.session}", text))
         recorded = frozenset(facts[row.id] for row in rows if row.id in facts)
         record = history.call(-1, Call(0, "recall", user), argument="everything")
         history.returned(record, recorded)
+        hits = await runtime.user(user).recall("what is worth knowing", k=_ALL)
+        lost = recorded.difference(*(NAME.findall(hit.text) for hit in hits))
+        if lost:
+            found.append(Violation("G7", user, f"recorded, and not found again: {' '.join(sorted(lost))}"))
         wanted.update(row.id for row in rows if row.memory_type == "summary" or row.id in facts)
     missing, left = set(wanted) - set(there), set(there) - set(wanted)
     found.extend(

@@ -24,19 +24,26 @@ class Case(msgspec.Struct, frozen=True):
         seed: decides the schedule, and whatever else is drawn.
         faults: what goes wrong, each fault a plain value that prints as what it is.
         crashes: steps of the run at which the process dies.
+        closes: seconds after which the runtime is closed in order, under its callers, and opened again: the first, the next …
     """
 
     program: Program
     seed: int = 0
     faults: tuple[Any, ...] = ()
     crashes: tuple[int, ...] = ()
+    closes: tuple[float, ...] = ()
 
     @property
     def weight(self) -> tuple[int, int, int, int]:
         """What shrinking makes smaller: calls, and crashes and faults; then what calls say; then how late crashes come."""
         calls = [call for caller in self.program.callers for call in caller.calls]
         said = sum(_weight(call) for call in calls)
-        return len(calls) + len(self.crashes) + len(self.faults), len(self.program.callers), said, sum(self.crashes)
+        return (
+            len(calls) + len(self.crashes) + len(self.closes) + len(self.faults),
+            len(self.program.callers),
+            said,
+            sum(self.crashes),
+        )
 
 
 class Shrunk(msgspec.Struct, frozen=True):
@@ -94,6 +101,8 @@ def _smaller(case: Case) -> Iterator[Case]:
         yield replace(case, faults=faults)
     for crashes in _without(case.crashes):
         yield replace(case, crashes=crashes)
+    for closes in _without(case.closes):
+        yield replace(case, closes=closes)
     flat = tuple((caller.number, call) for caller in callers for call in caller.calls)
     for calls in _without(flat):
         program = _joined(callers, calls)
@@ -164,6 +173,7 @@ def counterexample(case: Case, history: History, violations: Sequence[Violation]
             "faults",
             *faults,
             f"crashes at steps {', '.join(map(str, case.crashes)) or 'none'}",
+            *([f"closed and opened again after {', '.join(f'{s:g}' for s in case.closes)} s"] if case.closes else ()),
             "history (tick, caller)",
             *(f"  {line}" for line in table(history).splitlines()),
             "violations",

@@ -48,6 +48,12 @@ def test_agent_controlled(tmp_path: Path) -> None:
     assert (noted, answered) == ("assistant: Noted!", "assistant: It is on March 15.")
 
 
+def test_simulated_agent(tmp_path: Path) -> None:
+    """S5.05: a user's own agent under seeds, with the public tools: each message once, through faults and power cuts."""
+    (told,) = run("simulated_agent", tmp_path)
+    assert re.fullmatch(r"100 seeds, [5-9]\d power cuts: every message once, in order", told)
+
+
 def test_hybrid(tmp_path: Path) -> None:
     """S4.23: the application records what the model has saved: one memory."""
     lines = run("hybrid", tmp_path)

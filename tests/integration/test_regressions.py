@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timezone
 from datetime import timedelta as delta
 from pathlib import Path
@@ -17,6 +18,9 @@ import pytest
 
 from remora import Config, Runtime
 from remora.errors import CommitFailed, InvalidMessage, JournalDamaged, OutcomeUnknown, RuntimeClosed
+from remora.identity import SessionKey
+from remora.messages import Entry
+from remora.storage.memory import MemoryJournal
 from remora.testing import HashEmbedder
 from remora.tokens import CallableCounter, HeuristicCounter, count_message
 
@@ -475,3 +479,39 @@ async def test_key_with_fewer_messages() -> None:
         first = await chat.append([sentence(0), sentence(1), sentence(2)], key="k")
         again = await chat.append([sentence(0)], key="k")
         assert (again.seqs, again.ids, again.duplicate) == (first.seqs, first.ids, True)
+
+
+class Held(MemoryJournal):
+    """Reads when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading, self.go_on = anyio.Event(), anyio.Event()
+
+    async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Sequence[Entry]:
+        self.reading.set()
+        await self.go_on.wait()
+        return await super().read(key, first, last, at=at)
+
+
+async def test_history_is_of_one_moment() -> None:
+    """G2: `history` is what was there at one moment, also while messages come and go beside it."""
+    journal = Held()
+    async with Runtime.in_memory(config=Config.from_dict(LEAN), journal=journal) as runtime, anyio.create_task_group() as tasks:
+        chat = runtime.session("alice", "one")
+        first = await chat.append([sentence(0), sentence(1)])
+        found: list[tuple[int | None, ...]] = []
+
+        async def look() -> None:
+            found.append(tuple(message.seq for message in await chat.history()))
+
+        tasks.start_soon(look)
+        await journal.reading.wait()
+        await chat.append(sentence(2))
+        await chat.delete(ids=[first.ids[0]])
+        journal.go_on.set()
+        while not found:
+            await anyio.lowlevel.checkpoint()
+        # not message 2 alone: that never was all
+        assert found == [(1, 2)]
+        assert [message.seq for message in await chat.history()] == [2, 3]

@@ -51,17 +51,17 @@ def fingerprint(seed: int, **options: Any) -> tuple[int, ...]:
 def test_a_seed_decides_every_step(journal: Any) -> None:
     """S5.05: two runs of one seed have one fingerprint, power cut included; at least 90 % of seeds have one of their own."""
     seeds = SEEDS if journal == "memory" else SEEDS // 3
-    first = [fingerprint(seed, journal=journal, cuts=(200,)) for seed in range(seeds)]
+    first = [fingerprint(seed, journal=journal, cuts=(120,)) for seed in range(seeds)]
     assert len(set(first)) >= 0.9 * seeds
     assert all(len(lives) == 2 for lives in first), "the power was cut in each"
-    assert [fingerprint(seed, journal=journal, cuts=(200,)) for seed in range(0, seeds, 4)] == first[::4]
+    assert [fingerprint(seed, journal=journal, cuts=(120,)) for seed in range(0, seeds, 4)] == first[::4]
 
 
 def test_a_seed_decides_every_step_in_every_process() -> None:
     """S5.05: nothing follows the order of a set of strings or of addresses, which differ from process to process."""
     program = (
         "from tests.simulation.test_seeded_loop import fingerprint\n"
-        "print([fingerprint(seed, journal=journal, cuts=(260,)) for seed in range(5) for journal in ('memory', 'sqlite')])"
+        "print([fingerprint(seed, journal=journal, cuts=(150,)) for seed in range(5) for journal in ('memory', 'sqlite')])"
     )
     told = {
         subprocess.run(
@@ -79,7 +79,7 @@ def test_a_seed_decides_every_step_in_every_process() -> None:
 
 def test_the_real_lancedb_on_a_lane() -> None:
     """G7, S5.05: the same program over SQLite and LanceDB themselves, through a power cut, twice with one fingerprint."""
-    options: Any = {"journal": "sqlite", "long_term": "lance", "cuts": (400,)}
+    options: Any = {"journal": "sqlite", "long_term": "lance", "cuts": (200,)}
     assert fingerprint(3, **options) == fingerprint(3, **options)
 
 

@@ -46,6 +46,7 @@ from remora.testing import (
 from remora.testing.faults import CommitFault
 from remora.testing.history import Record, table
 from remora.testing.programs import Kind, messages_of
+from tests.handover import WatchedJournal, WatchedStore, Witness
 from tests.strategies import programs, small_histories
 
 FOREVER = float("inf")
@@ -557,6 +558,67 @@ async def test_play_goes_on_after_a_restart() -> None:
     assert violations + check(history) == []
     assert len(told) == 6, "each key has one effect, whoever came first"
     assert history.crashes, table(history)
+
+
+class Doom(Witness):
+    """At one step of many, the process dies: what is durable then is what the next one finds."""
+
+    def __init__(self, history: History, life: anyio.CancelScope, step: int) -> None:
+        super().__init__(None)
+        self._history = history
+        self._life = life
+        self._left = step
+
+    def watch(self, journal: WatchedJournal, store: WatchedStore) -> None:
+        """These are what is durable."""
+        self._capture = lambda: (journal.state(), store.state())
+
+    def at(self, step: str) -> None:
+        self._left -= 1
+        if self._left == 0:
+            super().at(step)
+            self._history.crashed()
+            self._life.cancel()
+
+
+async def play_with_crashes(
+    program: Program, rng: random.Random, crashes: Sequence[int], policy: BufferPolicy
+) -> tuple[History, list[Violation]]:
+    history, kept = History(), (None, None)
+    player = Player(program, history, rng, think_s=(0.0, 0.0, 0.001), again_s=(0.0, 0.001))
+    for steps in (*crashes, 0):
+        life = anyio.CancelScope()
+        witness = Doom(history, life, steps)
+        journal, store = WatchedJournal(witness, kept[0]), WatchedStore(witness, kept[1])
+        witness.watch(journal, store)
+        violations = await check_watermark(journal, store)
+        options: Any = {"config": CONFIG, "journal": journal, "store": store, "policy": policy, "embedder": HashEmbedder()}
+        summarizer = UnionSummarizer(rng, latency_s=(0.0, 0.001))
+        async with Runtime.in_memory(summarizer=summarizer, **options) as runtime:
+            with life:
+                await player.play(runtime)
+            if not witness.images:
+                assert player.finished
+                violations += await check_at_rest(runtime, history)
+                violations += check(history, drops=policy.fold == "drop")
+                assert store.doubled == []
+                return history, violations
+        kept = witness.images[0].kept
+        if violations:
+            break
+    return history, violations
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seed", range(40))
+async def test_random_programs_with_crashes(seed: int) -> None:
+    """G3, G4, G7, G8: the process dies between any two steps, again and again; each life goes on with what was durable."""
+    rng = random.Random(seed)
+    program = draw_program(rng, size=30, kinds=QUICK)
+    crashes = tuple(rng.choice([1, 3, 8, 20, 60]) + rng.randrange(5) for _ in range(rng.randrange(1, 5)))
+    with anyio.fail_after(30):
+        history, violations = await play_with_crashes(program, rng, crashes, POLICIES[seed % len(POLICIES)])
+    assert violations == [], counterexample(Case(program, seed, (), crashes), history, violations)
 
 
 def test_draws_repeat() -> None:

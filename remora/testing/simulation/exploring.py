@@ -6,12 +6,15 @@ import random
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import anyio
+import anyio.abc
 import msgspec
 
 from remora.actors.policies import BufferPolicy
 from remora.config import Config
 from remora.errors import InvalidInput
-from remora.testing.history import History, Violation, check
+from remora.runtime.system import Runtime
+from remora.testing.history import History, Violation, check, check_waiting
 from remora.testing.players import Player
 from remora.testing.programs import draw_program
 from remora.testing.rest import check_at_rest, check_watermark
@@ -30,6 +33,7 @@ _POLICIES: Sequence[BufferPolicy] = (
 )
 _KINDS = {
     "commit": ("refused", "lost", "kept", "hang"),
+    "read": ("fail", "hang"),
     "store": ("refused", "kept", "conflict", "timeout", "hang"),
     "summarizer": ("fail", "hang", "late", "garbage"),
     "embedder": ("fail", "hang", "late", "garbage"),
@@ -49,6 +53,8 @@ _TIGHT: Sequence[tuple[str, dict[str, Sequence[Any]]]] = (
 )
 """What hardly leaves any room; each in this share of the seeds:"""
 _TIGHT_SHARE = 0.2
+_CLOSES_S = (0.01, 0.1, 0.5, 3.0)
+_ANSWER_S = 0.5  # the journal's latencies and the schedule's pauses; models take longer
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -89,11 +95,12 @@ def draw_case(seed: int, *, size: int = 12) -> Case:
     program = draw_program(rng, size=rng.randint(size // 2, size + size // 2))
     faults = [_draw_fault(rng) for _ in range(rng.choice([0, 0, 1, 1, 2, 4]))]
     crashes = tuple(int(40 * 1.5 ** rng.uniform(0, 9)) for _ in range(rng.choice([0, 0, 0, 1, 1, 2, 3])))
-    return Case(program, seed, tuple(faults), crashes)
+    closes = tuple(rng.choice(_CLOSES_S) for _ in range(rng.choice([0, 0, 0, 0, 0, 0, 0, 0, 1, 2])))
+    return Case(program, seed, tuple(faults), crashes, closes)
 
 
 def _draw_fault(rng: random.Random) -> Fault:
-    port = rng.choice(["commit", "commit", "store", "summarizer", "embedder"])
+    port = rng.choice(["commit", "commit", "commit", "read", "store", "store", "summarizer", "embedder"])
     kind = rng.choice(_KINDS[port])
     return Fault(port, int(1.6 ** rng.uniform(0, 7)) - 1, kind, 1 if kind == "hang" else rng.choice([1, 1, 1, 2, 8]))
 
@@ -101,7 +108,7 @@ def _draw_fault(rng: random.Random) -> Fault:
 def draw_settings(seed: int) -> Settings:
     """How the runtime of a seed is configured: mostly as usual, sometimes with hardly any room."""
     rng = random.Random(f"{seed}/settings")
-    config = changed(CONFIG, "activation", idle_s=rng.choice([0.5, 2.0, 60.0]))
+    config = changed(CONFIG, "activation", idle_s=rng.choice([1.0, 3.0, 60.0]))
     for section, values in _TIGHT:
         if rng.random() < _TIGHT_SHARE:
             config = changed(config, section, **{name: rng.choice(some) for name, some in values.items()})
@@ -139,21 +146,47 @@ def play(
     found: list[Violation] = []
     at_rest: list[Violation] = []
 
-    async def life(world: World) -> None:
-        if world.life and (kept := world.kept) is not None:
+    closes = list(case.closes)
+
+    async def checked(world: World) -> None:
+        if (kept := world.kept) is not None:
             found.extend(await check_watermark(*kept))
+
+    async def until(close_s: float, runtime: Runtime, tasks: anyio.abc.TaskGroup) -> None:
+        played = anyio.Event()
+
+        async def playing() -> None:
+            await player.play(runtime)
+            played.set()
+
+        tasks.start_soon(playing)
+        with anyio.move_on_after(close_s):
+            await played.wait()
+
+    async def life(world: World) -> None:
+        if world.life:
+            await checked(world)
+        while closes:
+            async with (
+                anyio.create_task_group() as tasks,  # its callers outlive the runtime
+                world.runtime(config=settings.config, policy=settings.policy) as runtime,
+            ):
+                await until(closes.pop(0), runtime, tasks)
+            await checked(world)
         async with world.runtime(config=settings.config, policy=settings.policy) as runtime:
             await player.play(runtime)
             world.calm()
             at_rest[:] = await check_at_rest(runtime, history)
 
     try:
-        world.run(life)
+        world.run(life, on_cut=history.crashed)
     except (Deadlock, Stuck) as e:
         found.append(Violation("G11", type(e).__name__, str(e)))
     else:
         found += at_rest
         found += check(history, drops=settings.policy.fold == "drop")
+        if all(fault.port not in {"commit", "read"} for fault in case.faults):
+            found += check_waiting(history, _ANSWER_S)
     if world.doubled:
         found.append(
             Violation("G7", "long-term memory", f"added as surely new, though they were there: {', '.join(world.doubled)}")

@@ -57,20 +57,6 @@ class PowerCut(Exception):
         self.step = step
 
 
-class _SimulatedTask(asyncio.Task[T]):
-    """Hashed by its number: sets of tasks, asyncio's and anyio's, would be walked in the order of memory addresses else."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, T], *, number: int, **options: Any) -> None:
-        self.number = number  # before the task schedules its first step
-        super().__init__(coroutine, **options)
-
-    def __hash__(self) -> int:
-        return self.number
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-
 class _Lane:
     """Handles that must run in their order; `number` tells lanes apart in the fingerprint."""
 
@@ -80,6 +66,20 @@ class _Lane:
         self.number = number
         self.handles: deque[asyncio.Handle] = deque()
         self.drowsy = False
+
+
+class _SimulatedTask(asyncio.Task[T]):
+    """Hashed by its number: sets of tasks, asyncio's and anyio's, would be walked in the order of memory addresses else."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], *, lane: _Lane, **options: Any) -> None:
+        self.lane = lane  # first: while it is made, the task schedules its first step
+        super().__init__(coroutine, **options)
+
+    def __hash__(self) -> int:
+        return self.lane.number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
 
 class SeededLoop(asyncio.AbstractEventLoop):
@@ -124,10 +124,10 @@ class SeededLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, asyncio.Handle | _Lane]] = []
         self._tickets = 0
         self._callbacks = _Lane(_CALLBACKS)
-        self._lanes: dict[asyncio.Task[Any], _Lane] = {}
         self._awake: list[_Lane] = []
         self._numbers = _CALLBACKS
-        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._tasks: list[_SimulatedTask[Any]] = []
+        self._most_tasks = 64
         self._generators: weakref.WeakSet[AsyncGenerator[Any, Any]] = weakref.WeakSet()
         self._thread = threading.get_ident()
         self._failure: BaseException | None = None
@@ -157,7 +157,7 @@ class SeededLoop(asyncio.AbstractEventLoop):
         handle = asyncio.Handle(callback, args, self, context)
         if not self._dead:
             owner = getattr(callback, "__self__", None)
-            self._stand(handle, self._lanes.get(owner, self._callbacks) if isinstance(owner, asyncio.Task) else self._callbacks)
+            self._stand(handle, owner.lane if type(owner) is _SimulatedTask else self._callbacks)
         return handle
 
     def call_soon_threadsafe(
@@ -193,19 +193,12 @@ class SeededLoop(asyncio.AbstractEventLoop):
     def create_task(self, coro: Coroutine[Any, Any, T], **options: Any) -> asyncio.Task[T]:  # type: ignore[override]
         """A task with a lane of its own."""
         self._numbers += 1
-        lane = _Lane(self._numbers)
-        # The task schedules its first step while it is made, before anybody can know it: that step finds its lane by this.
-        made = _SimulatedTask.__new__(_SimulatedTask)
-        made.number = lane.number
-        self._lanes[made] = lane
-        self._tasks[made] = None
-        made.__init__(coro, number=lane.number, loop=self, **options)  # type: ignore[misc]
-        made.add_done_callback(self._ended)
+        made = _SimulatedTask(coro, lane=_Lane(self._numbers), loop=self, **options)
+        if len(self._tasks) >= self._most_tasks:
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._most_tasks = 2 * len(self._tasks) + 64
+        self._tasks.append(made)
         return made
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._lanes.pop(task, None)
-        self._tasks.pop(task, None)
 
     def set_task_factory(self, factory: Any) -> None:
         """There is one kind of task here."""
@@ -334,9 +327,8 @@ class SeededLoop(asyncio.AbstractEventLoop):
         self._timers.clear()
         self._awake.clear()
         self._callbacks.handles.clear()
-        tasks, self._tasks = self._tasks, {}
-        self._lanes.clear()
-        buried(self, tasks, self._generators)
+        tasks, self._tasks = self._tasks, []
+        buried(self, [task for task in tasks if not task.done()], self._generators)
 
     # -- the scheduler ----------------------------------------------------------------------------------------------
 

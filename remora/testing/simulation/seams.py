@@ -7,7 +7,8 @@ Inside `seams(loop)`:
   may be put before or after each call that writes (`CommitFault`);
 * anyio's cancel scopes and task groups keep their tasks in the order in which these came (they are sets, hashed by address: the
   order of a cancellation would differ from run to run);
-* `secrets` draws from the loop, so that ids are the same in each run.
+* `secrets` draws from the loop, so that ids are the same in each run;
+* `time.sleep`, by which what runs in a thread gives way, returns at once.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import contextlib
 import secrets
 import sqlite3
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from typing import Any
 from unittest.mock import patch
@@ -41,9 +43,6 @@ class _OrderedSet(dict[Any, None]):
 
     __slots__ = ()
 
-    def __init__(self, members: Iterable[Any] = ()) -> None:
-        super().__init__(dict.fromkeys(members))
-
     def add(self, member: Any) -> None:
         self[member] = None
 
@@ -52,15 +51,6 @@ class _OrderedSet(dict[Any, None]):
 
     def remove(self, member: Any) -> None:
         del self[member]
-
-
-def _ordered(initialize: Callable[..., None], *names: str) -> Callable[..., None]:
-    def ordered(self: Any, *args: Any, **options: Any) -> None:
-        initialize(self, *args, **options)
-        for name in names:
-            setattr(self, name, _OrderedSet())
-
-    return ordered
 
 
 class _Connection:
@@ -148,6 +138,16 @@ def seams(loop: SeededLoop, sqlite_fault: Callable[[], CommitFault | None] | Non
     queue, thread, connect = core.SimpleQueue, core.Thread, core.Connection.__init__
     in_thread, token_hex = backend.AsyncIOBackend.run_sync_in_worker_thread, secrets.token_hex
 
+    new_scope, new_group, sleep = backend.CancelScope.__init__, backend.TaskGroup.__init__, time.sleep
+
+    def scope(self: Any, *args: Any, **options: Any) -> None:
+        new_scope(self, *args, **options)
+        self._tasks, self._child_scopes = _OrderedSet(), _OrderedSet()
+
+    def group(self: Any, *args: Any, **options: Any) -> None:
+        new_group(self, *args, **options)
+        self._tasks = _OrderedSet()
+
     def simulated() -> bool:
         return threading.get_ident() == mine
 
@@ -170,15 +170,15 @@ def seams(loop: SeededLoop, sqlite_fault: Callable[[], CommitFault | None] | Non
         if simulated():
             connected.append(self)
 
-    scope, group = backend.CancelScope, backend.TaskGroup
     with contextlib.ExitStack() as stack:
         for target, name, value in (
             (core, "SimpleQueue", lambda: _Connection(loop, fault) if simulated() else queue()),
             (core, "Thread", lambda *a, **k: _NoThread() if simulated() else thread(*a, **k)),
             (core.Connection, "__init__", connecting),
             (backend.AsyncIOBackend, "run_sync_in_worker_thread", classmethod(in_lane)),
-            (scope, "__init__", _ordered(scope.__init__, "_tasks", "_child_scopes")),
-            (group, "__init__", _ordered(group.__init__, "_tasks")),
+            (backend.CancelScope, "__init__", scope),
+            (backend.TaskGroup, "__init__", group),
+            (time, "sleep", lambda seconds: None if simulated() else sleep(seconds)),
             (secrets, "token_hex", hexadecimal),
         ):
             stack.enter_context(patch.object(target, name, value))

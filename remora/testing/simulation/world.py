@@ -47,6 +47,7 @@ CONFIG = Config.from_dict(
     {
         "tokens": {"counter": "heuristic"},
         "models": {"timeout_s": 5.0},
+        "buffer": {"summary_tokens": 100_000, "token_limit": 1_000_000},
         "activation": {"idle_s": 2.0},
         "supervisor": {
             "backoff_s": 0.05, "max_backoff_s": 2.0, "breaker_rest_s": 5.0, "summarize_concurrency": 2, "flush_concurrency": 2,
@@ -59,15 +60,16 @@ _EPOCH = 1_700_000_000.0
 _RESTART_S = 1.0
 _FILES = Path("/dev/shm")  # noqa: S108 - made by mkdtemp; a simulated power cut needs no disk
 _DIMENSION = 16
+_PORTS = ("commit", "read", "store", "summarizer", "embedder")
 
 
 class Fault(msgspec.Struct, frozen=True):
     """One thing that goes wrong.
 
     Attributes:
-        port: with what: ``commit``, ``store``, ``summarizer``, ``embedder``.
+        port: with what: ``commit``, ``read`` (of the journal in memory), ``store``, ``summarizer``, ``embedder``.
         nth: at which use of it while a runtime is open, over all lives, from 0. Each call to SQLite is one: a commit is several.
-        kind: how; see `CommitFault`, `StoreFault`, `ModelFault`.
+        kind: how; see `CommitFault`, `ReadFault`, `StoreFault`, `ModelFault`.
         times: at how many uses in a row.
     """
 
@@ -157,7 +159,7 @@ class World:
         self._loop_options: dict[str, Any] = {
             "idle": idle, "latency_s": latency_s, "max_steps": max_steps, "limit_s": limit_s
         }  # fmt: skip
-        self._luck = {port: _Luck(plan, port) for port in ("commit", "store", "summarizer", "embedder")}
+        self._luck = {port: _Luck(plan, port) for port in _PORTS}
         unknown = {one.port for one in plan} - set(self._luck)
         if unknown:
             raise ConfigError(f"there is no port {', '.join(sorted(unknown))}; there are {', '.join(self._luck)}")
@@ -217,7 +219,9 @@ class World:
         if self._sqlite:
             return await SqliteJournal.open(self.directory / "journal.db", durability="power")
         if self._journal is None:
-            self._journal = FaultyJournal(self._luck["commit"], latency_s=lambda: self.loop.draw(0.0, 0.01), hang_s=HANG_S)
+            self._journal = FaultyJournal(
+                self._luck["commit"], latency_s=lambda: self.loop.draw(0.0, 0.01), hang_s=HANG_S, read_fault=self._luck["read"]
+            )
         else:
             self._journal = self._journal.restarted()
         return self._journal
@@ -246,8 +250,12 @@ class World:
 
     # -- its course -------------------------------------------------------------------------------------------------
 
-    def run(self, main: Callable[[Self], Coroutine[Any, Any, T]]) -> T:
+    def run(self, main: Callable[[Self], Coroutine[Any, Any, T]], *, on_cut: Callable[[], object] = lambda: None) -> T:
         """Call `main` in each life until it returns; what it returns.
+
+        Args:
+            main: what happens in each life.
+            on_cut: called when the power goes: what is noted down from then on is a dead world's.
 
         Raises:
             Deadlock, Stuck: it never returns.
@@ -261,6 +269,7 @@ class World:
                     try:
                         result: T = self.loop.run_until_complete(main(self))
                     except PowerCut:
+                        on_cut()
                         self._cut()
                     else:
                         return result

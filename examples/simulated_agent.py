@@ -1,0 +1,55 @@
+"""An agent's own turn loop under a hundred seeds: faults, power cuts and all. Run: python examples/simulated_agent.py."""
+
+from __future__ import annotations
+
+import logging
+
+from remora import Runtime
+from remora.errors import CommitFailed, MailboxFull, OutcomeUnknown
+from remora.testing.simulation import Fault, World
+
+QUESTIONS = ("Where is the harbour?", "When does the ferry leave?", "And the last one?")
+
+
+class Agent:
+    """Answers each question once, however often it is started again."""
+
+    def __init__(self) -> None:
+        self.answered: list[str] = []
+
+    async def live(self, world: World) -> None:
+        """One life of the process: go through the questions; what was answered before is known by its key."""
+        async with world.runtime() as runtime:
+            for number, question in enumerate(QUESTIONS):
+                await self.turn(runtime, number, question)
+            self.answered = [str(message.content) for message in await runtime.session("alice", "harbour").history()]
+
+    async def turn(self, runtime: Runtime, number: int, question: str) -> None:
+        """Ask, answer, remember: each append under a key, so that a retry cannot say anything twice."""
+        chat = runtime.session("alice", "harbour")
+        for part, role, text in ((0, "user", question), (1, "assistant", f"Answer {number}.")):
+            while True:
+                try:
+                    await chat.append({"role": role, "content": text}, key=f"{number}.{part}")
+                    break
+                except (CommitFailed, MailboxFull, OutcomeUnknown):
+                    continue  # the same key again: it is there once, whatever became of the first attempt
+
+
+def main() -> None:
+    """Play a hundred seeds; each has a failing disk and a power cut somewhere."""
+    logging.disable(logging.CRITICAL)
+    expected = [text for number, question in enumerate(QUESTIONS) for text in (question, f"Answer {number}.")]
+    cuts = 0
+    for seed in range(100):
+        agent = Agent()
+        plan = [Fault("commit", seed % 7, ("refused", "lost", "kept")[seed % 3])]
+        world = World(seed, plan=plan, cuts=(30 + 2 * seed,))
+        world.run(agent.live)
+        assert agent.answered == expected, f"seed {seed}: {agent.answered}"
+        cuts += world.life
+    print(f"100 seeds, {cuts} power cuts: every message once, in order")
+
+
+if __name__ == "__main__":
+    main()

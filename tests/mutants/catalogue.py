@@ -1,0 +1,718 @@
+"""Planted bugs, as plain data: what a person might well have written, and what it would cost whoever relies on remora.
+
+Each is a change of some lines in one file of the package, written as in a diff. What it removes, with what stands around it, must
+be there exactly once; a test holds that, so that the catalogue cannot rot unnoticed. Each is a violation of a guarantee
+(docs/testing.md has them) that a user could notice: what only looks different, or only costs time, is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+__all__ = ["CATALOGUE", "Journal", "Mutant"]
+
+Journal: TypeAlias = Literal["memory", "sqlite"]
+
+
+class Mutant(msgspec.Struct, frozen=True, kw_only=True):
+    """A planted bug.
+
+    Attributes:
+        name: its own.
+        guarantee: what it breaks.
+        what: what was written, in a sentence.
+        path: the file, from the root of the repository.
+        change: lines that go begin with a minus, lines that come with a plus, lines around them with a blank; a line with
+            a tilde alone stands between two places.
+        journal: which one the simulation needs to come by the place.
+        simulated: whether the simulation can come by at all.
+        tests: those of the suite that must notice it where the simulation does not.
+    """
+
+    name: str
+    guarantee: str
+    what: str
+    path: str
+    change: str
+    journal: Journal = "memory"
+    simulated: bool = True
+    tests: tuple[str, ...] = ()
+
+    @property
+    def replacements(self) -> Iterator[tuple[str, str]]:
+        """What is replaced, and what stands in its place."""
+        for hunk in self.change.strip("\n").split("\n~\n"):
+            lines = hunk.splitlines()
+            before = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "+")
+            after = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "-")
+            yield before, after
+
+    def planted(self, root: Path) -> str:
+        """The text of the file with the bug in it.
+
+        Raises:
+            ValueError: what it replaces is not there exactly once.
+        """
+        text = (root / self.path).read_text()
+        for before, after in self.replacements:
+            if text.count(before) != 1:
+                raise ValueError(f"{self.name}: this is {text.count(before)} times in {self.path}, and not once:\n{before}")
+            text = text.replace(before, after)
+        return text
+
+
+_MUTANTS = (
+    Mutant(
+        name="reply_before_commit",
+        guarantee="G3",
+        what="An append that runs at once is answered at once: its records are on their way, so what could go wrong?",
+        path="remora/runtime/directory.py",
+        change="""
+-                if cell.written == cell.durable:
++                if outcome.records or cell.written == cell.durable:
+""",
+    ),
+    Mutant(
+        name="queued_reply_before_commit",
+        guarantee="G3",
+        what="A message that waited in the mailbox is answered when its turn has run, and not when its records are durable.",
+        path="remora/runtime/cell.py",
+        change="""
+-            self.reply(envelope.promise, outcome.reply, envelope.deadline)
++            envelope.promise.resolve(outcome.reply)
+""",
+    ),
+    Mutant(
+        name="reads_pass_the_gate",
+        guarantee="G3",
+        what="A read writes nothing, so its reply need not wait for anybody's commit.",
+        path="remora/runtime/directory.py",
+        change="""
+-                if cell.written == cell.durable:
++                if not outcome.records or cell.written == cell.durable:
+""",
+    ),
+    Mutant(
+        name="gate_opens_with_the_first_commit",
+        guarantee="G3",
+        what="Whatever commit comes back opens the gate for all who wait behind it.",
+        path="remora/runtime/cell.py",
+        change="""
+-        while held and held[0][0] <= durable:
++        while held and durable:
+""",
+    ),
+    Mutant(
+        name="failed_commit_stays_in_state",
+        guarantee="G4",
+        what="When a commit fails whoever waits is told, and the actor goes on with the state that it has.",
+        path="remora/runtime/cell.py",
+        change="""
+-        self.state = None
+-        self.status = CellStatus.ACTIVATING
++        self.written = self.durable = 0
+         for _, _, promise, _ in held or ():
+~
+-        self._host.broken(self, error)
++        self._host.ready(self)
+""",
+    ),
+    Mutant(
+        name="waiters_lost_when_a_commit_fails",
+        guarantee="G11",
+        what="The gate is thrown away with the state, and nobody tells those who wait behind it.",
+        path="remora/runtime/cell.py",
+        change="""
+-        for _, _, promise, _ in held or ():
+-            promise.reject(answer)
++        del held
+""",
+    ),
+    Mutant(
+        name="unknown_outcome_told_as_failure",
+        guarantee="G3 G4",
+        what="A commit of which nobody knows what became is reported as one that stored nothing.",
+        path="remora/runtime/cell.py",
+        change="""
+-        answer = error if isinstance(error, (CommitFailed, OutcomeUnknown)) else OutcomeUnknown(str(error))
++        answer: Exception = error if isinstance(error, CommitFailed) else CommitFailed(str(error))
+""",
+    ),
+    Mutant(
+        name="fenced_writes_are_committed",
+        guarantee="G4",
+        what="The journal commits what is queued, and does not look whether it was fenced meanwhile.",
+        path="remora/storage/memory.py",
+        change="""
+         for write in batch:
+-            if write.fenced:
+-                continue
+             try:
+""",
+    ),
+    Mutant(
+        name="cancelled_turn_is_undone",
+        guarantee="G11",
+        what="A caller that gives up while its commit is under way takes its turn back, and with it the actor's state.",
+        path="remora/runtime/directory.py",
+        change="""
+                 self._attended[cell] = None
+-                return await promise.wait()
++                try:
++                    return await promise.wait()
++                except anyio.get_cancelled_exc_class():
++                    cell.fail(OutcomeUnknown("its caller gave up"))
++                    raise
+""",
+    ),
+    Mutant(
+        name="drain_dies_with_its_asker",
+        guarantee="G11",
+        what="The answer is set whether or not its caller is still there; where it is not, that raises in whoever answers.",
+        path="remora/runtime/promise.py",
+        change="""
+-        if not self._future.done():
+-            self._future.set_result(value)
++        self._future.set_result(value)
+""",
+    ),
+    Mutant(
+        name="registered_after_activation",
+        guarantee="G1 G2",
+        what="A cell is registered when it has its state: two callers who come before that activate it twice.",
+        path="remora/runtime/directory.py",
+        change="""
+         cell = Cell(key, self)
+-        self._cells[key] = cell
+~
+                 jobs = cell.restored(image)
++                self._cells[cell.key] = cell
+""",
+    ),
+    Mutant(
+        name="await_before_forgetting",
+        guarantee="G2",
+        what="Between the look whether a cell is idle and its forgetting, others get their turn.",
+        path="remora/runtime/directory.py",
+        change="""
+         self._inline = 0
++        self._leaving: list[Cell] = []
+         self._activations = self._passivations = self._inline_turns = self._queued_turns = 0
+~
+         self._passivations += 1
+-        self._forget(cell)
++        self._leaving.append(cell)
+~
+                 self._shed()
++            leaving, self._leaving = self._leaving, []
++            await anyio.lowlevel.checkpoint()
++            for cell in leaving:
++                self._forget(cell)
+
+     def _sweep_deadlines(self) -> None:
+""",
+    ),
+    Mutant(
+        name="passivated_while_writing",
+        guarantee="G2 G3",
+        what="A cell without messages counts as idle, though a commit of its own is still under way.",
+        path="remora/runtime/cell.py",
+        change="""
+             and not self.queued
+-            and self.written == self.durable
+~
+-            and not self._held
+""",
+    ),
+    Mutant(
+        name="images_mixed_up",
+        guarantee="G1",
+        what="Actors that are read in one batch come back in the order of their names, and are handed out in that of asking.",
+        path="remora/storage/memory.py",
+        change="""
+-        return [self._image(key) for key in keys]
++        return [self._image(key) for key in sorted(keys, key=str)]
+""",
+    ),
+    Mutant(
+        name="removed_numbers_are_used_again",
+        guarantee="G2",
+        what="The next number is that after the newest message that is left; a rewound one's is given to somebody else.",
+        path="remora/storage/memory.py",
+        change="""
+-            next_seq=actor.last + 1,
++            next_seq=max((one.seq for one in actor.visible(1, actor.last)), default=0) + 1,
+""",
+    ),
+    Mutant(
+        name="mailbox_lifo",
+        guarantee="G2",
+        what="The newest message is taken first.",
+        path="remora/runtime/mailbox.py",
+        change="""
+-        envelope = self._queue.popleft()
++        envelope = self._queue.pop()
+""",
+    ),
+    Mutant(
+        name="parked_senders_overtaken",
+        guarantee="G2",
+        what="Who comes when there is room again passes those that have waited for it.",
+        path="remora/runtime/directory.py",
+        change="""
+-            if cell.parked and not envelope.control:
++            if cell.parked and cell.mailbox is None:
+~
+-        if cell.status is CellStatus.VALID and not cell.mailbox and not cell.parked and cell.waiting < self._limits.held_replies:
++        if cell.status is CellStatus.VALID and not cell.mailbox and cell.waiting < self._limits.held_replies:
+""",
+    ),
+    Mutant(
+        name="full_mailbox_drops_the_oldest",
+        guarantee="G10",
+        what="A full mailbox makes room by letting its oldest message go.",
+        path="remora/runtime/mailbox.py",
+        change="""
++            while self._counted >= self._max_messages and not self._queue[0].control:
++                self._forget(self._queue.popleft())
+             if self._counted >= self._max_messages:
+""",
+    ),
+    Mutant(
+        name="expired_message_still_runs",
+        guarantee="G10",
+        what="Whoever waited too long is told that nothing ran, and the message stays in the mailbox.",
+        path="remora/runtime/mailbox.py",
+        change="""
+-            gone = set(map(id, expired))
+-            self._queue = deque(e for e in self._queue if id(e) not in gone)
+-            for envelope in expired:
+-                self._forget(envelope)
++            expired = [e for e in expired if not e.promise.abandoned]
+""",
+    ),
+    Mutant(
+        name="expired_messages_still_counted",
+        guarantee="G10",
+        what="What leaves a mailbox at its deadline goes on counting against the bound, until nothing is taken any more.",
+        path="remora/runtime/mailbox.py",
+        change="""
+-            for envelope in expired:
+-                self._forget(envelope)
+         return expired
+""",
+    ),
+    Mutant(
+        name="expired_sender_never_told",
+        guarantee="G10",
+        what="Those that wait for room past their deadline are taken out of the line, and not told.",
+        path="remora/runtime/cell.py",
+        change="""
+-            unrun.extend(envelope for envelope in self.parked if envelope.deadline <= now)
+""",
+    ),
+    Mutant(
+        name="quarantine_never_left",
+        guarantee="G11",
+        what="A cell that failed too often is looked at again when its rest has begun, and not when it is over.",
+        path="remora/runtime/directory.py",
+        change="""
+-                if cell.rests_until <= now:
++                if cell.rests_until < 0:
+""",
+        simulated=False,
+        tests=("tests/simulation/test_kernel.py", "tests/integration/test_runtime.py", "tests/integration/test_regressions.py"),
+    ),
+    Mutant(
+        name="clear_forgets_the_keys",
+        guarantee="G4",
+        what="A clear empties everything, the idempotency keys included.",
+        path="remora/actors/state.py",
+        change="""
+             state.entries = []
++            state.keys = {}
+             state.has_ids = False
+""",
+    ),
+    Mutant(
+        name="passivation_forgets_the_keys",
+        guarantee="G4",
+        what="What comes back from the journal has the newest keys, and takes them for all.",
+        path="remora/actors/state.py",
+        change="""
+-        self.keys_complete = image.keys_complete
++        self.keys_complete = True
+""",
+    ),
+    Mutant(
+        name="lookup_outlives_the_change",
+        guarantee="G4",
+        what="What the journal answered is kept: a key that it did not know then is still unknown when it has been used.",
+        path="remora/actors/state.py",
+        change="""
+-    if state.answers:
+-        state.answers.clear()
+""",
+    ),
+    Mutant(
+        name="lookup_before_the_commit",
+        guarantee="G4",
+        what="The journal is asked for a key at once, while the append that brought it is still on its way there.",
+        path="remora/runtime/directory.py",
+        change="""
+-        if cell.clean:
+-            self.fetch(cell)
++        self.fetch(cell)
+""",
+    ),
+    Mutant(
+        name="stale_summary_is_taken",
+        guarantee="G5",
+        what="A summary is taken whenever it comes, though the session was cleared or rewound meanwhile.",
+        path="remora/actors/session.py",
+        change="""
+-        if result.job != expected or outdated:
++        if outdated:
+""",
+    ),
+    Mutant(
+        name="fold_applied_twice",
+        guarantee="G6",
+        what="A summary is stale when the session was restated since; that it is in already is nobody's business.",
+        path="remora/actors/session.py",
+        change="""
+-        if result.job != expected or outdated:
++        if spec.generation != state.marks.generation or outdated:
+""",
+    ),
+    Mutant(
+        name="pending_left_out_of_load",
+        guarantee="G6",
+        what="What is being folded is not shown any more, though its summary is not there yet.",
+        path="remora/actors/session.py",
+        change="""
+-            state.entries, state.tokens, state.summary, state.summaries, max_tokens, tools=state.tools > 0
++            state.entries[state.pending :], state.live_tokens, state.summary, state.summaries, max_tokens, tools=state.tools > 0
+""",
+    ),
+    Mutant(
+        name="condensing_drops_all_entries",
+        guarantee="G6",
+        what="When the oldest summary entry goes into the running summary, the list is emptied.",
+        path="remora/actors/state.py",
+        change="""
+-            state.summaries = [one for one in state.summaries if one.through > summary.through]
++            state.summaries = []
+""",
+    ),
+    Mutant(
+        name="rewind_keeps_the_summary",
+        guarantee="G5",
+        what="A rewind takes messages out of the buffer, and leaves the summary that tells of them.",
+        path="remora/actors/state.py",
+        change="""
+-            state.summary = record.summary
++            state.summary = record.summary or state.summary
+""",
+    ),
+    Mutant(
+        name="load_waits_for_the_fold",
+        guarantee="G5",
+        what="A load waits until the summary that is being made is in, so that it shows the newest.",
+        path="remora/runtime/handles.py",
+        change="""
++            await services.supervisor.settle(self.key)
+             snapshot = await services.directory.ask(self.key, Load(budget), timeout_s=timeout_s)
+""",
+    ),
+    Mutant(
+        name="cut_splits_a_tool_call",
+        guarantee="G8",
+        what="A window of so many messages is cut after as many messages as are too many.",
+        path="remora/actors/buffer.py",
+        change="""
+     if excess <= 0:
+         return 0
++    if messages:
++        return min(excess, len(entries) - 1)
+""",
+    ),
+    Mutant(
+        name="interruption_orphans_the_call",
+        guarantee="G8",
+        what="What is no result ends the wait for results: a user who interrupts parts the call from what it brought.",
+        path="remora/actors/buffer.py",
+        change="""
+-        while unit.awaiting and index < len(entries) and entries[index].role != "assistant":
++        while unit.awaiting and index < len(entries) and entries[index].role == "tool":
+""",
+    ),
+    Mutant(
+        name="budget_ignores_tool_calls",
+        guarantee="G9",
+        what="A message weighs what its text weighs; the calls that it makes are not text.",
+        path="remora/tokens.py",
+        change="""
+-    for call in chat.get("tool_calls") or ():
+-        total += counter.count(call["function"]["name"]) + counter.count(call["function"]["arguments"])
+-        total += counter.count(call["id"])
+""",
+    ),
+    Mutant(
+        name="budget_ignores_the_summary",
+        guarantee="G9",
+        what="The summary is what holds the rest together, so it is shown whatever it weighs.",
+        path="remora/actors/view.py",
+        change="""
+-        if summary.tokens <= room:
++        if summary.tokens <= budget or room:
+""",
+    ),
+    Mutant(
+        name="job_begins_before_its_commit",
+        guarantee="G7",
+        what="What a turn wants done is begun when the turn has run; should its commit fail, it was done for nothing.",
+        path="remora/runtime/cell.py",
+        change="""
+             self._host.log.write(write)
+-        elif turn.jobs or turn.cancel or turn.expedite:
++        if turn.jobs or turn.cancel or turn.expedite:
+~
+-        if turn.jobs or turn.cancel or turn.expedite:
+-            self._host.decided(turn)
+         if self.status is CellStatus.FETCHING:
+""",
+    ),
+    Mutant(
+        name="flush_job_not_journalled",
+        guarantee="G7",
+        what="A flush moves the mark in the journal, and its job is handed to the supervisor alone.",
+        path="remora/actors/session.py",
+        change="""
+-        return Turn(through - first + 1, [FlushStarted(state.sid, marks, (job,))], jobs=(job,))
++        return Turn(through - first + 1, [FlushStarted(state.sid, marks, ())], jobs=(job,))
+""",
+    ),
+    Mutant(
+        name="job_done_before_its_work",
+        guarantee="G7",
+        what="A job's row goes when its work begins, so that nobody else takes it up.",
+        path="remora/runtime/supervisor.py",
+        change="""
++                await durable(self._log, (JobDone(job.id),))
+                 verdict = await contained(lane.handler, attempt)
+""",
+    ),
+    Mutant(
+        name="resumed_job_taken_for_new",
+        guarantee="G7",
+        what="Only what failed in this process may have left rows behind; what a crash broke off is added as new.",
+        path="remora/actors/jobs.py",
+        change="""
+-        doubtful = attempt.job.resumed or attempt.job.attempts > 0
++        doubtful = attempt.job.attempts > 0 and not attempt.job.resumed
+""",
+    ),
+    Mutant(
+        name="back_off_lost_in_a_crash",
+        guarantee="G7",
+        what="A job that is found in its back-off is known, and never put back in line.",
+        path="remora/runtime/supervisor.py",
+        change="""
+-                self._delay(lane, job, wait_s)
++                continue
+             else:
+                 lane.queue.append(job)
+""",
+    ),
+    Mutant(
+        name="outage_buries_the_job",
+        guarantee="G7",
+        what="A job that was tried often enough is buried, though its store is only down for a while.",
+        path="remora/runtime/supervisor.py",
+        change="""
+-        last = last and not getattr(error, "retryable", False)
+""",
+    ),
+    Mutant(
+        name="expedited_job_is_lost",
+        guarantee="G6",
+        what="A summary that can be waited for no longer is broken off, and nobody makes the extract in its stead.",
+        path="remora/runtime/supervisor.py",
+        change="""
+-            else:  # expedited: once more, at once
+-                lane.queue.appendleft(job)
+-                lane.event.set()
+""",
+    ),
+    Mutant(
+        name="cleared_is_flushed_no_more",
+        guarantee="G7",
+        what="A clear moves the flush mark past what was never handed over, and says nowhere that it is not to be there.",
+        path="remora/actors/session.py",
+        change="""
+-        records = [Cleared(state.sid, marks, cancelled, last), *unflushed, *self._unseen(state, last)]
++        records = [Cleared(state.sid, marks, cancelled, last), *self._unseen(state, last)]
+""",
+    ),
+    Mutant(
+        name="removed_stays_in_long_term_memory",
+        guarantee="G7 G13",
+        what="What is deleted or rewound leaves the conversation, and stays in long-term memory.",
+        path="remora/actors/session.py",
+        change="""
+-        flushed = tuple(seq for seq in removed if seq <= shown_through) if self._flushes else ()
++        flushed: tuple[int, ...] = ()
+""",
+    ),
+    Mutant(
+        name="neighbours_keep_removed_words",
+        guarantee="G13",
+        what="A removed message's row goes; those beside it keep its words in their windows.",
+        path="remora/actors/jobs.py",
+        change="""
+-        if beside:
++        if beside and not removed:
+             await self.flush(key, min(beside), max(beside), doubtful=True, among=beside)
+~
+-        await (await self._store()).delete(key.user, [*(row_id(key, seq) for seq in (*removed, *beside)), *ended])
++        await (await self._store()).delete(key.user, [*(row_id(key, seq) for seq in removed), *ended])
+""",
+    ),
+    Mutant(
+        name="words_beside_the_last_row_stay",
+        guarantee="G13",
+        what="What is removed before it was handed over is looked for nowhere; the window of the row before it has its words.",
+        path="remora/actors/session.py",
+        change="""
+-        shown_through = marks.flushing + NEIGHBOURS if marks.flushing else 0
++        shown_through = marks.flushing
+""",
+    ),
+    Mutant(
+        name="windows_reach_over_gaps",
+        guarantee="G13",
+        what="A window has the messages next to its own, whatever was removed between them; a removal looks at the next numbers.",
+        path="remora/actors/jobs.py",
+        change="""
+-            if abs(entries[j].seq - entry.seq) <= NEIGHBOURS
+""",
+    ),
+    Mutant(
+        name="forgotten_flush_goes_on",
+        guarantee="G13",
+        what="What is forgotten leaves the journal; a flush of it that is under way goes on, and brings it back.",
+        path="remora/runtime/erasure.py",
+        change="""
+-                    jobs = await self._supervisor.withdraw(matches)
++                    jobs = 0
+""",
+    ),
+    Mutant(
+        name="forgotten_stays_in_the_cache",
+        guarantee="G13",
+        what="What was found of a forgotten user is found again: nobody tells the caches.",
+        path="remora/runtime/erasure.py",
+        change="""
+-                    self._forget_cached(user)  # before anybody is let in again: what was read meanwhile is not served
+""",
+    ),
+    Mutant(
+        name="recall_cache_mixes_users",
+        guarantee="G1",
+        what="What was found is kept under the question alone: the next to ask gets another user's memories.",
+        path="remora/actors/recall.py",
+        change="""
+-            held = cache.get(user, key)
++            held = cache.get("", key)
+~
+-            version = cache.version(user)
++            version = cache.version("")
+~
+-                cache.put(user, key, _Found(kept, whole=found.whole and len(kept) == len(found.memories)), version)
++                cache.put("", key, _Found(kept, whole=found.whole and len(kept) == len(found.memories)), version)
+""",
+    ),
+    Mutant(
+        name="recall_serves_old_results",
+        guarantee="G7",
+        what="Nobody tells the searches in memory that their user has written.",
+        path="remora/runtime/system.py",
+        change="""
+-        if parts is not None and parts.recall is not None:
+-            parts.recall.written(user)
++        del parts
+""",
+    ),
+    Mutant(
+        name="statements_commit_one_by_one",
+        guarantee="G4",
+        what="There is no transaction around a commit's statements: each is durable by itself.",
+        path="remora/storage/journal.py",
+        change="""
+         if others:
+-            await self._writer.executescript(_BEGIN)
++            await self._writer.execute(_BEGIN.partition("; ")[2])
+         if messages is not None:
+~
+-        if others:
+-            await self._writer.execute("COMMIT")
+
+     def _committed(self, newest: int, *, counted: bool) -> None:
+""",
+        journal="sqlite",
+    ),
+    Mutant(
+        name="failed_sync_told_as_refusal",
+        guarantee="G3 G4",
+        what="A disk that fails while it syncs has stored nothing, says the journal; after a crash the commit may be there.",
+        path="remora/storage/journal.py",
+        change="""
+-        if name.startswith("SQLITE_IOERR") or not rolled_back:
++        if not rolled_back:
+""",
+        journal="sqlite",
+    ),
+    Mutant(
+        name="sqlite_commits_fenced_writes",
+        guarantee="G4",
+        what="What is queued behind a commit that failed is committed all the same.",
+        path="remora/storage/journal.py",
+        change="""
+-                batch = [write for write in taken if not write.fenced and not self._refused(write)]
++                batch = [write for write in taken if not self._refused(write)]
+""",
+        journal="sqlite",
+    ),
+    Mutant(
+        name="working_memory_evicts_the_newest",
+        guarantee="G10",
+        what="Working memory that is full lets go of what came last.",
+        path="remora/actors/working.py",
+        change="""
+-        return [item.id for item in itertools.islice(itertools.chain(self._items, arriving), count)]
++        return [item.id for item in itertools.islice([*arriving, *reversed(self._items)], count)]
+""",
+        simulated=False,
+        tests=("tests/unit/test_working.py", "tests/property/test_user.py", "tests/unit/test_user_actor.py"),
+    ),
+    Mutant(
+        name="known_ids_only_in_memory",
+        guarantee="G2",
+        what="A message whose id is known is skipped, as long as the one before it has not left the buffer.",
+        path="remora/actors/session.py",
+        change="""
+-        if state.has_ids:
++        if state.has_ids and not state.marks.summarized:
+""",
+        simulated=False,
+        tests=("tests/property/test_session.py", "tests/unit/test_messages.py", "tests/integration/test_buffers.py"),
+    ),
+)
+
+CATALOGUE: Mapping[str, Mutant] = {mutant.name: mutant for mutant in _MUTANTS}
+"""All of them, by name."""
