@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from remora.actors.buffer import units
 from remora.actors.policies import BufferPolicy
@@ -51,7 +51,7 @@ POLICIES = (
     BufferPolicy(above_tokens=40, keep_tokens=20, overdraft_tokens=80),
     BufferPolicy.window(4),
     BufferPolicy.window(3, fold="summary"),
-    BufferPolicy(above_messages=3, batch=2, fold="entry", entries=2),
+    BufferPolicy(above_messages=3, batch=2, fold="entry", entries=1),
     BufferPolicy.keep_all(),
 )
 EVERYTHING = 10**9
@@ -291,7 +291,8 @@ class SessionMachine(RuleBasedStateMachine):
             if not any(entry.id for entry in message.entries):
                 assert (receipt.seqs, receipt.ids) == (original.seqs, original.ids)
             return
-        seqs, ids = [], dict(before.ids)
+        seqs: list[int] = []
+        ids = dict(before.ids)
         last = before.last
         for entry in message.entries:
             seq = next((s for s in seqs if entry.id and ids.get(s) == entry.id), None)
@@ -311,10 +312,11 @@ class SessionMachine(RuleBasedStateMachine):
             self.told(last=last, ids=ids, keys=keys)
             self.drop()
 
-    @rule(count=st.integers(2, 6))
-    def talk(self, count: int) -> None:
+    @rule(count=st.integers(2, 6), id_=st.sampled_from([None, "x"]))
+    def talk(self, count: int, id_: str | None = None) -> None:
         for _ in range(count):
-            self.append([{"role": "user", "content": "and so on and so on"}], None)
+            self.append([{"role": "user", "content": "and so on and so on", "id": id_}], None)
+            id_ = None
 
     def drop(self) -> None:
         """A policy that drops what it folds drops the oldest."""
@@ -328,7 +330,7 @@ class SessionMachine(RuleBasedStateMachine):
     def load(self, budget: int) -> None:
         snapshot: Snapshot = self.ask(Load(budget))
         assert snapshot.tokens <= max(budget, 0)
-        parts = [*snapshot.entries, *snapshot.summaries, *([snapshot.summary] if snapshot.summary else [])]
+        parts: list[Any] = [*snapshot.entries, *snapshot.summaries, *([snapshot.summary] if snapshot.summary else [])]
         assert snapshot.tokens == sum(part.tokens for part in parts)
         seqs = [entry.seq for entry in snapshot.entries]
         assert set(seqs) <= {entry.seq for entry in self.state.entries}
@@ -441,6 +443,13 @@ class SessionMachine(RuleBasedStateMachine):
         if again:
             self.talk(4)
         self.take(result, "whole")
+
+    @rule(rounds=st.integers(2, 6))
+    def talk_on(self, rounds: int) -> None:
+        """A long conversation in which nothing goes wrong."""
+        for _ in range(rounds):
+            self.talk(3)
+            self.summaries_come_in("whole")
 
     def written(self, which: int) -> bool:
         """What it is given is stored by then."""
@@ -619,7 +628,7 @@ class SessionMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(600)  # to make a failure small takes minutes
-class TestSession(SessionMachine.TestCase):  # type: ignore[misc, name-defined]
+def test_no_sequence_breaks_a_session() -> None:
     """G2, G4 to G8, G10, G12: no sequence of calls, results, failed commits, crashes and rests breaks an invariant."""
-
-    settings = settings(stateful_step_count=40 if os.environ.get("REMORA_HYPOTHESIS", "ci") == "ci" else 100)
+    long = os.environ.get("REMORA_HYPOTHESIS", "ci") != "ci"
+    run_state_machine_as_test(SessionMachine, settings=settings(stateful_step_count=100 if long else 40))

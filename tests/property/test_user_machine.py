@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from remora.actors.user import UserBehavior
 from remora.actors.user_protocol import (
@@ -291,6 +291,15 @@ class UserMachine(RuleBasedStateMachine):
             assert self.state.number == before + (not running)
         assert (shown.identity, shown.context) == (texts.get("identity", ""), texts.get("context", ""))
 
+    @rule(after_s=st.sampled_from([3.0, 9.0, 60.0]))
+    def read_on(self, after_s: float) -> None:
+        """It is written where it must be, and read again and again."""
+        for _ in range(4):
+            self.read_synopsis(after_s, refresh=False)
+            self.commit(len(self.queue))
+            if self.has.job in self.jobs:
+                self.write_synopsis("whole", late=False)
+
     @precondition(lambda self: any(isinstance(job.payload, SynopsisSpec) for job in self.jobs.values()))
     @rule(kind=st.sampled_from(["whole", "degraded", "empty"]), late=st.booleans())
     def write_synopsis(self, kind: str, *, late: bool) -> None:
@@ -418,7 +427,7 @@ class UserMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(600)  # to make a failure small takes minutes
-class TestUser(UserMachine.TestCase):  # type: ignore[misc, name-defined]
+def test_no_sequence_breaks_a_user() -> None:
     """G4, G10, G12, S2.13, S2.21, S2.24, S2.25, S4.33: no sequence of calls, results, crashes and rests breaks an invariant."""
-
-    settings = settings(stateful_step_count=40 if os.environ.get("REMORA_HYPOTHESIS", "ci") == "ci" else 100)
+    long = os.environ.get("REMORA_HYPOTHESIS", "ci") != "ci"
+    run_state_machine_as_test(UserMachine, settings=settings(stateful_step_count=100 if long else 40))
