@@ -29,10 +29,12 @@ from remora.runtime.actor import Behavior, Missing, Turn
 from remora.runtime.log import Job, Log, Write
 from remora.runtime.mailbox import Envelope, Mailbox
 from remora.runtime.promise import Promise
+from remora.runtime.shares import Share
 
 __all__ = ["Cell", "CellHost", "CellStatus"]
 
 _logger = get_logger("remora.cell")
+_NEVER = float("inf")
 
 
 class CellStatus(enum.Enum):
@@ -76,6 +78,10 @@ class CellHost(Protocol):
         """A turn's records are durable: carry out what it asked of the supervisor."""
         ...
 
+    def landed(self, cell: Cell) -> None:
+        """A write of the cell is durable, so its owner may send another."""
+        ...
+
 
 class Cell:
     """One live actor."""
@@ -96,13 +102,16 @@ class Cell:
         "querying",
         "queued",
         "rests_until",
+        "share",
+        "soonest",
         "state",
         "status",
         "written",
     )
 
-    def __init__(self, key: Hashable, host: CellHost) -> None:
+    def __init__(self, key: Hashable, host: CellHost, share: Share) -> None:
         self.key = key
+        self.share = share
         self.state: Any = None
         self.status = CellStatus.ACTIVATING
         self.mailbox: Mailbox | None = None
@@ -120,6 +129,8 @@ class Cell:
         self.bytes = 0
         self.faults: deque[float] | None = None
         self.rests_until = 0.0
+        self.soonest = _NEVER
+        """No deadline of what waits is earlier."""
         self._host = host
         self._held: deque[tuple[int, float, Promise, Any]] | None = None
         self._outstanding: deque[tuple[Write, Turn]] | None = None
@@ -180,6 +191,7 @@ class Cell:
                 self._outstanding = deque()
             self._outstanding.append((write, turn))
             self.written += 1
+            self.share.wrote(turn.size)
             self._host.log.write(write)
         elif turn.jobs or turn.cancel or turn.expedite:
             self._host.decided(turn)
@@ -207,6 +219,7 @@ class Cell:
         if self._held is None:
             self._held = deque()
         self._held.append((self.written, deadline, promise, value))
+        self.soonest = min(self.soonest, deadline)
 
     # -- the gate ---------------------------------------------------------------------------------------------------
 
@@ -219,6 +232,7 @@ class Cell:
             return
         _, turn = self._outstanding.popleft()
         self.durable += 1
+        self.share.landed(turn.size)
         held, durable = self._held, self.durable
         while held and held[0][0] <= durable:
             _, _, promise, value = held.popleft()
@@ -230,14 +244,16 @@ class Cell:
                 self._host.fetch(self)
         elif self.mailbox or self.parked:
             self._host.ready(self)
+        self._host.landed(self)
 
     def fail(self, error: Exception) -> None:
         """Break the gate: fence what is on its way, fail who waits, ask to be restored."""
         answer = error if isinstance(error, (CommitFailed, OutcomeUnknown)) else OutcomeUnknown(str(error))
         if answer is not error:
             answer.__cause__ = error
-        for write, _ in self._outstanding or ():
+        for write, turn in self._outstanding or ():
             write.fenced = True
+            self.share.landed(turn.size)
         self._outstanding = None
         held, self._held = self._held, None
         self.state = None
@@ -263,4 +279,9 @@ class Cell:
         if self.parked:
             unrun.extend(envelope for envelope in self.parked if envelope.deadline <= now)
             self.parked = deque(envelope for envelope in self.parked if envelope.deadline > now)
+        self.soonest = min(
+            min((reply[1] for reply in self._held or ()), default=_NEVER),
+            self.mailbox.soonest if self.mailbox else _NEVER,
+            min((envelope.deadline for envelope in self.parked or ()), default=_NEVER),
+        )
         return unrun, late
