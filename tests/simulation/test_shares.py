@@ -118,7 +118,7 @@ async def test_nobody_is_slowed_who_is_alone() -> None:
 
 
 async def test_all_sessions_of_a_user_that_wait_for_their_share_come_to_their_turn() -> None:
-    """G10: reads, appends, callers that leave, failing commits: of what is asked for in sessions that wait, nothing is forgotten."""
+    """G10: reads, appends, callers that leave, failing commits: what sessions that wait are asked for is never forgotten."""
     rng = random.Random(5)
     journal = FaultyJournal(lambda: "refused" if rng.random() < 0.1 else None)
     clock, limits = VirtualClock(), DirectoryLimits(share_writes=2, held_replies=8, wait_when_full=True, mailbox_messages=5)
