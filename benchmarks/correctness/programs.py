@@ -60,10 +60,10 @@ FULL = Sizes()
 SMALL = Sizes(
     callers=((1, 6), (2, 4), (8, 3), (64, 1)),
     flood=(4, 10),
-    limits=(400,),
-    outage=((400, 25),),
+    limits=(800,),
+    outage=((400, 20),),
     cancels=5,
-    slow_s=0.5,
+    slow_s=1.0,
     summary_s=0.05,
     paced=25,
     spoken=24,
@@ -464,6 +464,7 @@ async def _cancel_one(bench: Bench, number: int, delay_s: float, counted: Counte
 async def append_behind_summary(bench: Bench) -> None:
     """Appends until a slow summarizer is at work; then one more append, and a load, beside it."""
     times: dict[str, list[float]] = {"own": [], "beside": [], "load": []}
+    unhindered = 0
     errors: dict[str, Figure] = {}
     for number in range(3):
         summaries = Summaries(bench.sizes.slow_s)
@@ -472,13 +473,16 @@ async def append_behind_summary(bench: Bench) -> None:
         _, appending = await _until_summary(subject, session, summaries)
         beside = asyncio.ensure_future(_timed(subject.append(session, [marked("beside")])))
         loading = asyncio.ensure_future(_timed(subject.load(session)))
+        await asyncio.wait({beside, loading})
+        unhindered += appending.done() and summaries.running > 0
         for name, waiting in (("beside", beside), ("load", loading), ("own", appending)):
             took_ms, error = await waiting
             times[name].append(took_ms)
             if error:
                 errors[f"{name}.error"] = error
         await subject.close()
-    bench.report({**{f"{name}_ms": round(statistics.median(took), 1) for name, took in times.items()}, **errors})
+    medians = {f"{name}_ms": round(statistics.median(took), 1) for name, took in times.items()}
+    bench.report({**medians, **errors, "rounds": 3, "unhindered": unhindered})
 
 
 async def _timed(work: Awaitable[object]) -> tuple[float, str]:
