@@ -74,12 +74,12 @@ def run(peer: Peer, python: Path, program: str, *, small: bool, limit_s: float) 
     return found
 
 
-def about(command: Sequence[str], repeat: int, runs: Sequence[dict[str, Any]]) -> dict[str, str]:
+def about(command: Sequence[str], repeat: int, load: float, runs: Sequence[dict[str, Any]]) -> dict[str, str]:
     """When, where and how."""
     environments = {f"Python {one['python']}, SQLite {one['sqlite']}" for one in runs if "sqlite" in one}
     return {
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, shared",
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, load average {load:.1f} at the start",
         "environments": "; ".join(sorted(environments)),
         "command": f"`{' '.join(command)}`",
         "runs": f"{repeat} of each",
@@ -121,6 +121,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     programs = chosen(options.claims, list(PROGRAMS), "claim")
     names = chosen(options.peers, [peer.name for peer in PEERS], "peer")
     subjects: dict[str, Any] = {}
+    load = os.getloadavg()[0]
     everything: list[dict[str, Any]] = []
     for peer in PEERS:
         if peer.name not in names:
@@ -139,7 +140,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
                 subject["claims"].setdefault(program, []).append(found)
         subjects[peer.name] = subject
     command = ["python", "-m", "benchmarks.correctness", *sys.argv[1:]]
-    facts = about(command, options.repeat, everything) | ({"sizes": "small"} if options.small else {})
+    facts = about(command, options.repeat, load, everything) | ({"sizes": "small"} if options.small else {})
     return {"about": facts, "subjects": subjects}
 
 

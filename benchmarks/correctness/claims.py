@@ -47,10 +47,17 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in the table; `flawless` says that nothing of what the row looks for was found."""
+    """What stands in the table.
+
+    Attributes:
+        text: the words.
+        flawless: nothing of what the row looks for was found.
+        judged: the row looks for a fault, and applies.
+    """
 
     text: str
     flawless: bool = False
+    judged: bool = True
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,7 @@ def _delivered(case: str) -> Callable[[Figures, Peer], Cell]:
         if figures.most(f"{case}.more"):
             found.append(f"{figures[f'{case}.more']} of {figures[f'{case}.left']} more than once")
         if figures.most(f"{case}.rejected"):
-            found.append(f"{figures[f'{case}.rejected']} appends raised")
+            found.append(f"raised: {figures[f'{case}.rejected']} of {figures[f'{case}.sent']} appends")
         return _faults(found, f"each of {figures[f'{case}.left']} once")
 
     return cell
@@ -145,7 +152,7 @@ def _lacking(part: str, whole: str) -> Callable[[Figures, Peer], Cell]:
 def _cancelled(*names: str) -> Callable[[Figures, Peer], Cell]:
     def cell(figures: Figures, _: Peer) -> Cell:
         if not figures.most("reached"):
-            return Cell("never yields, so cannot be", flawless=True)
+            return Cell("*n/a*: an append never yields", judged=False)
         found = [
             f"{figures[name]} of {figures['reached']}{f' {name}' if len(names) > 1 else ''}"
             for name in names
@@ -157,7 +164,10 @@ def _cancelled(*names: str) -> Callable[[Figures, Peer], Cell]:
 
 
 def _applied(figures: Figures, _: Peer) -> Cell:
-    return Cell(f"{figures['applied']} of {figures['reached']}" if figures.most("reached") else "—")
+    return Cell(
+        f"{figures['applied']} of {figures['reached']}" if figures.most("reached") else "*n/a*: an append never yields",
+        judged=False,
+    )
 
 
 def _cancelled_summary(figures: Figures, peer: Peer) -> Cell:

@@ -32,6 +32,7 @@ class Sizes:
         outage: tokens of short-term memory, and messages that are appended while the summarizer fails.
         cancels: appends that are cancelled, each at another moment.
         slow_s: what the slow summarizer takes.
+        rounds: how often it is waited behind.
         summary_s: what the ordinary one takes.
         paced: messages of the writer beside whom a reader loads.
         spoken: messages of the user who is deleted.
@@ -47,6 +48,7 @@ class Sizes:
     outage: tuple[tuple[int, int], ...] = ((4_000, 200), (400, 60))
     cancels: int = 31
     slow_s: float = 2.0
+    rounds: int = 3
     summary_s: float = 0.2
     paced: int = 60
     spoken: int = 60
@@ -64,6 +66,7 @@ SMALL = Sizes(
     outage=((400, 20),),
     cancels=5,
     slow_s=1.0,
+    rounds=1,
     summary_s=0.05,
     paced=25,
     spoken=24,
@@ -235,6 +238,7 @@ async def deliveries(bench: Bench) -> None:
                 f"{case}.once": times.count(1),
                 f"{case}.more": sum(one > 1 for one in times),
                 f"{case}.deliveries": sum(times),
+                f"{case}.sent": written.sent,
                 f"{case}.rejected": len(written.refused),
                 f"{case}.failed": int(0 < fails_at <= embed.calls),
             }
@@ -466,7 +470,7 @@ async def append_behind_summary(bench: Bench) -> None:
     times: dict[str, list[float]] = {"own": [], "beside": [], "load": []}
     unhindered = 0
     errors: dict[str, Figure] = {}
-    for number in range(3):
+    for number in range(bench.sizes.rounds):
         summaries = Summaries(bench.sizes.slow_s)
         subject = await bench.open(f"slow-{number}", Setting(limit_tokens=400, summarize=summaries))
         session = "ann/1"
@@ -482,7 +486,7 @@ async def append_behind_summary(bench: Bench) -> None:
                 errors[f"{name}.error"] = error
         await subject.close()
     medians = {f"{name}_ms": round(statistics.median(took), 1) for name, took in times.items()}
-    bench.report({**medians, **errors, "rounds": 3, "unhindered": unhindered})
+    bench.report({**medians, **errors, "rounds": bench.sizes.rounds, "unhindered": unhindered})
 
 
 async def _timed(work: Awaitable[object]) -> tuple[float, str]:

@@ -18,6 +18,8 @@ own virtual environment, through its documented interface. Nothing reaches a net
 the same for all. The summarizer forgets nothing: a message that a summary was made from counts as there. So what is missing was
 lost by the library, not by a model.
 
+What deleted rows leave in a file of SQLite depends on how SQLite was built (`secure_delete`, off in many builds): see below.
+
 **Bold**: the row's fault was not found. *n/a*: the claim does not apply, and why. A range is over the runs.
 """
 
@@ -48,7 +50,7 @@ def rendered(results: Mapping[str, Any], peers: Sequence[Peer], claims: Sequence
                 cell = _cell(subjects[peer.name]["claims"].get(claim.program, []), key, words, peer)
                 cells.append(f"**{cell.text}**" if cell.flawless else cell.text)
                 flawless[peer.name] += cell.flawless
-                applied[peer.name] += not cell.text.startswith(("*n/a*", "—"))
+                applied[peer.name] += cell.judged
             lines.append(f"| {label} | " + " | ".join(cells) + " |")
     lines += ["", "## How each was configured", ""]
     for peer in shown:
@@ -59,14 +61,14 @@ def rendered(results: Mapping[str, Any], peers: Sequence[Peer], claims: Sequence
 
 def _cell(runs: Sequence[Mapping[str, Any]], key: str, words: Any, peer: Peer) -> Cell:
     if not runs:
-        return Cell("— not run")
+        return Cell("not run", judged=False)
     for run in runs:
         if "not applicable" in run:
-            return Cell(f"*n/a*: {run['not applicable']}")
+            return Cell(f"*n/a*: {run['not applicable']}", judged=False)
     figures = Figures([run["figures"] for run in runs if key in run["figures"]])
     ended = ", ".join(sorted({run["ended"] for run in runs if run.get("ended")}))
     if key not in figures:
         # A program that ran to its end and left this out had nothing to look at.
-        return Cell(ended or "*n/a*: nothing of the kind")
+        return Cell(ended, judged=True) if ended else Cell("*n/a*: nothing of the kind", judged=False)
     cell: Cell = words(figures, peer)
     return cell

@@ -1,4 +1,4 @@
-"""The head-to-head: what remora shows in its programs, that they find what is wrong, and that the table says what was measured."""
+"""The head-to-head: what remora shows in its programs, that they find what is wrong, that the table says what was measured."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_a_cancelled_append_harms_nothing(tmp_path: Path) -> None:
 async def test_no_append_waits_for_the_summarizer(tmp_path: Path) -> None:
     """G5: the append that caused the summary, one beside it and a load have all returned while it is still being made."""
     found = await figures_of("append_behind_summary", tmp_path)
-    assert found["unhindered"] == found["rounds"] == 3
+    assert found["unhindered"] == found["rounds"] == SMALL.rounds
 
 
 async def test_a_key_has_one_effect(tmp_path: Path) -> None:
