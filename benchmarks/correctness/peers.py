@@ -39,7 +39,7 @@ PEERS = (
         "`buffer.token_limit` where a program overflows the buffer. Contexts are loaded with `max_tokens=200_000`, so "
         "that none is cut to a budget. An append is acknowledged when it is durable. Beyond `buffer.overdraft_ratio` "
         "(twice the context's budget) it does not wait for a slow or failing summarizer any longer: an extract stands "
-        "in, which says so and need not hold every message.",
+        "in, which says so and need not hold every message. Deletion: `User.forget`.",
     ),
     Peer(
         "llama_index_memory",
@@ -57,7 +57,7 @@ PEERS = (
         ("llama-index-core==0.14.25", "sqlalchemy==2.1.9", "aiosqlite==0.22.1"),
         ("llama-index-core", "sqlalchemy", "aiosqlite"),
         "archived",
-        "The same with `async_database_uri=` of one SQLite file.",
+        "The same with `async_database_uri=` of one SQLite file. Deletion: `areset`, which knows nothing of the vector store.",
     ),
     Peer(
         "langchain_memory",
@@ -76,7 +76,7 @@ PEERS = (
         "in other checkpoints",
         "A graph of one node over `MessagesState` on a file; an append is one `ainvoke` with the session as `thread_id`, a "
         "key is the message's `id`. Its `AsyncSqliteStore` is the shared store, with the namespace `(user, 'memories')`, "
-        "listed and not searched by meaning.",
+        "listed and not searched by meaning. Deletion: `adelete_thread`, and `adelete` for each item of the store.",
     ),
     Peer(
         "langchain_middleware",
@@ -85,7 +85,7 @@ PEERS = (
         ("langchain", "langgraph"),
         "in other checkpoints",
         "`create_agent` with the middleware (`trigger=('tokens', limit)`, `keep=('tokens', limit // 2)`) on "
-        "`AsyncSqliteSaver`; an append is one `ainvoke`, whose agent answers at once.",
+        "`AsyncSqliteSaver`; an append is one `ainvoke`, whose agent answers at once. Deletion: `adelete_thread`.",
     ),
     Peer(
         "openai_agents",
@@ -95,7 +95,7 @@ PEERS = (
         "in the session",
         "`SQLiteSession(id, file)`, one object for a session. Summaries: `OpenAIResponsesCompactionSession` around "
         "it, over a client that answers locally; an append is then `add_items` and `run_compaction`, so what it "
-        "raises is the compaction's.",
+        "raises is the compaction's. Deletion: `clear_session`.",
     ),
     Peer(
         "adk",
@@ -105,7 +105,7 @@ PEERS = (
         "in the session's events",
         "On a SQLite file; an append is `get_session` and `append_event`, one event a message, a key is the event's `id`. "
         "Where there is a summarizer, an append is one `Runner.run_async` of an app with "
-        "`EventsCompactionConfig(token_threshold=limit)`.",
+        "`EventsCompactionConfig(token_threshold=limit)`. Deletion: `delete_session`.",
     ),
     Peer(
         "mem0",
@@ -114,6 +114,7 @@ PEERS = (
         ("mem0ai", "qdrant-client"),
         "in the store",
         "`AsyncMemory.add(…, infer=False)` with its default vector store (Qdrant in a directory) and an embedder of "
-        "hashed words; every message is a row at once.",
+        "hashed words; every message is a row at once. Deletion: `delete_all(user_id=…)`; its history database keeps the "
+        "texts.",
     ),
 )
