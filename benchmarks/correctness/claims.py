@@ -32,8 +32,8 @@ class Figures:
         return max((float(run[key]) for run in self._runs if key in run), default=0.0)
 
     def text(self, key: str) -> str:
-        """The different texts."""
-        return ", ".join(sorted({str(run[key]) for run in self._runs if run.get(key)}))
+        """The different names in lists of them."""
+        return ", ".join(sorted({name for run in self._runs if run.get(key) for name in str(run[key]).split(", ")}))
 
     def share(self, part: str, whole: str) -> str:
         """In per cent, from the least to the most."""

@@ -95,7 +95,8 @@ PEERS = (
         "in the session",
         "`SQLiteSession(id, file)`, one object for a session. Summaries: `OpenAIResponsesCompactionSession` around "
         "it, over a client that answers locally; an append is then `add_items` and `run_compaction`, so what it "
-        "raises is the compaction's. Deletion: `clear_session`.",
+        "raises is the compaction's; called so, it replaces the whole history, where the SDK's runner replaces its end "
+        "(not measured). Deletion: `clear_session`.",
     ),
     Peer(
         "adk",

@@ -217,10 +217,15 @@ def keyed(**changes: Any) -> dict[str, Any]:
 
 async def test_the_table_says_what_it_is_given() -> None:
     """S5.06: figures of all runs, errors by name, versions, the date, and bold only where nothing was wrong."""
-    page = table_of("same_key_twice", run_of(**keyed()), run_of(**keyed(together=6, **{"restart.errors": "IntegrityError"})))
+    page = table_of(
+        "same_key_twice",
+        run_of(**keyed()),
+        run_of(**keyed(together=6, **{"restart.errors": "IntegrityError, Busy"})),
+        run_of(**keyed(**{"restart.errors": "Busy"})),
+    )
     assert row(page, "sent again") == "**1 copy**"
     assert row(page, "8 times at once") == "6 to 8 copies"
-    assert row(page, "again after a restart") == "1 copy, raises IntegrityError"
+    assert row(page, "again after a restart") == "1 copy, raises Busy, IntegrityError"
     assert "- date: 2031-05-06" in page
     assert "(thing 1.2.3)" in page
     assert "Bold in 1 of 3 rows" in page
