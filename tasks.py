@@ -2,7 +2,7 @@
 
     python3 tasks.py demo      install into .venv if need be, and run the demo
     python3 tasks.py test      install, and run all tests
-    python3 tasks.py check     lint, types, import contract, tests, checklist: what CI runs
+    python3 tasks.py check     lint, types, import contract, tests, probes, checklist: what CI runs
 
 Also: setup, lint, types, imports, unit, prop, soak, fault, bench, checklist, format. Words after the task go to the tool, as in
 ``python3 tasks.py test -k recall``. Inside an active virtual environment that one is used; otherwise ``.venv`` is made.
@@ -115,7 +115,7 @@ def check() -> None:
     lint()
     types()
     imports()
-    test("--junitxml", junit)
+    test("--junitxml", junit, "--probes", "build/probes.txt")
     checklist("--check", "--junit", junit)
 
 

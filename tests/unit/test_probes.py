@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -46,3 +48,30 @@ def test_observing_ends_with_its_block_whatever_it_raises():
         raise KeyError
     reached("gate_broken")
     assert not counts
+
+
+@pytest.mark.blocking  # runs pytest
+@pytest.mark.parametrize("left_out", [0, 1])
+def test_a_suite_that_misses_a_probe_fails(tmp_path: Path, left_out: int):
+    """``pytest --probes FILE`` writes down how often each was reached, and fails a run that passed but for one of them."""
+    suite, table = tmp_path / "test_suite.py", tmp_path / "build" / "probes.txt"
+    reach = f"[reached(name) for name in list(PROBES)[{left_out}:]]"
+    suite.write_text(f"from remora.runtime.probes import PROBES, reached\n\ndef test_all():\n    {reach}\n")
+    root = Path(__file__).parents[2]
+    words = [
+        "-c",
+        str(root / "pyproject.toml"),
+        "-p",
+        "tests.conftest",
+        "-p",
+        "no:cacheprovider",
+        "--probes",
+        str(table),
+        str(suite),
+    ]
+    done = subprocess.run([sys.executable, "-m", "pytest", *words], cwd=root, check=False, capture_output=True, text=True)
+    assert done.returncode == left_out, done.stdout
+    first, *others = table.read_text().splitlines()
+    assert first.split()[:2] == [next(iter(PROBES)), str(1 - left_out)]
+    assert len(others) == len(PROBES) - 1
+    assert (f"never reached: {next(iter(PROBES))}" in done.stdout) == bool(left_out)
