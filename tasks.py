@@ -4,8 +4,10 @@
     python3 tasks.py test      install, and run all tests
     python3 tasks.py check     lint, types, import contract, tests, probes, checklist: what CI runs
 
-Also: setup, lint, types, imports, unit, prop, soak, fault, bench, checklist, format. Words after the task go to the tool, as in
-``python3 tasks.py test -k recall``. Inside an active virtual environment that one is used; otherwise ``.venv`` is made.
+Also: setup, lint, types, imports, unit, prop, soak, fault, mutants, bench, checklist, format. Words after the task go to the
+tool, as in ``python3 tasks.py test -k recall``. Inside an active virtual environment that one is used; otherwise ``.venv`` is made.
+
+``mutants`` plants bugs into a copy of the package and shows that the suite notices each, in half an hour; names choose some.
 """
 
 from __future__ import annotations
@@ -78,6 +80,11 @@ def fault(*words: str) -> None:
     run(PYTHON, "-m", "pytest", "tests/faults", *words)
 
 
+def mutants(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "tests.mutants.plant", *(words or ("--all", "--table", "docs/testing.md")))
+
+
 def lint(*words: str) -> None:
     setup()
     run(PYTHON, "-m", "ruff", "check", *words)
@@ -120,7 +127,8 @@ def check() -> None:
 
 
 TASKS: dict[str, Callable[..., None]] = {
-    "setup": setup, "demo": demo, "test": test, "unit": unit, "prop": prop, "soak": soak, "fault": fault, "lint": lint,
+    "setup": setup, "demo": demo, "test": test, "unit": unit, "prop": prop, "soak": soak, "fault": fault,
+    "mutants": mutants, "lint": lint,
     "format": format_, "types": types, "imports": imports, "bench": bench, "checklist": checklist, "check": check,
 }  # fmt: skip
 

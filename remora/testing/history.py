@@ -23,7 +23,7 @@ from remora.testing.programs import NAME, Call
 from remora.testing.summaries import covered_by
 from remora.tokens import TokenCounter
 
-__all__ = ["History", "Outcome", "Record", "Shown", "Violation", "check", "check_waiting", "shown_of", "table"]
+__all__ = ["History", "Outcome", "Record", "Shown", "Violation", "check", "check_arrival", "check_waiting", "shown_of", "table"]
 
 Outcome: TypeAlias = Literal["flying", "done", "nothing", "unknown"]
 """What is known of a call: it is under way; it returned; it failed, and provably nothing happened; it may have happened."""
@@ -505,7 +505,6 @@ def check(history: History, *, drops: bool = False) -> list[Violation]:
         records = history.of_session(session)
         found.extend(_check_answers(history, session, records, drops=drops))
         found.extend(_check_order(history, session, records, drops=drops))
-        found.extend(_check_turn(session, records))
     for user in history.users:
         found.extend(_check_user(history, user))
     return found
@@ -528,6 +527,28 @@ def check_waiting(history: History, most_s: float) -> list[Violation]:
             or (one.call.kind == "load" and not one.call.asks)
         )
     ]
+
+
+def check_arrival(history: History) -> list[Violation]:
+    """G2: a mailbox's order is history's: what was appended first stands first, though nobody waited for anybody.
+
+    Args:
+        history: of callers in one process whose batches are small; see `Session.append`.
+    """
+    found = []
+    for session in history.sessions:
+        before: Record | None = None
+        for record in history.of_session(session):  # in the order of their calls
+            if record.effective and record.call.kind in {"forget_session", "forget_user"}:
+                break  # numbers begin anew
+            if record.call.kind != "append" or record.outcome != "done" or record.result.duplicate:
+                continue
+            if before is not None and record.result.seqs[0] < before.result.seqs[0]:
+                text = f"{record.argument[0]} was appended after {before.argument[0]}, and stands before it"
+                found.append(Violation("G2", "/".join(session), text, (before.called, record.called)))
+            else:
+                before = record
+    return found
 
 
 def _operations(records: Sequence[Record]) -> Iterator[Operation]:
@@ -557,21 +578,6 @@ def _check_order(history: History, session: tuple[str, str], records: Sequence[R
     explanation = explain(operations, _Model(), model.step, most=_MOST)
     if not explanation.complete:
         yield _unexplained(explanation, "/".join(session), len(operations))
-
-
-def _check_turn(session: tuple[str, str], records: Sequence[Record]) -> Iterator[Violation]:
-    """G2: a mailbox's order is history's order: who appended first comes first, though the two never waited for each other."""
-    before: Record | None = None
-    for record in records:  # in the order of their calls
-        if record.effective and record.call.kind in {"forget_session", "forget_user"}:
-            return  # numbers begin anew
-        if record.call.kind != "append" or record.outcome != "done" or record.result.duplicate:
-            continue
-        if before is not None and record.result.seqs[0] < before.result.seqs[0]:
-            text = f"{record.argument[0]} was appended after {before.argument[0]}, and stands before it"
-            yield Violation("G2", "/".join(session), text, (before.called, record.called))
-        else:
-            before = record
 
 
 def _numbers(records: Sequence[Record]) -> dict[int, str]:

@@ -44,7 +44,7 @@ from remora.testing import (
     shrink,
 )
 from remora.testing.faults import CommitFault
-from remora.testing.history import Record, table
+from remora.testing.history import Record, check_arrival, check_waiting, table
 from remora.testing.programs import Kind, messages_of
 from tests.handover import WatchedJournal, WatchedStore, Witness
 from tests.strategies import programs, small_histories
@@ -699,3 +699,51 @@ def test_shrinking_is_bounded() -> None:
     assert 7 in small.case.faults
     small = shrink(case, lambda tried: 7 in tried.faults)
     assert (small.case.faults, small.minimal, small.case.program.size) == ((7,), True, 1)
+
+
+def test_overtaken_append() -> None:
+    """G2: of two appends that were under way at once the one that came first stands behind the other; a sequential order would
+    explain it, a mailbox does not."""
+    script = Script()
+    one, other = script.begin("append", "user"), script.begin("append", "user")
+    script.end(other, Receipt((1,), ("1",)))
+    script.end(one, Receipt((2,), ("2",)))
+    assert check(script.history) == []
+    assert {violation.guarantee for violation in check_arrival(script.history)} == {"G2"}
+    fair = Script()
+    fair.append(1)
+    fair.append(2)
+    assert check_arrival(fair.history) == []
+
+
+def test_slow_answer() -> None:
+    """G5: a load that took as long as a model does."""
+    script = Script()
+    script.append(1)
+    script.load("m0.0.0")
+    assert check_waiting(script.history, 0.5) == []
+    script.history.records[-1].took_s = 2.0
+    assert {violation.guarantee for violation in check_waiting(script.history, 0.5)} == {"G5"}
+
+
+def test_forgotten_and_found() -> None:
+    """G13: what was said before a user was forgotten is found after it; what was said later may be."""
+    script = Script()
+    script.append(1)
+    script.end(script.begin("forget_user", session=""), None)
+    script.append(1)
+    script.end(script.begin("recall", session=""), frozenset({"m0.2.0"}))
+    assert check(script.history) == []
+    script.end(script.begin("recall", session=""), frozenset({"m0.0.0"}))
+    assert found(script) == {"G13"}
+
+
+def test_turn_parted_from_its_result() -> None:
+    """G8: a summary ends between a call and the result that came at once after it."""
+    script = Script()
+    script.end(script.begin("append", "call", "result"), Receipt((1, 2), ("1", "2")))
+    script.append(3)
+    script.load("m0.1.0", covered=["m0.0.0", "m0.0.1"])
+    assert check(script.history) == []
+    script.load("m0.1.0", covered=["m0.0.0"])
+    assert "G2 G3 G4" in found(script)

@@ -14,7 +14,7 @@ from remora.actors.policies import BufferPolicy
 from remora.config import Config
 from remora.errors import InvalidInput
 from remora.runtime.system import Runtime
-from remora.testing.history import History, Violation, check, check_waiting
+from remora.testing.history import History, Violation, check, check_arrival, check_waiting
 from remora.testing.players import Player
 from remora.testing.programs import draw_program
 from remora.testing.rest import check_at_rest, check_watermark
@@ -92,7 +92,7 @@ class Run(msgspec.Struct, frozen=True):
 def draw_case(seed: int, *, size: int = 12) -> Case:
     """The case of a seed: about `size` calls; faults and power cuts in about half of all seeds."""
     rng = random.Random(f"{seed}/case")
-    program = draw_program(rng, size=rng.randint(size // 2, size + size // 2))
+    program = draw_program(rng, size=rng.randint(size // 2, size + size // 2), callers=rng.choice([2, 4, 8]))
     faults = [_draw_fault(rng) for _ in range(rng.choice([0, 0, 1, 1, 2, 4]))]
     crashes = tuple(int(40 * 1.5 ** rng.uniform(0, 9)) for _ in range(rng.choice([0, 0, 0, 1, 1, 2, 3])))
     closes = tuple(rng.choice(_CLOSES_S) for _ in range(rng.choice([0, 0, 0, 0, 0, 0, 0, 0, 1, 2])))
@@ -185,6 +185,7 @@ def play(
     else:
         found += at_rest
         found += check(history, drops=settings.policy.fold == "drop")
+        found += check_arrival(history)
         if all(fault.port not in {"commit", "read"} for fault in case.faults):
             found += check_waiting(history, _ANSWER_S)
     if world.doubled:
