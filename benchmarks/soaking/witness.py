@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from remora.cli.replay import split_tool_calls
-from remora.messages import Message, Receipt
+from remora.messages import Message, Receipt, split_tool_calls
 
 __all__ = ["SessionWitness", "Violations", "unit"]
 
