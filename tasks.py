@@ -5,7 +5,8 @@
     python3 tasks.py check     lint, types, import contract, tests, checklist: what CI runs
 
 Also: setup, lint, types, imports, unit, prop, soak, fault, mutants, bench, checklist, format. Words after the task go to the
-tool, as in ``python3 tasks.py test -k recall``. Inside an active virtual environment that one is used; otherwise ``.venv`` is made.
+tool, as in ``python3 tasks.py test -k recall``. Inside an active virtual environment that one is used; otherwise ``.venv`` is
+made.
 
 ``mutants`` plants bugs into a copy of the package and shows that the suite notices each, in half an hour; names choose some.
 """
