@@ -102,7 +102,10 @@ def draw_case(seed: int, *, size: int = 12) -> Case:
 def _draw_fault(rng: random.Random) -> Fault:
     port = rng.choice(["commit", "commit", "commit", "read", "store", "store", "summarizer", "embedder"])
     kind = rng.choice(_KINDS[port])
-    return Fault(port, int(1.6 ** rng.uniform(0, 7)) - 1, kind, 1 if kind == "hang" else rng.choice([1, 1, 1, 2, 8]))
+    often = [1, 1, 1, 2, 8] if port in {"commit", "read"} else [1, 1, 2, 8, 30]
+    if kind in {"hang", "late"}:  # each takes minutes of virtual time, and nothing happens meanwhile
+        often = [1]
+    return Fault(port, int(1.6 ** rng.uniform(0, 7)) - 1, kind, rng.choice(often))
 
 
 def draw_settings(seed: int) -> Settings:

@@ -51,13 +51,14 @@ CONFIG = Config.from_dict(
         "activation": {"idle_s": 2.0},
         "supervisor": {
             "backoff_s": 0.05, "max_backoff_s": 2.0, "breaker_rest_s": 5.0, "summarize_concurrency": 2, "flush_concurrency": 2,
+            "drain_s": 0.5,
         },
         "long_term": {"batch_ms": 1, "shards": 2},
     }
 )  # fmt: skip
 """What a simulated runtime is configured by, unless it is told: short pauses, few workers, a token counter without tables."""
 _EPOCH = 1_700_000_000.0
-_RESTART_S = 1.0
+_RESTART_S = 0.1  # less than most back-offs: what waited is found waiting
 _FILES = Path("/dev/shm")  # noqa: S108 - made by mkdtemp; a simulated power cut needs no disk
 _DIMENSION = 16
 _PORTS = ("commit", "read", "store", "summarizer", "embedder")
