@@ -105,6 +105,11 @@ class StormyJournal(SqliteJournal):
 
     weather: Weather | None = None
 
+    async def small(self) -> None:
+        """Keep SQLite's caches small: they grow with the file, up to 64 MB each, and would hide what grows for ever."""
+        for connection in (self._writer, self._reader):
+            await connection.execute("PRAGMA cache_size = -1024")
+
     async def _store(self, rows: Any) -> None:
         fault = None if self.weather is None else await self.weather.met_by("commits")
         if fault == "full":
