@@ -74,7 +74,9 @@ def prop(*words: str) -> None:
 
 def prop_soak(*words: str) -> None:
     setup()
-    run(PYTHON, "-m", "pytest", "tests/property", "-o", "timeout=0", *words, REMORA_HYPOTHESIS="soak")
+    where = ("tests/property", "tests/simulation/test_seeds.py")
+    seeds = os.environ.get("REMORA_SEEDS", "50")
+    run(PYTHON, "-m", "pytest", *where, "-o", "timeout=0", *words, REMORA_HYPOTHESIS="soak", REMORA_SEEDS=seeds)
 
 
 def soak(*words: str) -> None:
