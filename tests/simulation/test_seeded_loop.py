@@ -225,5 +225,5 @@ def test_sqlite_hangs() -> None:
 
 def test_a_plan_for_no_port_is_refused() -> None:
     """S5.05: a misspelt fault would be a test that proves nothing."""
-    with pytest.raises(ConfigError, match="there is no port disk; there are commit, store"):
+    with pytest.raises(ConfigError, match="there is no port disk; there are commit, read, store"):
         World(0, plan=[Fault("disk", 0, "full")])
