@@ -174,7 +174,7 @@ class Directory:
         now = self._clock.monotonic()
         deadline = now + (self._limits.timeout_s if timeout_s is None else timeout_s)
         self._pool.asked(cell.share, now)
-        if not cell.mailbox and not cell.parked and self._open(cell, now) and self._admits(cell, size):
+        if not cell.mailbox and not cell.parked and self._may_run(cell, size, now):
             outcome = cell.run(message)
             if not isinstance(outcome, Missing):
                 self._inline_turns += 1
@@ -232,10 +232,11 @@ class Directory:
             and self._pool.open(cell.share, now)
         )  # fmt: skip
 
-    @staticmethod
-    def _admits(cell: Cell, size: int) -> bool:
-        """Whether there is room for what a request adds to what waits: a read of what is durable adds nothing."""
-        return (not size and cell.clean) or cell.share.admits(size)
+    def _may_run(self, cell: Cell, size: int, now: float) -> bool:
+        """Whether a request can have its turn at once: a read of what is durable adds nothing to what waits, and may always."""
+        if not size and cell.clean and cell.status is CellStatus.VALID:
+            return True
+        return self._open(cell, now) and cell.share.admits(size)
 
     def _mailbox(self, cell: Cell) -> Mailbox:
         """The cell's mailbox, made at first need."""
