@@ -4,8 +4,12 @@
     python3 tasks.py test      install, and run all tests
     python3 tasks.py check     lint, types, import contract, tests, probes, checklist: what CI runs
 
-Also: setup, lint, types, imports, unit, prop, soak, fault, bench, checklist, format. Words after the task go to the tool, as in
-``python3 tasks.py test -k recall``. Inside an active virtual environment that one is used; otherwise ``.venv`` is made.
+Also: setup, lint, types, imports, unit, prop, prop-soak, soak, fault, mutants, bench, checklist, format. Words after the task
+go to the tool, as in ``python3 tasks.py test -k recall``. Inside an active virtual environment that one is used, otherwise
+``.venv`` is made.
+
+``soak 60`` is an hour of mixed load with faults and kills, ``prop-soak`` the property tests with thousands of examples;
+``mutants`` plants bugs into a copy of the package and shows that the suite notices each, in half an hour; names choose some.
 """
 
 from __future__ import annotations
@@ -68,14 +72,27 @@ def prop(*words: str) -> None:
     run(PYTHON, "-m", "pytest", "tests/property", *words)
 
 
-def soak(*words: str) -> None:
+def prop_soak(*words: str) -> None:
     setup()
-    run(PYTHON, "-m", "pytest", "tests/property", "-o", "timeout=0", *words, REMORA_HYPOTHESIS="soak")
+    where = ("tests/property", "tests/simulation/test_seeds.py")
+    seeds = os.environ.get("REMORA_SEEDS", "50")
+    run(PYTHON, "-m", "pytest", *where, "-o", "timeout=0", *words, REMORA_HYPOTHESIS="soak", REMORA_SEEDS=seeds)
+
+
+def soak(*words: str) -> None:
+    minutes = ("--minutes", words[0], *words[1:]) if words and not words[0].startswith("-") else words
+    setup()
+    run(PYTHON, "-m", "benchmarks.soak", *minutes)
 
 
 def fault(*words: str) -> None:
     setup()
     run(PYTHON, "-m", "pytest", "tests/faults", *words)
+
+
+def mutants(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "tests.mutants.plant", *(words or ("--all", "--table", "docs/testing.md")))
 
 
 def lint(*words: str) -> None:
@@ -120,8 +137,9 @@ def check() -> None:
 
 
 TASKS: dict[str, Callable[..., None]] = {
-    "setup": setup, "demo": demo, "test": test, "unit": unit, "prop": prop, "soak": soak, "fault": fault, "lint": lint,
-    "format": format_, "types": types, "imports": imports, "bench": bench, "checklist": checklist, "check": check,
+    "setup": setup, "demo": demo, "test": test, "unit": unit, "prop": prop, "prop-soak": prop_soak, "soak": soak, "fault": fault,
+    "mutants": mutants, "lint": lint, "format": format_, "types": types, "imports": imports, "bench": bench,
+    "checklist": checklist, "check": check,
 }  # fmt: skip
 
 

@@ -114,12 +114,18 @@ class BufferConfig(_Section, frozen=True, kw_only=True):
 
 
 class MailboxConfig(_Section, frozen=True, kw_only=True):
-    """Bounds of one session's mailbox (G10)."""
+    """Bounds of one session's mailbox, and of all together (G10)."""
 
     max_messages: int = 1_000
     """Messages that may wait in it."""
     max_bytes: int = 33_554_432
     """Bytes that they may have together; one message may always wait."""
+    max_total_bytes: int = 268_435_456
+    """Bytes that may wait for their turn or for the disk, of all sessions together, a kilobyte for each request included. From
+    half of it on, no user has more than an equal share of that half; what is beyond is refused, or waits, as `when_full` says."""
+    share_writes: int = 16
+    """Writes, of a kilobyte, that one user may have on their way to the disk at a time, while others write as well: fewer are
+    fairer, more let a busy user go faster on a disk that is slow to sync."""
     timeout_s: float = 30.0
     """Deadline of a request whose caller named none."""
     when_full: Literal["refuse", "wait"] = "refuse"

@@ -168,7 +168,8 @@ class MailboxFull(RemoraError):
     """The request was refused before it ran: retry later, it had no effect (G10).
 
     Attributes:
-        limit: which bound refused it: ``"messages"``, ``"bytes"`` or ``"age"``.
+        limit: which bound refused it: ``"messages"``, ``"bytes"`` or ``"age"`` of the session's mailbox, or ``"total"`` of what
+            waits for the disk in all.
     """
 
     def __init__(self, text: str, *, limit: str) -> None:

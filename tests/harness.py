@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -116,6 +116,7 @@ async def kernel(
     fallback: Any = None,
     retry: RetryPolicy | None = None,
     behavior: Any = None,
+    owner: Callable[[Any], Hashable] = lambda key: key,
 ) -> AsyncIterator[Kernel]:
     clock = clock or LoopClock()
     policy = BufferPolicy(above_tokens=fold_above, keep_tokens=fold_above // 2, overdraft_tokens=fold_above * 4)
@@ -127,7 +128,7 @@ async def kernel(
         holder[0].submit(turn.jobs)
         holder[0].expedite(turn.expedite)
 
-    directory = Directory(behavior, journal, clock, limits or DirectoryLimits(), decided)
+    directory = Directory(behavior, journal, clock, limits or DirectoryLimits(), decided, owner)
     supervisor = Supervisor(journal, directory.tell, clock, random.Random(0))
     holder.append(supervisor)
     summarizer = summarizer or UnionSummarizer()

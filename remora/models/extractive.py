@@ -35,6 +35,7 @@ _NUMBER_OR_TIME = re.compile(
 _INNER_NAME = re.compile(r"(?<=[a-z,;] )[A-Z][\w-]+")
 _LINE = re.compile(r"^- (?P<head>.+?): (?P<text>.+)$")
 _LAMBDA = 0.8
+_PAUSE_S = 50e-6
 _MOST_CANDIDATES = 2_000
 _LONGEST_SENTENCE = 600  # characters; what has no sentence ends (logs, JSON) is cut here
 _STOP = frozenset(
@@ -144,10 +145,11 @@ class ExtractiveSummarizer:
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
+        self._one_at_a_time = anyio.CapacityLimiter(1)  # more would only take the interpreter from each other, and from the loop
 
     async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
         """Lines "- 8 May 2023, Caroline: …", in the order in which they were said."""
-        return await anyio.to_thread.run_sync(self.extract, previous, lines, max_tokens)
+        return await anyio.to_thread.run_sync(self.extract, previous, lines, max_tokens, limiter=self._one_at_a_time)
 
     def extract(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
         """The same, blocking: a few milliseconds a hundred sentences."""
@@ -231,8 +233,11 @@ def _score(sentences: Sequence[_Sentence]) -> None:
 
 
 def _give_way() -> None:
-    """Let the event loop have the interpreter, which a busy thread gives up after 5 ms only, at each of the loop's wake-ups."""
-    time.sleep(0)
+    """Let the event loop have the interpreter, which a busy thread gives up after 5 ms only, at each of the loop's wake-ups.
+
+    A sleep of 0 s is over before whoever waits for the interpreter has noticed.
+    """
+    time.sleep(_PAUSE_S)
 
 
 def _cosine(a: dict[str, float], b: dict[str, float]) -> float:

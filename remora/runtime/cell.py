@@ -32,10 +32,12 @@ from remora.runtime.log import Job, Log, Write
 from remora.runtime.mailbox import Envelope, Mailbox
 from remora.runtime.probes import reached
 from remora.runtime.promise import Promise
+from remora.runtime.shares import Share
 
 __all__ = ["Cell", "CellHost", "CellStatus"]
 
 _logger = get_logger("remora.cell")
+_NEVER = float("inf")
 
 
 class CellStatus(enum.Enum):
@@ -83,6 +85,10 @@ class CellHost(Protocol):
         """A turn's records are durable: carry out what it asked of the supervisor."""
         ...
 
+    def wrote(self, cell: Cell) -> None:
+        """A write of the cell is durable, so its owner may send another."""
+        ...
+
 
 class Cell:
     """One live actor."""
@@ -104,13 +110,16 @@ class Cell:
         "querying",
         "queued",
         "rests_until",
+        "share",
+        "soonest",
         "state",
         "status",
         "written",
     )
 
-    def __init__(self, key: Hashable, host: CellHost) -> None:
+    def __init__(self, key: Hashable, host: CellHost, share: Share) -> None:
         self.key = key
+        self.share = share
         self.state: Any = None
         self.status = CellStatus.ACTIVATING
         self.mailbox: Mailbox | None = None
@@ -130,6 +139,8 @@ class Cell:
         self.bytes = 0
         self.faults: deque[float] | None = None
         self.rests_until = 0.0
+        self.soonest = _NEVER
+        """No deadline of what waits is earlier."""
         self._host = host
         self._held: deque[tuple[int, float, Promise, Any]] | None = None
         self._outstanding: deque[tuple[Write, Turn]] | None = None
@@ -190,6 +201,7 @@ class Cell:
                 self._outstanding = deque()
             self._outstanding.append((write, turn))
             self.written += 1
+            self.share.wrote(turn.size)
             self._host.log.write(write)
         elif turn.jobs or turn.cancel or turn.expedite:
             self._host.decided(turn)
@@ -217,6 +229,7 @@ class Cell:
         if self._held is None:
             self._held = deque()
         self._held.append((self.written, deadline, promise, value))
+        self.soonest = min(self.soonest, deadline)
 
     # -- the gate ---------------------------------------------------------------------------------------------------
 
@@ -226,6 +239,7 @@ class Cell:
             return
         assert self._outstanding
         _, turn = self._outstanding.popleft()
+        self.share.landed(turn.size)
         if error is not None:
             self.fail(error)
             return
@@ -242,6 +256,7 @@ class Cell:
                 self._host.fetch(self)
         elif self.mailbox or self.parked:
             self._host.ready(self)
+        self._host.wrote(self)
 
     def fail(self, error: Exception) -> None:
         """Break the gate: fence what is on its way, fail who waits, ask to be restored."""
@@ -252,8 +267,9 @@ class Cell:
         fenced, self._outstanding = self._outstanding, None
         if fenced:
             reached("write_fenced")
-            for write, _ in fenced:
+            for write, turn in fenced:
                 write.fenced = True
+                self.share.landed(turn.size)
             self.landing = True
             self._host.log.write(Write((), self._landed))
         self.written = self.durable = 0
@@ -286,4 +302,9 @@ class Cell:
         if self.parked:
             unrun.extend(envelope for envelope in self.parked if envelope.deadline <= now)
             self.parked = deque(envelope for envelope in self.parked if envelope.deadline > now)
+        self.soonest = min(
+            min((reply[1] for reply in self._held or ()), default=_NEVER),
+            self.mailbox.soonest if self.mailbox else _NEVER,
+            min((envelope.deadline for envelope in self.parked or ()), default=_NEVER),
+        )
         return unrun, late

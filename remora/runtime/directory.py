@@ -8,6 +8,7 @@ task drains all mailboxes in turn, a bounded batch each, so that a flood to one 
 * A cell is forgotten without an await after the check that it is idle: no message can slip in between.
 * Activations are read in batches, one query for hundreds of sessions.
 * Idle time counts from the last finished turn; cells are looked at in time buckets, oldest first, each once per idle period.
+* While several owners are at work, none has more on its way to the log than its share of a commit (`shares`).
 * One sweep serves all deadlines; a cancel scope per request would cost 5 to 12 µs.
 """
 
@@ -32,6 +33,7 @@ from remora.runtime.log import Log
 from remora.runtime.mailbox import Envelope, Mailbox
 from remora.runtime.probes import reached
 from remora.runtime.promise import new_promise
+from remora.runtime.shares import Pool, Share
 
 __all__ = ["Directory", "DirectoryLimits", "DirectoryStatistics"]
 
@@ -40,7 +42,9 @@ _QUANTUM = 16  # messages that one cell runs before the next has its turn
 _INLINE = 64  # turns on senders' stacks before one of them lets the loop breathe
 _HYDRATE = 256  # sessions read in one batch
 _SWEEP_S = 0.1
+_REREAD_S = 1.0  # before a lost actor that could not be read is tried again
 _ROOM_S = 0.005  # before an activation looks for room again; doubled up to a sweep's interval, while a disk hangs, say
+_THOROUGH = 10  # sweeps after which mailboxes are looked through for messages whose senders have left
 
 
 class _Unheard:
@@ -66,8 +70,12 @@ class DirectoryLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     mailbox_messages: int = 1_000
     mailbox_bytes: int = 32 << 20
+    total_bytes: int = 256 << 20
+    """Bytes that may wait for their turn or for the log, of all actors together."""
     held_replies: int = 1_024
-    """Replies behind one gate before messages queue in the mailbox instead."""
+    """Replies, or writes, behind one gate before messages queue in the mailbox instead; and writes of all actors of one owner."""
+    share_writes: int = 16
+    """Writes that one owner may have on their way to the log while others are at work, too."""
     wait_when_full: bool = False
     timeout_s: float = 30.0
     idle_s: float = 300.0
@@ -93,10 +101,25 @@ class DirectoryStatistics(msgspec.Struct, frozen=True):
     expired: int
     restarts: int
     quarantines: int
+    waiting_bytes: int = 0
+    """Of requests that wait for their turn or for the log."""
+
+
+def _own(key: Hashable) -> Hashable:
+    return key
 
 
 class Directory:
-    """All live cells of one behaviour."""
+    """All live cells of one behaviour.
+
+    Args:
+        behavior: what they do.
+        log: what makes their records durable.
+        clock: for deadlines and idle time.
+        limits: what is bounded, and how.
+        on_decided: carries out what a durable turn asked of the supervisor.
+        owner: whose an actor is, by its key: owners have equal shares. Otherwise each actor is on its own.
+    """
 
     def __init__(
         self,
@@ -105,12 +128,14 @@ class Directory:
         clock: Clock,
         limits: DirectoryLimits,
         on_decided: Callable[[Turn], None],
+        owner: Callable[[Any], Hashable] = _own,
     ) -> None:
         self.behavior = behavior
         self.log = log
         self.decided = on_decided
         self._clock = clock
         self._limits = limits
+        self._pool = Pool(limits.total_bytes, limits.share_writes, limits.held_replies, owner)
         self._cells: dict[Hashable, Cell] = {}
         self._bytes = 0
         self._live = 0
@@ -122,11 +147,12 @@ class Directory:
         self._fetch_event = anyio.Event()
         # Cells that somebody waits for: what the deadline sweep looks at, in their order (a set's would be that of addresses).
         self._attended: dict[Cell, None] = {}
+        self._unread: dict[Hashable, float] = {}  # actors that were lost and could not be read: when that is tried again
         self._buckets: dict[int, list[Cell]] = {}
         self._bucket_s = max(limits.idle_s / 10, 0.01)
         self._closed = False
         self._bars: list[tuple[Callable[[Hashable], bool], Callable[[], Exception]]] = []
-        self._inline = 0
+        self._inline = self._sweeps = 0
         self._activations = self._passivations = self._inline_turns = self._queued_turns = 0
         self._refused = self._expired = self._restarts = self._quarantines = 0
 
@@ -147,7 +173,8 @@ class Directory:
         cell = self._cells.get(key) or self._create(key)
         now = self._clock.monotonic()
         deadline = now + (self._limits.timeout_s if timeout_s is None else timeout_s)
-        if cell.status is CellStatus.VALID and not cell.mailbox and not cell.parked and cell.waiting < self._limits.held_replies:
+        self._pool.asked(cell.share, now)
+        if not cell.mailbox and not cell.parked and self._may_run(cell, size, now):
             outcome = cell.run(message)
             if not isinstance(outcome, Missing):
                 self._inline_turns += 1
@@ -197,10 +224,24 @@ class Directory:
         self.ready(cell)
         return True
 
+    def _open(self, cell: Cell, now: float) -> bool:
+        """Whether the cell's next message may have its turn."""
+        return (
+            cell.status is CellStatus.VALID
+            and cell.waiting < self._limits.held_replies
+            and self._pool.open(cell.share, now)
+        )  # fmt: skip
+
+    def _may_run(self, cell: Cell, size: int, now: float) -> bool:
+        """Whether a request can have its turn at once: a read of what is durable adds nothing to what waits, and may always."""
+        if not size and cell.clean and cell.status is CellStatus.VALID:
+            return True
+        return self._open(cell, now) and cell.share.admits(size)
+
     def _mailbox(self, cell: Cell) -> Mailbox:
         """The cell's mailbox, made at first need."""
         if cell.mailbox is None:
-            cell.mailbox = Mailbox(self._limits.mailbox_messages, self._limits.mailbox_bytes)
+            cell.mailbox = Mailbox(self._limits.mailbox_messages, self._limits.mailbox_bytes, cell.share)
         return cell.mailbox
 
     def _enqueue(self, cell: Cell, envelope: Envelope) -> None:
@@ -228,21 +269,42 @@ class Directory:
                 cell.parked = deque()
             reached("sender_parked")
             cell.parked.append(envelope)
+        cell.soonest = min(cell.soonest, envelope.deadline)
         self._attended[cell] = None
         self.ready(cell)
 
     # -- what cells call --------------------------------------------------------------------------------------------
 
     def ready(self, cell: Cell) -> None:
-        """Put the cell in line for the drain task, once."""
-        if not cell.queued and cell.status is CellStatus.VALID:
-            cell.queued = True
-            self._ready.append(cell)
-            self._ready_event.set()
+        """Put the cell in line for the drain task, once; or behind its owner's writes, where enough of them are on their way."""
+        if cell.queued or cell.status is not CellStatus.VALID:
+            return
+        if not self._pool.open(cell.share, self._clock.monotonic()):
+            cell.share.gated[cell] = None
+            return
+        cell.queued = True
+        self._ready.append(cell)
+        self._ready_event.set()
+
+    def wrote(self, cell: Cell) -> None:
+        """A write has landed: another cell of the owner may go on."""
+        if cell.share.gated:
+            self._go_on(cell.share)
+
+    def _go_on(self, share: Share) -> None:
+        """Let the next cell that waits for its owner's writes to land have its turn."""
+        while share.gated and self._pool.open(share, self._clock.monotonic()):
+            cell = next(iter(share.gated))
+            del share.gated[cell]
+            if cell.status is CellStatus.VALID:  # else it is put in line when it is again
+                self.ready(cell)
+                return
 
     def broken(self, cell: Cell, error: Exception) -> None:
         """Restore it from the log, or let it rest if it fails too often (OTP's intensity and period)."""
         now = self._clock.monotonic()
+        if cell.share.gated:
+            self._go_on(cell.share)  # what this one had on its way will not land
         self._restarts += 1
         self._bytes -= cell.bytes
         cell.bytes = 0
@@ -283,6 +345,7 @@ class Directory:
         cell.status = CellStatus.FETCHING
         cell.query, cell.querying = query, envelope
         self._mailbox(cell).put_back(envelope)
+        cell.soonest = min(cell.soonest, envelope.deadline)
         self._attended[cell] = None
         if cell.clean:
             self.fetch(cell)
@@ -301,7 +364,7 @@ class Directory:
         if (refusal := self._refusal(key)) is not None:
             reached("actor_barred")
             raise refusal
-        cell = Cell(key, self)
+        cell = Cell(key, self, self._pool.share(key))
         self._cells[key] = cell
         self._activate(cell)
         return cell
@@ -350,9 +413,13 @@ class Directory:
             except Exception as e:
                 reached("image_unreadable")
                 # Nothing is known of this session, so nothing may be answered; its next message tries anew.
+                if cell.bucket >= 0 or cell.key in self._unread:
+                    self._unread[cell.key] = now + _REREAD_S
                 self._forget(cell)
                 self._reject_all(cell, e)
                 continue
+            if self._unread:
+                self._unread.pop(cell.key, None)
             cell.last_used = now
             self._weigh(cell)
             if jobs:
@@ -411,8 +478,9 @@ class Directory:
         self._admit_parked(cell)
         mailbox = cell.mailbox
         used = False
+        now = self._clock.monotonic()
         for _ in range(_QUANTUM):
-            if not mailbox or cell.status is not CellStatus.VALID or cell.waiting >= self._limits.held_replies:
+            if not mailbox or not self._open(cell, now):
                 break
             envelope = mailbox.get()
             if envelope.promise.abandoned and not envelope.control:
@@ -423,13 +491,15 @@ class Directory:
             self._queued_turns += 1
         if cell.status is CellStatus.VALID:
             if used:
-                cell.last_used = self._clock.monotonic()
+                cell.last_used = now
             self._weigh(cell)
         self._admit_parked(cell)
         # A full gate re-queues its cell itself when a commit lands.
         if mailbox and cell.status is CellStatus.VALID and cell.waiting < self._limits.held_replies:
             reached("quantum_spent")
             self.ready(cell)
+        if cell.share.gated:
+            self._go_on(cell.share)  # this one may have left room, and nothing that will land
 
     # -- deadlines --------------------------------------------------------------------------------------------------
 
@@ -438,26 +508,46 @@ class Directory:
             await self._clock.sleep(min(_SWEEP_S, self._bucket_s))
             self._sweep_deadlines()
             self._sweep_idle()
+            if self._unread:
+                self._read_again()
             if self._live > self._limits.max_live or self._bytes > self._limits.max_bytes:
                 self._shed()
 
+    def _read_again(self) -> None:
+        """Bring back actors that were lost with writes under way: a commit that was kept may have left jobs in the log.
+
+        Nobody has submitted those, and nobody may ever send the actor another message.
+        """
+        now = self._clock.monotonic()
+        for key in [key for key, due in self._unread.items() if due <= now and key not in self._cells]:
+            if self._refusal(key) is not None:
+                del self._unread[key]  # it is being forgotten
+            else:
+                reached("lost_actor_read_again")
+                self._unread[key] = now + _REREAD_S
+                self._create(key)
+
     def _sweep_deadlines(self) -> None:
         now = self._clock.monotonic()
+        self._sweeps += 1
+        thorough = self._sweeps % _THOROUGH == 0
         for cell in list(self._attended):
             if cell.status is CellStatus.QUARANTINED:
                 if cell.rests_until <= now and not cell.landing:
                     reached("quarantine_left")
+                    self._unread[cell.key] = now
                     self._attended.pop(cell, None)
                     self._forget(cell)
                 continue
-            unrun, late = cell.expire(now)
-            self._expired += late + len(unrun)
-            for envelope in unrun:
-                if envelope.deadline <= now:
-                    reached("deadline_in_mailbox")
-                envelope.promise.reject(
-                    MailboxFull("the deadline passed before the message's turn came; nothing ran", limit="age")
-                )
+            if thorough or cell.soonest <= now:
+                unrun, late = cell.expire(now)
+                self._expired += late + len(unrun)
+                for envelope in unrun:
+                    if envelope.deadline <= now:
+                        reached("deadline_in_mailbox")
+                    envelope.promise.reject(
+                        MailboxFull("the deadline passed before the message's turn came; nothing ran", limit="age")
+                    )
             if cell.parked:
                 self._admit_parked(cell)
                 self.ready(cell)
@@ -624,4 +714,5 @@ class Directory:
             expired=self._expired,
             restarts=self._restarts,
             quarantines=self._quarantines,
+            waiting_bytes=self._pool.bytes,
         )

@@ -1,8 +1,8 @@
 """A bounded queue in front of a busy cell. An idle cell has none: it is made at first need.
 
-Bounded by count and by bytes; the newest is refused, never dropped later, so `MailboxFull` always means that nothing ran.
-Age is bounded by each envelope's deadline. Control messages (results of jobs, passivation) are not counted: a full
-mailbox must not keep out what would empty it.
+Bounded by count and by bytes, its own and those of all mailboxes (`shares`); the newest is refused, never dropped later, so
+`MailboxFull` always means that nothing ran. Age is bounded by each envelope's deadline. Control messages (results of jobs,
+passivation) are not counted: a full mailbox must not keep out what would empty it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import msgspec
 from remora.errors import MailboxFull
 from remora.runtime.probes import reached
 from remora.runtime.promise import Promise
+from remora.runtime.shares import Share
 
-__all__ = ["Envelope", "Mailbox", "MailboxStatistics"]
+__all__ = ["Envelope", "Mailbox", "MailboxStatistics", "share_full"]
 
 
 class Envelope:
@@ -45,14 +46,15 @@ class MailboxStatistics(msgspec.Struct, frozen=True):
 class Mailbox:
     """First in, first out."""
 
-    __slots__ = ("_bytes", "_counted", "_max_bytes", "_max_messages", "_queue")
+    __slots__ = ("_bytes", "_counted", "_max_bytes", "_max_messages", "_queue", "_share")
 
-    def __init__(self, max_messages: int, max_bytes: int) -> None:
+    def __init__(self, max_messages: int, max_bytes: int, share: Share) -> None:
         self._queue: deque[Envelope] = deque()
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._counted = 0
         self._bytes = 0
+        self._share = share
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -61,7 +63,7 @@ class Mailbox:
         """Queue it.
 
         Raises:
-            MailboxFull: over the count or the bytes; the envelope was not taken.
+            MailboxFull: over the count or the bytes, or over its owner's share; the envelope was not taken.
         """
         if not envelope.control:
             if self._counted >= self._max_messages:
@@ -77,8 +79,11 @@ class Mailbox:
                     f"the session's mailbox holds {self._bytes} of its {self._max_bytes} bytes; nothing ran, retry later",
                     limit="bytes",
                 )
+            if not self._share.admits(envelope.size):
+                raise share_full()
             self._counted += 1
             self._bytes += envelope.size
+            self._share.take(envelope.size)
         self._queue.append(envelope)
 
     def offer(self, envelope: Envelope) -> bool:
@@ -94,6 +99,11 @@ class Mailbox:
         """The oldest, left where it is."""
         return self._queue[0]
 
+    @property
+    def soonest(self) -> float:
+        """The earliest deadline in it."""
+        return min((envelope.deadline for envelope in self._queue), default=float("inf"))
+
     def get(self) -> Envelope:
         """The oldest."""
         envelope = self._queue.popleft()
@@ -106,6 +116,7 @@ class Mailbox:
         if not envelope.control:
             self._counted += 1
             self._bytes += envelope.size
+            self._share.take(envelope.size)
 
     def take_expired(self, now: float) -> list[Envelope]:
         """Remove and return what nobody waits for any longer: past its deadline, or its sender gone."""
@@ -121,7 +132,8 @@ class Mailbox:
         """Empty it."""
         envelopes = list(self._queue)
         self._queue.clear()
-        self._counted = self._bytes = 0
+        for envelope in envelopes:
+            self._forget(envelope)
         return envelopes
 
     def statistics(self) -> MailboxStatistics:
@@ -132,3 +144,11 @@ class Mailbox:
         if not envelope.control:
             self._counted -= 1
             self._bytes -= envelope.size
+            self._share.give(envelope.size)
+
+
+def share_full() -> MailboxFull:
+    """What a request is told whose owner has its share waiting already."""
+    return MailboxFull(
+        "too much waits for its turn or for the disk, of all users or of this one; nothing ran, retry later", limit="total"
+    )

@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -473,7 +474,7 @@ class Runtime(TransferVerbs):
             supervisor.submit(turn.jobs)
             supervisor.expedite(turn.expedite)
 
-        directory = Directory(ByKind(sessions, users), journal, self._clock, self._limits(), decided)
+        directory = Directory(ByKind(sessions, users), journal, self._clock, self._limits(), decided, attrgetter("user"))
         supervisor = Supervisor(journal, directory.tell, self._clock, self._rng)
         breaker = CircuitBreaker(
             self._clock, failures=config.supervisor.breaker_failures, rest_s=config.supervisor.breaker_rest_s
@@ -659,6 +660,8 @@ class Runtime(TransferVerbs):
         return DirectoryLimits(
             mailbox_messages=mailbox.max_messages,
             mailbox_bytes=mailbox.max_bytes,
+            total_bytes=mailbox.max_total_bytes,
+            share_writes=mailbox.share_writes,
             wait_when_full=mailbox.when_full == "wait",
             timeout_s=mailbox.timeout_s,
             idle_s=activation.idle_s,

@@ -12,18 +12,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from remora.actors.planner import Context
-from remora.messages import ChatDict, Receipt, split_tool_calls
+from remora.messages import ChatDict, Message, Receipt, split_tool_calls
 from remora.testing.linearizability import Explanation, Operation, explain
 from remora.testing.programs import NAME, Call
 from remora.testing.summaries import covered_by
 from remora.tokens import TokenCounter
 
-__all__ = ["History", "Outcome", "Record", "Shown", "Violation", "check", "check_waiting", "shown_of", "table"]
+__all__ = [
+    "History", "Outcome", "Record", "Seen", "Shown", "Violation", "check", "check_arrival", "check_waiting", "name_of", "seen_of",
+    "shown_of", "table",
+]  # fmt: skip
 
 Outcome: TypeAlias = Literal["flying", "done", "nothing", "unknown"]
 """What is known of a call: it is under way; it returned; it failed, and provably nothing happened; it may have happened."""
@@ -74,7 +78,7 @@ def shown_of(context: Context, budget: int | None, counter: TokenCounter) -> Sho
         budget=budget,
         summarized=summarized,
         covered=covered_by(context.summary or "") if summarized else (),
-        names=tuple(str(one["content"]).split()[0] for one in context.messages if one["role"] != "system"),
+        names=tuple(name_of(one) for one in context.messages if one["role"] != "system"),
         tokens=context.tokens,
         counted=sum(_weight(counter, one) for one in context.messages),
         pending=context.pending,
@@ -82,6 +86,43 @@ def shown_of(context: Context, budget: int | None, counter: TokenCounter) -> Sho
         split=split_tool_calls(context.messages),
         told=frozenset(name for text in system for name in NAME.findall(text)),
     )
+
+
+class Seen(NamedTuple):
+    """One message as a call showed it, whole.
+
+    Attributes:
+        name: its first word.
+        chat: what a chat API takes of it.
+        seq: its number; None where the call shows none, and then none of the rest either.
+        id: its id.
+        created_at: when it was said.
+        metadata: its sender's.
+    """
+
+    name: str
+    chat: ChatDict
+    seq: int | None = None
+    id: str | None = None
+    created_at: datetime | None = None
+    metadata: dict[str, Any] | None = None
+
+
+def name_of(chat: Mapping[str, Any]) -> str:
+    """The name of a message: its first word."""
+    return str(chat["content"]).split()[0]
+
+
+def seen_of(messages: Iterable[Message | ChatDict]) -> tuple[Seen, ...]:
+    """Messages as `Session.history` and `get_messages` give them, or those of a context; not what is in front of them there."""
+    found = []
+    for one in messages:
+        if isinstance(one, Message):
+            chat = one.to_chat()
+            found.append(Seen(name_of(chat), chat, one.seq, one.id, one.created_at, one.metadata))
+        elif one["role"] != "system":
+            found.append(Seen(name_of(one), one))
+    return tuple(found)
 
 
 def _weight(counter: TokenCounter, message: ChatDict) -> int:
@@ -107,6 +148,7 @@ class Record(msgspec.Struct):
         error: what it raised, or why its outcome is not known.
         died: the process died before its outcome was known.
         took_s: seconds from its call to its return.
+        seen: the messages that it showed, whole.
     """
 
     caller: int
@@ -121,6 +163,7 @@ class Record(msgspec.Struct):
     error: str = ""
     died: bool = False
     took_s: float = 0.0
+    seen: tuple[Seen, ...] = ()
 
     @property
     def session(self) -> tuple[str, str]:
@@ -192,7 +235,7 @@ class History:
         """A call begins."""
         record = Record(caller, call, attempt, self._ticked(), argument)
         if messages:
-            names = tuple(str(message["content"]).split()[0] for message in messages)
+            names = tuple(map(name_of, messages))
             for name, message in zip(names, messages, strict=True):
                 self._messages[name] = message
                 calls = tuple(one["id"] for one in message.get("tool_calls") or ())
@@ -504,8 +547,8 @@ def check(history: History, *, drops: bool = False) -> list[Violation]:
     for session in history.sessions:
         records = history.of_session(session)
         found.extend(_check_answers(history, session, records, drops=drops))
+        found.extend(_check_envelopes(session, records))
         found.extend(_check_order(history, session, records, drops=drops))
-        found.extend(_check_turn(session, records))
     for user in history.users:
         found.extend(_check_user(history, user))
     return found
@@ -528,6 +571,28 @@ def check_waiting(history: History, most_s: float) -> list[Violation]:
             or (one.call.kind == "load" and not one.call.asks)
         )
     ]
+
+
+def check_arrival(history: History) -> list[Violation]:
+    """G2: a mailbox's order is history's: what was appended first stands first, though nobody waited for anybody.
+
+    Args:
+        history: of callers in one process whose batches are small; see `Session.append`.
+    """
+    found = []
+    for session in history.sessions:
+        before: Record | None = None
+        for record in history.of_session(session):  # in the order of their calls
+            if record.effective and record.call.kind in {"forget_session", "forget_user"}:
+                break  # numbers begin anew
+            if record.call.kind != "append" or record.outcome != "done" or record.result.duplicate:
+                continue
+            if before is not None and record.result.seqs[0] < before.result.seqs[0]:
+                text = f"{record.argument[0]} was appended after {before.argument[0]}, and stands before it"
+                found.append(Violation("G2", "/".join(session), text, (before.called, record.called)))
+            else:
+                before = record
+    return found
 
 
 def _operations(records: Sequence[Record]) -> Iterator[Operation]:
@@ -557,21 +622,6 @@ def _check_order(history: History, session: tuple[str, str], records: Sequence[R
     explanation = explain(operations, _Model(), model.step, most=_MOST)
     if not explanation.complete:
         yield _unexplained(explanation, "/".join(session), len(operations))
-
-
-def _check_turn(session: tuple[str, str], records: Sequence[Record]) -> Iterator[Violation]:
-    """G2: a mailbox's order is history's order: who appended first comes first, though the two never waited for each other."""
-    before: Record | None = None
-    for record in records:  # in the order of their calls
-        if record.effective and record.call.kind in {"forget_session", "forget_user"}:
-            return  # numbers begin anew
-        if record.call.kind != "append" or record.outcome != "done" or record.result.duplicate:
-            continue
-        if before is not None and record.result.seqs[0] < before.result.seqs[0]:
-            text = f"{record.argument[0]} was appended after {before.argument[0]}, and stands before it"
-            yield Violation("G2", "/".join(session), text, (before.called, record.called))
-        else:
-            before = record
 
 
 def _numbers(records: Sequence[Record]) -> dict[int, str]:
@@ -637,12 +687,58 @@ def _check_answers(history: History, session: tuple[str, str], records: Sequence
     for record in records:
         if record.outcome != "done" or record.session != session:
             continue
+        yield from _check_words(history, record)
         match record.result:
             case Shown() as shown:
                 yield from _check_load(history, where, record, shown, records, drops=drops)
             case tuple() as found:
                 names = [name for _, name in found] if record.call.kind == "history" else list(found)
                 yield from _check_names(history, record, names)
+
+
+_ENVELOPE = frozenset({"id", "created_at", "metadata"})
+
+
+def _check_words(history: History, record: Record) -> Iterator[Violation]:
+    """Whatever is shown is what was said: every word, the role, the tool calls, the metadata (G3)."""
+    for one in record.seen:
+        said = history.messages.get(one.name)
+        if said is None:
+            continue  # who said it is another check's
+        chat = {key: value for key, value in said.items() if key not in _ENVELOPE}
+        if one.chat != chat:
+            text = f"{one.name} is shown as {one.chat!r:.300}, and was said as {chat!r:.300}"
+            yield Violation("G3", _where(record), text, (record.called,))
+        elif one.seq is not None and (one.metadata or None) != (said.get("metadata") or None):
+            text = f"{one.name} is shown with the metadata {one.metadata!r}, and was said with {said.get('metadata')!r}"
+            yield Violation("G3", _where(record), text, (record.called,))
+
+
+def _check_envelopes(session: tuple[str, str], records: Sequence[Record]) -> Iterator[Violation]:
+    """A message's id and time are the same wherever it is told of, in the receipt of a duplicate as well (G3, G4)."""
+    if any(one.effective and one.call.kind in {"forget_session", "forget_user"} for one in records):
+        return  # numbers may have begun anew
+    ids: dict[int, str] = {}
+    times: dict[int, datetime] = {}
+    for record in records:
+        if record.outcome != "done" or record.session != session:
+            continue
+        told = [(one.seq, one.id) for one in record.seen if one.seq is not None and one.id is not None]
+        if isinstance(record.result, Receipt):
+            if len(record.result.ids) != len(record.result.seqs):
+                text = f"{len(record.result.seqs)} messages have {len(record.result.ids)} ids"
+                yield Violation("G4", "/".join(session), text, (record.called,))
+            told.extend(zip(record.result.seqs, record.result.ids, strict=False))
+        for seq, id_ in told:
+            if ids.setdefault(seq, id_) != id_:
+                text = f"message {seq} has the id {id_}, and had {ids[seq]}"
+                yield Violation("G4", "/".join(session), text, (record.called,))
+        for one in record.seen:
+            if one.seq is not None and one.created_at is not None and times.setdefault(one.seq, one.created_at) != one.created_at:
+                text = f"message {one.seq} was said at {one.created_at}, and at {times[one.seq]}"
+                yield Violation("G3", "/".join(session), text, (record.called,))
+    if len(set(ids.values())) != len(ids):
+        yield Violation("G2", "/".join(session), f"messages share an id: {ids}")
 
 
 def _check_load(

@@ -23,9 +23,9 @@ from remora.errors import (
     SessionQuarantined,
     StorageError,
 )
-from remora.messages import Receipt
+from remora.messages import ChatDict, Receipt
 from remora.runtime.system import Runtime
-from remora.testing.history import History, Record, shown_of
+from remora.testing.history import History, Record, name_of, seen_of, shown_of
 from remora.testing.programs import NAME, Call, Caller, Program, fact_of, messages_of
 
 __all__ = ["UNBOUNDED", "Player", "record_of"]
@@ -101,7 +101,7 @@ class Player:
             if asked is None:  # there is nothing yet that it could be about
                 standing.ended(known=True)
                 continue
-            messages = messages_of(standing.caller, call) if call.kind == "append" else ()
+            messages = _with_metadata(messages_of(standing.caller, call)) if call.kind == "append" else ()
             standing.flying = True
             record = self.history.call(
                 standing.caller.number, call, attempt=standing.attempt, messages=messages, argument=asked[0]
@@ -112,6 +112,11 @@ class Player:
             if isinstance(record.result, Receipt):
                 standing.receipts.append((call, record.result))
             standing.ended(known=known)
+
+
+def _with_metadata(messages: Sequence[ChatDict]) -> list[ChatDict]:
+    """What users say, with metadata that is to come back with it; the rest has none."""
+    return [{**one, "metadata": {"of": name_of(one)}} if one["role"] == "user" else one for one in messages]
 
 
 class _Standing:
@@ -231,13 +236,16 @@ async def _made(record: Record, runtime: Runtime, messages: Sequence[Any], id_: 
             budget = UNBOUNDED if call.max_tokens is None else call.max_tokens
             query = _QUERY if call.asks else None
             context = await chat.load(query, max_tokens=budget, timeout_s=timeout_s)
+            record.seen = seen_of(context.messages)
             return shown_of(context, call.max_tokens, runtime.counter)
         case "messages":
-            return tuple(str(message.content).split()[0] for message in await chat.get_messages())
+            record.seen = seen_of(await chat.get_messages())
+            return tuple(one.name for one in record.seen)
         case "clear":
             return await chat.clear(timeout_s=timeout_s)
         case "history":
-            return tuple((message.seq, str(message.content).split()[0]) for message in await chat.history())
+            record.seen = seen_of(await chat.history())
+            return tuple((one.seq, one.name) for one in record.seen)
         case "flush":
             return await chat.flush(timeout_s=timeout_s)
         case "delete":

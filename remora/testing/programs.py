@@ -226,7 +226,7 @@ def _draw_call(
 ) -> Call:
     (kind,) = rng.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])
     if kind == "pause":
-        return Call(number, kind, pause_s=rng.choice([0.02, 0.3, 2.0, 40.0]))
+        return Call(number, kind, pause_s=rng.choice([0.02, 0.3, 1.15, 2.0, 40.0]))
     user, session = favourite if rng.random() < 0.7 else (rng.choice(users), f"s{rng.randrange(sessions)}")
     if kind in {"remember", "recall", "synopsis", "forget_user"}:
         session = ""

@@ -143,18 +143,6 @@ _MUTANTS = (
 """,
     ),
     Mutant(
-        name="fenced_writes_are_committed",
-        guarantee="G4",
-        what="The journal commits what is queued, and does not look whether it was fenced meanwhile.",
-        path="remora/storage/memory.py",
-        change="""
-         for write in batch:
--            if write.fenced:
--                continue
-             try:
-""",
-    ),
-    Mutant(
         name="cancelled_turn_is_undone",
         guarantee="G11",
         what="A caller that gives up while its commit is under way takes its turn back, and with it the actor's state.",
@@ -196,7 +184,7 @@ _MUTANTS = (
     Mutant(
         name="await_before_forgetting",
         guarantee="G2",
-        what="Between the look whether a cell is idle and its forgetting, others get their turn.",
+        what="An idle cell is given a moment before it is forgotten, and nobody looks whether a message came meanwhile.",
         path="remora/runtime/directory.py",
         change="""
          self._inline = 0
@@ -209,7 +197,7 @@ _MUTANTS = (
 ~
                  self._shed()
 +            leaving, self._leaving = self._leaving, []
-+            await anyio.lowlevel.checkpoint()
++            await self._clock.sleep(_ROOM_S)
 +            for cell in leaving:
 +                self._forget(cell)
 

@@ -192,8 +192,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 def written(path: Path, text: str) -> None:
     """Put a table between its marks in a file; at the end, in a section of its own, if there are none."""
-    old = path.read_text() if path.exists() else "# Testing\n"
     begin, end = _MARKS
+    old = path.read_text() if path.exists() else "# Testing\n"
     if begin not in old:
         old = f"{old.rstrip()}\n\n## Planted bugs\n\n{begin}\n{end}\n"
     head, _, rest = old.partition(begin)

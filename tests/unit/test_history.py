@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
@@ -19,6 +20,7 @@ from remora.errors import CommitFailed
 from remora.messages import ChatDict, Receipt
 from remora.models.ports import Line
 from remora.storage.memory_store import MemoryStore
+from remora.storage.ports import MemoryRow
 from remora.storage.records import Appended
 from remora.testing import (
     Call,
@@ -44,7 +46,7 @@ from remora.testing import (
     shrink,
 )
 from remora.testing.faults import CommitFault
-from remora.testing.history import Record, table
+from remora.testing.history import Record, Seen, check_arrival, check_waiting, table
 from remora.testing.programs import Kind, messages_of
 from tests.handover import WatchedJournal, WatchedStore, Witness
 from tests.strategies import programs, small_histories
@@ -699,3 +701,144 @@ def test_shrinking_is_bounded() -> None:
     assert 7 in small.case.faults
     small = shrink(case, lambda tried: 7 in tried.faults)
     assert (small.case.faults, small.minimal, small.case.program.size) == ((7,), True, 1)
+
+
+def test_overtaken_append() -> None:
+    """G2: of two appends that were under way at once the one that came first stands behind the other; a sequential order would
+    explain it, a mailbox does not."""
+    script = Script()
+    one, other = script.begin("append", "user"), script.begin("append", "user")
+    script.end(other, Receipt((1,), ("1",)))
+    script.end(one, Receipt((2,), ("2",)))
+    assert check(script.history) == []
+    assert {violation.guarantee for violation in check_arrival(script.history)} == {"G2"}
+    fair = Script()
+    fair.append(1)
+    fair.append(2)
+    assert check_arrival(fair.history) == []
+
+
+def test_slow_answer() -> None:
+    """G5: a load that took as long as a model does."""
+    script = Script()
+    script.append(1)
+    script.load("m0.0.0")
+    assert check_waiting(script.history, 0.5) == []
+    script.history.records[-1].took_s = 2.0
+    assert {violation.guarantee for violation in check_waiting(script.history, 0.5)} == {"G5"}
+
+
+def test_forgotten_and_found() -> None:
+    """G13: what was said before a user was forgotten is found after it; what was said later may be."""
+    script = Script()
+    script.append(1)
+    script.end(script.begin("forget_user", session=""), None)
+    script.append(1)
+    script.end(script.begin("recall", session=""), frozenset({"m0.2.0"}))
+    assert check(script.history) == []
+    script.end(script.begin("recall", session=""), frozenset({"m0.0.0"}))
+    assert found(script) == {"G13"}
+
+
+def test_turn_parted_from_its_result() -> None:
+    """G8: a summary ends between a call and the result that came at once after it."""
+    script = Script()
+    script.end(script.begin("append", "call", "result"), Receipt((1, 2), ("1", "2")))
+    script.append(3)
+    script.load("m0.1.0", covered=["m0.0.0", "m0.0.1"])
+    assert check(script.history) == []
+    script.load("m0.1.0", covered=["m0.0.0"])
+    assert "G2 G3 G4" in found(script)
+
+
+# -- content --------------------------------------------------------------------------------------------------------------
+
+
+def whole(script: Script, name: str, seq: int | None = None, **changed: Any) -> Seen:
+    """A message as it was said, but for what is changed."""
+    said = script.history.messages[name]
+    seen = Seen(name, {key: value for key, value in said.items() if key != "metadata"})
+    if seq is not None:
+        seen = seen._replace(seq=seq, id=str(seq), created_at=datetime(2026, 1, 1, tzinfo=UTC), metadata=said.get("metadata"))
+    return seen._replace(**changed)
+
+
+def told_whole(script: Script, *seen: Seen) -> None:
+    record = script.begin("history")
+    record.seen = seen
+    script.end(record, tuple((one.seq, one.name) for one in seen))
+
+
+def test_garbled_words() -> None:
+    """G3: a message whose name is right and whose words, role or tool calls are not, in a load."""
+    script = Script()
+    script.append(1, 2, shapes=["user", "call"])
+    script.append(3, shapes=["result"], messages=[{"role": "tool", "tool_call_id": "call-m0.0.1-0", "content": "m0.1.0 found"}])
+    names = ("m0.0.0", "m0.0.1", "m0.1.0")
+    script.load(*names).seen = tuple(whole(script, name) for name in names)
+    assert check(script.history) == []
+    for name, changed in (
+        ("m0.0.0", {"content": "m0.0.0 mumbled"}),
+        ("m0.0.0", {"role": "assistant"}),
+        ("m0.0.1", {"tool_calls": []}),
+        ("m0.1.0", {"tool_call_id": "another"}),
+        ("m0.1.0", {"name": "nobody"}),
+    ):
+        chat = {**script.history.messages[name], **changed}
+        script.history.records[-1].seen = (whole(script, name, chat=chat),)
+        assert found(script) == {"G3"}
+
+
+def test_lost_envelope() -> None:
+    """G3, G4: metadata, time and id of a message are the same in every history, and in the receipt of a duplicate."""
+    script = Script()
+    said = {"role": "user", "content": "m0.0.0", "metadata": {"of": "m0.0.0"}}
+    script.append(1, key="k", messages=[said])
+    told_whole(script, whole(script, "m0.0.0", 1))
+    script.append(1, key="k", messages=[said], duplicate=True)
+    told_whole(script, whole(script, "m0.0.0", 1))
+    assert check(script.history) == []
+    last = script.history.records[-1]
+    for changed in ({"metadata": None}, {"created_at": datetime(1970, 1, 1, tzinfo=UTC)}):
+        last.seen = (whole(script, "m0.0.0", 1, **changed),)
+        assert found(script) == {"G3"}
+    last.seen = (whole(script, "m0.0.0", 1, id="another"),)
+    assert found(script) == {"G4"}
+
+
+def test_wrong_ids_of_a_duplicate() -> None:
+    """G4: the receipt of a duplicate has the first one's ids."""
+    script = Script()
+    script.append(1, key="k")
+    record = script.begin("append", key="k", messages=[script.history.messages["m0.0.0"]])
+    script.end(record, Receipt((1,), ("another",), duplicate=True))
+    assert found(script) == {"G4"}
+
+
+class Mishearing(MemoryStore):
+    """Keeps other words than it was given."""
+
+    def __init__(self, **changed: Any) -> None:
+        super().__init__(64)
+        self._changed = changed
+
+    async def add(self, rows: Sequence[MemoryRow], vectors: Any, *, doubtful: bool = True) -> None:
+        rows = [
+            msgspec.structs.replace(row, **{name: change(getattr(row, name)) for name, change in self._changed.items()})
+            for row in rows
+        ]
+        await super().add(rows, vectors, doubtful=doubtful)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("field", ["", "content", "turn", "window", "role"])
+async def test_wrong_words_in_long_term_memory(field: str) -> None:
+    """G7: a row that is there, once, under the right id, with the wrong words or speaker."""
+    changed = {field: lambda text: text.replace("lorem", "morel").replace("user", "tool")} if field else {}
+    program = Program((Caller(0, (Call(0, "append", "alice", "s0", shapes=("user",), words=3),)),))
+    history = History()
+    options: Any = {"config": CONFIG, "store": Mishearing(**changed), "embedder": HashEmbedder()}
+    async with Runtime.in_memory(**options) as runtime:
+        await Player(program, history, random.Random(1), think_s=(0.0,)).play(runtime)
+        violations = await check_at_rest(runtime, history) + check(history)
+    assert {violation.guarantee for violation in violations} == ({"G7"} if field else set())

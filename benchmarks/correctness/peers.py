@@ -1,0 +1,121 @@
+"""What is compared: each subject, its pinned distributions, and how it was configured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["PEERS", "Peer"]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One column of the table.
+
+    Attributes:
+        name: its driver in `benchmarks.correctness.subjects`.
+        title: what heads the column.
+        requirements: what is installed into its environment; none for the environment that runs the script.
+        shown: distributions whose versions are printed.
+        kept_in: where it keeps what no context shows any more.
+        notes: how it was configured.
+    """
+
+    name: str
+    title: str
+    requirements: tuple[str, ...]
+    shown: tuple[str, ...]
+    kept_in: str
+    notes: str
+
+
+PEERS = (
+    Peer(
+        "remora",
+        "remora",
+        (),
+        ("remora", "aiosqlite", "lancedb"),
+        "in `history()`",
+        "`Runtime(directory)`: SQLite with `synchronous=FULL`, LanceDB, everything at its default but "
+        "`buffer.token_limit` where a program overflows the buffer. Contexts are loaded with `max_tokens=200_000`, so "
+        "that none is cut to a budget. An append is acknowledged when it is durable. Beyond `buffer.overdraft_ratio` "
+        "(twice the context's budget) it does not wait for a slow or failing summarizer any longer: an extract stands "
+        "in, which says so and need not hold every message. Deletion: `User.forget`.",
+    ),
+    Peer(
+        "llama_index_memory",
+        "LlamaIndex Memory, default",
+        ("llama-index-core==0.14.25", "sqlalchemy==2.1.9", "aiosqlite==0.22.1"),
+        ("llama-index-core", "sqlalchemy", "aiosqlite"),
+        "archived",
+        "`Memory.from_defaults(session_id=…)`, whose database is SQLite in memory, one object for a session, shared "
+        "by its callers. Summaries: `FactExtractionMemoryBlock`. Long-term memory: `VectorMemoryBlock` over one "
+        "vector store that filters as asked.",
+    ),
+    Peer(
+        "llama_index_file",
+        "LlamaIndex Memory, file",
+        ("llama-index-core==0.14.25", "sqlalchemy==2.1.9", "aiosqlite==0.22.1"),
+        ("llama-index-core", "sqlalchemy", "aiosqlite"),
+        "archived",
+        "The same with `async_database_uri=` of one SQLite file. Deletion: `areset`, which knows nothing of the vector store.",
+    ),
+    Peer(
+        "langchain_memory",
+        "LangChain ConversationSummaryBufferMemory",
+        ("langchain-classic==1.0.8", "langchain-core==1.7.2"),
+        ("langchain-classic", "langchain-core"),
+        "in the buffer",
+        "One object for a session, in memory, as it comes; an append is `aadd_messages` and `aprune`, which is what "
+        "`asave_context` does.",
+    ),
+    Peer(
+        "langgraph",
+        "LangGraph AsyncSqliteSaver",
+        ("langgraph==1.2.22", "langgraph-checkpoint-sqlite==3.1.2", "aiosqlite==0.22.1"),
+        ("langgraph", "langgraph-checkpoint-sqlite"),
+        "in other checkpoints",
+        "A graph of one node over `MessagesState` on a file; an append is one `ainvoke` with the session as `thread_id`, a "
+        "key is the message's `id`. Its `AsyncSqliteStore` is the shared store, with the namespace `(user, 'memories')`, "
+        "listed and not searched by meaning. Deletion: `adelete_thread`, and `adelete` for each item of the store.",
+    ),
+    Peer(
+        "langchain_middleware",
+        "LangChain SummarizationMiddleware",
+        ("langchain==1.4.7", "langgraph==1.2.22", "langgraph-checkpoint-sqlite==3.1.2", "aiosqlite==0.22.1"),
+        ("langchain", "langgraph"),
+        "in other checkpoints",
+        "`create_agent` with the middleware (`trigger=('tokens', limit)`, `keep=('tokens', limit // 2)`) on "
+        "`AsyncSqliteSaver`; an append is one `ainvoke`, whose agent answers at once. Deletion: `adelete_thread`.",
+    ),
+    Peer(
+        "openai_agents",
+        "OpenAI Agents SQLiteSession",
+        ("openai-agents==0.24.0",),
+        ("openai-agents",),
+        "in the session",
+        "`SQLiteSession(id, file)`, one object for a session. Summaries: `OpenAIResponsesCompactionSession` around "
+        "it, over a client that answers locally; an append is then `add_items` and `run_compaction`, so what it "
+        "raises is the compaction's; called so, it replaces the whole history, where the SDK's runner replaces its end "
+        "(not measured). Deletion: `clear_session`.",
+    ),
+    Peer(
+        "adk",
+        "Google ADK DatabaseSessionService",
+        ("google-adk[db]==2.13.0", "sqlalchemy==2.1.9", "aiosqlite==0.22.1"),
+        ("google-adk", "sqlalchemy"),
+        "in the session's events",
+        "On a SQLite file; an append is `get_session` and `append_event`, one event a message, a key is the event's `id`. "
+        "Where there is a summarizer, an append is one `Runner.run_async` of an app with "
+        "`EventsCompactionConfig(token_threshold=limit)`. Deletion: `delete_session`.",
+    ),
+    Peer(
+        "mem0",
+        "mem0, no inference",
+        ("mem0ai==2.2.1", "qdrant-client==1.20.0"),
+        ("mem0ai", "qdrant-client"),
+        "in the store",
+        "`AsyncMemory.add(…, infer=False)` with its default vector store (Qdrant in a directory) and an embedder of "
+        "hashed words; every message is a row at once. Deletion: `delete_all(user_id=…)`; its history database keeps the "
+        "texts.",
+    ),
+)

@@ -1,0 +1,88 @@
+"""A few seconds of the soak, on both event loops: what hours of it look for is looked for here, but for memory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from benchmarks.hot_path import run
+from benchmarks.soak import Cycle, Extent, Soak
+from benchmarks.soaking.witness import SessionWitness, Violations, unit
+from remora.messages import Message, Receipt
+
+SMALL = Extent(load_s=2.0, cycles=1, users=3, sessions=2, elders=1, mortals=1, calm_s=0.4)
+
+
+@pytest.mark.slow
+@pytest.mark.blocking
+def test_all_ends_where_it_began(tmp_path: Path) -> None:
+    """G2, G3, G4, G7, G8, G9, G10, G12: under faults nothing is lost, doubled, torn or shown to others, and when all is calm no
+    mailbox, job, live session, task, thread or descriptor is left over, on asyncio and on uvloop."""
+    cycles: list[Cycle] = []
+    soak = Soak(tmp_path / "memory", 7, SMALL, cycles.append)
+    for loop in ("asyncio", "uvloop", "asyncio", "uvloop"):
+        run(soak.stretch, loop, time.monotonic(), loop=loop)
+    assert soak.violations.told == []
+    assert [cycle.loop for cycle in cycles] == ["asyncio", "uvloop", "asyncio", "uvloop"]
+    assert all(cycle.appends > 20 for cycle in cycles)
+    assert sum(sum(cycle.faults.values()) for cycle in cycles) > 10
+    assert sum(cycle.forgotten for cycle in cycles) >= 9, "those of each cycle but the last, and who was forgotten while talking"
+    for cycle in cycles:
+        held = cycle.holding
+        assert (held.queued, held.waiting_kb, held.backlog, held.jobs, held.live) == (0, 0, 0, 0, 0)
+    assert len({cycle.holding.tasks for cycle in cycles}) == 1
+
+
+def _told() -> tuple[SessionWitness, Violations]:
+    """A witness who heard of four appends: 1, 2-3, 4, 5."""
+    violations = Violations()
+    witness = SessionWitness("chat", "owner-a", 1, violations)
+    for number, seqs in enumerate([(1,), (2, 3), (4,), (5,)]):
+        witness.heard(0, number, Receipt(seqs, tuple(map(str, seqs))))
+    return witness, violations
+
+
+def _history(*, leave_out: int = 0, swap: bool = False, twice: bool = False) -> list[Message]:
+    chats = [chat for number in range(4) for chat in unit("owner-a", 0, number)]
+    if swap:
+        chats[0], chats[3] = chats[3], chats[0]
+    if twice:
+        chats.append(chats[-1])
+    messages = [msgspec.convert({**chat, "seq": seq}, Message) for seq, chat in enumerate(chats, start=1)]
+    return [message for message in messages if message.seq != leave_out]
+
+
+def test_the_witness_sees_what_is_wrong() -> None:
+    """G2, G3, G4, G8, G9: a soak finds nothing only where there is nothing: each kind of harm, done on purpose, is told."""
+    witness, violations = _told()
+    witness.history(_history())
+    assert violations.told == []
+    for harm, name in (
+        (_history(leave_out=4), "lost"),
+        (_history(twice=True), "doubled"),
+        (_history(swap=True), "disordered"),
+        (_history()[::-1], "disordered"),
+    ):
+        witness, violations = _told()
+        witness.history(harm)
+        assert violations.counts[name] > 0
+    witness, violations = _told()
+    witness.deleted.add(4)
+    witness.history(_history(leave_out=4))
+    assert violations.told == []
+    witness.heard(0, 1, Receipt((2, 3), ("2", "3"), duplicate=True))
+    assert violations.told == []
+    witness.heard(0, 1, Receipt((6, 7), ("6", "7")))
+    witness.heard(0, 4, Receipt((4,), ("4",)))
+    witness.heard(0, 5, Receipt((8,), ("8",)))
+    assert violations.counts == {"doubled": 1, "disordered": 1, "torn": 1}
+    chats = [chat for number in range(4) for chat in unit("owner-a", 0, number)]
+    witness, violations = _told()
+    witness.context(chats, 10, 10)
+    assert violations.told == []
+    witness.context(chats[:2], 11, 10)
+    witness.words(["what does owner-b: say?"])
+    assert violations.counts == {"split": 1, "over budget": 1, "leaked": 1}
