@@ -11,13 +11,14 @@ What is wrong between the stores when all is quiet is found by `remora.testing.r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from remora.actors.planner import Context
+from remora.actors.policies import BufferPolicy
 from remora.messages import ChatDict, Message, Receipt, split_tool_calls
 from remora.testing.linearizability import Explanation, Operation, explain
 from remora.testing.programs import NAME, Call
@@ -219,6 +220,9 @@ class History:
         self._messages: dict[str, ChatDict] = {}
         self._shapes: dict[str, _Shape] = {}
         self._owners: dict[str, tuple[str, str, int]] = {}
+        self.counter: TokenCounter | None = None
+        self.summary_prefix = ""
+        """What weighs messages, and what summaries begin with; `Player` knows them."""
 
     def __str__(self) -> str:
         return table(self)
@@ -302,6 +306,17 @@ class History:
         return self._messages
 
     @property
+    def weights(self) -> Mapping[str, int]:
+        """Tokens of each message, by name; none without a counter."""
+        counter = self.counter
+        return {} if counter is None else {name: _weight(counter, one) for name, one in self._messages.items()}
+
+    def weigh_summary(self, names: Sequence[str]) -> int:
+        """Tokens of a `UnionSummarizer`'s summary of these messages."""
+        assert self.counter is not None
+        return _weight(self.counter, {"role": "system", "content": f"{self.summary_prefix}{' '.join(names)} ={len(names)}"})
+
+    @property
     def owners(self) -> Mapping[str, tuple[str, str, int]]:
         """Whose each message and fact is: user, session, and the tick of the call that first said it."""
         return self._owners
@@ -341,13 +356,17 @@ class _Model(NamedTuple):
 
     `said` has the name of each message by its number, the empty text for one that was removed; `cleared` is the last number that
     was cleared away; `keys` has for each idempotency key the numbers that came under it; `marks` has for each clear and rewind
-    the newest number then, and `cleared` after it.
+    the newest number then, and `cleared` after it. `front` is a number up to which messages have left the buffer at least, and
+    `flushed` one up to which they were handed over; `folds` says that some may have left it by a fold since it was empty.
     """
 
     said: tuple[str, ...] = ()
     cleared: int = 0
     keys: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
     marks: tuple[tuple[int, int], ...] = ()
+    front: int = 0
+    flushed: int = 0
+    folds: bool = False
 
 
 class _SessionModel:
@@ -358,14 +377,24 @@ class _SessionModel:
         numbers: what somebody was told of it at any time: the message that a number is of. It can be of no other, so an append
             whose outcome is not known is not tried where it cannot have been.
         drops: the policy lets messages go without a summary, so a load may begin anywhere.
+        keeping: what the session keeps; None where it is not known.
     """
 
-    def __init__(self, shapes: Mapping[str, _Shape], numbers: Mapping[int, str], *, drops: bool) -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, _Shape],
+        numbers: Mapping[int, str],
+        *,
+        drops: bool,
+        keeping: _Keeping | None,
+    ) -> None:
         self._shapes = shapes
         self._numbers = numbers
         self._known = {name: seq for seq, name in numbers.items()}
         self._drops = drops
-        self._presented: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._keeping = keeping
+        self._tools = any(map(_is_tool, shapes.values()))
+        self._presented: dict[tuple[str, ...], tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]] = {}
 
     def step(self, model: _Model, operation: Operation) -> _Model | None:
         """The state after an operation; None if the model would not have answered so."""
@@ -373,12 +402,11 @@ class _SessionModel:
         match operation.kind:
             case "append":
                 after = _append(model, argument, result)
-                return after if after is None or self._may_be(after, len(model.said)) else None
-            case "clear":
-                if result is not None and result > sum(map(bool, model.said[model.cleared :])):
+                if after is None or not self._may_be(after, len(model.said)):
                     return None
-                last = len(model.said)
-                return model._replace(cleared=last, marks=(*model.marks, (last, last)))
+                return after if after.folds else after._replace(folds=self._may_fold(_live(after)))
+            case "clear":
+                return _clear(model, result)
             case "delete":
                 return _delete(model, argument, result)
             case "rewind":
@@ -386,15 +414,23 @@ class _SessionModel:
             case "forget_session" | "forget_user":
                 return _Model()
             case "flush":
-                return model if result is None or result <= len(model.said) else None
+                last = len(model.said)
+                if result is not None and result > last - model.flushed:
+                    return None
+                return model if result is None or self._tools else model._replace(flushed=last)
             case "messages":
                 live = _live(model)
-                return model if live[len(live) - len(result) :] == result and len(result) <= len(live) else None
+                start = len(live) - len(result)
+                return _begins(model, start, start) if start >= 0 and live[start:] == result else None
             case "history":
                 told = tuple((seq, name) for seq, name in enumerate(model.said, 1) if name)
                 return model if argument or result == told else None
             case _:
-                return model if self._shows(_live(model), _whole(model, self._shapes), result) else None
+                return self._load(model, result, asks=argument)
+
+    def _may_fold(self, live: tuple[str, ...]) -> bool:
+        """Whether a fold may take something of a buffer of these, or of one that had these in it."""
+        return self._keeping is None or self._keeping.due(live)
 
     def _may_be(self, model: _Model, last: int) -> bool:
         """Whether nobody was told otherwise of the numbers after `last`."""
@@ -403,41 +439,164 @@ class _SessionModel:
                 return False
         return True
 
-    def _shows(self, live: tuple[str, ...], whole: frozenset[int], shown: Shown) -> bool:
+    def _load(self, model: _Model, shown: Shown, *, asks: bool) -> _Model | None:
+        live, whole = _live(model), _whole(model, self._shapes)
+        fitting = [
+            start
+            for start in self._starts(live, shown)
+            if start not in whole
+            and _begins(model, start, start) is not None
+            and self._shows(live[start:], shown, asks=asks)
+            and (asks or self._sums_up(live, start, shown))
+        ]
+        if not fitting or (shown.summarized and not model.folds):
+            return None
+        return _begins(model, fitting[0], fitting[-1])
+
+    def _sums_up(self, live: tuple[str, ...], start: int, shown: Shown) -> bool:
+        """Whether the summary is left out where it does not fit, and there where it does (G9).
+
+        One that would take more than half of a tight budget gives way to the conversation.
+        """
+        keeping = self._keeping
+        weight = None if keeping is None or not start else keeping.summary(live[:start])
+        if keeping is None or weight is None or shown.budget is None:
+            return True
+        room = shown.budget - min(keeping.weight(live[start:]), shown.budget // 2)
+        return shown.summarized == (weight <= room)
+
+    def _starts(self, live: tuple[str, ...], shown: Shown) -> Sequence[int]:
+        """Where in what is live the buffer may begin, by the summary."""
         covered = shown.covered
         if covered is None or (self._drops and not covered):  # where the buffer begins cannot be told
-            starts: Sequence[int] = range(len(live) + 1)
-        elif shown.budget is None:
-            if live[: len(covered)] != covered:
-                return False
-            starts = (len(covered),)
-        else:  # summaries that do not fit are left out, and may lie between others
-            rest = iter(enumerate(live, 1))
-            ends = [next((end for end, name in rest if name == one), 0) for one in covered]
-            if 0 in ends:
-                return False
-            starts = range(ends[-1] if ends else 0, len(live) + 1)
-        for start in starts:
-            if start in whole:
-                continue
-            names, awaiting = self._present(live[start:])
-            if shown.budget is None:
-                if names == shown.names and awaiting == shown.awaiting:
-                    return True
-            elif len(shown.names) <= len(names) and names[len(names) - len(shown.names) :] == shown.names:
-                return True
-        return False
+            return range(len(live) + 1)
+        if shown.budget is None:
+            return (len(covered),) if live[: len(covered)] == covered else ()
+        # summaries that do not fit are left out, and may lie between others
+        rest = iter(enumerate(live, 1))
+        ends = [next((end for end, name in rest if name == one), 0) for one in covered]
+        return () if 0 in ends else range(ends[-1] if ends else 0, len(live) + 1)
 
-    def _present(self, live: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """How a chat API wants these messages (G8), and the calls that wait.
+    def _shows(self, buffer: tuple[str, ...], shown: Shown, *, asks: bool) -> bool:
+        """Whether a load of this buffer shows this."""
+        units, awaiting = self._present(buffer)
+        names = tuple(name for unit in units for name in unit)
+        keeping, budget = self._keeping, shown.budget
+        if names[max(len(names) - len(shown.names), 0) :] != shown.names:
+            return False
+        if budget is None:
+            if names != shown.names or awaiting != shown.awaiting:
+                return False
+        elif asks or keeping is None:  # what was recalled has its share of the budget
+            return True
+        else:  # the newest units, as long as they fit
+            left = budget - shown.tokens
+            place = len(names) - len(shown.names)
+            if awaiting != shown.awaiting or (place and keeping.weight(_unit_before(units, place)) <= left):
+                return False
+        return keeping is None or self._waits(buffer, shown, keeping)
+
+    def _waits(self, buffer: tuple[str, ...], shown: Shown, keeping: _Keeping) -> bool:
+        """Whether so many of what is shown may wait for their summary: a fold froze a prefix as soon as it was due (G6)."""
+        if any(_is_tool(self._shapes[name]) for name in buffer):  # where a turn may be cut is another question
+            return shown.pending == 0 or keeping.due(buffer)
+        return shown.pending in {len(set(buffer[:count]).intersection(shown.names)) for count in keeping.frozen(buffer)}
+
+    def _present(self, buffer: tuple[str, ...]) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+        """How a chat API wants these messages (G8), in what is shown whole or not at all, and the calls that wait.
 
         Results come at once after their calls, and whatever was said meanwhile after them; calls that were never answered, and
         results that nobody asked for, are left out.
         """
-        found = self._presented.get(live)
+        found = self._presented.get(buffer)
         if found is None:
-            found = self._presented[live] = _presented(live, self._shapes)
+            found = self._presented[buffer] = _presented(buffer, self._shapes)
         return found
+
+
+class _Keeping:
+    """What a policy keeps, worked out without remora's help.
+
+    Args:
+        policy: the session's.
+        weights: tokens of each message.
+        weigh_summary: tokens of a summary of these messages; None where there may be extracts among them.
+    """
+
+    def __init__(
+        self, policy: BufferPolicy, weights: Mapping[str, int], weigh_summary: Callable[[Sequence[str]], int] | None
+    ) -> None:
+        self.policy = policy
+        self.weights = weights
+        self._weigh_summary = weigh_summary
+        self._frozen: dict[tuple[str, ...], frozenset[int]] = {}
+
+    def weight(self, names: Iterable[str]) -> int:
+        """Tokens of all these."""
+        return sum(self.weights[name] for name in names)
+
+    def summary(self, names: Sequence[str]) -> int | None:
+        """Tokens of the one summary of all these; None where it cannot be told."""
+        return self._weigh_summary(names) if self._weigh_summary is not None and self.policy.fold == "summary" else None
+
+    def frozen(self, buffer: tuple[str, ...]) -> frozenset[int]:
+        """How many messages of a buffer without tool calls, from the front, may wait for their summary.
+
+        A fold that is due begins in the turn in which it is, so it froze what was to go then.
+        """
+        if self.policy.fold == "drop":
+            return frozenset({0})
+        found = self._frozen.get(buffer)
+        if found is None:
+            counts = {self._amount(buffer[:end]) for end in range(2, len(buffer) + 1) if self.due(buffer[:end])}
+            found = self._frozen[buffer] = frozenset(counts or {0})
+        return found
+
+    def _amount(self, buffer: tuple[str, ...]) -> int:
+        """How many messages a fold of this buffer takes; the newest stays in any case."""
+        policy = self.policy
+        if policy.batch is not None:
+            return min(policy.batch, len(buffer) - 1)
+        if policy.keep_messages is not None:
+            return min(max(len(buffer) - policy.keep_messages, 0), len(buffer) - 1)
+        assert policy.keep_tokens is not None
+        excess = self.weight(buffer) - policy.keep_tokens
+        for count in range(len(buffer)):
+            if self.weight(buffer[:count]) >= excess:
+                return count
+        return len(buffer) - 1
+
+    def due(self, buffer: Sequence[str]) -> bool:
+        """Whether a buffer is to be folded, as far as it can be cut."""
+        most_tokens, most = self.policy.above_tokens, self.policy.above_messages
+        over = (most_tokens is not None and self.weight(buffer) > most_tokens) or (most is not None and len(buffer) > most)
+        return over and len(buffer) > 1
+
+
+def _unit_before(units: Sequence[Sequence[str]], place: int) -> Sequence[str]:
+    """The unit that ends before the name at `place`, in all of them; nothing where that is within one."""
+    end = 0
+    for unit in units:
+        end += len(unit)
+        if end >= place:
+            return unit if end == place else ()
+    return ()
+
+
+def _begins(model: _Model, first: int, last: int) -> _Model | None:
+    """The state where the buffer begins between the live messages at places `first` and `last`; None where it cannot.
+
+    What left the buffer does not come back, whatever is said never leaves it before something else is said, and only a fold takes
+    anything out of it.
+    """
+    seqs = [seq for seq, name in enumerate(model.said[model.cleared :], model.cleared + 1) if name]
+    if last < len(seqs) and seqs[last] <= model.front:
+        return None
+    if first == 0:
+        return model
+    if not model.folds or (first == len(seqs) and seqs[-1] == len(model.said)):
+        return None
+    return model if seqs[first - 1] <= model.front else model._replace(front=seqs[first - 1])
 
 
 def _live(model: _Model) -> tuple[str, ...]:
@@ -482,12 +641,25 @@ def _append(model: _Model, argument: tuple[tuple[str, ...], str | None], result:
     return model._replace(said=model.said + names, keys=model.keys if key is None else model.keys | {(key, seqs)})
 
 
+def _clear(model: _Model, result: int | None) -> _Model | None:
+    last = len(model.said)
+    if result is not None:
+        start = len(_live(model)) - result
+        if start < 0 or _begins(model, start, start) is None:
+            return None
+    return model._replace(cleared=last, marks=(*model.marks, (last, last)), front=last, flushed=last, folds=False)
+
+
 def _delete(model: _Model, argument: tuple[int, str], result: int | None) -> _Model | None:
     seq, name = argument
     there = model.cleared < seq <= len(model.said) and model.said[seq - 1] == name
-    if result == 0 or (result is None and not there):
+    if result == 0 and there:  # a fold took it before
+        if not model.folds or seq == len(model.said):
+            return None
+        return model if seq <= model.front else model._replace(front=seq)
+    if result == 0 or (result is None and (not there or seq <= model.front)):
         return model  # what left the buffer is passed over
-    if not there or (result is not None and result != 1):
+    if not there or seq <= model.front or (result is not None and result != 1):
         return None
     return model._replace(said=(*model.said[: seq - 1], "", *model.said[seq:]))
 
@@ -502,11 +674,11 @@ def _rewind(model: _Model, to: int, result: int | Literal["refused"] | None) -> 
         return model
     cleared = next((then for at, then in reversed(model.marks) if at <= to), 0)
     said = model.said[:to] + ("",) * (last - to)
-    return model._replace(said=said, cleared=cleared, marks=(*model.marks, (last, cleared)))
+    return model._replace(said=said, cleared=cleared, marks=(*model.marks, (last, cleared)), front=cleared, folds=True)
 
 
-def _presented(live: tuple[str, ...], shapes: Mapping[str, _Shape]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    shown: list[str] = []
+def _presented(live: tuple[str, ...], shapes: Mapping[str, _Shape]) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+    shown: list[tuple[str, ...]] = []
     awaiting: tuple[str, ...] = ()
     place = 0
     while place < len(live):
@@ -514,9 +686,9 @@ def _presented(live: tuple[str, ...], shapes: Mapping[str, _Shape]) -> tuple[tup
         place += 1
         if not head.calls:
             if head.role != "tool":
-                shown.append(live[place - 1])
+                shown.append((live[place - 1],))
             continue
-        wanted, results, others, begun = list(head.calls), [], [], place - 1
+        wanted, results, others, begun = list(head.calls), list[str](), list[str](), place - 1
         while wanted and place < len(live) and shapes[live[place]].role != "assistant":
             one = shapes[live[place]]
             if one.role != "tool":
@@ -526,29 +698,42 @@ def _presented(live: tuple[str, ...], shapes: Mapping[str, _Shape]) -> tuple[tup
                 results.append(live[place])
             place += 1
         if not wanted:
-            shown += [live[begun], *results]
+            shown.append((live[begun], *results))
         elif place == len(live):
             awaiting = tuple(wanted)
-        shown += others
+        shown += [(name,) for name in others]
     return tuple(shown), awaiting
 
 
 # -- judging --------------------------------------------------------------------------------------------------------------
 
 
-def check(history: History, *, drops: bool = False) -> list[Violation]:
+def check(
+    history: History, *, drops: bool = False, policy: BufferPolicy | None = None, sound_models: bool = False
+) -> list[Violation]:
     """Everything that is wrong with a history (G1, G2, G3, G4, G6, G8, G9); empty where nothing is.
 
     Args:
         history: complete: what is still under way in it counts as lost with the process.
         drops: the sessions' policy lets messages go without a summary.
+        policy: what all sessions keep, where it is known: then results are judged by it.
+        sound_models: a `UnionSummarizer` makes the summaries, and it never failed, nor the journal where it was read.
     """
+    drops = drops or (policy is not None and policy.fold == "drop")
+    weights = history.weights
     found = list(history.violations)
     for session in history.sessions:
         records = history.of_session(session)
+        keeping = None
+        if policy is not None and history.counter is not None:
+            said = sum(weights[name] for one in records if one.effective and one.call.kind == "append" for name in one.argument)
+            sound = sound_models and said <= policy.overdraft_tokens  # beyond that, extracts stand in
+            keeping = _Keeping(policy, weights, history.weigh_summary if sound else None)
+            if sound:
+                found.extend(_check_extracts(records))
         found.extend(_check_answers(history, session, records, drops=drops))
         found.extend(_check_envelopes(session, records))
-        found.extend(_check_order(history, session, records, drops=drops))
+        found.extend(_check_order(history, session, records, drops=drops, keeping=keeping))
     for user in history.users:
         found.extend(_check_user(history, user))
     return found
@@ -604,6 +789,8 @@ def _operations(records: Sequence[Record]) -> Iterator[Operation]:
         argument = record.argument
         if kind == "append":
             argument = (record.argument, record.call.key)
+        elif kind == "load":
+            argument = record.call.asks
         elif kind == "history":
             argument = _forgotten(record, records)
         yield Operation(record.called, record.returned, kind, argument, record.result, record.outcome != "done")
@@ -615,10 +802,19 @@ def _forgotten(history: Record, records: Sequence[Record]) -> bool:
     return any(one.effective and one.call.kind in forgetting and one.overlaps(history) for one in records)
 
 
-def _check_order(history: History, session: tuple[str, str], records: Sequence[Record], *, drops: bool) -> Iterator[Violation]:
+def _check_order(
+    history: History,
+    session: tuple[str, str],
+    records: Sequence[Record],
+    *,
+    drops: bool,
+    keeping: _Keeping | None,
+) -> Iterator[Violation]:
     """G2, G3, G4: one order explains what everybody saw of the session."""
     operations = list(_operations(records))
-    model = _SessionModel(history.shapes, _numbers(records), drops=drops)
+    said = {name for one in records if one.effective and one.call.kind == "append" for name in one.argument}
+    shapes = {name: shape for name, shape in history.shapes.items() if name in said}
+    model = _SessionModel(shapes, _numbers(records), drops=drops, keeping=keeping)
     explanation = explain(operations, _Model(), model.step, most=_MOST)
     if not explanation.complete:
         yield _unexplained(explanation, "/".join(session), len(operations))
@@ -694,6 +890,14 @@ def _check_answers(history: History, session: tuple[str, str], records: Sequence
             case tuple() as found:
                 names = [name for _, name in found] if record.call.kind == "history" else list(found)
                 yield from _check_names(history, record, names)
+
+
+def _check_extracts(records: Sequence[Record]) -> Iterator[Violation]:
+    """Nothing stands in for a summary where the model never failed (G6)."""
+    for record in records:
+        if record.outcome == "done" and isinstance(record.result, Shown) and record.result.covered is None:
+            text = f"the summary is not the model's, though that never failed: {record.result}"
+            yield Violation("G6", _where(record), text, (record.called,))
 
 
 _ENVELOPE = frozenset({"id", "created_at", "metadata"})

@@ -79,6 +79,7 @@ class Player:
         if self._played:
             self.history.crashed()
         self._played = True
+        self.history.counter, self.history.summary_prefix = runtime.counter, runtime.config.buffer.summary_prefix
         async with anyio.create_task_group() as tasks:
             for standing in self._callers:
                 tasks.start_soon(self._play, runtime, standing)

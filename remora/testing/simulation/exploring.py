@@ -181,7 +181,9 @@ def play(
         found.append(Violation("G11", type(e).__name__, str(e)))
     else:
         found += at_rest
-        found += check(history, drops=settings.policy.fold == "drop")
+        found += check(
+            history, policy=settings.policy, sound_models=all(one.port not in {"summarizer", "read"} for one in case.faults)
+        )
         found += check_arrival(history)
         if all(fault.port not in {"commit", "read"} for fault in case.faults):
             found += check_waiting(history, _ANSWER_S)
