@@ -146,6 +146,8 @@ class Directory:
         self._fetch_event = anyio.Event()
         # Cells that somebody waits for: what the deadline sweep looks at, in their order (a set's would be that of addresses).
         self._attended: dict[Cell, None] = {}
+        # Actors that lost their state: until it has been read again, the log may hold jobs that nobody has submitted.
+        self._doubtful: dict[Hashable, None] = {}
         self._buckets: dict[int, list[Cell]] = {}
         self._bucket_s = max(limits.idle_s / 10, 0.01)
         self._closed = False
@@ -303,6 +305,7 @@ class Directory:
         if cell.share.gated:
             self._go_on(cell.share)  # what this one had on its way will not land
         self._restarts += 1
+        self._doubtful[cell.key] = None
         self._bytes -= cell.bytes
         cell.bytes = 0
         faults = cell.faults = cell.faults if cell.faults is not None else deque()
@@ -409,11 +412,12 @@ class Directory:
                 jobs = cell.restored(image)
             except Exception as e:
                 reached("image_unreadable")
-                # Nothing is known of this session, so nothing may be answered; its next message tries anew.
+                # Nothing is known of this session, so nothing may be answered; its next message tries anew, or a sweep.
                 self._forget(cell)
                 self._reject_all(cell, e)
                 continue
             cell.last_used = now
+            self._doubtful.pop(cell.key, None)
             self._weigh(cell)
             if jobs:
                 reached("activated_amid_jobs")
@@ -501,6 +505,8 @@ class Directory:
             await self._clock.sleep(min(_SWEEP_S, self._bucket_s))
             self._sweep_deadlines()
             self._sweep_idle()
+            if self._doubtful and self._sweeps % _THOROUGH == 0:
+                self._sweep_doubtful()
             if self._live > self._limits.max_live or self._bytes > self._limits.max_bytes:
                 self._shed()
 
@@ -529,6 +535,13 @@ class Directory:
                 self.ready(cell)
             if not cell.mailbox and not cell.waiting and not cell.parked and cell.status is not CellStatus.FETCHING:
                 self._attended.pop(cell, None)
+
+    def _sweep_doubtful(self) -> None:
+        """Read those once more whose restoring failed, though nobody asks for them."""
+        for key in [key for key in self._doubtful if key not in self._cells]:
+            if self._refusal(key) is None:
+                reached("restoring_retried")
+                self._create(key)
 
     # -- passivation ------------------------------------------------------------------------------------------------
 

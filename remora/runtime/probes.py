@@ -34,6 +34,7 @@ PROBES: Mapping[str, str] = {
     "actor_barred": "a message came for an actor that may not come to life now: it is being forgotten",
     "activation_waited_for_room": "no cell could leave memory, so an activation waits",
     "image_unreadable": "an actor's image could not be read: its messages fail, and the next one tries anew",
+    "restoring_retried": "an actor that lost its state could not be read, and is tried again though nobody asks for it",
     "cell_reloaded": "a cell that lost its state was restored from the log, in place",
     "activated_amid_jobs": "an actor came to life, or was restored, while jobs of its earlier life stood in the log",
     "fetch_failed": "the log could not answer a cell's question",

@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FIRST = (0, 100_000, 200_000)
 SEEDS = 2_000
 _LIMIT_S = 900.0  # a bug may hang the interpreter
+_SIGNAL = ("-o", "timeout_method=signal")  # a test that hangs fails, and does not take the report along
 _MARKS = ("<!-- mutants: begin -->", "<!-- mutants: end -->")
 
 
@@ -114,7 +115,7 @@ def tested(place: Path, tests: Sequence[str]) -> tuple[str, ...]:
     plugin = place / "telling.py"
     plugin.write_text(_TELLING.format(report=str(report)))
     try:
-        _run(place, "-m", "pytest", "-q", "-x", "-p", "telling", "-p", "no:cacheprovider", *tests)
+        _run(place, "-m", "pytest", "-q", "-x", "-p", "telling", "-p", "no:cacheprovider", *_SIGNAL, *tests)
     except subprocess.TimeoutExpired:
         return (f"{tests[0]} (hangs)",)
     return tuple(json.loads(report.read_text())) if report.exists() else (f"{tests[0]} (cannot be begun)",)
