@@ -23,9 +23,9 @@ __all__ = ["check_at_rest", "check_watermark"]
 
 _COMES_BACK = (ModelUnavailable.__name__, ModelTimeout.__name__, LongTermError.__name__)
 _TRIES = 1_000
+_PATIENCE = 5
 _ALL = 1_000  # more memories than any program makes
 _AGAIN_S = 0.1
-_SWEEPS = 50
 _RESTATING = frozenset({"clear", "delete", "rewind", "forget_session", "forget_user"})
 
 
@@ -68,13 +68,11 @@ async def check_at_rest(runtime: Runtime, history: History) -> list[Violation]:
     for session in history.sessions:  # after the folds: with a call that was folded, nobody waits for its result any more
         await _asked(history, runtime, _call("flush", session))
     await runtime.settle()
-    jobs = await runtime.journal.jobs()
-    for _ in range(_SWEEPS):  # what an actor that could not be read has left is taken up when it can
-        if not jobs:
+    for _ in range(_PATIENCE):  # an actor that was lost, and could not be read, is read again by and by, and its jobs are found
+        if not (jobs := await runtime.journal.jobs()):
             break
-        await anyio.sleep(_AGAIN_S)
+        await anyio.sleep(1.0)
         await runtime.settle()
-        jobs = await runtime.journal.jobs()
     found.extend(Violation("G7", str(job.key), f"the job {job.id} is left when all is settled: {job.error}") for job in jobs)
     wanted: Counter[str] = Counter()
     said: dict[tuple[str, str], set[str]] = {}

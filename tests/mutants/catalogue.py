@@ -156,7 +156,6 @@ _MUTANTS = (
 +                    cell.fail(OutcomeUnknown("its caller gave up"))
 +                    raise
 """,
-        tests=("tests/simulation/test_kernel.py",),
     ),
     Mutant(
         name="drain_dies_with_its_asker",
@@ -185,7 +184,7 @@ _MUTANTS = (
     Mutant(
         name="await_before_forgetting",
         guarantee="G2",
-        what="An idle cell is given a moment before it is forgotten, and nobody looks whether a message came meanwhile.",
+        what="An idle cell is given a moment, until the next sweep, and then forgotten; nobody looks whether a message came meanwhile.",
         path="remora/runtime/directory.py",
         change="""
          self._inline = self._sweeps = 0
@@ -196,15 +195,12 @@ _MUTANTS = (
 -        self._forget(cell)
 +        self._leaving.append(cell)
 ~
-                 self._shed()
+             self._sweep_deadlines()
 +            leaving, self._leaving = self._leaving, []
-+            await self._clock.sleep(_ROOM_S)
 +            for cell in leaving:
 +                self._forget(cell)
-
-     def _sweep_deadlines(self) -> None:
+             self._sweep_idle()
 """,
-        tests=("tests/simulation/test_kernel.py",),
     ),
     Mutant(
         name="passivated_while_writing",
@@ -527,8 +523,8 @@ _MUTANTS = (
         what="An actor whose state is lost and cannot be read is left to its next message, and so is the job that it may have.",
         path="remora/runtime/directory.py",
         change="""
--                self._sweep_doubtful()
-+                pass
+-                if cell.bucket >= 0 or cell.key in self._unread:
++                if cell.key in self._unread:
 """,
         tests=("tests/simulation/test_found_by_seed.py",),
     ),

@@ -104,8 +104,7 @@ def played(place: Path, first: int, seeds: int, journal: Journal) -> Played:
     except subprocess.TimeoutExpired:
         return Played(seeds, time.monotonic() - began_s, f"it hangs: no answer within {_LIMIT_S:g} s")
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["?"])[-1]
-        return Played(1, time.monotonic() - began_s, f"it cannot even be begun: {last}")
+        raise RuntimeError(f"the seeds cannot be played:\n{done.stderr}")
     return msgspec.json.decode(done.stdout, type=Played)
 
 
