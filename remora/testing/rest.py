@@ -145,6 +145,7 @@ async def _check_long_term(
         recorded = frozenset(facts[row.id] for row in rows if row.id in facts)
         record = history.call(-1, Call(0, "recall", user), argument="everything")
         history.returned(record, recorded)
+        await _asked(history, runtime, Call(0, "recall", user))  # as callers did: what was held for them may be served again
         hits = await runtime.user(user).recall("what is worth knowing", k=_ALL)
         lost = recorded.difference(*(NAME.findall(hit.text) for hit in hits))
         if lost:

@@ -14,7 +14,7 @@ from remora.actors.policies import BufferPolicy
 from remora.config import Config
 from remora.errors import InvalidInput
 from remora.runtime.system import Runtime
-from remora.testing.history import History, Violation, check, check_arrival, check_waiting
+from remora.testing.history import History, Violation, check, check_arrival, check_sound
 from remora.testing.players import Player
 from remora.testing.programs import draw_program
 from remora.testing.rest import check_at_rest, check_watermark
@@ -186,7 +186,7 @@ def play(
         )
         found += check_arrival(history)
         if all(fault.port not in {"commit", "read"} for fault in case.faults):
-            found += check_waiting(history, _ANSWER_S)
+            found += check_sound(history, _ANSWER_S)
     if world.doubled:
         found.append(
             Violation("G7", "long-term memory", f"added as surely new, though they were there: {', '.join(world.doubled)}")
