@@ -26,6 +26,7 @@ _TRIES = 1_000
 _PATIENCE = 5
 _ALL = 1_000  # more memories than any program makes
 _AGAIN_S = 0.1
+_ROOMY_BYTES = 1_000_000  # more than any program's sessions take
 _RESTATING = frozenset({"clear", "delete", "rewind", "forget_session", "forget_user"})
 
 
@@ -51,7 +52,7 @@ async def check_watermark(journal: Journal, store: LongTermStore) -> list[Violat
     return found
 
 
-async def check_at_rest(runtime: Runtime, history: History) -> list[Violation]:
+async def check_at_rest(runtime: Runtime, history: History, *, patience_s: float = 0.0) -> list[Violation]:
     """Bring everything to its end, and compare the stores with each other and with what callers were told.
 
     G7: no job is left, none is dead; every message that is to be in long-term memory is there exactly once, and nothing else
@@ -61,12 +62,20 @@ async def check_at_rest(runtime: Runtime, history: History) -> list[Violation]:
     Args:
         runtime: open, with no callers, and no more faults.
         history: what callers saw.
+        patience_s: wait so long before anything is flushed explicitly, and see that all of it was handed over by itself: longer
+            than sessions stay in memory idle, and than a runtime waits with what its earlier runs left. Only where the journal
+            never failed: what was not flushed when it did is found at the next start.
     """
     found: list[Violation] = []
     await runtime.settle()
     found.extend(await _check_dead(runtime))
+    if patience_s and runtime.recall is not None:
+        await anyio.sleep(patience_s)
+        await runtime.settle()
+        for session in history.sessions:
+            found.extend(await _check_tail(runtime, history, session))
     for session in history.sessions:  # after the folds: with a call that was folded, nobody waits for its result any more
-        await _asked(history, runtime, _call("flush", session))
+        found.extend(await _check_flush(runtime, history, session))
     await runtime.settle()
     for _ in range(_PATIENCE):  # an actor that was lost, and could not be read, is read again by and by, and its jobs are found
         if not (jobs := await runtime.journal.jobs()):
@@ -97,6 +106,34 @@ async def check_at_rest(runtime: Runtime, history: History) -> list[Violation]:
         found.extend(await _check_long_term(runtime, history, wanted, said))
     await _retried(history, runtime)
     return found
+
+
+async def _check_tail(runtime: Runtime, history: History, session: tuple[str, str]) -> list[Violation]:
+    """G7: what nobody flushes is handed over when its session is idle, or at the next start."""
+    told = await _asked(history, runtime, _call("history", session))
+    loaded = await _asked(history, runtime, _call("load", session))
+    if told is None or loaded is None or loaded.awaiting:  # that it cannot be read is said later
+        return []
+    flushing = (await runtime.session(*session).inspect()).marks.flushing
+    left = [name for seq, name in told if seq > flushing]
+    text = f"an idle session did not hand over {' '.join(left)} by itself"
+    return [Violation("G7", "/".join(session), text)] if left else []
+
+
+async def _check_flush(runtime: Runtime, history: History, session: tuple[str, str]) -> list[Violation]:
+    """Flush, and see that it says how many it handed over."""
+    if await _asked(history, runtime, _call("history", session)) is None:
+        return []
+    began_s = anyio.current_time()
+    before = (await runtime.session(*session).inspect()).marks.flushing
+    count = await _asked(history, runtime, _call("flush", session))
+    after = (await runtime.session(*session).inspect()).marks.flushing
+    activation = runtime.config.activation
+    roomy = activation.max_live > 2 * (len(history.sessions) + len(history.users)) and activation.max_bytes > _ROOMY_BYTES
+    if not roomy or anyio.current_time() - began_s > activation.idle_s / 2:
+        return []  # it may have flushed by itself meanwhile, on its way out of memory
+    text = f"a flush handed over {after - before} messages, and says {count}"
+    return [Violation("G7", "/".join(session), text)] if count not in {None, after - before} else []
 
 
 async def _check_dead(runtime: Runtime) -> list[Violation]:

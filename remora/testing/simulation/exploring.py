@@ -47,6 +47,7 @@ _TIGHT: Sequence[tuple[str, dict[str, Sequence[Any]]]] = (
 """What hardly leaves any room; each in this share of the seeds:"""
 _TIGHT_SHARE = 0.2
 _CLOSES_S = (0.01, 0.1, 0.5, 3.0)
+_PATIENCE = 3.0  # so many times as long as sessions stay in memory idle
 _ANSWER_S = 0.5  # the journal's latencies and the schedule's pauses; models take longer
 
 
@@ -142,6 +143,8 @@ def play(
     player = Player(case.program, history, random.Random(f"{case.seed}/callers"))
     found: list[Violation] = []
     at_rest: list[Violation] = []
+    journal_sound = all(fault.port not in {"commit", "read"} for fault in case.faults)
+    patience_s = _PATIENCE * settings.config.activation.idle_s if journal_sound and case.seed % 2 else 0.0
 
     closes = list(case.closes)
 
@@ -173,7 +176,7 @@ def play(
         async with world.runtime(config=settings.config, policy=settings.policy) as runtime:
             await player.play(runtime)
             world.calm()
-            at_rest[:] = await check_at_rest(runtime, history)
+            at_rest[:] = await check_at_rest(runtime, history, patience_s=patience_s)
 
     try:
         world.run(life, on_cut=history.crashed)
@@ -185,7 +188,7 @@ def play(
             history, policy=settings.policy, sound_models=all(one.port not in {"summarizer", "read"} for one in case.faults)
         )
         found += check_arrival(history)
-        if all(fault.port not in {"commit", "read"} for fault in case.faults):
+        if journal_sound:
             found += check_sound(history, _ANSWER_S)
     if world.doubled:
         found.append(
