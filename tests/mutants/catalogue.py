@@ -184,7 +184,7 @@ _MUTANTS = (
     Mutant(
         name="await_before_forgetting",
         guarantee="G2",
-        what="An idle cell is given a moment, until the next sweep, and then forgotten; nobody looks whether a message came meanwhile.",
+        what="An idle cell is forgotten a moment later, at the next sweep; nobody looks whether a message came meanwhile.",
         path="remora/runtime/directory.py",
         change="""
          self._inline = self._sweeps = 0
@@ -253,8 +253,8 @@ _MUTANTS = (
 -            if cell.parked and not envelope.control:
 +            if cell.parked and cell.mailbox is None:
 ~
--        if not cell.mailbox and not cell.parked and self._open(cell, now) and self._admits(cell, size):
-+        if not cell.mailbox and self._open(cell, now) and self._admits(cell, size):
+-        if not cell.mailbox and not cell.parked and self._may_run(cell, size, now):
++        if not cell.mailbox and self._may_run(cell, size, now):
 """,
         tests=("tests/simulation/test_kernel.py",),
     ),
