@@ -236,7 +236,7 @@ def _draw_call(
         kind,
         user,
         session,
-        cancel_after_s=rng.choice([0.0, 0.001, 0.02, 0.3]) if cancelled else None,
+        cancel_after_s=rng.choice([0.0, 0.001, 0.004, 0.02, 0.3]) if cancelled else None,
         retries=20 if rng.random() < 0.5 else 0,
     )
     replace = msgspec.structs.replace

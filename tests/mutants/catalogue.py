@@ -184,7 +184,7 @@ _MUTANTS = (
     Mutant(
         name="await_before_forgetting",
         guarantee="G2",
-        what="An idle cell is given a moment, and forgotten at the next sweep; nobody looks whether a message came meanwhile.",
+        what="An idle cell is forgotten a moment later, at the next sweep; nobody looks whether a message came meanwhile.",
         path="remora/runtime/directory.py",
         change="""
          self._inline = self._sweeps = 0
