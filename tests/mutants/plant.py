@@ -33,7 +33,7 @@ __all__ = ["Outcome", "Played", "main", "plant", "planted", "played", "tested"]
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = (0, 100_000, 200_000)
-SEEDS = 2_000
+SEEDS = 1_500
 _LIMIT_S = 900.0  # a bug may hang the interpreter
 _SIGNAL = ("-o", "timeout_method=signal")  # a test that hangs fails, and does not take the report along
 _MARKS = ("<!-- mutants: begin -->", "<!-- mutants: end -->")
