@@ -41,14 +41,12 @@ class Household:
         name: of the user.
         sessions: how many.
         violations: where to tell.
-        pace: how often they do something, as a multiple of what is usual.
         mortal: they are forgotten now and then while they talk.
     """
 
-    def __init__(self, name: str, sessions: int, violations: Violations, *, pace: float = 1.0, mortal: bool = False) -> None:
+    def __init__(self, name: str, sessions: int, violations: Violations, *, mortal: bool = False) -> None:
         self.name = name
         self.owner = f"owner-{name}"
-        self.pace = pace
         self.mortal = mortal
         self.facts = 0
         self._violations = violations
@@ -155,7 +153,7 @@ class Crowd:
                 await self._delete(household, number)
             else:
                 await self._nap(rng.uniform(1.0, 2.5))  # long enough to leave memory
-            await self._nap(rng.random() * 0.15 / household.pace)
+            await self._nap(rng.random() * 0.15)
 
     def _look(self, witness: SessionWitness, context: object) -> None:
         messages = context.messages  # type: ignore[attr-defined]
@@ -212,7 +210,7 @@ class Crowd:
                 await self._refused(e)
             else:
                 household.witnesses[0].words(memory.text for memory in found)
-            await self._nap(rng.uniform(0.5, 2.0) / household.pace)
+            await self._nap(rng.uniform(0.5, 2.0))
 
     async def _persist(self, operation: Callable[[], Awaitable[T]]) -> T:
         """Do it until it is done."""

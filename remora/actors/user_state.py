@@ -233,6 +233,7 @@ def _drop(state: UserState, places: Sequence[tuple[str, str]]) -> None:
             state.grants.pop(name, None)
         elif kind == "synopsis":
             state.parts.pop(name, None)
+            state.terms.pop(name, None)
         elif name in state.stale:
             del state.stale[name]
         else:

@@ -42,6 +42,7 @@ _QUANTUM = 16  # messages that one cell runs before the next has its turn
 _INLINE = 64  # turns on senders' stacks before one of them lets the loop breathe
 _HYDRATE = 256  # sessions read in one batch
 _SWEEP_S = 0.1
+_REREAD_S = 1.0  # before a lost actor that could not be read is tried again
 _ROOM_S = 0.005  # before an activation looks for room again; doubled up to a sweep's interval, while a disk hangs, say
 _THOROUGH = 10  # sweeps after which mailboxes are looked through for messages whose senders have left
 
@@ -146,6 +147,7 @@ class Directory:
         self._fetch_event = anyio.Event()
         # Cells that somebody waits for: what the deadline sweep looks at, in their order (a set's would be that of addresses).
         self._attended: dict[Cell, None] = {}
+        self._unread: dict[Hashable, float] = {}  # actors that were lost and could not be read: when that is tried again
         self._buckets: dict[int, list[Cell]] = {}
         self._bucket_s = max(limits.idle_s / 10, 0.01)
         self._closed = False
@@ -172,7 +174,7 @@ class Directory:
         now = self._clock.monotonic()
         deadline = now + (self._limits.timeout_s if timeout_s is None else timeout_s)
         self._pool.asked(cell.share, now)
-        if not cell.mailbox and not cell.parked and self._open(cell, now) and self._admits(cell, size):
+        if not cell.mailbox and not cell.parked and self._may_run(cell, size, now):
             outcome = cell.run(message)
             if not isinstance(outcome, Missing):
                 self._inline_turns += 1
@@ -230,10 +232,11 @@ class Directory:
             and self._pool.open(cell.share, now)
         )  # fmt: skip
 
-    @staticmethod
-    def _admits(cell: Cell, size: int) -> bool:
-        """Whether there is room for what a request adds to what waits: a read of what is durable adds nothing."""
-        return (not size and cell.clean) or cell.share.admits(size)
+    def _may_run(self, cell: Cell, size: int, now: float) -> bool:
+        """Whether a request can have its turn at once: a read of what is durable adds nothing to what waits, and may always."""
+        if not size and cell.clean and cell.status is CellStatus.VALID:
+            return True
+        return self._open(cell, now) and cell.share.admits(size)
 
     def _mailbox(self, cell: Cell) -> Mailbox:
         """The cell's mailbox, made at first need."""
@@ -410,9 +413,13 @@ class Directory:
             except Exception as e:
                 reached("image_unreadable")
                 # Nothing is known of this session, so nothing may be answered; its next message tries anew.
+                if cell.bucket >= 0 or cell.key in self._unread:
+                    self._unread[cell.key] = now + _REREAD_S
                 self._forget(cell)
                 self._reject_all(cell, e)
                 continue
+            if self._unread:
+                self._unread.pop(cell.key, None)
             cell.last_used = now
             self._weigh(cell)
             if jobs:
@@ -501,8 +508,24 @@ class Directory:
             await self._clock.sleep(min(_SWEEP_S, self._bucket_s))
             self._sweep_deadlines()
             self._sweep_idle()
+            if self._unread:
+                self._read_again()
             if self._live > self._limits.max_live or self._bytes > self._limits.max_bytes:
                 self._shed()
+
+    def _read_again(self) -> None:
+        """Bring back actors that were lost with writes under way: a commit that was kept may have left jobs in the log.
+
+        Nobody has submitted those, and nobody may ever send the actor another message.
+        """
+        now = self._clock.monotonic()
+        for key in [key for key, due in self._unread.items() if due <= now and key not in self._cells]:
+            if self._refusal(key) is not None:
+                del self._unread[key]  # it is being forgotten
+            else:
+                reached("lost_actor_read_again")
+                self._unread[key] = now + _REREAD_S
+                self._create(key)
 
     def _sweep_deadlines(self) -> None:
         now = self._clock.monotonic()
@@ -512,6 +535,7 @@ class Directory:
             if cell.status is CellStatus.QUARANTINED:
                 if cell.rests_until <= now and not cell.landing:
                     reached("quarantine_left")
+                    self._unread[cell.key] = now
                     self._attended.pop(cell, None)
                     self._forget(cell)
                 continue

@@ -36,6 +36,7 @@ PROBES: Mapping[str, str] = {
     "image_unreadable": "an actor's image could not be read: its messages fail, and the next one tries anew",
     "cell_reloaded": "a cell that lost its state was restored from the log, in place",
     "activated_amid_jobs": "an actor came to life, or was restored, while jobs of its earlier life stood in the log",
+    "lost_actor_read_again": "an actor that was lost and could not be read is tried again, for the jobs that it may have left",
     "fetch_failed": "the log could not answer a cell's question",
     "parked_sender_admitted": "there is room again for a message whose sender waited for it",
     "sender_gone_before_turn": "a queued message's sender gave up before its turn: it never runs",

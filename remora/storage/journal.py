@@ -556,6 +556,10 @@ class SqliteJournal(JournalReader):
                 await self._writer.close()
                 self._mark.close()
 
+    def abandon(self) -> None:
+        """Give up the file of the commit mark and nothing else, as if the process had died; for simulations of that."""
+        self._mark.close()
+
 
 async def _size(path: Path) -> int:
     try:

@@ -26,7 +26,7 @@ from remora.testing.summaries import covered_by
 from remora.tokens import TokenCounter
 
 __all__ = [
-    "History", "Outcome", "Record", "Seen", "Shown", "Violation", "check", "check_arrival", "check_waiting", "name_of", "seen_of",
+    "History", "Outcome", "Record", "Seen", "Shown", "Violation", "check", "check_arrival", "check_sound", "name_of", "seen_of",
     "shown_of", "table",
 ]  # fmt: skip
 
@@ -739,23 +739,22 @@ def check(
     return found
 
 
-def check_waiting(history: History, most_s: float) -> list[Violation]:
-    """G5: whoever appends, loads or clears waits for no model and no long-term store, however slow those are.
+def check_sound(history: History, most_s: float) -> list[Violation]:
+    """G5, G11: with a sound journal nobody waits for a model or a store, however slow, and nobody is told of a failed commit.
 
     Args:
         history: of callers whose journal was sound.
         most_s: what the journal and the schedule may take, in seconds.
     """
-    return [
-        Violation("G5", _where(one), f"{one.call.kind} took {one.took_s:.3g} s, with a sound journal", (one.called,))
-        for one in history.records
-        if one.outcome == "done"
-        and one.took_s > most_s
-        and (
-            one.call.kind in {"append", "clear", "messages", "history", "flush"}
-            or (one.call.kind == "load" and not one.call.asks)
-        )
-    ]
+    found = []
+    for one in history.records:
+        kind = one.call.kind
+        at_once = kind in {"append", "clear", "messages", "history", "flush"} or (kind == "load" and not one.call.asks)
+        if one.outcome == "done" and at_once and one.took_s > most_s:
+            found.append(Violation("G5", _where(one), f"{kind} took {one.took_s:.3g} s, with a sound journal", (one.called,)))
+        if one.error.startswith(("OutcomeUnknown", "CommitFailed")) and one.call.timeout_s is None:
+            found.append(Violation("G11", _where(one), f"{kind} raised {one.error}, with a sound journal", (one.called,)))
+    return found
 
 
 def check_arrival(history: History) -> list[Violation]:

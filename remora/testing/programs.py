@@ -179,7 +179,7 @@ _BATCHES: tuple[tuple[Shape, ...], ...] = (
 _KINDS: dict[Kind, tuple[int, float]] = {  # how often a call is of the kind, in programs that have it; how many programs have it
     "append": (40, 1.0), "load": (18, 1.0), "messages": (4, 0.5), "clear": (5, 0.5), "history": (5, 0.5), "flush": (4, 0.5),
     "delete": (6, 0.5), "rewind": (4, 0.3), "remember": (4, 0.5), "recall": (4, 0.5), "synopsis": (2, 0.2), "pause": (5, 0.5),
-    "forget_session": (2, 0.15), "forget_user": (2, 0.15),
+    "forget_session": (3, 0.2), "forget_user": (3, 0.2),
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ __all__ = ["check_at_rest", "check_watermark"]
 
 _COMES_BACK = (ModelUnavailable.__name__, ModelTimeout.__name__, LongTermError.__name__)
 _TRIES = 1_000
+_PATIENCE = 5
 _ALL = 1_000  # more memories than any program makes
 _AGAIN_S = 0.1
 _ROOMY_BYTES = 1_000_000  # more than any program's sessions take
@@ -76,7 +77,11 @@ async def check_at_rest(runtime: Runtime, history: History, *, patience_s: float
     for session in history.sessions:  # after the folds: with a call that was folded, nobody waits for its result any more
         found.extend(await _check_flush(runtime, history, session))
     await runtime.settle()
-    jobs = await runtime.journal.jobs()
+    for _ in range(_PATIENCE):  # an actor that was lost, and could not be read, is read again by and by, and its jobs are found
+        if not (jobs := await runtime.journal.jobs()):
+            break
+        await anyio.sleep(1.0)
+        await runtime.settle()
     found.extend(Violation("G7", str(job.key), f"the job {job.id} is left when all is settled: {job.error}") for job in jobs)
     wanted: Counter[str] = Counter()
     said: dict[tuple[str, str], dict[int, str]] = {}
@@ -177,6 +182,7 @@ async def _check_long_term(
         recorded = frozenset(facts[row.id] for row in rows if row.id in facts)
         record = history.call(-1, Call(0, "recall", user), argument="everything")
         history.returned(record, recorded)
+        await _asked(history, runtime, Call(0, "recall", user))  # as callers did: what was held for them may be served again
         hits = await runtime.user(user).recall("what is worth knowing", k=_ALL)
         lost = recorded.difference(*(NAME.findall(hit.text) for hit in hits))
         if lost:

@@ -174,7 +174,7 @@ _MUTANTS = (
         what="A cell is registered when it has its state: two callers who come before that activate it twice.",
         path="remora/runtime/directory.py",
         change="""
-         cell = Cell(key, self)
+         cell = Cell(key, self, self._pool.share(key))
 -        self._cells[key] = cell
 ~
                  jobs = cell.restored(image)
@@ -184,10 +184,10 @@ _MUTANTS = (
     Mutant(
         name="await_before_forgetting",
         guarantee="G2",
-        what="An idle cell is given a moment before it is forgotten, and nobody looks whether a message came meanwhile.",
+        what="An idle cell is given a moment, and forgotten at the next sweep; nobody looks whether a message came meanwhile.",
         path="remora/runtime/directory.py",
         change="""
-         self._inline = 0
+         self._inline = self._sweeps = 0
 +        self._leaving: list[Cell] = []
          self._activations = self._passivations = self._inline_turns = self._queued_turns = 0
 ~
@@ -195,13 +195,11 @@ _MUTANTS = (
 -        self._forget(cell)
 +        self._leaving.append(cell)
 ~
-                 self._shed()
+             self._sweep_deadlines()
 +            leaving, self._leaving = self._leaving, []
-+            await self._clock.sleep(_ROOM_S)
 +            for cell in leaving:
 +                self._forget(cell)
-
-     def _sweep_deadlines(self) -> None:
+             self._sweep_idle()
 """,
     ),
     Mutant(
@@ -255,9 +253,10 @@ _MUTANTS = (
 -            if cell.parked and not envelope.control:
 +            if cell.parked and cell.mailbox is None:
 ~
--        if cell.status is CellStatus.VALID and not cell.mailbox and not cell.parked and cell.waiting < self._limits.held_replies:
-+        if cell.status is CellStatus.VALID and not cell.mailbox and cell.waiting < self._limits.held_replies:
+-        if not cell.mailbox and not cell.parked and self._may_run(cell, size, now):
++        if not cell.mailbox and self._may_run(cell, size, now):
 """,
+        tests=("tests/simulation/test_kernel.py",),
     ),
     Mutant(
         name="full_mailbox_drops_the_oldest",
@@ -293,6 +292,7 @@ _MUTANTS = (
 -                self._forget(envelope)
          return expired
 """,
+        tests=("tests/simulation/test_kernel.py",),
     ),
     Mutant(
         name="expired_sender_never_told",
@@ -309,7 +309,7 @@ _MUTANTS = (
         what="A cell that failed too often is looked at again when its rest has begun, and not when it is over.",
         path="remora/runtime/directory.py",
         change="""
--                if cell.rests_until <= now:
+-                if cell.rests_until <= now and not cell.landing:
 +                if cell.rests_until < 0:
 """,
         simulated=False,
@@ -518,6 +518,17 @@ _MUTANTS = (
 """,
     ),
     Mutant(
+        name="unreadable_actor_leaves_its_job",
+        guarantee="G7",
+        what="An actor whose state is lost and cannot be read is left to its next message, and so is the job that it may have.",
+        path="remora/runtime/directory.py",
+        change="""
+-                if cell.bucket >= 0 or cell.key in self._unread:
++                if cell.key in self._unread:
+""",
+        tests=("tests/simulation/test_found_by_seed.py",),
+    ),
+    Mutant(
         name="outage_buries_the_job",
         guarantee="G7",
         what="A job that was tried often enough is buried, though its store is only down for a while.",
@@ -580,6 +591,7 @@ _MUTANTS = (
 -        shown_through = marks.flushing + NEIGHBOURS if marks.flushing else 0
 +        shown_through = marks.flushing
 """,
+        tests=("tests/simulation/test_found_by_seed.py",),
     ),
     Mutant(
         name="windows_reach_over_gaps",
@@ -589,6 +601,7 @@ _MUTANTS = (
         change="""
 -            if abs(entries[j].seq - entry.seq) <= NEIGHBOURS
 """,
+        tests=("tests/simulation/test_found_by_seed.py",),
     ),
     Mutant(
         name="forgotten_flush_goes_on",

@@ -177,6 +177,23 @@ async def test_waiting_for_room() -> None:
 
 
 @pytest.mark.anyio
+async def test_small_message_does_not_overtake_a_large_one() -> None:
+    """G2, G10: a message that would fit waits behind one that does not, for that one came first."""
+    journal = Gated()
+    limits = DirectoryLimits(held_replies=1, mailbox_bytes=1_000, wait_when_full=True)
+    said_by = ["held", "q" * 600, "p" * 800, "late"]
+    async with kernel(journal, clock=VirtualClock(), limits=limits, fold_above=10_000) as core:
+        await core.ask(KEY, Load(100))
+        async with anyio.create_task_group() as tasks:
+            for text in said_by:
+                message = append(user(text))
+                tasks.start_soon(partial(core.ask, KEY, message, size=message.size))
+                await breathe()
+            journal.open.set()
+        assert said((await core.ask(KEY, Load(10_000))).entries) == said_by
+
+
+@pytest.mark.anyio
 async def test_waiting_for_room_ends_at_the_deadline() -> None:
     """G10: a sender that waits for room is refused at its deadline; one that comes later does not overtake those that wait."""
     journal, clock = Gated(), VirtualClock()

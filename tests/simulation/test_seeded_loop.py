@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ import anyio.to_thread
 import pytest
 
 from remora.errors import CommitFailed, ConfigError, OutcomeUnknown
+from remora.testing import HashEmbedder, ScriptedChatModel
 from remora.testing.simulation import Deadlock, Fault, SeededLoop, Stuck, World
 
 pytestmark = pytest.mark.blocking  # SQLite's calls are steps of the loop here
@@ -225,5 +227,76 @@ def test_sqlite_hangs() -> None:
 
 def test_a_plan_for_no_port_is_refused() -> None:
     """S5.05: a misspelt fault would be a test that proves nothing."""
-    with pytest.raises(ConfigError, match="there is no port disk; there are commit, store"):
+    with pytest.raises(ConfigError, match="there is no port disk; there are commit, read, store"):
         World(0, plan=[Fault("disk", 0, "full")])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"plan": [Fault("commit", 0, "kpet")]}, "commit does not fail by 'kpet'; it does by refused, lost, kept, hang"),
+        ({"journal": "sqlit"}, "journal is memory or sqlite"),
+        ({"long_term": "lancedb"}, "long_term memory or lance"),
+    ],
+)
+def test_a_misspelt_world_is_refused(options: dict[str, Any], says: str) -> None:
+    """S5.05: a fault that never comes, or a journal that is not the one that was meant, would prove nothing."""
+    with pytest.raises(ConfigError, match=says):
+        World(0, **options)
+
+
+def test_one_runtime_at_a_time() -> None:
+    """G12: two runtimes over one memory would be two owners; one after the other is a restart."""
+
+    async def main(world: World) -> list[str]:
+        async with world.runtime() as runtime:
+            await runtime.session("alice", "one").append({"role": "user", "content": "hello"})
+            with pytest.raises(ConfigError, match="one runtime at a time"):
+                async with world.runtime():
+                    pass
+            with pytest.raises(ConfigError, match="clock: that is the world's own"):
+                async with world.runtime(clock=None):
+                    pass
+        async with world.runtime() as runtime:
+            return [str(message.content) for message in await runtime.session("alice", "one").history()]
+
+    for journal in ("memory", "sqlite"):
+        assert World(0, journal=journal).run(main) == ["hello"]
+
+
+def test_a_model_of_the_callers_own() -> None:
+    """S5.05: an agent's own embedder, of any dimension, and its own chat model take the place of those that fail by plan."""
+
+    async def main(world: World) -> list[str]:
+        chat = ScriptedChatModel(["She moved to Lisbon."] * 9)
+        async with world.runtime(embedder=HashEmbedder(48), chat_model=chat) as runtime:
+            await runtime.user("alice").remember("Prefers metric units")
+            await runtime.settle()
+            return [memory.text for memory in await runtime.user("alice").recall("units")]
+
+    assert World(0).run(main) == ["Prefers metric units"]
+
+
+def test_what_a_forgotten_task_raises_ends_the_run() -> None:
+    """S5.05: an exception that nobody asks for would be lost, or told whenever garbage is collected."""
+
+    async def main() -> None:
+        async def fails() -> None:
+            raise ValueError("nobody asks")
+
+        forgotten = asyncio.ensure_future(fails())
+        await anyio.sleep(1)
+        assert forgotten.done()
+
+    with pytest.raises(ValueError, match="nobody asks"):
+        run(main)
+
+
+def test_worlds_leave_no_descriptor() -> None:
+    """S5.05: a thousand power cuts over the real SQLite must not use up the process's descriptors."""
+    fingerprint(0, journal="sqlite", cuts=(150,))
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    for seed in range(6):
+        fingerprint(seed, journal="sqlite", cuts=(120, 150))
+    assert len(list(descriptors.iterdir())) == before

@@ -243,7 +243,7 @@ async def test_no_user_takes_all_the_room() -> None:
     limits = DirectoryLimits(total_bytes=bound, timeout_s=1_000)
     async with kernel(journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
         names = [SessionKey(f"u{who}", f"{session}") for who in range(60) for session in range(50)]
-        for key in names:
+        for key in (*names, SessionKey("u0", "not talking")):
             await core.ask(key, Load(1))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(Wave(core, "noisy", users=1, sessions=50, each=40).run)
@@ -253,7 +253,9 @@ async def test_no_user_takes_all_the_room() -> None:
             quiet = Wave(core, "quiet", users=60, sessions=1, each=1)
             tasks.start_soon(quiet.run)
             await breathe(400)
-            assert (await core.ask(SessionKey("u1", "7"), Load(1))).entries == ()
+            with anyio.fail_after(5):
+                assert (await core.ask(SessionKey("u1", "7"), Load(1))).entries == ()
+                assert (await core.ask(SessionKey("u0", "not talking"), Load(1))).entries == ()
             journal.open.set()
         assert [key.user for key, text in quiet.sent if quiet.outcomes[text] is not None and key.user != "u0"] == []
 

@@ -18,7 +18,7 @@ from remora import Config, Runtime
 from remora.actors.policies import BufferPolicy
 from remora.actors.session import SessionBehavior
 from remora.actors.state import SessionState
-from remora.errors import CommitFailed
+from remora.errors import CommitFailed, OutcomeUnknown
 from remora.messages import ChatDict, Receipt
 from remora.models.ports import Line
 from remora.runtime.actor import Turn
@@ -49,7 +49,7 @@ from remora.testing import (
     shrink,
 )
 from remora.testing.faults import CommitFault
-from remora.testing.history import Record, Seen, check_arrival, check_waiting, table
+from remora.testing.history import Record, Seen, check_arrival, check_sound, table
 from remora.testing.programs import Kind, messages_of
 from remora.testing.simulation import World
 from remora.tokens import HeuristicCounter
@@ -728,9 +728,17 @@ def test_slow_answer() -> None:
     script = Script()
     script.append(1)
     script.load("m0.0.0")
-    assert check_waiting(script.history, 0.5) == []
+    assert check_sound(script.history, 0.5) == []
     script.history.records[-1].took_s = 2.0
-    assert {violation.guarantee for violation in check_waiting(script.history, 0.5)} == {"G5"}
+    assert {violation.guarantee for violation in check_sound(script.history, 0.5)} == {"G5"}
+
+
+def test_failure_without_a_cause() -> None:
+    """G11: somebody is told of a failed commit, and the journal was sound; whoever set a deadline may be told that it passed."""
+    script = Script()
+    script.history.unknown(script.begin("append", "user"), OutcomeUnknown("its neighbour gave up"))
+    assert check(script.history) == []
+    assert {violation.guarantee for violation in check_sound(script.history, 0.5)} == {"G11"}
 
 
 def test_forgotten_and_found() -> None:

@@ -14,13 +14,13 @@ from remora.actors.policies import BufferPolicy
 from remora.config import Config
 from remora.errors import InvalidInput
 from remora.runtime.system import Runtime
-from remora.testing.history import History, Violation, check, check_arrival, check_waiting
+from remora.testing.history import History, Violation, check, check_arrival, check_sound
 from remora.testing.players import Player
 from remora.testing.programs import draw_program
 from remora.testing.rest import check_at_rest, check_watermark
 from remora.testing.shrinking import Case, Shrunk, shrink
 from remora.testing.simulation.loop import Deadlock, Stuck
-from remora.testing.simulation.world import CONFIG, Fault, World
+from remora.testing.simulation.world import CONFIG, KINDS, Fault, World
 
 __all__ = ["Run", "Settings", "draw_case", "draw_settings", "play", "read_case", "smallest", "written"]
 
@@ -31,13 +31,6 @@ _POLICIES: Sequence[BufferPolicy] = (
     BufferPolicy(above_messages=6, batch=4, fold="entry", entries=1),
     BufferPolicy.window(5),
 )
-_KINDS = {
-    "commit": ("refused", "lost", "kept", "hang"),
-    "read": ("fail", "hang"),
-    "store": ("refused", "kept", "conflict", "timeout", "hang"),
-    "summarizer": ("fail", "hang", "late", "garbage"),
-    "embedder": ("fail", "hang", "late", "garbage"),
-}
 _TIGHT: Sequence[tuple[str, dict[str, Sequence[Any]]]] = (
     ("mailbox", {"max_messages": (1, 2), "when_full": ("refuse", "wait")}),
     ("mailbox", {"max_bytes": (200, 1_000), "when_full": ("refuse", "wait")}),
@@ -95,14 +88,15 @@ def draw_case(seed: int, *, size: int = 12) -> Case:
     rng = random.Random(f"{seed}/case")
     program = draw_program(rng, size=rng.randint(size // 2, size + size // 2), callers=rng.choice([2, 4, 8]))
     faults = [_draw_fault(rng) for _ in range(rng.choice([0, 0, 1, 1, 2, 4]))]
-    crashes = tuple(int(40 * 1.5 ** rng.uniform(0, 9)) for _ in range(rng.choice([0, 0, 0, 1, 1, 2, 3])))
+    # from the first steps on, in which what the life before left is found: a start may be cut as well
+    crashes = tuple(int(4 * 1.5 ** rng.uniform(0, 14.5)) for _ in range(rng.choice([0, 0, 0, 1, 1, 2, 3])))
     closes = tuple(rng.choice(_CLOSES_S) for _ in range(rng.choice([0, 0, 0, 0, 0, 0, 0, 0, 1, 2])))
     return Case(program, seed, tuple(faults), crashes, closes)
 
 
 def _draw_fault(rng: random.Random) -> Fault:
     port = rng.choice(["commit", "commit", "commit", "read", "store", "store", "summarizer", "embedder"])
-    kind = rng.choice(_KINDS[port])
+    kind = rng.choice(KINDS[port])
     often = [1, 1, 1, 2, 8] if port in {"commit", "read"} else [1, 1, 2, 8, 30]
     if kind in {"hang", "late"}:  # each takes minutes of virtual time, and nothing happens meanwhile
         often = [1]
@@ -195,7 +189,7 @@ def play(
         )
         found += check_arrival(history)
         if journal_sound:
-            found += check_waiting(history, _ANSWER_S)
+            found += check_sound(history, _ANSWER_S)
     if world.doubled:
         found.append(
             Violation("G7", "long-term memory", f"added as surely new, though they were there: {', '.join(world.doubled)}")

@@ -16,6 +16,7 @@ tokenizer) is one step of a lane of its own here; `remora.testing.simulation.sea
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 import random
 import sys
@@ -36,6 +37,7 @@ Args = TypeVarTuple("Args")
 
 _CALLBACKS = 0
 _STEP_S = 0.00005
+_COLLECTED = 20_000  # steps between collections of garbage
 _IDLE_S = (0.0005, 0.002, 0.008)
 """How long a lane is left idle: longer than a commit takes at most. anyio delivers a cancellation by calling again and again
 until the task has taken it, so longer pauses are left to whoever sleeps."""
@@ -195,7 +197,8 @@ class SeededLoop(asyncio.AbstractEventLoop):
         self._numbers += 1
         made = _SimulatedTask(coro, lane=_Lane(self._numbers), loop=self, **options)
         if len(self._tasks) >= self._most_tasks:
-            self._tasks = [task for task in self._tasks if not task.done()]
+            # those with an exception that nobody has asked for stay: whoever wants it may come yet
+            self._tasks = [task for task in self._tasks if not task.done() or task._log_traceback]
             self._most_tasks = 2 * len(self._tasks) + 64
         self._tasks.append(made)
         return made
@@ -289,9 +292,10 @@ class SeededLoop(asyncio.AbstractEventLoop):
 
     def run_forever(self) -> None:
         """Take steps until `stop`, a power cut, a deadlock, or an exception that nobody caught."""
-        before = asyncio._get_running_loop()
-        if before is not None:
-            raise RuntimeError("another event loop runs in this thread")
+        self._check_idle()
+        self._failure = None
+        collects = gc.isenabled()
+        gc.disable()  # when it comes by is not the seed's choice, and finalizers make steps
         self._thread = threading.get_ident()
         self._running = True
         asyncio._set_running_loop(self)
@@ -306,6 +310,8 @@ class SeededLoop(asyncio.AbstractEventLoop):
             self._stopping = self._running = False
             asyncio._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
+            if collects:
+                gc.enable()
 
     def run_until_complete(self, future: Any) -> Any:
         """Take steps until it is done, and return what it came to.
@@ -314,12 +320,29 @@ class SeededLoop(asyncio.AbstractEventLoop):
             PowerCut: the step of `cut_at` was reached.
             Deadlock, Stuck: see there.
         """
+        self._check_idle()
         task = asyncio.ensure_future(future, loop=self)
-        task.add_done_callback(lambda _: self.stop())
-        self.run_forever()
+        task.add_done_callback(self._main_done)
+        try:
+            self.run_forever()
+        finally:
+            task.remove_done_callback(self._main_done)
         if not task.done():
             raise RuntimeError("the loop was stopped before its main task was done")
-        return task.result()
+        result = task.result()
+        for other in self._tasks:
+            if other is not task and other.done() and other._log_traceback:
+                raise other.exception() or AssertionError  # nobody has asked for it, and nobody will
+        return result
+
+    def _main_done(self, _: asyncio.Future[Any]) -> None:
+        self.stop()
+
+    def _check_idle(self) -> None:
+        if self._closed:
+            raise RuntimeError("the simulated loop is closed; a new life needs a new one")
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("an event loop runs in this thread already")
 
     def close(self) -> None:
         """Forget everything. What is still waiting is dropped where it stands, and can do nothing more."""
@@ -397,6 +420,8 @@ class SeededLoop(asyncio.AbstractEventLoop):
         self.fingerprint = hash((self.fingerprint, lane.number, self._now))
         if self.trace is not None:
             self.trace.append((self._now, repr(handle)))
+        if self.steps % _COLLECTED == 0:
+            gc.collect()
         if self.steps == self._cut_at:
             raise PowerCut(self.steps)
         if self.steps > self._max_steps:

@@ -10,6 +10,9 @@
 
 `run` calls the function again after each power cut, with what was durable; `world.life` counts. All that the function keeps to
 itself is lost, as it would be; what must outlast a cut (a record of what was acknowledged, say) stands outside of it.
+
+What a cut leaves of the journal is what it has committed; of SQLite's files, all that was written to them: to them it is the
+death of the process, not of the machine. What the disk makes of files that were not synced is enumerated in `tests/faults`.
 """
 
 from __future__ import annotations
@@ -18,28 +21,29 @@ import asyncio
 import random
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeAlias, TypeVar, get_args
 
 import msgspec
 
 from remora.config import Config
 from remora.errors import ConfigError
+from remora.models.ports import as_embedder
 from remora.runtime.system import Runtime
 from remora.storage.journal import SqliteJournal
 from remora.storage.ports import Journal, LongTermStore
-from remora.testing.faults import FaultyJournal
-from remora.testing.faulty_models import FaultyEmbedder, FaultySummarizer
-from remora.testing.faulty_store import FaultyStore
+from remora.testing.faults import CommitFault, FaultyJournal, ReadFault
+from remora.testing.faulty_models import FaultyEmbedder, FaultySummarizer, ModelFault
+from remora.testing.faulty_store import FaultyStore, StoreFault
 from remora.testing.models import HashEmbedder
 from remora.testing.simulation.loop import PowerCut, SeededLoop
 from remora.testing.simulation.seams import HANG_S, seams
 from remora.testing.simulation.stores import LaneStore, SimulatedStore
 from remora.testing.summaries import UnionSummarizer
 
-__all__ = ["CONFIG", "Fault", "Plan", "World", "WorldClock"]
+__all__ = ["CONFIG", "KINDS", "Fault", "Plan", "World", "WorldClock"]
 
 T = TypeVar("T")
 
@@ -60,8 +64,14 @@ CONFIG = Config.from_dict(
 _EPOCH = 1_700_000_000.0
 _RESTART_S = 0.1  # less than most back-offs: what waited is found waiting
 _FILES = Path("/dev/shm")  # noqa: S108 - made by mkdtemp; a simulated power cut needs no disk
-_DIMENSION = 16
-_PORTS = ("commit", "read", "store", "summarizer", "embedder")
+KINDS: Mapping[str, Sequence[str]] = {
+    "commit": get_args(CommitFault),
+    "read": get_args(ReadFault),
+    "store": get_args(StoreFault),
+    "summarizer": get_args(ModelFault),
+    "embedder": get_args(ModelFault),
+}
+"""How each port may fail."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -160,10 +170,14 @@ class World:
         self._loop_options: dict[str, Any] = {
             "idle": idle, "latency_s": latency_s, "max_steps": max_steps, "limit_s": limit_s
         }  # fmt: skip
-        self._luck = {port: _Luck(plan, port) for port in _PORTS}
-        unknown = {one.port for one in plan} - set(self._luck)
-        if unknown:
-            raise ConfigError(f"there is no port {', '.join(sorted(unknown))}; there are {', '.join(self._luck)}")
+        for one in plan:
+            if one.port not in KINDS:
+                raise ConfigError(f"there is no port {one.port}; there are {', '.join(KINDS)}")
+            if one.kind not in KINDS[one.port]:
+                raise ConfigError(f"{one.port} does not fail by {one.kind!r}; it does by {', '.join(KINDS[one.port])}")
+        if journal not in {"memory", "sqlite"} or long_term not in {"memory", "lance"}:
+            raise ConfigError(f"journal is memory or sqlite, long_term memory or lance; not {journal!r} and {long_term!r}")
+        self._luck = {port: _Luck(plan, port) for port in KINDS}
         self._calm = False
         self._sqlite = journal == "sqlite"
         self._lance = long_term == "lance"
@@ -171,6 +185,8 @@ class World:
         self._journal: FaultyJournal | None = None
         self._store: SimulatedStore | None = None
         self._lance_store: LaneStore | None = None
+        self._sqlite_journal: SqliteJournal | None = None
+        self._in_use = False
 
     # -- what a life is made of -------------------------------------------------------------------------------------
 
@@ -201,24 +217,37 @@ class World:
 
         What the plan has for stores and models begins when it is open, and ends with `calm`. Without a summarizer or chat model
         of the caller's, a perfect one that fails by plan makes the summaries (`UnionSummarizer`); so it is with the embedder.
+
+        Raises:
+            ConfigError: there is one open already in this life, or an option is the world's own.
         """
-        options.setdefault("embedder", FaultyEmbedder(HashEmbedder(_DIMENSION), self._luck["embedder"], latency_s=self.latency))
+        if own := {"journal", "store", "clock", "rng"} & set(options):
+            raise ConfigError(f"{', '.join(sorted(own))}: that is the world's own")
+        if self._in_use:
+            raise ConfigError("one runtime at a time: two processes cannot own one memory (G12)")
+        options.setdefault("embedder", FaultyEmbedder(HashEmbedder(16), self._luck["embedder"], latency_s=self.latency))
         if "summarizer" not in options and "chat_model" not in options:
             perfect = UnionSummarizer(latency_s=(0.0,))
             options["summarizer"] = FaultySummarizer(perfect, self._luck["summarizer"], latency_s=self.latency)
         for luck in self._luck.values():
             luck.armed = False
-        async with Runtime.in_memory(
-            config=config, journal=self._open_journal, store=self._open_store(config), clock=WorldClock(self.loop),
-            rng=random.Random(self.seed), **options,
-        ) as runtime:  # fmt: skip
-            for luck in self._luck.values():
-                luck.armed = not self._calm
-            yield runtime
+        dimension: int = as_embedder(options["embedder"], dimension=config.models.embedding_dimension).dimension
+        self._in_use = True
+        try:
+            async with Runtime.in_memory(
+                config=config, journal=self._open_journal, store=self._open_store(config, dimension),
+                clock=WorldClock(self.loop), rng=random.Random(self.seed), **options,
+            ) as runtime:  # fmt: skip
+                for luck in self._luck.values():
+                    luck.armed = not self._calm
+                yield runtime
+        finally:
+            self._in_use = False
 
     async def _open_journal(self) -> Journal:
         if self._sqlite:
-            return await SqliteJournal.open(self.directory / "journal.db", durability="power")
+            self._sqlite_journal = await SqliteJournal.open(self.directory / "journal.db", durability="power")
+            return self._sqlite_journal
         if self._journal is None:
             self._journal = FaultyJournal(
                 self._luck["commit"], latency_s=lambda: self.loop.draw(0.0, 0.01), hang_s=HANG_S, read_fault=self._luck["read"]
@@ -227,14 +256,14 @@ class World:
             self._journal = self._journal.restarted()
         return self._journal
 
-    def _open_store(self, config: Config) -> LongTermStore:
+    def _open_store(self, config: Config, dimension: int) -> LongTermStore:
         inner: LongTermStore
         if self._lance:
             inner = self._lance_store = LaneStore.open(
-                self.directory / "memory.lance", dimension=_DIMENSION, config=config.long_term, loop=self.loop
+                self.directory / "memory.lance", dimension=dimension, config=config.long_term, loop=self.loop
             )
         else:
-            inner = self._store = self._store or SimulatedStore(_DIMENSION)
+            inner = self._store = self._store or SimulatedStore(dimension)
         return FaultyStore(inner, self._luck["store"], latency_s=self.latency, hang_s=HANG_S, rng=random.Random(self.seed))
 
     @property
@@ -280,10 +309,9 @@ class World:
                         self.choices += self.loop.choices
                         self.foreign += self.loop.foreign
                         self.loop.close()
+                        self._let_go()
                 self.life += 1
         finally:
-            if self._lance_store is not None:
-                self._lance_store.drop()
             if self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 self._directory = None
@@ -292,11 +320,21 @@ class World:
         """Keep what is durable. Files are copied: the dead world still has its own open."""
         if self._lance_store is not None:
             self._lance_store.drop()
-            self._lance_store = None
         if self._directory is not None:
             dead, self._directory = self._directory, None
-            shutil.copytree(dead, self.directory, dirs_exist_ok=True)
-            shutil.rmtree(dead, ignore_errors=True)
+            try:
+                shutil.copytree(dead, self.directory, dirs_exist_ok=True)
+            finally:
+                shutil.rmtree(dead, ignore_errors=True)
+
+    def _let_go(self) -> None:
+        """Give the descriptors back that this life has not closed itself."""
+        self._in_use = False
+        if self._lance_store is not None:
+            self._lance_store.drop()
+        if self._sqlite_journal is not None:
+            self._sqlite_journal.abandon()
+        self._lance_store = self._sqlite_journal = None
 
 
 def _loop(rng: random.Random, **options: Any) -> SeededLoop:

@@ -1,0 +1,76 @@
+"""More than the disk takes, through the whole runtime and the real journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from benchmarks.overload import TOTAL_BYTES, overload
+from remora import Config, Runtime
+from remora.errors import MailboxFull
+from remora.storage.memory import MemoryJournal
+
+pytestmark = pytest.mark.anyio
+
+
+class Held(MemoryJournal):
+    """Commits only while it is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = anyio.Event()
+
+    async def _commit(self) -> None:
+        await self.open.wait()
+        await super()._commit()
+
+
+@pytest.mark.slow
+@pytest.mark.blocking  # the benchmark weighs its own process
+async def test_more_than_the_disk_takes(tmp_path: Path) -> None:
+    """G10, G3, G4: whoever sends too much is refused, in words that say that nothing ran; what was acknowledged is there, once
+    and in order, what was refused is not, and what waits is bounded."""
+    figures = await overload(tmp_path / "memory", seconds=1.5, factor=6.0)
+    assert (figures.lost, figures.ran, figures.doubled, figures.disordered) == (0, 0, 0, 0)
+    assert figures.acknowledged > 100
+    assert figures.refused["total"] > 100
+    assert figures.waiting_kb <= TOTAL_BYTES // 1_024
+    assert figures.acknowledged + sum(figures.refused.values()) + figures.unknown == figures.sent
+
+
+async def test_the_bound_is_the_configured_one_and_shared_by_users() -> None:
+    """G10: `mailbox.max_total_bytes` bounds all sessions together; a user who fills it through many leaves room for another."""
+    journal, refused = Held(), list[MailboxFull]()
+    config = Config.from_dict(
+        {
+            "long_term": {"enabled": False},
+            "tokens": {"counter": "heuristic"},
+            "mailbox": {"max_total_bytes": 64 << 10, "timeout_s": 600},
+        }
+    )
+    async with Runtime.in_memory(config=config, journal=journal) as runtime:
+
+        async def send(user: str, session: int) -> None:
+            message: dict[str, Any] = {"role": "user", "content": "x" * 1_000}
+            try:
+                await runtime.session(user, f"{session}").append(message)
+            except MailboxFull as e:
+                refused.append(e)
+
+        async with anyio.create_task_group() as tasks:
+            for session in range(100):
+                tasks.start_soon(send, "noisy", session)
+            await anyio.wait_all_tasks_blocked()
+            assert runtime.statistics().directory.waiting_bytes <= 32 << 10
+            before = len(refused)
+            assert before > 50
+            tasks.start_soon(send, "quiet", 0)
+            await anyio.wait_all_tasks_blocked()
+            assert len(refused) == before
+            journal.open.set()
+        assert len(await runtime.session("quiet", "0").history()) == 1
+        assert (await runtime.counts()).messages == 101 - len(refused)
+    assert {error.limit for error in refused} == {"total"}

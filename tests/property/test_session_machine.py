@@ -1,0 +1,634 @@
+"""A session as a state machine without a loop: turns, failed commits, crashes, late results, in any order that hypothesis draws.
+
+What a cell, a log and a supervisor do around the actor is done here by hand, one step a rule. Beside it stands a model of what
+was said, and after each step both must agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from remora.actors.buffer import units
+from remora.actors.policies import BufferPolicy
+from remora.actors.protocol import (
+    BlocksReady,
+    Buffer,
+    Clear,
+    Flush,
+    Inspect,
+    Load,
+    Look,
+    Remove,
+    Rewind,
+    SessionView,
+    Snapshot,
+    SummaryReady,
+    Truncate,
+)
+from remora.actors.session import SessionBehavior
+from remora.actors.state import SessionState
+from remora.errors import IndexOutOfRange, InvalidInput
+from remora.identity import SessionKey, message_id
+from remora.messages import Receipt
+from remora.runtime.actor import Missing, Turn
+from remora.runtime.log import Job, JobDone
+from remora.storage.memory import MemoryJournal
+from remora.storage.records import BlocksSpec, Dropped, EntryFlushSpec, Flushed, FlushSpec, Pruned, SummarizeSpec
+from tests.harness import append
+
+KEY = SessionKey("alice", "chat")
+POLICIES = (
+    BufferPolicy(above_tokens=40, keep_tokens=20, overdraft_tokens=80),
+    BufferPolicy.window(4),
+    BufferPolicy.window(3, fold="summary"),
+    BufferPolicy(above_messages=3, batch=2, fold="entry", entries=1),
+    BufferPolicy.keep_all(),
+)
+EVERYTHING = 10**9
+
+
+def call(*ids: str) -> dict[str, Any]:
+    calls = [{"id": id_, "type": "function", "function": {"name": "look", "arguments": "{}"}} for id_ in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+messages = st.one_of(
+    st.integers(0, 12).map(lambda n: {"role": "user", "content": "word " * n}),
+    st.builds(
+        lambda n, id_: {"role": "assistant", "content": "reply " * n, "id": id_}, st.integers(0, 8), st.sampled_from("xyz")
+    ),
+    st.sampled_from([call("a"), call("b"), call("a", "b")]),
+    st.sampled_from("ab").map(lambda id_: {"role": "tool", "tool_call_id": id_, "content": "result"}),
+)
+batches = st.lists(messages, min_size=1, max_size=4)
+some = st.integers(0, 7)
+"""Which of several, the first ones oftener."""
+
+
+class Said(msgspec.Struct):
+    """The model: what a session that only one caller uses, and that never fails, would have.
+
+    Attributes:
+        last: the newest message's number.
+        cleared: messages up to here were cleared.
+        gone: numbers of those that a truncation, or a policy that drops, took out of the buffer.
+        removed: numbers of those that were deleted or rewound.
+        untold: numbers of those of which the summary does not tell, since its model said nothing.
+        ids: given ids, by number.
+        keys: the receipts of appends, by key.
+        past: what the first of these were when message n was the newest, for the last time.
+    """
+
+    last: int = 0
+    cleared: int = 0
+    gone: frozenset[int] = frozenset()
+    removed: frozenset[int] = frozenset()
+    untold: frozenset[int] = frozenset()
+    ids: dict[int, str] = {}
+    keys: dict[bytes, Receipt] = {}
+    past: dict[int, tuple[int, frozenset[int], frozenset[int]]] = {}
+
+    @property
+    def visible(self) -> list[int]:
+        return [seq for seq in range(self.cleared + 1, self.last + 1) if seq not in self.gone and seq not in self.removed]
+
+    def changed(self, **changes: Any) -> Said:
+        after = msgspec.structs.replace(self, **changes)
+        after.past = {**after.past, after.last: (after.cleared, after.gone, after.untold)}
+        return after
+
+    def known(self, id_: str) -> int | None:
+        numbers = (seq for seq, one in self.ids.items() if one == id_ and seq > self.cleared and seq not in self.removed)
+        return max(numbers, default=None)
+
+    def rewound(self, to: int) -> Said:
+        then = max((seq for seq in self.past if seq <= to), default=0)
+        cleared, gone, untold = self.past.get(then, (0, frozenset(), frozenset()))
+        removed = self.removed | set(range(to + 1, self.last + 1))
+        return self.changed(cleared=cleared, gone=gone, untold=untold, removed=removed)
+
+
+class Write(msgspec.Struct):
+    """What is on its way to the log.
+
+    Attributes:
+        records: to be stored.
+        turn: whose they are; None for a job's end, which the supervisor writes.
+        ended: jobs that end with it.
+        said: the model after it.
+    """
+
+    records: Sequence[Any]
+    turn: Turn | None
+    ended: tuple[str, ...]
+    said: Said
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a summarize job came to: it tells of the messages `told`, and would have of `whole` if it had said anything."""
+
+    message: SummaryReady
+    whole: frozenset[int]
+
+
+def told_of(*texts: str) -> list[int]:
+    return [int(word) for text in texts for word in text.split()]
+
+
+def facts(state: SessionState) -> tuple[Any, ...]:
+    return (
+        state.sid, state.opened, state.marks, state.next_seq, state.entries, state.summary, state.pending, state.pending_tokens,
+        state.live_tokens, state.tools, state.size, state.ids, state.summaries, state.condensing, state.blocks,
+    )  # fmt: skip
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """Rules are what may happen next; invariants are what a user relies on."""
+
+    actor: SessionBehavior
+    state: SessionState
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+
+    def teardown(self) -> None:
+        self.runner.close()
+
+    @initialize(policy=st.sampled_from(POLICIES), flushes=st.booleans(), blocks=st.booleans(), hot_keys=st.integers(1, 2))
+    def begin(self, policy: BufferPolicy, *, flushes: bool, blocks: bool, hot_keys: int) -> None:
+        self.policy, self.flushes, self.blocks = policy, flushes, blocks
+        self.actor = SessionBehavior(lambda _: policy, instance="0", flushes=flushes, blocks=blocks)
+        self.journal = MemoryJournal(hot_keys=hot_keys)
+        self.shadow = MemoryJournal(hot_keys=hot_keys)
+        """What the log would hold if all that is on its way were stored."""
+        self.stored: list[Any] = []
+        self.queue: deque[Write] = deque()
+        self.said = self.durable = Said()
+        self.rows: set[str] = set()
+        """Jobs that the log should hold."""
+        self.jobs: dict[str, Job] = {}
+        """Jobs that the supervisor has."""
+        self.ever: dict[str, Job] = {}
+        self.results: list[Result] = []
+        self.handed: set[int] = set()
+        self.withheld: set[int] = set()
+        self.batches: dict[str, list[dict[str, Any]]] = {}
+        self.restore()
+
+    # -- what cell, log and supervisor do -----------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """The state is what the log holds, and the supervisor hears of the jobs there."""
+        image: Any = self.journal._image(KEY)
+        self.state = self.actor.restore(KEY, image)
+        self.said = self.durable
+        self.queue.clear()
+        self.shadow = MemoryJournal()
+        for record in self.stored:
+            self.shadow._store(record)
+        for job in self.actor.jobs(image):
+            self.jobs.setdefault(job.id, job)
+
+    def ask(self, message: Any) -> Any:
+        """One turn, its records on their way to the log; the reply."""
+        outcome = self.actor.handle(self.state, message)
+        while isinstance(outcome, Missing):  # only what is stored can be looked up
+            self.commit(len(self.queue))
+            answer = self.runner.run(self.journal.fetch(KEY, outcome.query))
+            self.actor.supply(self.state, outcome.query, answer)
+            outcome = self.actor.handle(self.state, message)
+        assert isinstance(outcome, Turn)
+        for record in (*outcome.notes, *outcome.records):
+            self.actor.apply(self.state, record)
+        if outcome.records:
+            ended = tuple(record.id for record in outcome.records if isinstance(record, JobDone))
+            if isinstance(message, SummaryReady):
+                ended = (message.job,)
+            self.hand_over(Write(outcome.records, outcome, ended, self.said))
+        else:
+            assert not outcome.jobs
+            assert not outcome.cancel
+        return outcome.reply
+
+    def hand_over(self, write: Write) -> None:
+        for record in write.records:
+            self.shadow._store(record)
+        self.queue.append(write)
+
+    def store(self) -> Write:
+        """The log stores the oldest write, all of it."""
+        write = self.queue.popleft()
+        for record in write.records:
+            self.journal._store(record)
+            self.stored.append(record)
+            if isinstance(record, Pruned):
+                self.withheld.update(record.seqs)
+        if write.turn is not None:
+            for job in write.turn.jobs:
+                assert job.id not in self.ever, "an id of a job is never used again"
+                self.ever[job.id] = job
+                self.rows.add(job.id)
+                if isinstance(job.payload, FlushSpec):
+                    self.hand(range(job.payload.first, job.payload.through + 1))
+            self.rows.difference_update(write.turn.cancel)
+        self.rows.difference_update(write.ended)
+        self.durable = write.said
+        return write
+
+    def hand(self, numbers: range) -> None:
+        assert self.handed.isdisjoint(numbers), "a message is handed over once"
+        self.handed.update(numbers)
+
+    def commit(self, count: int) -> None:
+        """The log stores so many writes, and says so: jobs begin and end."""
+        for _ in range(min(count, len(self.queue))):
+            write = self.store()
+            if write.turn is not None:
+                for id_ in write.turn.cancel:
+                    self.jobs.pop(id_, None)
+                self.jobs.update((job.id, job) for job in write.turn.jobs)
+            for id_ in write.ended:
+                self.jobs.pop(id_, None)
+
+    def note(self, **changes: Any) -> None:
+        """The model goes along with the turn that is next, or was just handed over."""
+        self.said = self.said.changed(**changes)
+
+    def told(self, **changes: Any) -> None:
+        """The same, for a turn that has run."""
+        self.note(**changes)
+        if self.queue and self.queue[-1].turn is not None:
+            self.queue[-1].said = self.said
+
+    def of(self, *kinds: type) -> list[Job]:
+        return [job for job in self.jobs.values() if isinstance(job.payload, kinds)]
+
+    # -- callers ------------------------------------------------------------------------------------------------------
+
+    @rule(batch=batches, key=st.none() | st.sampled_from("kl"))
+    def append(self, batch: list[dict[str, Any]], key: str | None) -> None:
+        """A key always comes with the same messages: as it is when a caller tries again."""
+        if key is not None:
+            batch = self.batches.setdefault(key, batch)
+        message = append(*batch, key=key)
+        before, records = self.said, len(self.queue)
+        receipt: Receipt = self.ask(message)
+        if message.key is not None and message.key in before.keys:
+            original = before.keys[message.key]
+            assert receipt.duplicate
+            assert len(self.queue) <= records, "a key has one effect"
+            if not any(entry.id for entry in message.entries):
+                assert (receipt.seqs, receipt.ids) == (original.seqs, original.ids)
+            return
+        seqs: list[int] = []
+        ids = dict(before.ids)
+        last = before.last
+        for entry in message.entries:
+            seq = next((s for s in seqs if entry.id and ids.get(s) == entry.id), None)
+            seq = seq or (before.known(entry.id) if entry.id else None)
+            if seq is None:
+                last += 1
+                seq = last
+                if entry.id:
+                    ids[seq] = entry.id
+            seqs.append(seq)
+        assert receipt.seqs == tuple(seqs)
+        assert receipt.duplicate == (last == before.last)
+        given = [entry.id or message_id("0", self.state.sid, seq) for entry, seq in zip(message.entries, seqs, strict=True)]
+        assert list(receipt.ids) == given
+        if last > before.last:
+            keys = {**before.keys, message.key: receipt} if message.key is not None else before.keys
+            self.told(last=last, ids=ids, keys=keys)
+            self.drop()
+
+    @rule(count=st.integers(2, 6), id_=st.sampled_from([None, "x"]))
+    def talk(self, count: int, id_: str | None = None) -> None:
+        for _ in range(count):
+            self.append([{"role": "user", "content": "and so on and so on", "id": id_}], None)
+            id_ = None
+
+    def drop(self) -> None:
+        """A policy that drops what it folds drops the oldest."""
+        dropped = [record for record in self.queue[-1].records if isinstance(record, Dropped)]
+        for record in dropped:
+            assert self.policy.fold == "drop"
+            gone = {seq for seq in self.said.visible if seq <= record.marks.summarized}
+            self.told(gone=self.said.gone | gone)
+
+    @rule(budget=st.one_of(st.integers(-1, 120), st.just(EVERYTHING)))
+    def load(self, budget: int) -> None:
+        snapshot: Snapshot = self.ask(Load(budget))
+        assert snapshot.tokens <= max(budget, 0)
+        parts: list[Any] = [*snapshot.entries, *snapshot.summaries, *([snapshot.summary] if snapshot.summary else [])]
+        assert snapshot.tokens == sum(part.tokens for part in parts)
+        seqs = [entry.seq for entry in snapshot.entries]
+        assert set(seqs) <= {entry.seq for entry in self.state.entries}
+        assert len(seqs) == len(set(seqs))
+        assert snapshot.pending == sum(seq <= self.state.marks.folding for seq in seqs) * bool(self.state.pending)
+        if budget == EVERYTHING:
+            assert (snapshot.summary, snapshot.omitted) == (self.state.summary, 0)
+            assert len(seqs) + snapshot.orphans + len(snapshot.awaiting) >= len(self.state.entries) - len(snapshot.awaiting) * 8
+        again: Snapshot = self.ask(Load(budget))
+        assert msgspec.structs.replace(again, prefix_changed=snapshot.prefix_changed) == snapshot
+        assert not again.prefix_changed
+
+    @rule()
+    def clear(self) -> None:
+        held = len(self.state.entries)
+        assert self.ask(Clear()) == held
+        self.told(cleared=self.said.last)
+        assert (self.state.size, self.state.tokens, self.state.pending, self.state.ids) == (0, 0, 0, {})
+        assert self.state.summary is None
+        assert not self.state.summaries
+
+    @rule(keep=st.integers(0, 6))
+    def truncate(self, keep: int) -> None:
+        before = [entry.seq for entry in self.state.entries]
+        wanted = next((len(before) - one.start for one in units(self.state.entries) if len(before) - one.start <= keep), 0)
+        count = self.ask(Truncate(keep))
+        assert count == len(before) - wanted
+        if count:
+            self.told(gone=self.said.gone | set(before[:count]))
+            self.drop()
+
+    @rule(places=st.sets(st.integers(0, 5), max_size=2), by_id=st.booleans())
+    def remove(self, places: set[int], *, by_id: bool) -> None:
+        entries = self.state.entries
+        inside = sorted(place for place in places if place < len(entries))
+        ids = tuple(entries[place].id or message_id("0", self.state.sid, entries[place].seq) for place in inside)
+        gone = {entry.seq for entry in entries if (entry.id or message_id("0", self.state.sid, entry.seq)) in ids}
+        if not by_id:
+            gone = {entries[place].seq for place in inside}
+        try:
+            count = self.ask(Remove(ids=(*ids, "nobody's")) if by_id else Remove(tuple(places)))
+        except IndexOutOfRange:
+            assert len(inside) < len(places)
+            return
+        assert by_id or len(inside) == len(places)
+        assert count == len(gone)
+        if gone:
+            self.told(removed=self.said.removed | gone)
+            self.drop()
+
+    @rule(back=some)
+    def rewind(self, back: int) -> None:
+        to = self.said.last - back
+        there = to == 0 or (to > 0 and to not in self.said.removed)
+        try:
+            count = self.ask(Rewind(to))
+        except InvalidInput:
+            assert not there
+            return
+        assert there or not back
+        assert count == back
+        if back:
+            self.note()  # a look-up may have stored what was under way
+            self.said = self.said.rewound(to)
+            self.queue[-1].said = self.said
+            self.drop()
+
+    @rule()
+    def flush(self) -> None:
+        before = self.state.marks.flushing
+        assert self.ask(Flush()) == self.state.marks.flushing - before
+        waiting = [unit for unit in units(self.state.entries) if unit.awaiting]
+        if self.flushes and not (waiting and waiting[-1].end == len(self.state.entries)):
+            assert self.state.marks.flushing == self.said.last
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.of(SummarizeSpec))
+    @rule(which=some)
+    def summarize(self, which: int) -> None:
+        """A model begins to write, and is not done yet."""
+        self.written(which)
+
+    @precondition(lambda self: self.of(SummarizeSpec))
+    @rule(kind=st.sampled_from(["whole", "whole", "degraded"]))
+    def summaries_come_in(self, kind: str) -> None:
+        """Models are quick."""
+        for _ in range(3):
+            if self.written(0):
+                self.take(self.results.pop(), kind)
+
+    @precondition(lambda self: self.of(SummarizeSpec))
+    @rule(how=st.sampled_from(["clear", "truncate", "remove", "rewind", "power cut"]), again=st.booleans())
+    def a_summary_comes_late(self, how: str, *, again: bool) -> None:
+        """The past is another by then; and perhaps there is another fold already."""
+        if not self.written(0):
+            return
+        result = self.results[-1]
+        match how:
+            case "clear":
+                self.clear()
+            case "truncate":
+                self.truncate(1)
+            case "remove":
+                self.remove({0}, by_id=True)
+            case "rewind":
+                self.rewind(1)
+            case _:
+                self.power_cut(0)
+        if again:
+            self.talk(4)
+        self.take(result, "whole")
+
+    @rule(rounds=st.integers(2, 6))
+    def talk_on(self, rounds: int) -> None:
+        """A long conversation in which nothing goes wrong."""
+        for _ in range(rounds):
+            self.talk(3)
+            self.summaries_come_in("whole")
+
+    def written(self, which: int) -> bool:
+        """What it is given is stored by then."""
+        self.commit(len(self.queue))
+        jobs = self.of(SummarizeSpec)
+        if not jobs:
+            return False
+        job = jobs[which % len(jobs)]
+        spec: SummarizeSpec = job.payload
+        view: SessionView = self.ask(Inspect())
+        running = told_of(view.summary.text) if view.summary else []
+        if spec.kind == "condense":
+            given = [*running, *told_of(*(one.text for one in view.summaries if one.through <= spec.through))]
+        else:
+            actor = self.journal._actors[self.state.sid]
+            given = [entry.seq for entry in actor.visible(spec.first, spec.through)]
+            if spec.kind == "summary":
+                given = [*running, *told_of(*(one.text for one in view.summaries)), *given]
+        text = " ".join(map(str, given))
+        message = SummaryReady(spec, job.id, "S: ", text, 3 + len(given), False, "model")
+        self.results.append(Result(message, frozenset(given)))
+        return True
+
+    @precondition(lambda self: self.results)
+    @rule(which=some, kind=st.sampled_from(["whole", "whole", "degraded", "empty"]), again=st.booleans())
+    def deliver(self, which: int, kind: str, *, again: bool) -> None:
+        """A result comes in, in any order; perhaps once more, perhaps after it has become stale."""
+        place = which % len(self.results)
+        self.take(self.results[place] if again else self.results.pop(place), kind)
+
+    def take(self, result: Result, kind: str) -> None:
+        message = result.message
+        if kind != "whole":
+            text = "" if kind == "empty" else message.text
+            message = msgspec.structs.replace(message, text=text, tokens=3 + len(text.split()), degraded=True, model="extract")
+        wanted = message.job in {self.state.fold_job, self.state.condense_job}
+        taken = self.ask(message)
+        assert taken == wanted, "it is taken if it is waited for, and dropped otherwise"
+        if not taken:
+            return
+        untold = self.said.untold | result.whole if kind == "empty" else self.said.untold
+        self.told(untold=untold)
+        self.drop()
+        held = [*self.state.summaries, *([self.state.summary] if self.state.summary else [])]
+        assert any((one.text, one.degraded) == (message.text, message.degraded) for one in held)
+
+    @precondition(lambda self: self.of(FlushSpec, EntryFlushSpec))
+    @rule(which=some)
+    def flushed(self, which: int) -> None:
+        """Messages are in long-term memory."""
+        jobs = self.of(FlushSpec, EntryFlushSpec)
+        job = jobs[which % len(jobs)]
+        records: list[Any] = [JobDone(job.id)]
+        if isinstance(job.payload, FlushSpec):
+            records.insert(0, Flushed(self.state.sid, job.payload.through))
+        self.hand_over(Write(records, None, (job.id,), self.said))
+        del self.jobs[job.id]
+
+    @precondition(lambda self: self.of(BlocksSpec))
+    @rule(which=some)
+    def blocks_have_seen(self, which: int) -> None:
+        jobs = self.of(BlocksSpec)
+        self.ask(BlocksReady((), jobs[which % len(jobs)].id))
+
+    # -- the log, and the power ---------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.queue)
+    @rule(count=st.integers(1, 4))
+    def commits(self, count: int) -> None:
+        self.commit(count)
+
+    @precondition(lambda self: self.queue)
+    @rule(count=st.integers(0, 3), kept=st.booleans())
+    def commit_fails(self, count: int, *, kept: bool) -> None:
+        """What is behind it is void, and the state is read again; `kept`: the one that failed was stored in truth."""
+        self.commit(count)
+        if kept and self.queue:
+            self.store()
+        for write in self.queue:  # a job whose end was not recorded is done again
+            if write.turn is None:
+                self.jobs.update((id_, self.ever[id_]) for id_ in write.ended if id_ in self.rows)
+        self.restore()
+
+    @rule(count=st.integers(0, 4))
+    def power_cut(self, count: int) -> None:
+        """So much had come to the disk; jobs are found there, and what they had come to is lost."""
+        for _ in range(min(count, len(self.queue))):
+            self.store()
+        self.jobs.clear()
+        self.results.clear()
+        self.restore()
+        assert set(self.jobs) == self.rows
+        assert all(job.resumed for job in self.jobs.values())
+
+    @rule()
+    def passivate(self) -> None:
+        """It rests, and comes back the same."""
+        self.commit(len(self.queue))
+        while (farewell := self.actor.on_idle(self.state)) is not None:
+            self.ask(farewell)
+            self.commit(len(self.queue))
+        before, shown = facts(self.state), self.shown()
+        keys, has_ids, size = self.state.keys, self.state.has_ids, self.actor.size(self.state)
+        self.restore()
+        if self.state.opened:
+            assert facts(self.state) == before
+        assert self.shown() == shown
+        assert set(self.state.keys) <= set(keys)
+        assert len(keys) == len(self.state.keys) or not self.state.keys_complete
+        assert has_ids or not self.state.has_ids
+        assert self.actor.size(self.state) == size - 120 * (len(keys) - len(self.state.keys))
+        assert self.actor.on_idle(self.state) is None
+
+    def shown(self) -> list[Any]:
+        contexts = [self.actor.handle(self.state, Load(budget)) for budget in (EVERYTHING, 60, 20)]
+        return [msgspec.structs.replace(turn.reply, prefix_changed=True) for turn in contexts if isinstance(turn, Turn)]
+
+    # -- what holds ---------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def replay_equals_live(self) -> None:
+        """G12, S1.02: what the log would give back is what the turns left."""
+        if self.state.opened:
+            image: Any = self.shadow._image(KEY)
+            assert facts(self.actor.restore(KEY, image)) == facts(self.state)
+
+    @invariant()
+    def marks_add_up(self) -> None:
+        marks, state = self.state.marks, self.state
+        assert state.next_seq == self.said.last + 1, "numbers only grow"
+        assert 0 <= marks.cleared <= marks.summarized <= marks.folding <= self.said.last
+        assert marks.flushing <= self.said.last
+        assert not self.flushes or marks.flushing >= marks.folding
+        assert state.tokens == sum(entry.tokens for entry in state.entries)
+        assert state.pending == sum(entry.seq <= marks.folding for entry in state.entries)
+        assert bool(state.fold_job) == (marks.folding > marks.summarized)
+
+    @invariant()
+    def everything_said_is_shown_once(self) -> None:
+        """G5, G6: since the clear, each message is in the buffer or told of by a summary: never in neither, never in both."""
+        buffer: Buffer = self.looked()
+        shown = [entry.seq for entry in buffer.entries]
+        told = told_of(*([buffer.summary.text] if buffer.summary else []), *(one.text for one in buffer.summaries))
+        visible = self.said.visible
+        assert shown == [seq for seq in visible if seq > self.state.marks.summarized]
+        assert sorted(told) == [seq for seq in visible if seq <= self.state.marks.summarized and seq not in self.said.untold]
+
+    def looked(self) -> Buffer:
+        turn = self.actor.handle(self.state, Look())
+        assert isinstance(turn, Turn)
+        buffer: Buffer = turn.reply
+        return buffer
+
+    @invariant()
+    def jobs_are_those_outstanding(self) -> None:
+        """G7: the log holds the jobs that began and did not end, and the supervisor knows each of them."""
+        assert set(self.journal._jobs) == self.rows
+        assert self.rows <= set(self.jobs) | {id_ for write in self.queue for id_ in write.ended}
+
+    @invariant()
+    def each_message_is_handed_over_once(self) -> None:
+        """G7: up to the mark, long-term memory gets a message by one job, or is never to have it."""
+        actor = self.journal._actors.get(self.state.sid)
+        if self.flushes and actor is not None:
+            assert self.handed | self.withheld >= set(range(1, actor.marks.flushing + 1))
+        assert not self.handed & self.withheld or not self.flushes
+
+    @invariant()
+    def sizes_add_up(self) -> None:
+        """G10: no count runs away from what it counts."""
+        state = self.state
+        assert state.size == sum(entry.size + 160 for entry in state.entries)
+        assert state.tools == sum(1 for entry in state.entries if entry.calls or entry.answers)
+        assert self.actor.size(state) >= 512
+        assert state.live_tokens >= 0
+
+
+@pytest.mark.timeout(600)  # to make a failure small takes minutes
+def test_no_sequence_breaks_a_session() -> None:
+    """G2, G4 to G8, G10, G12: no sequence of calls, results, failed commits, crashes and rests breaks an invariant."""
+    long = os.environ.get("REMORA_HYPOTHESIS", "ci") != "ci"
+    run_state_machine_as_test(SessionMachine, settings=settings(stateful_step_count=100 if long else 40))

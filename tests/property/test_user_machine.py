@@ -1,0 +1,433 @@
+"""A user's own actor as a state machine without a loop: turns, failed commits, crashes, results in any order, and rests.
+
+What a cell, a log and a supervisor do around the actor is done here by hand, one step a rule. Beside it stands a model of what
+the user has, and after each step both must agree. Two things are in memory alone until they are written, and a crash may take
+them: figures of access, and how much longer a synopsis holds for having been read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from remora.actors.user import UserBehavior
+from remora.actors.user_protocol import (
+    CleanUp,
+    Grant,
+    InspectUser,
+    Learn,
+    Outdate,
+    PruneNow,
+    ReadSynopsis,
+    Remember,
+    Remembering,
+    SearchWorking,
+    Synopsis,
+    SynopsisReady,
+    Touch,
+    UserView,
+)
+from remora.actors.user_state import UserState
+from remora.actors.working import WorkingMemory
+from remora.errors import NotGranted
+from remora.runtime.actor import Turn
+from remora.runtime.log import Job, JobDone
+from remora.storage.memory import MemoryJournal
+from remora.storage.records import FacetsChanged, MemoryItem, SynopsisSpec
+from tests.users import DIMENSION, KEY, NOW, axis, item
+
+MAX_BYTES = 2_500  # about eight items
+TERMS = {"identity": 1_000.0, "context": 100.0}
+COST = WorkingMemory(DIMENSION).cost(item("i00"))
+
+ids = st.integers(0, 20).map(lambda n: f"i{n:02}")
+names = st.sampled_from(["planner", "critic", "writer"])
+some = st.integers(0, 5)
+
+
+class Has(msgspec.Struct):
+    """The model: what the user has.
+
+    Attributes:
+        held: ids in working memory, the oldest first.
+        memories: what was recorded, by id: the first to come.
+        grants: who may do what.
+        figures: how often each row was retrieved, as far as that was written.
+        parts: text and term of each half of the synopsis, as written.
+        degraded: an extract stands in for the model's.
+        job: the synopsis job under way.
+    """
+
+    held: tuple[str, ...] = ()
+    memories: dict[str, str] = {}
+    grants: dict[str, str] = {}
+    figures: dict[str, int] = {}
+    parts: dict[str, tuple[str, float]] = {}
+    degraded: bool = False
+    job: str = ""
+
+
+class Write(msgspec.Struct):
+    """What is on its way to the log: records, whose turn, jobs that end with it, and the model after it."""
+
+    records: Sequence[Any]
+    turn: Turn | None
+    ended: tuple[str, ...]
+    has: Has
+
+
+def facts(state: UserState) -> tuple[Any, ...]:
+    assert state.working is not None
+    return (
+        state.sid, state.opened, state.learned_with, [one.id for one in state.working.items], state.stale, state.accesses,
+        state.pending, state.parts, state.terms, state.grants, state.number, state.job,
+    )  # fmt: skip
+
+
+def written(state: UserState) -> tuple[Any, ...]:
+    """The same, without what may be in memory alone."""
+    parts = {name: msgspec.structs.replace(part, expires_at=state.terms[name]) for name, part in state.parts.items()}
+    return (*facts(state)[:5], parts, state.terms, *facts(state)[9:])
+
+
+def figures_written(state: UserState) -> dict[str, tuple[int, int]]:
+    return {row: figure for row, figure in state.accesses.items() if row not in state.pending}
+
+
+class UserMachine(RuleBasedStateMachine):
+    """Rules are what may happen next; invariants are what a user relies on."""
+
+    state: UserState
+
+    @initialize(refresh=st.booleans())
+    def begin(self, *, refresh: bool) -> None:
+        self.refresh = refresh
+        self.actor = UserBehavior(
+            DIMENSION,
+            max_bytes=MAX_BYTES,
+            identity_ttl=TERMS["identity"],
+            context_ttl=TERMS["context"],
+            refresh_on_access=refresh,
+        )
+        self.journal, self.shadow = MemoryJournal(), MemoryJournal()
+        self.stored: list[Any] = []
+        self.queue: deque[Write] = deque()
+        self.has = self.durable = Has()
+        self.counts: dict[str, int] = {}
+        """How often each row was retrieved, written or not."""
+        self.now = NOW
+        self.jobs: dict[str, Job] = {}
+        self.rows: set[str] = set()
+        self.ever: set[str] = set()
+        self.results: list[SynopsisReady] = []
+        self.answers = 0
+        self.restore()
+
+    # -- what cell, log and supervisor do -----------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        image: Any = self.journal._image(KEY)
+        self.state = self.actor.restore(KEY, image)
+        self.has = self.durable
+        self.counts = dict(self.has.figures)
+        self.queue.clear()
+        self.shadow = MemoryJournal()
+        for record in self.stored:
+            self.shadow._store(record)
+        for job in self.actor.jobs(image):
+            self.jobs.setdefault(job.id, job)
+
+    def ask(self, message: Any, **changes: Any) -> Any:
+        """One turn; what it changes in the model goes with its write."""
+        turn = self.actor.handle(self.state, message)
+        for record in (*turn.notes, *turn.records):
+            self.actor.apply(self.state, record)
+        put = [one for record in turn.records if isinstance(record, FacetsChanged) for one in record.put]
+        figures = {one.name: self.counts[one.name] for one in put if one.kind == "access"}
+        terms = {one.name: self.state.terms[one.name] for one in put if one.kind == "synopsis"}
+        if figures:
+            changes["figures"] = {**self.has.figures, **figures}
+        if terms and "parts" not in changes:
+            changes["parts"] = {name: (text, terms.get(name, term)) for name, (text, term) in self.has.parts.items()}
+        self.has = msgspec.structs.replace(self.has, **changes)
+        if turn.records:
+            ended = tuple(record.id for record in turn.records if isinstance(record, JobDone))
+            self.hand_over(Write(turn.records, turn, ended, self.has))
+        else:
+            assert not turn.jobs
+            assert not turn.cancel
+        return turn.reply
+
+    def hand_over(self, write: Write) -> None:
+        for record in write.records:
+            self.shadow._store(record)
+        self.queue.append(write)
+
+    def store(self) -> Write:
+        write = self.queue.popleft()
+        for record in write.records:
+            self.journal._store(record)
+            self.stored.append(record)
+        for job in write.turn.jobs if write.turn is not None else ():
+            assert job.id not in self.ever, "an id of a job is never used again"
+            self.ever.add(job.id)
+            self.rows.add(job.id)
+        self.rows.difference_update(write.ended)
+        self.durable = write.has
+        return write
+
+    def commit(self, count: int) -> None:
+        for _ in range(min(count, len(self.queue))):
+            write = self.store()
+            if write.turn is not None:
+                self.jobs.update((job.id, job) for job in write.turn.jobs)
+            for id_ in write.ended:
+                self.jobs.pop(id_, None)
+
+    # -- working memory -----------------------------------------------------------------------------------------------
+
+    @rule(wanted=st.lists(ids, min_size=1, max_size=7), scope=st.sampled_from(["", "s"]))
+    def learn(self, wanted: list[str], scope: str) -> None:
+        """What is held keeps its age; far beyond the limit the oldest leave at once."""
+        fresh = tuple(dict.fromkeys(id_ for id_ in wanted if id_ not in self.has.held))
+        held = self.has.held + fresh
+        if fresh and len(held) * COST > 2 * MAX_BYTES:
+            held = held[-(MAX_BYTES // COST) :]
+        items = tuple(item(id_, axis=int(id_[1:]) % DIMENSION, scope=scope) for id_ in wanted)
+        assert self.ask(Learn(items), held=held) == len(fresh)
+
+    @rule(limit=st.sampled_from([0, MAX_BYTES // 2, MAX_BYTES]))
+    def clean_up(self, limit: int) -> None:
+        """The oldest leave, and no more of them than must; figures of access are written."""
+        assert self.state.working is not None
+        held = self.has.held[-(limit // COST) :] if limit // COST else ()
+        if self.state.working.size_bytes <= limit:
+            held = self.has.held
+        leaving = len(self.has.held) - len(held)
+        assert self.ask(CleanUp(limit), held=held) == leaving
+        assert self.state.working.size_bytes <= limit
+        assert not self.state.pending
+        assert self.has.figures == self.counts
+
+    @rule(number=st.integers(0, DIMENSION - 1), scope=st.sampled_from([None, "", "s"]), k=st.integers(1, 5))
+    def search(self, number: int, scope: str | None, k: int) -> None:
+        found = self.ask(SearchWorking(axis(number), k, scope))
+        scores = [one.score for one in found]
+        assert scores == sorted(scores, reverse=True)
+        assert len(found) <= k
+        for one in found:
+            assert one.item.id in self.has.held
+            assert scope is None or one.item.scope in {"", scope}
+            assert (one.score > 0.5) == (int(one.item.id[1:]) % DIMENSION == number)
+
+    # -- long-term memory ---------------------------------------------------------------------------------------------
+
+    @rule(first=st.integers(0, 300), count=st.sampled_from([1, 3, 200]))
+    def touch(self, first: int, count: int) -> None:
+        rows = tuple(f"r{row}" for row in range(first, first + count))
+        for row in rows:
+            self.counts[row] = self.counts.get(row, 0) + 1
+        self.ask(Touch(rows, int(self.now * 1_000_000)))
+
+    @rule(numbers=st.lists(st.integers(0, 9), max_size=3), agent=st.sampled_from(["", "planner", "critic"]))
+    def remember(self, numbers: list[int], agent: str) -> None:
+        """The same words are one memory; in a shared scope, who may not write records nothing."""
+        items = tuple(MemoryItem(f"m{n}", "", agent, f"content {n}", "fact", 0.5, 1, 2) for n in numbers)
+        allowed = not self.has.grants or self.has.grants.get(agent) in {"write", "own"}
+        memories = {**{one.id: one.agent for one in items}, **self.has.memories}
+        try:
+            reply: Remembering = self.ask(Remember(items), memories=memories)
+        except NotGranted:
+            assert items
+            assert not allowed
+            return
+        assert allowed or not items
+        assert reply.ids == tuple(one.id for one in items)
+        assert bool(reply.job) == bool(items)
+
+    @rule(keep=st.integers(0, 9))
+    def prune(self, keep: int) -> None:
+        job = self.ask(PruneNow(keep, "fifo"))
+        assert job not in self.ever
+
+    @rule(by=names, to=names, right=st.sampled_from(["read", "write", "own", None]))
+    def grant(self, by: str, to: str, right: Any) -> None:
+        """Only an owner grants, the first to grant owns, and the last owner stays."""
+        grants = self.has.grants or ({by: "own"} if right is not None else {})
+        after = {name: held for name, held in {**grants, to: right}.items() if held is not None}
+        allowed = grants.get(by) == "own" and "own" in after.values()
+        try:
+            self.ask(Grant(by, to, right), grants=after)
+        except NotGranted:
+            assert not allowed
+        else:
+            assert allowed
+
+    # -- synopsis -----------------------------------------------------------------------------------------------------
+
+    @rule(after_s=st.sampled_from([0.0, 1.0, 9.0, 60.0, 200.0, 2_000.0]), refresh=st.booleans())
+    def read_synopsis(self, after_s: float, *, refresh: bool) -> None:
+        """What holds is shown; what does not is written anew, by one job for all who ask."""
+        self.now += after_s
+        valid = {name for name, part in self.state.parts.items() if self.now < part.expires_at}
+        texts = {name: self.has.parts[name][0] for name in valid}
+        before, running = self.state.number, self.has.job
+        if len(valid) == len(TERMS) and not refresh:
+            shown: Synopsis = self.ask(ReadSynopsis(self.now))
+            assert (shown.job, self.state.number) == ("", before)
+            assert shown.state == ("empty" if not any(texts.values()) else "degraded" if self.has.degraded else "ok")
+        else:
+            started = running or f"synopsis-{self.state.sid}-{before + 1}"
+            shown = self.ask(ReadSynopsis(self.now, refresh=refresh), job=started)
+            assert (shown.state, shown.job) == ("pending", started)
+            assert self.state.number == before + (not running)
+        assert (shown.identity, shown.context) == (texts.get("identity", ""), texts.get("context", ""))
+
+    @rule(after_s=st.sampled_from([3.0, 9.0, 60.0]))
+    def read_on(self, after_s: float) -> None:
+        """It is written where it must be, and read again and again."""
+        for _ in range(4):
+            self.read_synopsis(after_s, refresh=False)
+            self.commit(len(self.queue))
+            if self.has.job in self.jobs:
+                self.write_synopsis("whole", late=False)
+
+    @precondition(lambda self: any(isinstance(job.payload, SynopsisSpec) for job in self.jobs.values()))
+    @rule(kind=st.sampled_from(["whole", "degraded", "empty"]), late=st.booleans())
+    def write_synopsis(self, kind: str, *, late: bool) -> None:
+        job = next(job for job in self.jobs.values() if isinstance(job.payload, SynopsisSpec))
+        self.answers += 1
+        texts = ("", "") if kind == "empty" else (f"Ada {self.answers}.", f"Bees {self.answers}.")
+        self.results.append(SynopsisReady(job.id, *texts, self.now, kind == "degraded", "m", (2, 2) if texts[0] else (0, 0)))
+        if not late:
+            self.take(self.results[-1])
+
+    @precondition(lambda self: self.results)
+    @rule(which=some, again=st.booleans())
+    def a_synopsis_comes_in(self, which: int, *, again: bool) -> None:
+        """Late, once more, or after it was outdated."""
+        place = which % len(self.results)
+        self.take(self.results[place] if again else self.results.pop(place))
+
+    def take(self, result: SynopsisReady) -> None:
+        wanted = bool(self.has.job) and result.job == self.has.job
+        changes: dict[str, Any] = {}
+        if wanted:
+            texts = {"identity": result.identity, "context": result.context}
+            terms = {name: term if texts[name] and not result.degraded else min(TERMS.values()) for name, term in TERMS.items()}
+            parts = {name: (text, result.now + terms[name]) for name, text in texts.items()}
+            changes = {"parts": parts, "degraded": result.degraded, "job": ""}
+        assert self.ask(result, **changes) == wanted, "it is taken if it is waited for, and dropped otherwise"
+
+    @rule()
+    def outdate(self) -> None:
+        """Something was taken out of the user's memory: nothing is shown that may tell of it."""
+        self.ask(Outdate(), parts={}, job="")
+        assert not self.state.parts
+
+    # -- other jobs, the log, and the power ---------------------------------------------------------------------------
+
+    @precondition(lambda self: any(not isinstance(job.payload, SynopsisSpec) for job in self.jobs.values()))
+    @rule(which=some)
+    def a_job_is_done(self, which: int) -> None:
+        jobs = [job for job in self.jobs.values() if not isinstance(job.payload, SynopsisSpec)]
+        job = jobs[which % len(jobs)]
+        self.hand_over(Write([JobDone(job.id)], None, (job.id,), self.has))
+        del self.jobs[job.id]
+
+    @precondition(lambda self: self.queue)
+    @rule(count=st.integers(1, 4))
+    def commits(self, count: int) -> None:
+        self.commit(count)
+
+    @precondition(lambda self: self.queue)
+    @rule(count=st.integers(0, 3), kept=st.booleans())
+    def commit_fails(self, count: int, *, kept: bool) -> None:
+        """What is behind it is void, and the state is read again; `kept`: the one that failed was stored in truth."""
+        self.commit(count)
+        if kept and self.queue:
+            self.store()
+        self.restore()
+
+    @rule(count=st.integers(0, 4))
+    def power_cut(self, count: int) -> None:
+        for _ in range(min(count, len(self.queue))):
+            self.store()
+        self.jobs.clear()
+        self.results.clear()
+        self.restore()
+        assert set(self.jobs) == self.rows
+
+    @rule()
+    def passivate(self) -> None:
+        """It writes what it had put off, rests, and comes back the same."""
+        self.commit(len(self.queue))
+        while (farewell := self.actor.on_idle(self.state)) is not None:
+            self.clean_up(farewell.max_bytes)
+            self.commit(len(self.queue))
+        before, view = facts(self.state), self.view()
+        self.restore()
+        if self.state.opened:
+            assert facts(self.state) == before
+        assert self.view() == view
+        assert self.actor.on_idle(self.state) is None
+
+    def view(self) -> UserView:
+        turn = self.actor.handle(self.state, InspectUser())
+        sid = 0 if not self.state.opened else turn.reply.sid
+        view: UserView = msgspec.structs.replace(turn.reply, sid=sid, evicted=0, synopsis_hits=0, synopsis_misses=0)
+        return msgspec.structs.replace(view, working_bytes=0)  # free rows are not restored
+
+    # -- what holds ---------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def replay_equals_live(self) -> None:
+        """G12, S1.02: what the log would give back is what the turns left, but for what they had put off."""
+        if self.state.opened:
+            image: Any = self.shadow._image(KEY)
+            restored = self.actor.restore(KEY, image)
+            assert written(restored) == written(self.state)
+            assert restored.accesses.items() >= figures_written(self.state).items()
+
+    @invariant()
+    def the_user_has_what_they_were_told(self) -> None:
+        state = self.state
+        assert state.working is not None
+        assert [one.id for one in state.working.items] == list(self.has.held)
+        assert state.working.content_bytes == COST * len(self.has.held) <= 2 * MAX_BYTES
+        assert state.grants == self.has.grants
+        assert not state.grants or "own" in state.grants.values()
+        assert {row: count for row, (count, _) in state.accesses.items()} == self.counts
+        assert {name: (part.text, state.terms[name]) for name, part in state.parts.items()} == self.has.parts
+
+    @invariant()
+    def what_is_put_off_is_bounded(self) -> None:
+        """G10, S2.21, S2.25: a crash takes the figures of so many rows at most, and a tenth of a term."""
+        assert len(self.state.pending) <= 256
+        assert {row for row, count in self.counts.items() if self.has.figures.get(row) != count} <= set(self.state.pending)
+        for name, part in self.state.parts.items():
+            assert 0 <= part.expires_at - self.state.terms[name] <= 0.1 * TERMS[name]
+            assert self.refresh or part.expires_at == self.state.terms[name]
+
+    @invariant()
+    def one_synopsis_is_written_at_a_time(self) -> None:
+        """S2.24: and the log holds the jobs that began and did not end."""
+        assert self.state.job == self.has.job
+        assert set(self.journal._jobs) == self.rows
+        assert sum(isinstance(self.journal._jobs[id_].payload, SynopsisSpec) for id_ in self.rows) <= 1
+        assert {one.id: one.agent for _, one in self.shadow._memories.values()} == self.has.memories
+
+
+@pytest.mark.timeout(600)  # to make a failure small takes minutes
+def test_no_sequence_breaks_a_user() -> None:
+    """G4, G10, G12, S2.13, S2.21, S2.24, S2.25, S4.33: no sequence of calls, results, crashes and rests breaks an invariant."""
+    long = os.environ.get("REMORA_HYPOTHESIS", "ci") != "ci"
+    run_state_machine_as_test(UserMachine, settings=settings(stateful_step_count=100 if long else 40))

@@ -1,0 +1,95 @@
+"""Shares as plain arithmetic: who is admitted, and who may send more to the log."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from remora.runtime.shares import Pool, Share
+
+KB = 1_024
+
+
+def pool(max_bytes: int = 100 * KB, **limits: int) -> Pool:
+    return Pool(max_bytes, limits.get("max_units", 4), limits.get("max_units_alone", 64), lambda key: str(key)[0])
+
+
+def filled(share: Share, size: int) -> int:
+    """How many requests of this size it takes until one is refused."""
+    count = 0
+    while share.admits(size):
+        share.take(size)
+        count += 1
+    return count
+
+
+def test_one_owner_has_half_and_others_the_rest() -> None:
+    """G10: one alone fills half of the room, each that comes later an equal share of that half, until there is no room."""
+    room = pool()
+    shares = [room.share(name) for name in "abcde"]
+    assert room.share("a, another actor") is shares[0]
+    assert [filled(share, 0) for share in shares] == [50, 25, 16, 9, 0]
+    assert room.bytes == room.max_bytes
+    for _ in range(40):
+        shares[0].give(0)
+    assert [share.admits(0) for share in shares] == [True, False, False, True, True], "below an equal share, 12"
+
+
+def test_room_is_given_back() -> None:
+    """G10: what was taken and given back leaves nothing behind, whoever else came and went."""
+    room = pool()
+    a, b = room.share("a"), room.share("b")
+    for _ in range(10):
+        a.take(3_000)
+        b.wrote(5_000)
+    assert (room.owners, a.units, b.units) == (2, 0, 10 * 5)
+    for _ in range(10):
+        a.give(3_000)
+        b.landed(5_000)
+    assert (room.bytes, room.owners, a.bytes, b.bytes, b.units) == (0, 0, 0, 0, 0)
+
+
+def test_a_request_over_all_bounds_may_wait_alone() -> None:
+    """G10: a single message larger than the room is taken where nothing else waits, or it could never be delivered."""
+    share = pool().share("a")
+    assert share.admits(10**9)
+    share.take(1)
+    assert not share.admits(10**9)
+
+
+def test_who_is_alone_may_send_more() -> None:
+    """G10: one owner has few writes on their way while others ask as well, and many when nobody else did for a second."""
+    room = pool()
+    a, b = room.share("a"), room.share("b")
+    room.asked(a, 0.0)
+    a.wrote(0)
+    for _ in range(20):
+        a.wrote(0)
+    assert room.open(a, 0.0)
+    room.asked(b, 0.5)
+    assert not room.open(a, 0.6)
+    assert room.open(b, 0.6)
+    room.asked(b, 1.0)
+    assert not room.open(a, 1.49)
+    assert room.open(a, 1.51)
+    for _ in range(60):
+        a.wrote(0)
+    assert not room.open(a, 9.0), "nor is one alone without bound: whoever comes would wait behind all of it"
+
+
+@pytest.mark.parametrize(("size", "units"), [(0, 1), (1_023, 1), (1_024, 2), (100 * KB, 101)])
+def test_large_writes_count_for_more(size: int, units: int) -> None:
+    """G10: a share is of a commit's length, and large messages make it long."""
+    share = pool().share("a")
+    share.wrote(size)
+    assert share.units == units
+
+
+def test_owners_without_actors_are_forgotten() -> None:
+    """G10, G12: a share lasts as long as one of its owner's actors is in memory."""
+    room = pool()
+    for number in range(1_000):
+        room.share(chr(200 + number))
+    gc.collect()
+    assert len(room._shares) <= 1
