@@ -48,6 +48,7 @@ _TIGHT: Sequence[tuple[str, dict[str, Sequence[Any]]]] = (
 _TIGHT_SHARE = 0.2
 _CLOSES_S = (0.01, 0.1, 0.5, 3.0)
 _PATIENCE = 3.0  # so many times as long as sessions stay in memory idle
+_LONG_IDLE_S = 10.0  # waiting for those takes more steps than all the rest
 _ANSWER_S = 0.5  # the journal's latencies and the schedule's pauses; models take longer
 
 
@@ -144,7 +145,8 @@ def play(
     found: list[Violation] = []
     at_rest: list[Violation] = []
     journal_sound = all(fault.port not in {"commit", "read"} for fault in case.faults)
-    patience_s = _PATIENCE * settings.config.activation.idle_s if journal_sound and case.seed % 2 else 0.0
+    idle_s = settings.config.activation.idle_s
+    patience_s = _PATIENCE * idle_s if journal_sound and idle_s < _LONG_IDLE_S and case.seed % 2 else 0.0
 
     closes = list(case.closes)
 
