@@ -71,6 +71,7 @@ messages = st.one_of(
     st.sampled_from("ab").map(lambda id_: {"role": "tool", "tool_call_id": id_, "content": "result"}),
 )
 batches = st.lists(messages, min_size=1, max_size=4)
+LONG = os.environ.get("REMORA_HYPOTHESIS", "ci") != "ci"
 some = st.integers(0, 7)
 """Which of several, the first ones oftener."""
 
@@ -627,8 +628,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert state.live_tokens >= 0
 
 
-@pytest.mark.timeout(600)  # to make a failure small takes minutes
+@pytest.mark.timeout(0 if LONG else 600)  # to make a failure small takes minutes
 def test_no_sequence_breaks_a_session() -> None:
     """G2, G4 to G8, G10, G12: no sequence of calls, results, failed commits, crashes and rests breaks an invariant."""
-    long = os.environ.get("REMORA_HYPOTHESIS", "ci") != "ci"
-    run_state_machine_as_test(SessionMachine, settings=settings(stateful_step_count=100 if long else 40))
+    run_state_machine_as_test(SessionMachine, settings=settings(stateful_step_count=100 if LONG else 40))
