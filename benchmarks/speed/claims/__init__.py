@@ -9,7 +9,7 @@ from benchmarks.speed.claim import Claim
 
 __all__ = ["CLAIMS", "claim"]
 
-CLAIMS = ("load",)
+CLAIMS = ("append", "turn", "load")
 
 
 def claim(name: str) -> Claim:
