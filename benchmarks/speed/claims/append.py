@@ -19,7 +19,7 @@ WORK = (
     "next; tokens are counted (o200k_base), but for *openai_agents*, *langgraph*, *langgraph_store*, *adk* and *mem0*, which "
     "count none. Everything is synced at every commit, but *dict-sqlite-normal* and *redis-everysec*. *limit* is one thread that "
     "counts as many texts as there are sessions and commits them to remora's schema with its pragmas, and again; *limit-bare* "
-    "has the barest table instead; *prototype* is a hundred lines of asyncio with dicts and a thread that commits what is queued. "
+    "has the barest table instead; *prototype* is a hundred lines of asyncio with dicts and a thread that commits what waits. "
     "*remora* neither folds nor has long-term memory, as its peers; *remora-folds* has a budget of 4 000 tokens and the embedded "
     "summarizer, *remora-default* everything at its default."
 )

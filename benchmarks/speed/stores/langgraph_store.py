@@ -5,6 +5,7 @@ An append is one `aput` under a running key, a load `asearch(limit=150)`, a sort
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -14,7 +15,7 @@ from typing import Any
 from langgraph.store.sqlite import AsyncSqliteStore
 
 from benchmarks.speed.stores.store import RECENT, Store, counted, rows_in
-from benchmarks.speed.text import counter
+from benchmarks.speed.text import counter, role_of
 
 
 class LangGraphStore(Store):
@@ -33,6 +34,9 @@ class LangGraphStore(Store):
         self._numbers[session] += 1
         key = f"{self._numbers[session]:09}"
         await self._store.aput((session,), key, {"role": role, "content": text}, index=False)
+
+    async def fill(self, session: str, texts: Sequence[str]) -> None:
+        await asyncio.gather(*(self.append(session, role_of(n), text) for n, text in enumerate(texts)))
 
     async def load(self, session: str) -> Sequence[Any]:
         found = await self._store.asearch((session,), limit=RECENT)

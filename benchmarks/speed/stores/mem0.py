@@ -1,6 +1,7 @@
 """mem0: `AsyncMemory.add(…, infer=False)`, so that no model is asked; Qdrant in a directory, its default.
 
-Words are hashed in place of an embedder.
+Words are hashed in place of an embedder. One lock is held around every call: mem0 makes them in threads, which its embedded
+Qdrant does not survive.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Mem0(Store):
             "path": str(directory / "qdrant"), "on_disk": True, "embedding_model_dims": DIMENSION, "collection_name": _COLLECTION,
         }  # fmt: skip
         self._count = counter()
+        self._lock = asyncio.Lock()
         self._memory = AsyncMemory.from_config(
             {
                 "vector_store": {"provider": "qdrant", "config": store},
@@ -41,10 +43,12 @@ class Mem0(Store):
         self._memory.embedding_model = _Embedder()
 
     async def append(self, session: str, role: str, text: str) -> None:
-        await self._memory.add([{"role": role, "content": text}], user_id=session, infer=False)
+        async with self._lock:
+            await self._memory.add([{"role": role, "content": text}], user_id=session, infer=False)
 
     async def load(self, session: str) -> Sequence[Any]:
-        found = await self._memory.get_all(filters={"user_id": session}, top_k=RECENT)
+        async with self._lock:
+            found = await self._memory.get_all(filters={"user_id": session}, top_k=RECENT)
         rows: list[Any] = sorted(found["results"], key=lambda row: row["created_at"])
         return counted(rows, lambda row: str(row["memory"]), self._count)
 

@@ -23,6 +23,7 @@ CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {
 class Remora(Store):
     def __init__(self, contestant: str, directory: Path) -> None:
         self._directory = directory
+        self._folds = contestant == "remora-folds"
         self._runtime = Runtime(directory, config=Config.from_dict(CONFIGURATIONS[contestant]))
         self._sessions: dict[str, Session] = {}
 
@@ -49,6 +50,8 @@ class Remora(Store):
         messages = [{"role": role_of(n), "content": text} for n, text in enumerate(texts)]
         for at in range(0, len(messages), 500):
             await self._session(session).append(messages[at : at + 500])
+        if self._folds:
+            await self._runtime.settle()
 
     async def close(self) -> int:
         await self._runtime.__aexit__(None, None, None)
