@@ -23,8 +23,8 @@ WORK = (
     "Libraries as with turns: *openai_agents*, *langgraph*, *langgraph_store*, *adk* and *mem0* count tokens at each load."
 )
 CONTESTANTS = (
-    "remora", "limit", "limit-dict", "remora-folds", "openai_agents", "langgraph", "llama_index", "adk", "mem0", "langgraph_store",
-    "redis",
+    "remora", "limit", "limit-dict", "remora-folds", "openai_agents", "langgraph", "llama_index", "adk", "mem0",
+    "langgraph_store", "redis",
 )  # fmt: skip
 BARS = (
     Bar("20", "< 100 µs p50, warm", "p50_us", most=100),
