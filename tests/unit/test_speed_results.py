@@ -150,8 +150,8 @@ def test_claims_fit_together(name: str) -> None:
     assert len(cases) == len(set(cases)) > 0
     assert {case.claim for smoke in (True, False) for case in module.cases(smoke)} == {name}
     for bar in module.BARS:
-        assert {bar.case, bar.than_case or bar.case} <= set(cases)
-        assert {bar.contestant, *bar.others} <= set(module.CONTESTANTS)
+        assert {bar.case, bar.than_case or bar.case}.issubset(cases)
+        assert {bar.contestant, *bar.others}.issubset(module.CONTESTANTS)
         assert (bar.least, bar.most) != (None, None)
     assert "remora" in {one for *_, one in planned([name], [], options(smoke=True))}
 
