@@ -149,7 +149,7 @@ def test_claims_fit_together(name: str) -> None:
     assert module.NAME == name
     assert cases
     assert len(cases) == len(set(cases))
-    assert {case.claim for smoke in (True, False) for case in module.cases(smoke)} == {name}
+    assert all(case.claim == name for smoke in (True, False) for case in module.cases(smoke))
     for bar in module.BARS:
         assert {bar.case, bar.than_case or bar.case}.issubset(cases)
         assert {bar.contestant, *bar.others}.issubset(module.CONTESTANTS)
