@@ -128,17 +128,17 @@ def test_texts_of_figures() -> None:
 
 
 def options(**given: Any) -> Any:
-    return SimpleNamespace(**({"smoke": False, "repeat": 2, "cases": "", "contestants": ""} | given))
+    return SimpleNamespace(**({"smoke": False, "repeat": 2, "cases": [], "contestants": ""} | given))
 
 
 def test_the_order_rotates() -> None:
     """S4.31: contestants take turns within a repeat, and each repeat begins with the next."""
-    plan = planned(["append"], [], options(cases="16", contestants="remora,limit,prototype"))
+    plan = planned(["append"], [], options(cases=["16"], contestants="remora,limit,prototype"))
     assert [(repeat, one) for _, repeat, one in plan] == [
         (0, "remora"), (0, "limit"), (0, "prototype"), (1, "limit"), (1, "prototype"), (1, "remora"),
     ]  # fmt: skip
-    assert len(planned(["append"], [], options(cases="1", contestants="remora"))) == 7, "what the disk decides has more repeats"
-    assert not {one for *_, one in planned(["append"], ["redis"], options(cases="16"))} & {"adk", "mem0", "langgraph"}
+    assert len(planned(["append"], [], options(cases=["1"], contestants="remora"))) == 7, "what the disk decides has more repeats"
+    assert not {one for *_, one in planned(["append"], ["redis"], options(cases=["16"]))} & {"adk", "mem0", "langgraph"}
 
 
 @pytest.mark.parametrize("name", CLAIMS)
