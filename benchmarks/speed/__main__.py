@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "about": {
             "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "command": f"`python -m benchmarks.speed {' '.join(sys.argv[1:])}`",
-            "repeats": 1 if options.smoke else options.repeat,
+            "repeats": "1, in the sizes of a smoke run: its bars say nothing" if options.smoke else options.repeat,
         },
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",
         "versions": {},

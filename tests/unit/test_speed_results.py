@@ -161,7 +161,9 @@ def test_curves() -> None:
     """S4.31: what has a figure at two sizes is a curve, by its first size; counts are none."""
     found = results()
     keep(found, Case("load", "64", {"messages": 64}), 0, "adk", {"figures": {"p50_us": 7.0, "errors": 2.0}})
-    assert curves(found, "load") == {"p50_us": {"remora": [(20, 10.0), (64, 120.0)]}}
+    assert curves(found, "load") == {("p50_us", "messages"): {"remora": [(20, 10.0), (64, 120.0)]}}
+    keep(found, Case("load", "64 others", {"messages": 64}), 0, "remora", {"figures": {"p50_us": 7.0}})
+    assert curves(found, "load") == {}, "two cases of one size differ in something else"
     assert curves(found, "append") == {}
 
 
