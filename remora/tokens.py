@@ -48,6 +48,8 @@ def count_message(counter: TokenCounter, chat: Mapping[str, Any]) -> int:
     """Tokens that a chat message costs: text, name, tool calls, tool call id, media parts and unknown keys included (G9)."""
     total = counter.message_overhead
     content = chat.get("content")
+    if isinstance(content, str) and len(chat) == 2 and "role" in chat:  # nothing else there to look for
+        return total + counter.count(content)
     if isinstance(content, str):
         total += counter.count(content)
     elif content:

@@ -15,7 +15,7 @@ that drops what it folds asks nobody: the front of the buffer moves in the turn 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import msgspec
@@ -137,9 +137,14 @@ class SessionBehavior:
 
     def size(self, state: SessionState) -> int:
         """Bytes of the buffer, the summaries, the blocks' states and the keys."""
-        summaries = sum(len(one.text) for one in state.summaries) + (len(state.summary.text) if state.summary else 0)
-        blocks = sum(len(facet.value) for facet in state.blocks.values())
-        return 512 + state.size + 120 * (len(state.keys) + len(state.ids)) + summaries + blocks
+        size = 512 + state.size + 120 * (len(state.keys) + len(state.ids))
+        if state.summary is not None:
+            size += len(state.summary.text)
+        if state.summaries:
+            size += sum(len(one.text) for one in state.summaries)
+        if state.blocks:
+            size += sum(len(facet.value) for facet in state.blocks.values())
+        return size
 
     def on_idle(self, state: SessionState) -> Flush | None:
         """An idle session flushes before it leaves memory: what was said must be recallable from other sessions."""
@@ -148,9 +153,7 @@ class SessionBehavior:
     def on_close(self, state: SessionState) -> None:
         """Nothing is put off: what is not flushed is found at the next start."""
 
-    def apply(self, state: SessionState, record: Any) -> None:
-        """Fold one record into the state."""
-        apply(state, record)
+    apply = staticmethod(apply)
 
     def supply(self, state: SessionState, query: Any, answer: Any) -> None:
         """Take what a turn missed."""
@@ -215,22 +218,26 @@ class SessionBehavior:
             return Turn(self._original(state, message, original, known))
         seqs: list[int] = []
         entries: list[Entry] = []
+        seq, tokens = state.next_seq, 0
+        repeatable = not message.allow_duplicates and (len(message.entries) > 1 or message.dedup_window > 0)
         for place, entry in enumerate(message.entries):
             there = known.get(place)
-            if there is None:
+            if there is None and repeatable:
                 there = self._repeated(state, entries, entry, message)
             if there is None:
-                entries.append(entry.numbered(state.next_seq + len(entries)))
-                there = entries[-1].seq
+                entries.append(entry.numbered(seq))
+                tokens += entry.tokens
+                seqs.append(seq)
+                seq += 1
             else:
                 reached("duplicate_message")
-            seqs.append(there)
-        receipt = Receipt(tuple(seqs), self._ids(state, seqs, (entry.id for entry in message.entries)), duplicate=not entries)
+                seqs.append(there)
+        receipt = Receipt(tuple(seqs), self._ids(state, seqs, message.entries), duplicate=not entries)
         if not entries:
             return Turn(receipt)
         records: list[Any] = [] if state.opened else [self._opening(state, entries[0].at_us)]
         records.append(Appended(state.sid, tuple(entries), key))
-        live = state.live_tokens + sum(entry.tokens for entry in entries)
+        live = state.live_tokens + tokens
         jobs: tuple[Job, ...] = ()
         expedite: tuple[str, ...] = ()
         if state.pending:
@@ -246,7 +253,7 @@ class SessionBehavior:
 
     def _known(self, state: SessionState, message: Append) -> dict[int, int] | Missing:
         """Which of the messages, by place in the batch, are there already by their id, and their numbers (S4.11)."""
-        if message.allow_duplicates:
+        if message.allow_duplicates or not (state.ids or state.has_ids):
             return {}
         found = {entry.id: state.ids[entry.id] for entry in message.entries if entry.id in state.ids}
         if state.has_ids:
@@ -261,7 +268,7 @@ class SessionBehavior:
     def _original(self, state: SessionState, message: Append, original: OriginalAppend, known: dict[int, int]) -> Receipt:
         """What the first append under this key answered; messages that it skipped are known by their ids."""
         if len(original.seqs) >= len(message.entries):
-            return Receipt(original.seqs, self._ids(state, original.seqs, original.ids), duplicate=True)
+            return Receipt(original.seqs, self._named(state, original.seqs, original.ids), duplicate=True)
         reached("key_of_partial_append")
         added = iter(zip(original.seqs, original.ids, strict=True))
         found: list[tuple[int, str | None]] = []
@@ -271,12 +278,10 @@ class SessionBehavior:
             if one is not None:
                 found.append(one)
         seqs = tuple(seq for seq, _ in found)
-        return Receipt(seqs, self._ids(state, seqs, (id_ for _, id_ in found)), duplicate=True)
+        return Receipt(seqs, self._named(state, seqs, [id_ for _, id_ in found]), duplicate=True)
 
     def _repeated(self, state: SessionState, before: Sequence[Entry], entry: Entry, message: Append) -> int | None:
         """The number of the message that this one repeats: by its id within the batch, by its words within the window."""
-        if message.allow_duplicates:
-            return None
         if entry.id is not None:
             return next((one.seq for one in before if one.id == entry.id), None)
         recent = [*state.entries, *before][-message.dedup_window :] if message.dedup_window else ()
@@ -285,8 +290,13 @@ class SessionBehavior:
     def _opening(self, state: SessionState, at_us: int) -> Opened:
         return Opened(state.sid, state.key.user, state.key.session, at_us)
 
-    def _ids(self, state: SessionState, seqs: Iterable[int], given: Iterable[str | None]) -> tuple[str, ...]:
-        return tuple(id_ or message_id(self._instance, state.sid, seq) for seq, id_ in zip(seqs, given, strict=True))
+    def _ids(self, state: SessionState, seqs: Sequence[int], entries: Sequence[Entry]) -> tuple[str, ...]:
+        return self._named(state, seqs, [entry.id for entry in entries])
+
+    def _named(self, state: SessionState, seqs: Sequence[int], given: Sequence[str | None]) -> tuple[str, ...]:
+        """Their ids: those that their senders gave, and our own."""
+        instance, sid = self._instance, state.sid
+        return tuple([id_ or message_id(instance, sid, seq) for seq, id_ in zip(seqs, given, strict=True)])
 
     # -- folding ------------------------------------------------------------------------------------------------------
 
@@ -562,7 +572,7 @@ class SessionBehavior:
         flushed = [entry.seq for entry in entries if entry.id and self._is_flushed(entry.id, own, state.marks.flushing)]
         if flushed:  # long-term memory has them under their old numbers
             records.append(Pruned(state.key, tuple(flushed)))
-        receipt = Receipt(seqs, self._ids(state, seqs, (entry.id for entry in entries)))
+        receipt = Receipt(seqs, self._ids(state, seqs, entries))
         return Turn(receipt, records, cancel=cancelled, size=message.size)
 
     def _is_flushed(self, id_: str, own: str, flushing: int) -> bool:
