@@ -205,9 +205,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     def weighed(self, tokens: int, importance: float) -> Entry:
         """The same entry with its size by the runtime's counter, and its worth."""
-        return Entry(
-            self.seq, self.at_us, tokens, self.role, self.chat, self.meta, self.id, self.calls, self.answers, importance
-        )
+        return Entry(self.seq, self.at_us, tokens, self.role, self.chat, self.meta, self.id, self.calls, self.answers, importance)
 
     def numbered(self, seq: int) -> Entry:
         """The same entry at its place in the session."""
@@ -216,7 +214,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """What `append` acknowledges: durable at the runtime's durability level (G3).
 
     Attributes:

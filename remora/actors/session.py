@@ -15,7 +15,7 @@ that drops what it folds asks nobody: the front of the buffer moves in the turn 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -217,6 +217,7 @@ class SessionBehavior:
                 reached("duplicate_key_cold")
             return Turn(self._original(state, message, original, known))
         seqs: list[int] = []
+        ids: list[str] = []
         entries: list[Entry] = []
         seq, tokens = state.next_seq, 0
         repeatable = not message.allow_duplicates and (len(message.entries) > 1 or message.dedup_window > 0)
@@ -225,14 +226,15 @@ class SessionBehavior:
             if there is None and repeatable:
                 there = self._repeated(state, entries, entry, message)
             if there is None:
+                there = seq
                 entries.append(entry.numbered(seq))
                 tokens += entry.tokens
-                seqs.append(seq)
                 seq += 1
             else:
                 reached("duplicate_message")
-                seqs.append(there)
-        receipt = Receipt(tuple(seqs), self._ids(state, seqs, message.entries), duplicate=not entries)
+            seqs.append(there)
+            ids.append(entry.id or message_id(self._instance, state.sid, there))
+        receipt = Receipt(tuple(seqs), tuple(ids), not entries)
         if not entries:
             return Turn(receipt)
         records: list[Any] = [] if state.opened else [self._opening(state, entries[0].at_us)]
@@ -268,7 +270,7 @@ class SessionBehavior:
     def _original(self, state: SessionState, message: Append, original: OriginalAppend, known: dict[int, int]) -> Receipt:
         """What the first append under this key answered; messages that it skipped are known by their ids."""
         if len(original.seqs) >= len(message.entries):
-            return Receipt(original.seqs, self._named(state, original.seqs, original.ids), duplicate=True)
+            return Receipt(original.seqs, self._ids(state, original.seqs, original.ids), duplicate=True)
         reached("key_of_partial_append")
         added = iter(zip(original.seqs, original.ids, strict=True))
         found: list[tuple[int, str | None]] = []
@@ -278,7 +280,7 @@ class SessionBehavior:
             if one is not None:
                 found.append(one)
         seqs = tuple(seq for seq, _ in found)
-        return Receipt(seqs, self._named(state, seqs, [id_ for _, id_ in found]), duplicate=True)
+        return Receipt(seqs, self._ids(state, seqs, (id_ for _, id_ in found)), duplicate=True)
 
     def _repeated(self, state: SessionState, before: Sequence[Entry], entry: Entry, message: Append) -> int | None:
         """The number of the message that this one repeats: by its id within the batch, by its words within the window."""
@@ -290,13 +292,8 @@ class SessionBehavior:
     def _opening(self, state: SessionState, at_us: int) -> Opened:
         return Opened(state.sid, state.key.user, state.key.session, at_us)
 
-    def _ids(self, state: SessionState, seqs: Sequence[int], entries: Sequence[Entry]) -> tuple[str, ...]:
-        return self._named(state, seqs, [entry.id for entry in entries])
-
-    def _named(self, state: SessionState, seqs: Sequence[int], given: Sequence[str | None]) -> tuple[str, ...]:
-        """Their ids: those that their senders gave, and our own."""
-        instance, sid = self._instance, state.sid
-        return tuple([id_ or message_id(instance, sid, seq) for seq, id_ in zip(seqs, given, strict=True)])
+    def _ids(self, state: SessionState, seqs: Iterable[int], given: Iterable[str | None]) -> tuple[str, ...]:
+        return tuple(id_ or message_id(self._instance, state.sid, seq) for seq, id_ in zip(seqs, given, strict=True))
 
     # -- folding ------------------------------------------------------------------------------------------------------
 
@@ -572,7 +569,7 @@ class SessionBehavior:
         flushed = [entry.seq for entry in entries if entry.id and self._is_flushed(entry.id, own, state.marks.flushing)]
         if flushed:  # long-term memory has them under their old numbers
             records.append(Pruned(state.key, tuple(flushed)))
-        receipt = Receipt(seqs, self._ids(state, seqs, entries))
+        receipt = Receipt(seqs, self._ids(state, seqs, (entry.id for entry in entries)))
         return Turn(receipt, records, cancel=cancelled, size=message.size)
 
     def _is_flushed(self, id_: str, own: str, flushing: int) -> bool:

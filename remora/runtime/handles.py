@@ -94,11 +94,13 @@ class Session(BufferVerbs):
         """
         batch = batch_of(messages)
         digest = None if key is None else key_digest(validated_id(key, "an idempotency key"))
-        entries = await encoded_entries(self._services, batch)
-        size = sum(entry.size for entry in entries)
-        window = self._services.config.buffer.dedup_window
-        request = Append(tuple(entries), digest, size, allow_duplicates=allow_duplicates, dedup_window=window)
-        receipt: Receipt = await self._services.directory.ask(self.key, request, size=size, timeout_s=timeout_s)
+        services = self._services
+        entries = await encoded_entries(services, batch)
+        size = 0
+        for entry in entries:
+            size += entry.size
+        request = Append(tuple(entries), digest, size, allow_duplicates, services.config.buffer.dedup_window)
+        receipt: Receipt = await services.directory.ask(self.key, request, size=size, timeout_s=timeout_s)
         return receipt
 
     async def load(
