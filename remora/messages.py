@@ -273,8 +273,8 @@ def encode_message(
         )
     try:
         checked = msgspec.convert(chat, _Chat)
-        encoded = _encoder.encode(chat)
-        meta = _encoder.encode(msgspec.convert(metadata, dict[str, Any])) if metadata else None
+        encoded = _exact(_encoder.encode(chat))
+        meta = _exact(_encoder.encode(msgspec.convert(metadata, dict[str, Any]))) if metadata else None
         for value in chat.values():
             if type(value) not in _PLAIN:
                 chat = _decoder.decode(encoded)  # what will come back is what is counted, whatever types were handed over
@@ -319,6 +319,11 @@ def encode_message(
         checked.tool_call_id if checked.role == "tool" else None,
     )
     return entry, chat
+
+
+def _exact(encoded: bytes) -> bytes:
+    """The same bytes in no more memory than they take: msgspec's come in a buffer of at least 512, and they stay for long."""
+    return bytes(memoryview(encoded))
 
 
 def _check_depth(values: Iterable[Any], metadata: Any, index: int) -> None:

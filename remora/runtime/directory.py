@@ -555,6 +555,7 @@ class Directory:
                 self.ready(cell)
             if not cell.mailbox and not cell.waiting and not cell.parked and cell.status is not CellStatus.FETCHING:
                 self._attended.pop(cell, None)
+                cell.shrink()
 
     # -- passivation ------------------------------------------------------------------------------------------------
 
