@@ -20,7 +20,6 @@ from remora.runtime.buffer_handle import BufferVerbs
 from remora.runtime.checks import checked_text, whole_number
 from remora.runtime.encoding import batch_of, encoded_entries
 from remora.runtime.erasure import ErasureReceipt
-from remora.runtime.exporting import exported_session
 from remora.runtime.long_term_handle import touched
 from remora.runtime.services import Services
 from remora.storage.ports import FoldFigures, earlier_buffer
@@ -233,6 +232,8 @@ class Session(BufferVerbs):
         Raises:
             InvalidInput: the session has no messages.
         """
+        from remora.runtime.exporting import exported_session  # noqa: PLC0415  # `remora.runtime.opening` has loaded it
+
         exported = await exported_session(self._services, self.key)
         if exported is None:
             raise InvalidInput(f"the session {self.key.session} has no messages")
