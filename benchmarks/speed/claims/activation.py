@@ -1,0 +1,165 @@
+"""The first message to a passivated session of 50 messages of 300 bytes.
+
+The sessions are made, the runtime is closed and opened again: none is in memory, and the kernel's page cache has the journal. Then
+each is spoken to once: *load* (what a model should see now), *append* (one more message, durable by `synchronous=FULL`), or all
+within a group of 256 tasks that load at once, which remora reads in one batch.
+
+The limit is the bare `SELECT` of the same columns of the same rows, found by user and session and fetched, on a connection with
+the same cache: by `sqlite3` on the calling thread ("limit"), and through aiosqlite ("aiosqlite"). For *append* an `INSERT` of a row
+into the same table and its commit, same pragmas, come on top; for 256 at once the limit reads one session after another. SQLite
+has read none of these pages before, neither here nor there.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import aiosqlite
+import anyio
+
+from benchmarks.speed.claim import Bar, Case
+from benchmarks.speed.scale import CONFIG, in_turn, quantile, texts
+from remora import Runtime
+from remora.storage.images import ENTRY_COLUMNS
+from remora.storage.schema import SEQ_BITS
+
+NAME = "activation"
+TITLE = "Activation"
+WORK = "the first load of, or append to, a passivated session of 50 messages of 300 bytes; one at a time, and 256 at once"
+CONTESTANTS = ("remora", "limit", "aiosqlite")
+
+_MESSAGES = 50
+_AT_ONCE = 256
+_SELECT = (
+    f"SELECT {ENTRY_COLUMNS} FROM actors AS s JOIN messages AS m "
+    f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {(1 << SEQ_BITS) - 1} WHERE s.user = ? AND s.session = ?"
+)
+_INSERT = (
+    "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, importance) "
+    f"SELECT max(m.pos) + 1, 0, 60, 2, 1, ?3, 0.5 FROM actors AS s JOIN messages AS m "
+    f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {(1 << SEQ_BITS) - 1} WHERE s.user = ?1 AND s.session = ?2"
+)
+
+
+def cases(smoke: bool) -> Sequence[Case]:
+    sessions = 60 if smoke else 1_500
+    at_once = 64 if smoke else _AT_ONCE
+    sizes: dict[str, int | float] = {"sessions": sessions, "messages": _MESSAGES}
+    return [
+        Case(NAME, "load", sizes),
+        Case(NAME, "append", sizes),
+        Case(NAME, f"load, {_AT_ONCE} at once", {**sizes, "sessions": max(sessions, at_once), "at_once": at_once}),
+    ]
+
+
+BARS = (
+    Bar(case="load", text="≤ 3 × the SELECT", figure="p50_us", than="limit", most=3.0),
+    Bar(case="append", text="≤ 3 × the SELECT and a commit", figure="p50_us", than="limit", most=3.0),
+    Bar(case=f"load, {_AT_ONCE} at once", text="≤ 3 × the SELECTs", figure="each_us", than="limit", most=3.0),
+)
+
+
+def _name(number: int) -> tuple[str, str]:
+    return f"user-{number // 10}", f"session-{number}"
+
+
+async def _made(directory: Path, sessions: int) -> None:
+    pool = texts(1_000)
+
+    async def make(number: int) -> None:
+        start = number * 7 % (len(pool) - _MESSAGES)
+        await runtime.session(*_name(number)).append(pool[start : start + _MESSAGES])
+
+    async with Runtime(directory, config=CONFIG) as runtime:
+        await in_turn(sessions, 64, make)
+
+
+async def _remora(directory: Path, case: Case) -> dict[str, float]:
+    (message,) = texts(1, seed=2)
+    took: list[float] = []
+    async with Runtime(directory, config=CONFIG) as runtime:
+        await runtime.session("warm", "up").append(message)
+
+        async def speak(number: int) -> None:
+            handle = runtime.session(*_name(number))
+            begun = time.perf_counter()
+            if case.name == "append":
+                await handle.append(message)
+            else:
+                context = await handle.load()
+                assert len(context.messages) == _MESSAGES
+            took.append(time.perf_counter() - begun)
+
+        found = await _spoken(case, speak)
+    return found | _latencies(took)
+
+
+async def _spoken(case: Case, speak: object) -> dict[str, float]:
+    sessions, at_once = int(case.sizes["sessions"]), int(case.sizes.get("at_once", 1))
+    begun = time.perf_counter()
+    for first in range(0, sessions - at_once + 1, at_once):
+        if at_once == 1:
+            await speak(first)
+            continue
+        async with anyio.create_task_group() as tasks:
+            for number in range(first, first + at_once):
+                tasks.start_soon(speak, number)
+    done = sessions - sessions % at_once
+    return {"each_us": (time.perf_counter() - begun) / done * 1e6}
+
+
+def _latencies(took: Sequence[float]) -> dict[str, float]:
+    return {"p50_us": quantile(took, 0.5) * 1e6, "p99_us": quantile(took, 0.99) * 1e6}
+
+
+def _sqlite(directory: Path, case: Case) -> dict[str, float]:
+    (message,) = texts(1, seed=2)
+    chat = message["content"].encode()
+    sessions = int(case.sizes["sessions"])
+    took = []
+    with closing(sqlite3.connect(directory / "journal.db", isolation_level=None)) as database:
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "cache_size = -65536"):
+            database.execute(f"PRAGMA {pragma}")
+        database.execute(_SELECT, ("warm", "up")).fetchall()
+        whole = time.perf_counter()
+        for number in range(sessions):
+            begun = time.perf_counter()
+            rows = database.execute(_SELECT, _name(number)).fetchall()
+            if case.name == "append":
+                database.execute(_INSERT, (*_name(number), chat))
+            took.append(time.perf_counter() - begun)
+            assert len(rows) == _MESSAGES
+        each_us = (time.perf_counter() - whole) / sessions * 1e6
+    return {"each_us": each_us} | _latencies(took)
+
+
+async def _aiosqlite(directory: Path, case: Case) -> dict[str, float]:
+    (message,) = texts(1, seed=2)
+    chat = message["content"].encode()
+    took = []
+    async with aiosqlite.connect(directory / "journal.db", isolation_level=None) as database:
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "cache_size = -65536"):
+            await database.execute(f"PRAGMA {pragma}")
+        await database.execute_fetchall(_SELECT, ("warm", "up"))
+
+        async def speak(number: int) -> None:
+            begun = time.perf_counter()
+            rows = list(await database.execute_fetchall(_SELECT, _name(number)))
+            if case.name == "append":
+                await database.execute(_INSERT, (*_name(number), chat))
+            took.append(time.perf_counter() - begun)
+            assert len(rows) == _MESSAGES
+
+        found = await _spoken(case, speak)
+    return found | _latencies(took)
+
+
+def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
+    anyio.run(_made, directory, int(case.sizes["sessions"]))
+    if contestant == "limit":
+        return _sqlite(directory, case)
+    return anyio.run(_aiosqlite if contestant == "aiosqlite" else _remora, directory, case)
