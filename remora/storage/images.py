@@ -193,12 +193,12 @@ def memory_of(row: Sequence[Any]) -> MemoryItem:
     return MemoryItem(id_, *what)
 
 
-# All that the journal holds of some actors, by one statement: an activation is one call to the connection's thread, and one look at
-# the database. The call itself takes about as long as a session's messages: as seven statements, 460 µs for a session of 50 messages.
+# All that the journal holds of some actors, by one statement: an activation is one call to the connection's thread. Such a call
+# takes as long as a session's messages do: by seven statements, 460 µs for a session of 50 messages.
 #
-# Each row is its kind, a number to sort by where the order matters (an arm of a compound cannot be sorted; messages come in that of
-# their tree), and its columns, filled up with NULLs. CROSS JOIN keeps this order, and the plus (no affinity) lets the partial
-# indices be used.
+# Each row is its kind, a number to sort by where the order matters (an arm of a compound cannot be sorted; messages come in
+# their tree's own order), and its columns, filled up with NULLs. CROSS JOIN keeps the order of the tables, and the plus (no
+# affinity) lets the partial indices be used.
 _ACTOR, _MESSAGE, _SUMMARY, _DIGEST, _WITH_IDS, _FACET, _JOB = range(7)
 _WIDTH = 15
 
@@ -208,8 +208,9 @@ def _arm(kind: int, columns: str, rest: str, *, distinct: str = "") -> str:
     return f"SELECT {distinct}{kind}, {columns}{filled} FROM {rest}"
 
 
+_ASKED = "asked AS s CROSS JOIN "
 _SELECT_IMAGES = (
-    "WITH s AS MATERIALIZED (SELECT a.sid, a.user, a.session, a.created_us, a.crc, a.marks_crc, a.generation, a.summarized, "
+    "WITH asked AS MATERIALIZED (SELECT a.sid, a.user, a.session, a.created_us, a.crc, a.marks_crc, a.generation, a.summarized, "
     "a.folding, a.flushing, a.cleared FROM json_each(?) AS w "
     "JOIN actors AS a ON a.user = w.value ->> 0 AND a.session = coalesce(w.value ->> 1, '')) "
 ) + " UNION ALL ".join(
@@ -218,33 +219,33 @@ _SELECT_IMAGES = (
             _ACTOR,
             "0, s.sid, s.user, s.session, s.created_us, s.crc, s.marks_crc, "
             "s.generation, s.summarized, s.folding, s.flushing, s.cleared",
-            "s",
+            "asked AS s",
         ),
         _arm(
             _MESSAGE,
             f"m.removed, {ENTRY_COLUMNS}",
-            f"s CROSS JOIN messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + s.summarized AND m.pos < (s.sid + 1) << {SEQ_BITS}",
+            f"{_ASKED} messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + s.summarized AND m.pos < (s.sid + 1) << {SEQ_BITS}",
         ),
         _arm(
             _SUMMARY,
             f"f.number, {SUMMARY_COLUMNS}",
-            "s CROSS JOIN folds AS f ON f.sid = s.sid AND f.generation = s.generation AND f.kind IN ('summary', 'entry')",
+            f"{_ASKED} folds AS f ON f.sid = s.sid AND f.generation = s.generation AND f.kind IN ('summary', 'entry')",
         ),
         _arm(
             _DIGEST,
             "n, sid, key",
             "(SELECT s.sid, m.key, row_number() OVER (PARTITION BY s.sid ORDER BY m.pos DESC) AS n "
-            f"FROM s CROSS JOIN messages AS m ON m.pos >> {SEQ_BITS} = +s.sid AND m.key IS NOT NULL) WHERE n <= {HOT_KEYS + 1}",
+            f"FROM {_ASKED} messages AS m ON m.pos >> {SEQ_BITS} = +s.sid AND m.key IS NOT NULL) WHERE n <= {HOT_KEYS + 1}",
         ),
         _arm(
             _WITH_IDS,
             "0, s.sid",
-            f"s CROSS JOIN messages AS m ON m.pos >> {SEQ_BITS} = +s.sid AND m.id IS NOT NULL AND m.removed IS NULL "
+            f"{_ASKED} messages AS m ON m.pos >> {SEQ_BITS} = +s.sid AND m.id IS NOT NULL AND m.removed IS NULL "
             f"AND m.pos & {SEQ_MASK} > s.cleared AND m.pos & {SEQ_MASK} <= s.summarized",
             distinct="DISTINCT ",
         ),
-        _arm(_FACET, f"x.rowid, {FACET_COLUMNS}", f"s CROSS JOIN facets AS x ON x.sid = s.sid AND x.kind != '{ENTRY_FACET}'"),
-        _arm(_JOB, f"j.number, {CHECKED_JOB_COLUMNS}", "s CROSS JOIN jobs AS j ON j.sid = s.sid WHERE NOT j.dead"),
+        _arm(_FACET, f"x.rowid, {FACET_COLUMNS}", f"{_ASKED} facets AS x ON x.sid = s.sid AND x.kind != '{ENTRY_FACET}'"),
+        _arm(_JOB, f"j.number, {CHECKED_JOB_COLUMNS}", f"{_ASKED} jobs AS j ON j.sid = s.sid WHERE NOT j.dead"),
     )
 )
 
