@@ -1,41 +1,30 @@
-"""What the claims about scale have in common: sessions made by the thousand, a clock that can be moved, memory as the kernel sees it."""
+"""What the claims about scale share: sessions by the thousand, a clock that can be moved, memory as the kernel sees it."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import random
 import resource
 import sys
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
 
+from benchmarks.speed.text import role_of, texts
 from remora import Config
 from remora.runtime.clock import SystemClock
 
-__all__ = ["CONFIG", "MovableClock", "in_turn", "progress", "quantile", "resident", "settled_memory", "texts", "timed"]
+__all__ = ["CONFIG", "MovableClock", "in_turn", "messages", "progress", "resident", "settled_memory"]
 
 MESSAGE_BYTES = 300
 CONFIG = Config.from_dict({"long_term": {"enabled": False}})
 """Sessions alone: neither long-term memory nor an embedder."""
 
-_WORDS = (
-    "the a garden bridge river morning varnish cello harbour ledger lantern window quiet seven copper walnut island and of to "
-    "we it was in that for on with as asked whether could train ticket invoice address Tuesday please thank meeting report"
-).split()
 
-
-def texts(count: int, seed: int = 1) -> list[dict[str, str]]:
-    """User messages of exactly 300 bytes of words, some 60 tokens each."""
-    rng = random.Random(seed)
-    found = []
-    for _ in range(count):
-        content = " ".join(rng.choices(_WORDS, k=MESSAGE_BYTES // 2))
-        found.append({"role": "user", "content": content[:MESSAGE_BYTES]})
-    return found
+def messages(seed: int, count: int = 1_000) -> list[dict[str, str]]:
+    """Messages of 300 bytes of natural text, the user's and the assistant's by turns."""
+    return [{"role": role_of(n), "content": text} for n, text in enumerate(texts(seed, count, MESSAGE_BYTES))]
 
 
 class MovableClock(SystemClock):
@@ -46,12 +35,6 @@ class MovableClock(SystemClock):
 
     def monotonic(self) -> float:
         return super().monotonic() + self.ahead_s
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value that so large a share of them does not exceed."""
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
 def resident() -> int:
@@ -78,13 +61,6 @@ async def in_turn(count: int, at_once: int, work: Callable[[int], Awaitable[obje
     async with anyio.create_task_group() as tasks:
         for _ in range(min(at_once, count)):
             tasks.start_soon(worker)
-
-
-async def timed(work: Callable[[], Awaitable[object]]) -> float:
-    """Seconds that it takes."""
-    begun = time.perf_counter()
-    await work()
-    return time.perf_counter() - begun
 
 
 def progress(text: str) -> None:

@@ -9,7 +9,7 @@ from benchmarks.speed.claim import Claim
 
 __all__ = ["CLAIMS", "claim"]
 
-CLAIMS = ("load",)
+CLAIMS = ("load", "ask", "activation", "memory", "model", "overload", "million", "growth", "start")
 
 
 def claim(name: str) -> Claim:
