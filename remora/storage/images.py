@@ -273,7 +273,7 @@ async def read_images(read: Read, keys: Sequence[Hashable], new_sid: Callable[[]
 class _Facts:
     """What the journal holds of some actors, by their number."""
 
-    def __init__(self, rows: Iterable[Sequence[Any]]) -> None:
+    def __init__(self, rows: Iterable[tuple[Any, ...]]) -> None:
         self.actors: dict[Hashable, tuple[int, Marks]] = {}
         self.entries: dict[int, list[Entry]] = {}
         self.bounds: dict[int, tuple[int, int]] = {}  # first and last message after the front, removed ones included
@@ -283,7 +283,7 @@ class _Facts:
         self.with_ids: set[int] = set()
         self.facets: dict[int, list[Facet]] = {}
         self.jobs: dict[int, list[Job]] = {}
-        numbered: list[Sequence[Any]] = []
+        numbered: list[tuple[Any, ...]] = []
         for row in rows:
             if row[0] == _MESSAGE:
                 self._message(row[2], row[1], row[2:13])

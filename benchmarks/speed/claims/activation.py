@@ -1,8 +1,8 @@
 """The first message to a passivated session of 50 messages of 300 bytes.
 
-The sessions are made, the runtime is closed and opened again: none is in memory, and the kernel's page cache has the journal.
-Then each is spoken to once: *load* (what a model should see now), *append* (one more message, durable by `synchronous=FULL`),
-or all of a group of 256 at once, which remora reads in one batch.
+The runtime is opened on a journal that has them: none is in memory, and the kernel's page cache has the file. Then each is spoken
+to once: *load* (what a model should see now), *append* (one more message, durable by `synchronous=FULL`), or all of a group of
+256 at once, which remora reads in one batch.
 
 The limit is the bare `SELECT` of the same columns of the same rows, found by user and session and fetched, on a connection with
 the same cache: by `sqlite3` on the calling thread (*limit*), and through aiosqlite, as remora reads (*limit-aiosqlite*). For
@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import aiosqlite
 import anyio
 
 from benchmarks.speed.claim import Bar, Case
-from benchmarks.speed.scale import CONFIG, in_turn, messages
+from benchmarks.speed.scale import CONFIG, filled, messages, session_name
 from benchmarks.speed.text import percentile
 from remora import Runtime
 from remora.storage.images import ENTRY_COLUMNS
@@ -68,21 +69,6 @@ BARS = (
 )
 
 
-def _name(number: int) -> tuple[str, str]:
-    return f"user-{number // 10}", f"session-{number}"
-
-
-async def _made(directory: Path, sessions: int, seed: int) -> None:
-    pool = messages(seed)
-
-    async def make(number: int) -> None:
-        start = number * 7 % (len(pool) - _MESSAGES)
-        await runtime.session(*_name(number)).append(pool[start : start + _MESSAGES])
-
-    async with Runtime(directory, config=CONFIG) as runtime:
-        await in_turn(sessions, 64, make)
-
-
 async def _remora(directory: Path, case: Case) -> dict[str, float]:
     (message,) = messages(0, 1)
     took: list[float] = []
@@ -90,7 +76,7 @@ async def _remora(directory: Path, case: Case) -> dict[str, float]:
         await runtime.session("warm", "up").append(message)
 
         async def speak(number: int) -> None:
-            handle = runtime.session(*_name(number))
+            handle = runtime.session(*session_name(number))
             begun = time.perf_counter()
             if case.name == "append":
                 await handle.append(message)
@@ -103,7 +89,7 @@ async def _remora(directory: Path, case: Case) -> dict[str, float]:
     return _latencies(took) | found
 
 
-async def _spoken(case: Case, speak: Callable[[int], Awaitable[object]]) -> dict[str, float]:
+async def _spoken(case: Case, speak: Callable[[int], Coroutine[Any, Any, object]]) -> dict[str, float]:
     sessions, at_once = int(case.sizes["sessions"]), int(case.sizes.get("at_once", 1))
     begun = time.perf_counter()
     for first in range(0, sessions - at_once + 1, at_once):
@@ -132,9 +118,9 @@ def _sqlite(directory: Path, case: Case) -> dict[str, float]:
         whole = time.perf_counter()
         for number in range(sessions):
             begun = time.perf_counter()
-            rows = database.execute(_SELECT, _name(number)).fetchall()
+            rows = database.execute(_SELECT, session_name(number)).fetchall()
             if case.name == "append":
-                database.execute(_INSERT, (*_name(number), chat))
+                database.execute(_INSERT, (*session_name(number), chat))
             took.append(time.perf_counter() - begun)
             assert len(rows) == _MESSAGES
         each_us = (time.perf_counter() - whole) / sessions * 1e6
@@ -151,9 +137,9 @@ async def _aiosqlite(directory: Path, case: Case) -> dict[str, float]:
 
         async def speak(number: int) -> None:
             begun = time.perf_counter()
-            rows = list(await database.execute_fetchall(_SELECT, _name(number)))
+            rows = list(await database.execute_fetchall(_SELECT, session_name(number)))
             if case.name == "append":
-                await database.execute(_INSERT, (*_name(number), chat))
+                await database.execute(_INSERT, (*session_name(number), chat))
             took.append(time.perf_counter() - begun)
             assert len(rows) == _MESSAGES
 
@@ -162,7 +148,7 @@ async def _aiosqlite(directory: Path, case: Case) -> dict[str, float]:
 
 
 def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
-    anyio.run(_made, directory, int(case.sizes["sessions"]), seed)
+    anyio.run(filled, directory, int(case.sizes["sessions"]), _MESSAGES, seed)
     if contestant == "limit":
         return _sqlite(directory, case)
     return anyio.run(_aiosqlite if contestant == "limit-aiosqlite" else _remora, directory, case)

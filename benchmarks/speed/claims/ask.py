@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +192,7 @@ async def _hop(case: Case, _: int) -> dict[str, float]:
 
 
 def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
+    work: Callable[[Case, int], Coroutine[Any, Any, dict[str, float]]]
     if contestant == "limit-call":
         work = _call
     elif contestant == "limit-hop":

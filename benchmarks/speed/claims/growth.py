@@ -1,12 +1,12 @@
 """What size does to cost: each row is a directory ten times as large as the one before.
 
-*Sessions*: so many sessions of 20 messages of 300 bytes, ten of each user, without long-term memory; the runtime is closed and
-opened again. Then, on 500 sessions drawn from all (100 where there are no more): *activation*, a load of each, passivated, one at
-a time; *load*, of each, live, one at a time; *append* by 64 callers on them, durable, microseconds of wall time for each.
+*Sessions*: so many sessions of 20 messages of 300 bytes, ten of each user, without long-term memory, and none in memory. On 500
+drawn from all (100 where there are no more): *activation*, a load of each, passivated, one at a time; *load*, of each, live, one
+at a time; *append* by 64 callers, durable, microseconds of wall time for each.
 
 *Rows*: long-term memory of so many rows, 200 of each user, vectors of 256 numbers, compacted. *flush* adds 20 rows of a user (a
 session that ended), synced to the disk; *recall* searches one user's memories with what nobody asked before: the user's *first*
-question, for which rows are read, and another (*warm*), which finds them in memory.
+question, for which rows are read, and another, which finds them in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.long_term import Texts, opened, rows_of, vectors_of
 from benchmarks.speed.claim import Bar, Case
-from benchmarks.speed.scale import CONFIG, in_turn, messages, progress
+from benchmarks.speed.scale import CONFIG, filled, messages, progress, session_name
 from benchmarks.speed.text import percentile
 from remora import Runtime
 from remora.actors.recall import Recall
@@ -69,20 +69,9 @@ BARS = tuple(
 
 async def _sessions(directory: Path, count: int, seed: int, seconds: float) -> dict[str, float]:
     pool, rng = messages(seed), random.Random(seed)
-
-    def name(number: int) -> tuple[str, str]:
-        return f"user-{number // 10}", f"session-{number}"
-
-    async def make(number: int) -> None:
-        start = number * 7 % (len(pool) - _MESSAGES)
-        await runtime.session(*name(number)).append(pool[start : start + _MESSAGES])
-        if number % 10_000 == 9_999:
-            progress(f"{number + 1} sessions of {count}")
-
+    await filled(directory, count, _MESSAGES, seed)
     async with Runtime(directory, config=CONFIG) as runtime:
-        await in_turn(count, 256, make)
-    async with Runtime(directory, config=CONFIG) as runtime:
-        handles = [runtime.session(*name(number)) for number in rng.sample(range(count), min(_SAMPLE, count))]
+        handles = [runtime.session(*session_name(number)) for number in rng.sample(range(count), min(_SAMPLE, count))]
         await runtime.session("warm", "up").append(pool[0])
         activations = await _latencies(len(handles), lambda n: handles[n].load())
         loads = await _latencies(len(handles) * 4, lambda n: handles[n % len(handles)].load())
