@@ -22,13 +22,12 @@ def texts(seed: int, count: int = POOL, size: int = 300) -> list[str]:
 
     Args:
         seed: of where they begin.
-        count: how many; enough that neither they nor their words stay in a processor's cache.
+        count: how many, at most 60 000; enough that neither they nor their words stay in a processor's cache.
         size: of each, in bytes of UTF-8.
     """
     words, rng = _words(), random.Random(seed)
     found = []
-    for _ in range(count):
-        at = rng.randrange(len(words) - size)
+    for at in rng.sample(range(len(words) - size), count):
         text = " ".join(words[at : at + size // 2])
         found.append(text.encode()[:size].decode(errors="ignore"))
     return found
