@@ -24,7 +24,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from benchmarks.hot_path import resident, run
+from benchmarks.shared import resident, run
 from remora import Config, Runtime
 from remora.cli.render import percentile
 from remora.errors import MailboxFull, OutcomeUnknown

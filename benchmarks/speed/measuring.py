@@ -77,6 +77,8 @@ def measured(
                 if not isinstance(e, subprocess.TimeoutExpired):
                     raise
                 return {"failed": f"did not end within {case.limit_s:.0f} s"}
+            if child.returncode:
+                _kill_all(child)  # servers that it left behind
             errors.seek(0)
             said = errors.read().strip().splitlines()
         with contextlib.suppress(ValueError):

@@ -12,7 +12,9 @@ from benchmarks.speed.results import spread
 
 __all__ = ["drawn", "missing"]
 
-_UNITS = {"_us": "µs", "_ms": "ms", "_s": "s", "per_s": "per second"}
+_UNITS = {"per_s": "per second", "_us": "µs", "_ms": "ms", "_s": "s"}
+_COUNTS = ("rows_per_commit", "sessions_done", "errors", "lost", "cpu_us_per")
+"""Figures that explain others, and are not drawn."""
 
 
 def missing() -> str:
@@ -74,7 +76,7 @@ def curves(results: Mapping[str, Any], name: str) -> dict[str, dict[str, list[tu
         for contestant, figures in contestants.items():
             for figure, values in figures.items():
                 middle = spread(values)
-                if x > 0 and middle and middle.median > 0:
+                if figure not in _COUNTS and x > 0 and middle and middle.median > 0:
                     found.setdefault(figure, {}).setdefault(contestant, []).append((x, middle.median))
     for lines in found.values():
         for contestant in [one for one, points in lines.items() if len({x for x, _ in points}) < 2]:
@@ -85,4 +87,4 @@ def curves(results: Mapping[str, Any], name: str) -> dict[str, dict[str, list[tu
 
 
 def _label(figure: str) -> str:
-    return next((unit for end, unit in reversed(_UNITS.items()) if figure.endswith(end)), figure)
+    return next((unit for end, unit in _UNITS.items() if figure.endswith(end)), "bytes" if "bytes" in figure else figure)

@@ -31,7 +31,8 @@ def rendered(results: Mapping[str, Any], claims: Mapping[str, Claim], plots: Map
     """The whole page.
 
     Args:
-        results: what `--json` writes: ``about``, ``machine``, ``versions``, ``seed``, ``load``, ``claims`` and ``failures``.
+        results: what `--json` writes: ``about``, ``machine``, ``versions``, ``seed``, ``load``, ``claims``, ``sizes`` and
+            ``failures``.
         claims: by name; those without results are left out.
         plots: addresses of pictures by claim.
     """
@@ -43,29 +44,36 @@ def rendered(results: Mapping[str, Any], claims: Mapping[str, Claim], plots: Map
     lines += ["- versions: " + ", ".join(f"{name} {version}" for name, version in sorted(results["versions"].items())), ""]
     lines += ["## Bars", "", "| claim | case | bar | measured | |", "|---|---|---|---:|---|"]
     for name, claim in shown.items():
-        lines += [
-            f"| [{claim.TITLE}](#{_anchor(claim.TITLE)}) {_bar(one)}"
-            for one in verdicts[name]
-            if one.bar.case in results["claims"][name]
-        ]
+        cases, sizes = results["claims"][name], results["sizes"].get(name, {})
+        link = f"[{claim.TITLE}](#{_anchor(claim.TITLE)})"
+        lines += [_bar(link, one, sizes.get(one.bar.case, {})) for one in verdicts[name] if one.bar.case in cases]
     for name, claim in shown.items():
+        cases, sizes = results["claims"][name], results["sizes"].get(name, {})
         lines += ["", f"## {claim.TITLE}", "", claim.WORK, ""]
-        lines += _contestants(claim, results["claims"][name], results["failures"].get(name, {}))
-        missed = [one for one in verdicts[name] if one.met is False and one.bar.note]
-        lines += [""] * bool(missed) + [f"Missed, {one.bar.text} ({one.bar.case}): {one.bar.note}" for one in missed]
+        lines += _contestants(claim, cases, results["failures"].get(name, {}), sizes)
+        for one in verdicts[name]:
+            if one.met is False and one.bar.note:
+                case = case_text(one.bar.case, sizes.get(one.bar.case, {}))
+                lines += ["", f"Missed at {case}, *{one.bar.text}*: {one.bar.note}"]
         for address in (plots or {}).get(name, ()):
             lines += ["", f"![{claim.TITLE}]({address})"]
     return "\n".join(lines) + "\n"
+
+
+def case_text(name: str, sizes: Mapping[str, float]) -> str:
+    """A case's name; one that is a bare number says of what."""
+    return f"{int(name):,} {next(iter(sizes), '')}".replace(",", " ").strip() if name.isdecimal() else name
 
 
 def _anchor(title: str) -> str:
     return "".join(c for c in title.lower().replace(" ", "-") if c.isalnum() or c == "-")
 
 
-def _bar(verdict: Verdict) -> str:
+def _bar(link: str, verdict: Verdict, sizes: Mapping[str, float]) -> str:
     bar = verdict.bar
     met = {True: "met", False: "**missed**", None: "not measured"}[verdict.met]
-    return f"| {bar.case} | {bar.text} | {_spread(bar.figure if not bar.others else '', verdict.measured)} | {met} |"
+    found = _spread("" if bar.others else bar.figure, verdict.measured)
+    return f"| {link} | {case_text(bar.case, sizes)} | {bar.text} | {found} | {met} |"
 
 
 def _spread(name: str, found: Spread | None) -> str:
@@ -75,9 +83,10 @@ def _spread(name: str, found: Spread | None) -> str:
     return text if found.count == 1 else f"{text} ({figure_text(name, found.least)} to {figure_text(name, found.most)})"
 
 
-def _contestants(claim: Claim, cases: Mapping[str, Any], failures: Mapping[str, Any]) -> list[str]:
+def _contestants(claim: Claim, cases: Mapping[str, Any], failures: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[str]:
     """A table: a row for each case and contestant, a column for each figure that any of them has."""
     names = list(dict.fromkeys(figure for case in cases.values() for found in case.values() for figure in found))
+    labels = {case: case_text(case, sizes.get(case, {})) for case in cases}
     lines = ["| case | contestant | " + " | ".join(names) + " | remora ÷ this |", "|---|---|" + "---:|" * (len(names) + 1)]
     for case, contestants in cases.items():
         ours = contestants.get("remora", {})
@@ -91,7 +100,7 @@ def _contestants(claim: Claim, cases: Mapping[str, Any], failures: Mapping[str, 
             if words:
                 said = "; ".join(dict.fromkeys(words)).replace("|", "\\|")
                 cells[-1 if found else 0] += f" ({len(words)} failed: {said})" if found else said
-            lines.append(f"| {case} | {contestant} | " + " | ".join(cells) + " |")
+            lines.append(f"| {labels[case]} | {contestant} | " + " | ".join(cells) + " |")
     return lines
 
 
