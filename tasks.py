@@ -119,8 +119,7 @@ def imports() -> None:
 
 def bench(*words: str) -> None:
     setup()
-    run(PYTHON, "-m", "benchmarks.hot_path", *words)
-    run(PYTHON, "-m", "benchmarks.many_sessions")
+    run(PYTHON, "-m", "benchmarks.speed", *words)
 
 
 def checklist(*words: str) -> None:

@@ -28,7 +28,7 @@ import anyio
 import anyio.abc
 import msgspec
 
-from benchmarks.hot_path import run, texts
+from benchmarks.shared import run, texts
 from remora import Config, Runtime
 from remora.cli.render import percentile
 

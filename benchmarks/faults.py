@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import disk, long_term_faults
-from benchmarks.hot_path import texts
 from benchmarks.killing import kill_again_and_again
+from benchmarks.shared import texts
 from benchmarks.witness import Verdict, judged, unit
 from remora import Config, Runtime
 from remora.cli.render import percentile

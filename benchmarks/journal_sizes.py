@@ -18,7 +18,7 @@ from typing import Any
 
 import anyio
 
-from benchmarks.hot_path import texts
+from benchmarks.shared import texts
 from remora.identity import SessionKey
 from remora.messages import encode_message
 from remora.runtime.supervisor import durable

@@ -17,7 +17,7 @@ from typing import Any
 
 import anyio
 
-from benchmarks.hot_path import resident, texts
+from benchmarks.shared import resident, texts
 from remora import Runtime
 
 

@@ -35,8 +35,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from benchmarks.hot_path import run
 from benchmarks.killing import KillReport, kill_again_and_again
+from benchmarks.shared import run
 from benchmarks.soaking.crowd import Crowd, Household
 from benchmarks.soaking.scales import Holding, weigh
 from benchmarks.soaking.weather import StormyEmbedder, StormyJournal, StormyStore, StormySummarizer, Weather

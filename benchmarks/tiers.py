@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.hot_path import texts
+from benchmarks.shared import texts
 from remora import Config, Runtime
 from remora.cli.reader import read_conversations
 from remora.cli.render import percentile

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.correctness.claims import claims
-from benchmarks.correctness.environments import python_of
 from benchmarks.correctness.peers import PEERS, Peer
 from benchmarks.correctness.programs import FULL, PROGRAMS, SMALL
 from benchmarks.correctness.table import rendered
+from benchmarks.peers.environments import python_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,7 +52,7 @@ def run(peer: Peer, python: Path, program: str, *, small: bool, limit_s: float) 
             "LANGSMITH_TRACING": "false",
         }
         command = [str(python), "-m", "benchmarks.correctness.driver", peer.name, program, str(directory)]
-        command += ["--distributions", ",".join(peer.shown)] + ["--small"] * small
+        command += ["--distributions", ",".join(peer.library.shown)] + ["--small"] * small
         with (Path(temporary) / "stderr").open("w+") as errors:
             child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True)
             try:
@@ -127,7 +127,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         if peer.name not in names:
             continue
         print(f"{peer.title}: environment", file=sys.stderr)
-        python = python_of(peer, options.venvs)
+        python = python_of(peer.library.requirements, options.venvs)
         subject: dict[str, Any] = {"versions": {}, "claims": {}}
         for program in programs:
             for number in range(options.repeat):

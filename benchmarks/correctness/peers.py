@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from benchmarks.peers.pins import LIBRARIES, Library
+
 __all__ = ["PEERS", "Peer"]
 
 
@@ -14,16 +16,15 @@ class Peer:
     Attributes:
         name: its driver in `benchmarks.correctness.subjects`.
         title: what heads the column.
-        requirements: what is installed into its environment; none for the environment that runs the script.
-        shown: distributions whose versions are printed.
+        library: what is installed into its environment, and which versions are printed; nothing is installed for remora, which
+            runs in the environment of the script.
         kept_in: where it keeps what no context shows any more.
         notes: how it was configured.
     """
 
     name: str
     title: str
-    requirements: tuple[str, ...]
-    shown: tuple[str, ...]
+    library: Library
     kept_in: str
     notes: str
 
@@ -32,8 +33,7 @@ PEERS = (
     Peer(
         "remora",
         "remora",
-        (),
-        ("remora", "aiosqlite", "lancedb"),
+        Library((), ("remora", "aiosqlite", "lancedb")),
         "in `history()`",
         "`Runtime(directory)`: SQLite with `synchronous=FULL`, LanceDB, everything at its default but "
         "`buffer.token_limit` where a program overflows the buffer. Contexts are loaded with `max_tokens=200_000`, so "
@@ -44,8 +44,7 @@ PEERS = (
     Peer(
         "llama_index_memory",
         "LlamaIndex Memory, default",
-        ("llama-index-core==0.14.25", "sqlalchemy==2.1.9", "aiosqlite==0.22.1"),
-        ("llama-index-core", "sqlalchemy", "aiosqlite"),
+        LIBRARIES["llama_index"],
         "archived",
         "`Memory.from_defaults(session_id=…)`, whose database is SQLite in memory, one object for a session, shared "
         "by its callers. Summaries: `FactExtractionMemoryBlock`. Long-term memory: `VectorMemoryBlock` over one "
@@ -54,16 +53,14 @@ PEERS = (
     Peer(
         "llama_index_file",
         "LlamaIndex Memory, file",
-        ("llama-index-core==0.14.25", "sqlalchemy==2.1.9", "aiosqlite==0.22.1"),
-        ("llama-index-core", "sqlalchemy", "aiosqlite"),
+        LIBRARIES["llama_index"],
         "archived",
         "The same with `async_database_uri=` of one SQLite file. Deletion: `areset`, which knows nothing of the vector store.",
     ),
     Peer(
         "langchain_memory",
         "LangChain ConversationSummaryBufferMemory",
-        ("langchain-classic==1.0.8", "langchain-core==1.7.2"),
-        ("langchain-classic", "langchain-core"),
+        LIBRARIES["langchain_classic"],
         "in the buffer",
         "One object for a session, in memory, as it comes; an append is `aadd_messages` and `aprune`, which is what "
         "`asave_context` does.",
@@ -71,8 +68,7 @@ PEERS = (
     Peer(
         "langgraph",
         "LangGraph AsyncSqliteSaver",
-        ("langgraph==1.2.22", "langgraph-checkpoint-sqlite==3.1.2", "aiosqlite==0.22.1"),
-        ("langgraph", "langgraph-checkpoint-sqlite"),
+        LIBRARIES["langgraph"],
         "in other checkpoints",
         "A graph of one node over `MessagesState` on a file; an append is one `ainvoke` with the session as `thread_id`, a "
         "key is the message's `id`. Its `AsyncSqliteStore` is the shared store, with the namespace `(user, 'memories')`, "
@@ -81,8 +77,7 @@ PEERS = (
     Peer(
         "langchain_middleware",
         "LangChain SummarizationMiddleware",
-        ("langchain==1.4.7", "langgraph==1.2.22", "langgraph-checkpoint-sqlite==3.1.2", "aiosqlite==0.22.1"),
-        ("langchain", "langgraph"),
+        LIBRARIES["langchain"],
         "in other checkpoints",
         "`create_agent` with the middleware (`trigger=('tokens', limit)`, `keep=('tokens', limit // 2)`) on "
         "`AsyncSqliteSaver`; an append is one `ainvoke`, whose agent answers at once. Deletion: `adelete_thread`.",
@@ -90,8 +85,7 @@ PEERS = (
     Peer(
         "openai_agents",
         "OpenAI Agents SQLiteSession",
-        ("openai-agents==0.24.0",),
-        ("openai-agents",),
+        LIBRARIES["openai_agents"],
         "in the session",
         "`SQLiteSession(id, file)`, one object for a session. Summaries: `OpenAIResponsesCompactionSession` around "
         "it, over a client that answers locally; an append is then `add_items` and `run_compaction`, so what it "
@@ -101,8 +95,7 @@ PEERS = (
     Peer(
         "adk",
         "Google ADK DatabaseSessionService",
-        ("google-adk[db]==2.13.0", "sqlalchemy==2.1.9", "aiosqlite==0.22.1"),
-        ("google-adk", "sqlalchemy"),
+        LIBRARIES["adk"],
         "in the session's events",
         "On a SQLite file; an append is `get_session` and `append_event`, one event a message, a key is the event's `id`. "
         "Where there is a summarizer, an append is one `Runner.run_async` of an app with "
@@ -111,8 +104,7 @@ PEERS = (
     Peer(
         "mem0",
         "mem0, no inference",
-        ("mem0ai==2.2.1", "qdrant-client==1.20.0"),
-        ("mem0ai", "qdrant-client"),
+        LIBRARIES["mem0"],
         "in the store",
         "`AsyncMemory.add(…, infer=False)` with its default vector store (Qdrant in a directory) and an embedder of "
         "hashed words; every message is a row at once. Deletion: `delete_all(user_id=…)`; its history database keeps the "

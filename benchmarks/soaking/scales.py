@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.hot_path import resident
+from benchmarks.shared import resident
 from remora import Runtime
 
 __all__ = ["Holding", "weigh"]

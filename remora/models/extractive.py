@@ -28,10 +28,10 @@ __all__ = ["ExtractiveSummarizer"]
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _FIRST_PERSON = frozenset({"i", "my", "mine", "me", "we", "our", "us"})
 _TIMES = frozenset(
-    (
+    (  # noqa: SIM905
         "today yesterday tomorrow tonight week month year monday tuesday wednesday thursday friday saturday sunday "
         "january february march april may june july august september october november december"
-    ).split()  # noqa: SIM905  # a list takes a line a word
+    ).split()
 )
 _DIGIT = re.compile(r"\d")
 _INNER_NAME = re.compile(r"(?<=[a-z,;] )[A-Z][\w-]+")
@@ -41,12 +41,12 @@ _PAUSE_S = 50e-6
 _MOST_CANDIDATES = 2_000
 _LONGEST_SENTENCE = 600  # characters; what has no sentence ends (logs, JSON) is cut here
 _STOP = frozenset(
-    (
+    (  # noqa: SIM905
         "a an and are as at be been but by can could did do does for from get go had has have he her him his "
         "how i if in into is it its just let like me my no not of oh on or our out she so some that the their "
         "them then there they this to too up us was we well were what when where which who will with would "
         "yes you your"
-    ).split()  # noqa: SIM905  # a list takes a line a word
+    ).split()
 )
 
 

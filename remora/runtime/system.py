@@ -208,6 +208,7 @@ class Runtime(TransferVerbs):
         self._parts: _Parts | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._ended = anyio.Event()
+        self._warmed = anyio.Event()
         self._long_term: LongTermMemory | None = None
         self._embedder: Embedder | None = None
         self._cached_embedder: CachingEmbedder | None = None
@@ -585,8 +586,6 @@ class Runtime(TransferVerbs):
         try:
             async with anyio.create_task_group() as tasks:
                 self._start(parts, left, tasks)
-                if parts.recall is not None:
-                    await self._warm()
                 task_status.started()
         except (KeyboardInterrupt, SystemExit, anyio.get_cancelled_exc_class()):
             raise
@@ -606,6 +605,7 @@ class Runtime(TransferVerbs):
         parts.schedule.start(tasks)
         parts.eraser.start(tasks)
         if parts.recall is not None:
+            tasks.start_soon(self._warm, name="remora.warm")
             tasks.start_soon(parts.recall.run, name="remora.recall")
             tasks.start_soon(self._flush_tails, name="remora.tails")
         if self._long_term is not None:
@@ -700,7 +700,10 @@ class Runtime(TransferVerbs):
 
     @property
     def reembedding(self) -> ReembedProgress | None:
-        """How far long-term memory is made anew for another embedder; None when nothing of that is left to be done."""
+        """How far long-term memory is made anew, for another embedder or after damage; None when nothing is left to be done.
+
+        Damage is found when long-term memory is opened, a moment after the runtime: see `reembedded` and `long_term`.
+        """
         anew = None if self._long_term is None else self._long_term.reembedding
         return None if anew is None or anew.over else anew.progress
 
@@ -714,18 +717,27 @@ class Runtime(TransferVerbs):
             RuntimeClosed: the runtime closed before; the next start goes on.
             StorageError, ModelError: what failed again and again; the next start goes on.
         """
-        _ = self._open
+        parts = self._open
+        if parts.recall is not None:
+            await self._warmed.wait()
         if self._long_term is not None and self._long_term.reembedding is not None:
             await self._long_term.reembedding.wait(progress)
 
     async def _warm(self) -> None:
-        """Load LanceDB and the embedder before anybody talks: importing them holds the interpreter for half a second."""
+        """Load LanceDB and the embedder before anybody recalls.
+
+        In a thread, beside a runtime that is open: importing LanceDB takes a second or more, three quarters of it for models of a
+        REST service. Sessions, which need none of it, are answered meanwhile; the event loop waits for the interpreter 1 ms at
+        a time, and once for a garbage collection of some 60 ms.
+        """
         try:
             await contained(self.long_term)
             if self._embedder is not None and self._given_embedder is None and self._config.models.embedder == "wordllama":
                 await contained(self._embedder.embed, ["warm"])
         except Exception:
             _logger.exception("warming_failed")  # whoever needs it tries again, and says why it fails
+        finally:
+            self._warmed.set()
 
     def _written(self, user: str) -> None:
         """Something of the user's came into long-term memory, or may have."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.hot_path import run
+from benchmarks.shared import run
 from benchmarks.soak import Cycle, Extent, Soak
 from benchmarks.soaking.witness import SessionWitness, Violations, unit
 from remora.messages import Message, Receipt

@@ -65,7 +65,8 @@ def test_suites_are_apart() -> None:
         assert list((ROOT / "tests" / suite).glob("test_*.py")), suite
     assert {"unit", "prop", "fault", "bench", "check"} <= set(tasks.TASKS)
     programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
-    assert {"hot_path", "many_sessions", "sizing"} <= programs
+    assert {"many_sessions", "sizing"} <= programs
+    assert (ROOT / "benchmarks" / "speed" / "__main__.py").exists()
     for test in (ROOT / "tests" / "unit").glob("test_*.py"):
         opened = [line for line in test.read_text().splitlines() if line.strip().startswith("import lancedb")]
         assert not opened, f"{test.name} opens a real store"

@@ -1,0 +1,1 @@
+"""The libraries that remora is compared with: their pinned distributions and their virtual environments."""

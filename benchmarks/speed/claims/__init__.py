@@ -1,0 +1,19 @@
+"""The claims, in the order of the table: each name is a module here. Imports nothing but the standard library."""
+
+from __future__ import annotations
+
+import importlib
+from typing import cast
+
+from benchmarks.speed.claim import Claim
+
+__all__ = ["CLAIMS", "claim"]
+
+CLAIMS = (
+    "append", "turn", "load", "ask", "activation", "memory", "model", "overload", "million", "growth", "start",
+)  # fmt: skip
+
+
+def claim(name: str) -> Claim:
+    """The claim of that name."""
+    return cast("Claim", importlib.import_module(f"benchmarks.speed.claims.{name}"))

@@ -1,0 +1,136 @@
+"""Durable appends."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.speed.claim import Bar, Case
+from benchmarks.speed.closed_loop import measured, ran
+from benchmarks.speed.stores.store import Store
+from benchmarks.speed.text import POOL, counter, percentile, texts
+
+NAME = "append"
+TITLE = "Durable appends"
+WORK = (
+    "So many sessions, each with one caller that appends a message of 300 bytes, waits until it is durable, and appends the "
+    "next; tokens are counted (o200k_base), but for *openai_agents*, *langgraph*, *langgraph_store*, *adk* and *mem0*, which "
+    "count none. Everything is synced at every commit, but *dict-sqlite-normal* and *redis-everysec*. *limit* is one thread that "
+    "counts as many texts as there are sessions and commits them to remora's schema with its pragmas, and again; *limit-bare* "
+    "has the barest table instead; *prototype* is a hundred lines of asyncio with dicts and a thread that commits what waits. "
+    "*remora* neither folds nor has long-term memory, as its peers; *remora-folds* has a budget of 4 000 tokens and the embedded "
+    "summarizer, *remora-default* everything at its default."
+)
+LIBRARIES = ("openai_agents", "langgraph", "llama_index", "adk", "mem0")
+"""Session libraries; `AsyncSqliteStore` and Redis are stores, with no notion of a session."""
+CONTESTANTS = (
+    "remora", "limit", "limit-bare", "prototype", "remora-uvloop", "remora-folds", "remora-default", "dict-sqlite",
+    "dict-sqlite-normal", *LIBRARIES, "langgraph_store", "redis", "redis-everysec",
+)  # fmt: skip
+BARS = (
+    Bar("1", "not slower than the best session library", "per_s", LIBRARIES, least=1.0),
+    Bar("256", "≥ 0.6 of the limit", "per_s", "limit", least=0.6),
+    Bar("256", "≥ 25 times the best session library", "per_s", LIBRARIES, least=25),
+    Bar("256", "≥ 5 times dict and SQLite commit inline", "per_s", "dict-sqlite", least=5),
+    Bar("256", "parity with AsyncSqliteStore's puts (≥ 0.9)", "per_s", "langgraph_store", least=0.9),
+)
+
+
+def cases(smoke: bool) -> Sequence[Case]:
+    if smoke:
+        return [Case(NAME, "16", {"sessions": 16})]
+    # One session waits for the disk alone, whose mood changes within seconds: many short turns.
+    return [
+        Case(NAME, str(sessions), {"sessions": sessions}, least_repeats=7 if sessions == 1 else 1)
+        for sessions in (1, 16, 256, 2_000)
+    ]
+
+
+def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:
+    sessions = int(case.sizes["sessions"])
+    box_s = 0.3 if smoke else 1.0 if sessions == 1 else 2.0
+    if contestant == "limit":
+        return _limit(_remora_schema(directory), sessions, seed, box_s)
+    if contestant == "limit-bare":
+        return _limit(_bare_schema(directory), sessions, seed, box_s)
+    figures: dict[str, float] = ran(
+        lambda: measured(
+            contestant, directory, _append, sessions=sessions, seed=seed, box_s=box_s, prepare_s=1.0 if smoke else 4.0, filled=1
+        ),
+        contestant,
+    )
+    return figures
+
+
+async def _append(store: Store, session: str, text: Callable[[], str]) -> int:
+    await store.append(session, "user", text())
+    return 1
+
+
+Commit = Callable[[int, list[tuple[int, str, int]]], None]
+"""Takes a running number, the same for a whole commit, and rows: session, text, tokens."""
+
+
+def _limit(commit: Commit, sessions: int, seed: int, box_s: float) -> dict[str, float]:
+    pool, count = texts(seed), counter()
+    count("warm")
+    rows, seq, cpu, begun = 0, 1, time.process_time(), time.perf_counter()
+    latencies = []
+    while (at := time.perf_counter()) - begun < box_s:
+        taken = [pool[(rows + n) % POOL] for n in range(sessions)]
+        commit(seq, [(n, text, count(text)) for n, text in enumerate(taken)])
+        latencies.append(time.perf_counter() - at)
+        rows, seq = rows + sessions, seq + 1
+    took = time.perf_counter() - begun
+    return {
+        "per_s": rows / took,
+        "p50_ms": percentile(latencies, 0.5) * 1e3,
+        "p99_ms": percentile(latencies, 0.99) * 1e3,
+        "cpu_us_per": (time.process_time() - cpu) / rows * 1e6,
+        "rows_per_commit": sessions,
+    }
+
+
+def _remora_schema(directory: Path) -> Commit:
+    import msgspec  # noqa: PLC0415
+
+    from remora.storage.schema import MIGRATIONS, SEQ_BITS  # noqa: PLC0415
+
+    database = sqlite3.connect(directory / "limit.db", isolation_level=None)
+    database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    for migration in MIGRATIONS:
+        database.executescript(migration)
+    for pragma in (
+        "journal_mode = WAL", "synchronous = FULL", "cache_size = -65536", "secure_delete = ON", "wal_autocheckpoint = 16384",
+    ):  # fmt: skip
+        database.execute(f"PRAGMA {pragma}")
+    encode = msgspec.msgpack.Encoder().encode
+    insert = (
+        "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, importance, crc) VALUES (?, ?, ?, 2, 1, ?, 0.5, 4000000000)"
+    )
+
+    def commit(seq: int, rows: list[tuple[int, str, int]]) -> None:
+        at = time.time_ns() // 1_000
+        database.execute("BEGIN IMMEDIATE")
+        database.executemany(
+            insert, [(n << SEQ_BITS | seq, at, tokens, encode({"role": "user", "content": text})) for n, text, tokens in rows]
+        )
+        database.execute("COMMIT")
+
+    return commit
+
+
+def _bare_schema(directory: Path) -> Commit:
+    from benchmarks.speed.stores.dicts import INSERT, connected  # noqa: PLC0415
+
+    database = connected(directory / "bare.db", "FULL")
+
+    def commit(seq: int, rows: list[tuple[int, str, int]]) -> None:
+        at = time.time()
+        database.execute("BEGIN IMMEDIATE")
+        database.executemany(INSERT, [(f"s{n}", seq, "user", text, tokens, at) for n, text, tokens in rows])
+        database.execute("COMMIT")
+
+    return commit

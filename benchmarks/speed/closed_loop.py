@@ -1,0 +1,176 @@
+"""The closed loop of `append` and `turn`: each session has one caller that waits for each operation before the next.
+
+Prepared before the clock starts: sessions are opened, and each has had its first messages. A session that is not ready within the
+preparation's time box takes no part; then the figures say how many did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import resource
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed.claim import Skipped
+from benchmarks.speed.stores import opened
+from benchmarks.speed.stores.store import Store
+from benchmarks.speed.text import percentile, texts
+
+__all__ = ["Operation", "measured", "ran"]
+
+Operation = Callable[[Store, str, Callable[[], str]], Awaitable[int]]
+"""Does the work once in a session, taking texts from an endless supply; returns how many messages that stored."""
+
+_AT_ONCE = 16
+_LAG_S = 0.001
+
+
+def ran(main: Callable[[], Any], contestant: str) -> Any:
+    """Run it on asyncio's own loop, or on uvloop where the contestant's name says so."""
+    if not contestant.endswith("uvloop"):
+        return asyncio.run(main())
+    try:
+        import uvloop  # noqa: PLC0415
+    except ImportError as e:
+        raise Skipped("uvloop is not installed") from e
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())
+
+
+async def measured(
+    contestant: str,
+    directory: Path,
+    operation: Operation,
+    *,
+    sessions: int,
+    seed: int,
+    box_s: float,
+    prepare_s: float,
+    filled: int,
+) -> dict[str, float]:
+    """Prepare, run for a while, close, count.
+
+    Args:
+        contestant: one of `benchmarks.speed.stores`.
+        directory: empty.
+        operation: what callers do over and over.
+        sessions: how many, each with one caller.
+        seed: of the texts.
+        box_s: no caller begins anything after so many seconds; what was begun is waited for.
+        prepare_s: time box of the preparation.
+        filled: messages that each session has before.
+
+    Returns:
+        ``per_s``, ``p50_ms`` and ``p99_ms`` of an operation, ``cpu_us_per`` (processor time of the process and of its
+        server by operation), ``lag_p99_ms`` (how late a task wakes that sleeps 1 ms), ``rows_per_commit`` where it is known; and
+        where they are not as they should be ``sessions_done``, ``errors`` (operations that raised) and ``lost`` (messages that
+        were acknowledged and are not there).
+    """
+    pool = texts(seed)
+    numbers = itertools.count()
+
+    def text() -> str:
+        return pool[next(numbers) % len(pool)]
+
+    store = await opened(contestant, directory)
+    closed = False
+    try:
+        ready = await _prepared(store, [f"s{n}" for n in range(sessions)], text, filled, prepare_s)
+        latencies: list[float] = []
+        errors: list[Exception] = []
+        acknowledged = filled * len(ready)
+        end = time.perf_counter() + box_s
+
+        async def caller(session: str) -> None:
+            nonlocal acknowledged
+            while (begun := time.perf_counter()) < end:
+                try:
+                    stored = await operation(store, session, text)
+                except Exception as e:
+                    errors.append(e)
+                else:
+                    latencies.append(time.perf_counter() - begun)
+                    acknowledged += stored
+                # What never waits would otherwise let nobody else begin.
+                await asyncio.sleep(0)
+
+        lags: list[float] = []
+        watch = asyncio.create_task(_watch(lags))
+        await asyncio.sleep(0)
+        commits, cpu, begun = store.commits, _cpu_s(store), time.perf_counter()
+        await asyncio.gather(*(caller(session) for session in ready))
+        took, cpu = time.perf_counter() - begun, _cpu_s(store) - cpu
+        commits = None if commits is None or store.commits is None else store.commits - commits
+        watch.cancel()
+        closed = True
+        stored = await store.close()
+    finally:
+        if not closed:
+            await store.close()
+    if not latencies:
+        raise errors[0] if errors else TimeoutError("nothing was done within the time box")
+    done = len(latencies)
+    figures = {
+        "per_s": done / took,
+        "p50_ms": percentile(latencies, 0.5) * 1e3,
+        "p99_ms": percentile(latencies, 0.99) * 1e3,
+        "cpu_us_per": cpu / done * 1e6,
+        "lag_p99_ms": percentile(lags, 0.99) * 1e3,
+    }
+    if commits:
+        figures["rows_per_commit"] = (acknowledged - filled * len(ready)) / commits
+    if len(ready) < sessions:
+        figures["sessions_done"] = len(ready)
+    if errors:
+        figures["errors"] = len(errors)
+    if stored < acknowledged:
+        figures["lost"] = acknowledged - stored
+    return figures
+
+
+async def _prepared(store: Store, sessions: Sequence[str], text: Callable[[], str], filled: int, prepare_s: float) -> list[str]:
+    """Sessions that are filled within the time box.
+
+    Raises:
+        Exception: not one of them could be.
+    """
+    ready: list[str] = []
+    errors: list[Exception] = []
+    end = time.perf_counter() + prepare_s
+
+    async def fill(session: str) -> None:
+        try:
+            await store.fill(session, [text() for _ in range(filled)])
+            ready.append(session)
+        except Exception as e:
+            errors.append(e)
+
+    await fill(sessions[0])  # alone: some libraries make their tables here
+    for at in range(1, len(sessions), _AT_ONCE):
+        if time.perf_counter() >= end:
+            break
+        await asyncio.gather(*(fill(session) for session in sessions[at : at + _AT_ONCE]))
+    if not ready:
+        raise errors[0]
+    return ready
+
+
+async def _watch(lags: list[float]) -> None:
+    while True:
+        begun = time.perf_counter()
+        await asyncio.sleep(_LAG_S)
+        lags.append(time.perf_counter() - begun - _LAG_S)
+
+
+def _cpu_s(store: Store) -> float:
+    mine = resource.getrusage(resource.RUSAGE_SELF)
+    return mine.ru_utime + mine.ru_stime + (_cpu_s_of(store.server) if store.server else 0.0)
+
+
+def _cpu_s_of(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

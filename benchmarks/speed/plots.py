@@ -1,0 +1,90 @@
+"""Plots of what was measured: rates and latencies against load, costs against size. SVG, the same bytes for the same figures."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed.claim import Claim
+from benchmarks.speed.results import spread
+
+__all__ = ["drawn", "missing"]
+
+_UNITS = {"per_s": "per second", "_us": "µs", "_ms": "ms", "_s": "s"}
+_COUNTS = ("rows_per_commit", "sessions_done", "errors", "lost", "cpu_us_per")
+"""Figures that explain others, and are not drawn."""
+
+
+def missing() -> str:
+    """What to install, where matplotlib is not there."""
+    if importlib.util.find_spec("matplotlib"):
+        return ""
+    return "plots need matplotlib: pip install 'remora[plots]', or pip install --constraint constraints.txt matplotlib"
+
+
+def drawn(results: Mapping[str, Any], claims: Mapping[str, Claim], directory: Path) -> dict[str, list[Path]]:
+    """One picture for each figure of each claim whose cases differ in a number.
+
+    Args:
+        results: what `--json` writes.
+        claims: by name.
+        directory: where pictures are written, ``claim-figure.svg``.
+
+    Returns:
+        The files, by claim.
+    """
+    import matplotlib as mpl  # noqa: PLC0415  # an extra
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    directory.mkdir(parents=True, exist_ok=True)
+    files: dict[str, list[Path]] = {}
+    # Without these two each drawing has other ids and a date of its own.
+    with mpl.rc_context({"svg.hashsalt": "remora", "svg.fonttype": "none", "font.size": 8}):
+        for name, claim in claims.items():
+            for figure, lines in curves(results, name).items():
+                axis_name = next(iter(next(iter(results["sizes"][name].values()))))
+                picture = Figure(figsize=(6.4, 3.6), layout="constrained")
+                axes = picture.add_subplot()
+                shown = [one for one in claim.CONTESTANTS if one in lines]
+                for number, contestant in enumerate(shown):
+                    points = lines[contestant]
+                    ours = contestant.startswith("remora")
+                    axes.plot(
+                        [x for x, *_ in points], [y for _, y, *_ in points], label=contestant, marker="o", markersize=3,
+                        color=f"C{number % 10}", linewidth=2.2 if contestant == "remora" else 1.2 if ours else 0.9,
+                        linestyle="-" if ours else ("--", ":", "-.")[number % 3],
+                    )  # fmt: skip
+                axes.set(xscale="log", yscale="log", xlabel=axis_name, ylabel=_label(figure), title=f"{claim.TITLE}: {figure}")
+                axes.grid(visible=True, which="major", linewidth=0.3)
+                picture.legend(loc="outside right upper", frameon=False)
+                file = directory / f"{name}-{figure}.svg"
+                picture.savefig(file, metadata={"Date": None})
+                files.setdefault(name, []).append(file)
+    return files
+
+
+def curves(results: Mapping[str, Any], name: str) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Points of a claim by figure and contestant: the first size of each case, and the figure's median; positive ones alone.
+
+    Only figures and contestants with two sizes or more make a curve.
+    """
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for case, contestants in results["claims"].get(name, {}).items():
+        x = next(iter(results["sizes"][name].get(case, {}).values()), 0)
+        for contestant, figures in contestants.items():
+            for figure, values in figures.items():
+                middle = spread(values)
+                if figure not in _COUNTS and x > 0 and middle and middle.median > 0:
+                    found.setdefault(figure, {}).setdefault(contestant, []).append((x, middle.median))
+    for lines in found.values():
+        for contestant in [one for one, points in lines.items() if len({x for x, _ in points}) < 2]:
+            del lines[contestant]
+        for points in lines.values():
+            points.sort()
+    return {figure: lines for figure, lines in found.items() if lines}
+
+
+def _label(figure: str) -> str:
+    return next((unit for end, unit in _UNITS.items() if figure.endswith(end)), "bytes" if "bytes" in figure else figure)

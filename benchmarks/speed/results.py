@@ -1,0 +1,71 @@
+"""What the figures say: medians, ratios paired by repeat, bars met or missed. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.speed.claim import Bar, higher_is_better
+
+__all__ = ["Figures", "Spread", "Verdict", "held", "ratios", "spread"]
+
+Figures = Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]]
+"""Of one claim: case -> contestant -> figure -> one value for each repeat, None where the measurement failed."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over the repeats."""
+
+    median: float
+    least: float
+    most: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A bar, what was measured for it, and whether it is met; None without a measurement of both sides."""
+
+    bar: Bar
+    measured: Spread | None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the median is within the bar."""
+        if self.measured is None:
+            return None
+        above = self.bar.least is None or self.measured.median >= self.bar.least
+        return above and (self.bar.most is None or self.measured.median <= self.bar.most)
+
+
+def spread(values: Sequence[float | None]) -> Spread | None:
+    """Median, least and most of the repeats that succeeded; None without any."""
+    found = [value for value in values if value is not None]
+    return Spread(statistics.median(found), min(found), max(found), len(found)) if found else None
+
+
+def ratios(ours: Sequence[float | None], theirs: Sequence[float | None]) -> list[float | None]:
+    """Ours by theirs, repeat by repeat: the two were measured one after the other. None where either is missing."""
+    return [mine / other if mine is not None and other else None for mine, other in zip(ours, theirs, strict=False)]
+
+
+def best(several: Sequence[Sequence[float | None]], *, highest: bool) -> list[float | None]:
+    """The best value of each repeat; None where nobody has one."""
+    found: list[float | None] = []
+    for repeat in range(max(map(len, several), default=0)):
+        values = [one[repeat] for one in several if repeat < len(one)]
+        there = [value for value in values if value is not None]
+        found.append((max(there) if highest else min(there)) if there else None)
+    return found
+
+
+def held(bar: Bar, figures: Figures) -> Verdict:
+    """Hold the figures of a claim against one of its bars."""
+    ours = figures.get(bar.case, {}).get(bar.contestant, {}).get(bar.figure, [])
+    if not bar.others:
+        return Verdict(bar, spread(ours))
+    case = figures.get(bar.than_case or bar.case, {})
+    theirs = [case[other][bar.figure] for other in bar.others if bar.figure in case.get(other, {})]
+    return Verdict(bar, spread(ratios(ours, best(theirs, highest=higher_is_better(bar.figure)))))

@@ -1,0 +1,182 @@
+"""The speed suite's arithmetic and its page: paired ratios, bars, what failed."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.speed.__main__ import keep, planned
+from benchmarks.speed.claim import Bar, Case, higher_is_better
+from benchmarks.speed.claims import CLAIMS, claim
+from benchmarks.speed.plots import curves
+from benchmarks.speed.results import Figures, Spread, best, held, ratios, spread
+from benchmarks.speed.stores.store import BUDGET, counted, within
+from benchmarks.speed.table import case_text, figure_text, rendered
+from benchmarks.speed.text import percentile, texts
+
+FIGURES: Figures = {
+    "256": {
+        "remora": {"per_s": [100.0, 400.0, None], "p99_ms": [5.0, 8.0]},
+        "limit": {"per_s": [200.0, 500.0, 100.0]},
+        "slow": {"per_s": [10.0, 20.0]},
+        "quick": {"per_s": [None, 50.0]},
+    },
+    "1": {"remora": {"p99_ms": [4.0, 4.0]}},
+}
+
+
+def test_ratios_are_paired_by_repeat() -> None:
+    """S4.31: the ratio of each repeat, and not of medians; a repeat that one side missed has none."""
+    assert ratios([100.0, 400.0, None], [200.0, 500.0, 100.0]) == [0.5, 0.8, None]
+    assert spread([0.5, 0.8, None]) == Spread(0.65, 0.5, 0.8, 2)
+    assert spread([None]) is None
+    assert ratios([1.0], [0.0]) == [None]
+
+
+def test_the_best_of_several() -> None:
+    """S4.31: of rates the highest and of times the lowest, in each repeat anew."""
+    assert best([[10.0, 20.0], [None, 50.0]], highest=True) == [10.0, 50.0]
+    assert best([[10.0, 20.0], [None, 50.0]], highest=False) == [10.0, 20.0]
+    assert best([[None]], highest=True) == [None]
+    assert [higher_is_better(name) for name in ("per_s", "loads_per_s", "p99_ms", "bytes_live", "lag_p99_ms")] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bar", "median", "met"),
+    [
+        (Bar("256", "", "per_s", "limit", least=0.6), 0.65, True),
+        (Bar("256", "", "per_s", "limit", least=0.7), 0.65, False),
+        (Bar("256", "", "per_s", ("slow", "quick"), least=9), 9.0, True),
+        (Bar("256", "", "p99_ms", most=6), 6.5, False),
+        (Bar("256", "", "p99_ms", most=6.5), 6.5, True),
+        (Bar("256", "", "p99_ms", than_case="1", most=1.7), 1.625, True),
+        (Bar("256", "", "p99_ms", "remora", than_case="1", most=1.6), 1.625, False),
+        (Bar("256", "", "per_s", "limit", least=0.1, contestant="quick"), 0.1, True),
+    ],
+)
+def test_bars(bar: Bar, median: float, *, met: bool) -> None:
+    """S4.31: absolute ones, and ones against a contestant, the best of several, and another case."""
+    verdict = held(bar, FIGURES)
+    assert verdict.measured is not None
+    assert (round(verdict.measured.median, 4), verdict.met) == (median, met)
+
+
+def test_a_bar_without_figures_is_not_met() -> None:
+    """S4.31: what was not measured is neither met nor missed."""
+    for bar in (
+        Bar("256", "", "per_s", "nobody", least=0), Bar("7", "", "per_s", least=0), Bar("256", "", "p1_ms", most=9),
+        Bar("256", "", "per_s", than_case="7", least=0),
+    ):  # fmt: skip
+        assert held(bar, FIGURES).met is None
+
+
+def results() -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "about": {"date": "today"}, "machine": "a machine", "seed": 1, "load": "0.1", "versions": {"SQLite": "3"},
+        "claims": {}, "sizes": {}, "failures": {},
+    }  # fmt: skip
+    case = Case("load", "64", {"messages": 64})
+    for repeat, took in enumerate((100.0, 300.0, 120.0)):
+        keep(found, case, repeat, "remora", {"figures": {"p50_us": took}, "versions": {"remora": "1"}})
+    keep(found, case, 0, "limit", {"figures": {"p50_us": 10.0}})
+    keep(found, case, 1, "limit", {"failed": "OSError: disk | full"})
+    keep(found, case, 2, "limit", {"figures": {"p50_us": 20.0}})
+    keep(found, case, 0, "redis", {"skipped": "no redis-server on the path"})
+    keep(found, Case("load", "20", {"messages": 20}), 0, "remora", {"figures": {"p50_us": 10.0}})
+    return found
+
+
+def test_figures_keep_their_repeat() -> None:
+    """S4.31: a repeat that failed leaves a gap, so that the others stay paired."""
+    found = results()
+    assert found["claims"]["load"]["64"]["limit"] == {"p50_us": [10.0, None, 20.0]}
+    assert found["versions"] == {"SQLite": "3", "remora": "1"}
+
+
+def test_the_page() -> None:
+    """S4.31: medians with their range, paired ratios, verdicts, and why there is no figure."""
+    page = rendered(results(), {"load": claim("load")}, {"load": ["plots/load.svg"]})
+    assert "| 64 messages | remora | 120 (100 to 300) |  |" in page
+    assert "| 64 messages | limit | 15 (10 to 20) | 8 (6 to 10) (1 failed: OSError: disk \\| full) |" in page
+    assert "| 64 messages | redis | skipped: no redis-server on the path |" in page
+    assert re.search(r"\| 64 messages \| < 100 µs p50, warm \| 120 \(100 to 300\) \| \*\*missed\*\* \|", page)
+    assert re.search(r"\| 20 messages \| < 100 µs p50, warm \| 10 \| met \|", page)
+    assert "2 000" not in page.split("## Load a context")[0], "a case that was not run has no bar"
+    assert "![Load a context](plots/load.svg)" in page
+    for fact in ("a machine", "remora 1", "seed: 1", "load average: 0.1"):
+        assert fact in page
+
+
+def test_every_row_has_its_columns() -> None:
+    """S4.31: the page's tables are whole, whatever failed."""
+    for line in rendered(results(), {"load": claim("load")}).split("## Load a context")[1].splitlines():
+        if line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)\|", line)) == 5, line
+
+
+def test_texts_of_figures() -> None:
+    """S4.31: three digits are enough."""
+    assert [figure_text("p50_us", value) for value in (0.01234, 1.234, 123.4, 12345.6)] == ["0.0123", "1.23", "123", "12 346"]
+    assert figure_text("per_s", 1234567.8) == "1 234 568"
+    assert case_text("2000", {"sessions": 2_000}) == "2 000 sessions"
+    assert case_text("idle", {"sessions": 1}) == "idle"
+
+
+def options(**given: Any) -> Any:
+    return SimpleNamespace(**({"smoke": False, "repeat": 2, "cases": "", "contestants": ""} | given))
+
+
+def test_the_order_rotates() -> None:
+    """S4.31: contestants take turns within a repeat, and each repeat begins with the next."""
+    plan = planned(["append"], [], options(cases="16", contestants="remora,limit,prototype"))
+    assert [(repeat, one) for _, repeat, one in plan] == [
+        (0, "remora"), (0, "limit"), (0, "prototype"), (1, "limit"), (1, "prototype"), (1, "remora"),
+    ]  # fmt: skip
+    assert len(planned(["append"], [], options(cases="1", contestants="remora"))) == 7, "what the disk decides has more repeats"
+    assert not {one for *_, one in planned(["append"], ["redis"], options(cases="16"))} & {"adk", "mem0", "langgraph"}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_claims_fit_together(name: str) -> None:
+    """S4.31: names are unique, bars name cases and contestants that there are, and a smoke run has remora in each claim."""
+    module = claim(name)
+    cases = [case.name for case in module.cases(smoke=False)]
+    assert module.NAME == name
+    assert len(cases) == len(set(cases)) > 0
+    assert {case.claim for smoke in (True, False) for case in module.cases(smoke)} == {name}
+    for bar in module.BARS:
+        assert {bar.case, bar.than_case or bar.case}.issubset(cases)
+        assert {bar.contestant, *bar.others}.issubset(module.CONTESTANTS)
+        assert (bar.least, bar.most) != (None, None)
+    assert "remora" in {one for *_, one in planned([name], [], options(smoke=True))}
+
+
+def test_curves() -> None:
+    """S4.31: what has a figure at two sizes is a curve, by its first size; counts are none."""
+    found = results()
+    keep(found, Case("load", "64", {"messages": 64}), 0, "adk", {"figures": {"p50_us": 7.0, "errors": 2.0}})
+    assert curves(found, "load") == {"p50_us": {"remora": [(20, 10.0), (64, 120.0)]}}
+    assert curves(found, "append") == {}
+
+
+def test_windows() -> None:
+    """S4.31: the newest messages that fit, counted before or now."""
+    messages = [(str(n), 1_500) for n in range(5)]
+    assert within(messages) == ["3", "4"]
+    assert counted([str(n) for n in range(5)], str, lambda _: BUDGET // 2) == ["3", "4"]
+    assert within([]) == []
+
+
+def test_texts_differ_and_repeat() -> None:
+    """S4.31: the same seed gives the same messages, hardly one twice, each of the size that was asked for."""
+    found = texts(3, 500)
+    assert found == texts(3, 500)
+    assert found != texts(4, 500)
+    assert len(set(texts(3, 5_000))) > 4_900
+    assert {len(text.encode()) for text in found} <= {298, 299, 300}
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
