@@ -146,7 +146,7 @@ def test_claims_fit_together(name: str) -> None:
     """S4.31: names are unique, bars name cases and contestants that there are, and a smoke run has remora in each claim."""
     module = claim(name)
     cases = [case.name for case in module.cases(smoke=False)]
-    assert module.NAME == name
+    assert name == module.NAME
     assert len(cases) == len(set(cases)) > 0
     assert {case.claim for smoke in (True, False) for case in module.cases(smoke)} == {name}
     for bar in module.BARS:
