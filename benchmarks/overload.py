@@ -31,13 +31,13 @@ from remora.errors import MailboxFull, OutcomeUnknown
 from remora.identity import SessionKey
 from remora.storage.journal import SqliteJournal
 
-__all__ = ["Overload", "overload"]
+__all__ = ["DEADLINE_S", "LATE_S", "TOTAL_BYTES", "Overload", "overload"]
 
 DEADLINE_S = 5.0
 TOTAL_BYTES = 6 << 20
 COMMIT_S, MESSAGE_S = 0.02, 0.001
 _SUSTAINED = 900.0  # messages a second that such a disk takes, some of them in a commit
-_LATE_S = 1.0  # after the deadline: the sweep's grain, and a busy loop
+LATE_S = 1.0  # after the deadline: the sweep's grain, and a busy loop
 _GROWTH_MB = 48.0
 CONFIG = Config.from_dict(
     {
@@ -79,6 +79,7 @@ class Overload(msgspec.Struct):
         acknowledged: of them.
         refused: provably not run, by the bound that refused them.
         unknown: neither.
+        untyped: answered by another error than those two.
         lost: acknowledged, and not in the history.
         ran: refused, and in the history.
         doubled: more than once in the history.
@@ -87,6 +88,7 @@ class Overload(msgspec.Struct):
         p50_ms: of the acknowledged.
         p99_ms: likewise.
         longest_ms: of all answers.
+        lag_ms: the longest that the event loop kept a task waiting that had nothing to do but to sleep.
         rss_mb: resident memory, at each tenth of the time.
     """
 
@@ -95,6 +97,7 @@ class Overload(msgspec.Struct):
     acknowledged: int = 0
     refused: dict[str, int] = msgspec.field(default_factory=dict)
     unknown: int = 0
+    untyped: int = 0
     lost: int = 0
     ran: int = 0
     doubled: int = 0
@@ -103,15 +106,18 @@ class Overload(msgspec.Struct):
     p50_ms: float = 0.0
     p99_ms: float = 0.0
     longest_ms: float = 0.0
+    lag_ms: float = 0.0
     rss_mb: list[float] = msgspec.field(default_factory=list)
 
     @property
     def wrong(self) -> list[str]:
         """What is not as it should be."""
-        found = [f"{name}: {value}" for name in ("lost", "ran", "doubled", "disordered") if (value := getattr(self, name))]
+        found = [
+            f"{name}: {value}" for name in ("untyped", "lost", "ran", "doubled", "disordered") if (value := getattr(self, name))
+        ]
         if self.waiting_kb > TOTAL_BYTES // 1_024:
             found.append(f"{self.waiting_kb} kB were waiting, of {TOTAL_BYTES // 1_024}")
-        if self.longest_ms > (DEADLINE_S + _LATE_S) * 1e3:
+        if self.longest_ms > (DEADLINE_S + LATE_S) * 1e3:
             found.append(f"an answer took {self.longest_ms:.0f} ms, the deadline being {DEADLINE_S:g} s")
         early = self.rss_mb[len(self.rss_mb) // 3 :]  # until then, mailboxes and windows fill
         if early and max(early) - early[0] > _GROWTH_MB:
@@ -139,6 +145,9 @@ class _Senders:
             told[number : number + 1] = b"r"
         except OutcomeUnknown:
             figures.unknown += 1
+            told[number : number + 1] = b"u"
+        except Exception:
+            figures.untyped += 1
             told[number : number + 1] = b"u"
         else:
             figures.acknowledged += 1
@@ -194,7 +203,9 @@ async def overload(directory: Path, *, seconds: float, factor: float = 2.0, seed
             figures.waiting_kb = max(figures.waiting_kb, runtime.statistics().directory.waiting_bytes // 1_024)
             if time.perf_counter() - begun >= len(figures.rss_mb) * seconds / 10:
                 figures.rss_mb.append(round(resident() / 2**20, 1))
+            asleep = time.perf_counter()
             await anyio.sleep(0.02)
+            figures.lag_ms = max(figures.lag_ms, (time.perf_counter() - asleep - 0.02) * 1e3)
 
     await anyio.Path(directory).mkdir(parents=True, exist_ok=True)
     async with Runtime(directory, config=CONFIG, journal=opened) as runtime:

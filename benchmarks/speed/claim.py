@@ -1,7 +1,7 @@
 """What a claim is: the work, who does it, and the bars that remora is held against.
 
-Standard library only, and so is the top of every module in `claims`: children import them in peers' environments, which have
-none of remora's dependencies. What a contestant needs is imported by `measure`.
+Standard library only, and so is the top of every module in `claims` whose contestants run in environments of their own: children
+import it there, without remora's dependencies. What a contestant needs is imported by `measure`.
 """
 
 from __future__ import annotations

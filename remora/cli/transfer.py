@@ -129,6 +129,7 @@ async def command_reembed(console: Console, arguments: argparse.Namespace) -> in
     """Make long-term memory anew; returns the exit code."""
     async with opened(arguments, reembed=True) as runtime:
         name = embedder_name(runtime.embedder)
+        await runtime.long_term()  # what is damaged is made anew as well
         begun = runtime.reembedding
         if begun is None:
             console.print(f"long-term memory is {name}'s already: there is nothing to do", markup=False, highlight=False)

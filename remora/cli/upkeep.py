@@ -150,8 +150,7 @@ async def _fill(arguments: argparse.Namespace) -> None:
     """Do the work that waits, as the next start would."""
     async with Runtime(arguments.directory, config=arguments.configured) as runtime:
         with progress_bar("writing") as (_, moved):
-            if runtime.reembedding is not None:
-                await runtime.reembedded(moved)
+            await runtime.reembedded(moved)
             await runtime.settle()
 
 

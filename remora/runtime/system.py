@@ -10,7 +10,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import anyio
 import anyio.abc
@@ -59,7 +59,6 @@ from remora.models.ports import (
     embedder_name,
 )
 from remora.runtime.actor import Turn
-from remora.runtime.backup import BackupReport, backup
 from remora.runtime.clock import Clock, SystemClock
 from remora.runtime.containment import contained
 from remora.runtime.dead_letters import DeadLetters
@@ -69,6 +68,7 @@ from remora.runtime.handles import Session
 from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, LogStatistics
 from remora.runtime.long_term import LongTermMemory
+from remora.runtime.opening import load_the_rest
 from remora.runtime.probes import reached
 from remora.runtime.reembed import ReembedProgress
 from remora.runtime.schedule import Schedule, TaskStatistics
@@ -76,11 +76,13 @@ from remora.runtime.shared import SharedScope
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor, SupervisorStatistics
 from remora.runtime.transfer_verbs import TransferVerbs
 from remora.runtime.user_handle import User
-from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
 from remora.storage.memory import MemoryJournal
 from remora.storage.ports import Journal, JournalCounts, LongTermStatistics, LongTermStore, Retention
 from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter, count_message
+
+if TYPE_CHECKING:
+    from remora.runtime.backup import BackupReport
 
 __all__ = ["JournalLike", "Runtime", "RuntimeStatistics"]
 
@@ -206,6 +208,7 @@ class Runtime(TransferVerbs):
         self._parts: _Parts | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._ended = anyio.Event()
+        self._warmed = anyio.Event()
         self._long_term: LongTermMemory | None = None
         self._embedder: Embedder | None = None
         self._cached_embedder: CachingEmbedder | None = None
@@ -385,7 +388,7 @@ class Runtime(TransferVerbs):
         lock = DirectoryLock(self._directory) if self._directory is not None else None
         try:
             if lock is not None:
-                await anyio.to_thread.run_sync(lock.acquire)
+                await anyio.to_thread.run_sync(_prepare, lock)
             async with self._opened_journal() as journal:
                 # What can fail comes before the task group, which would wrap its exception.
                 parts = await self._build(journal)
@@ -411,6 +414,8 @@ class Runtime(TransferVerbs):
         elif self._directory is None:
             journal = MemoryJournal()
         else:
+            from remora.storage.journal import SqliteJournal  # noqa: PLC0415  # `remora.runtime.opening` has loaded it
+
             journal = await SqliteJournal.open(
                 self._directory / "journal.db",
                 durability=config.durability,
@@ -581,8 +586,6 @@ class Runtime(TransferVerbs):
         try:
             async with anyio.create_task_group() as tasks:
                 self._start(parts, left, tasks)
-                if parts.recall is not None:
-                    await self._warm()
                 task_status.started()
         except (KeyboardInterrupt, SystemExit, anyio.get_cancelled_exc_class()):
             raise
@@ -602,6 +605,7 @@ class Runtime(TransferVerbs):
         parts.schedule.start(tasks)
         parts.eraser.start(tasks)
         if parts.recall is not None:
+            tasks.start_soon(self._warm, name="remora.warm")
             tasks.start_soon(parts.recall.run, name="remora.recall")
             tasks.start_soon(self._flush_tails, name="remora.tails")
         if self._long_term is not None:
@@ -632,6 +636,7 @@ class Runtime(TransferVerbs):
         return CompressionMeter(chosen, counter.count), fallback
 
     def _make_chat_model(self) -> ChatModel | None:
+        load_the_rest()  # where there is no directory, nothing has until now
         if self._chat_model is not None:
             return self._chat_model
         if self._config.models.summarizer != "openai":
@@ -695,7 +700,10 @@ class Runtime(TransferVerbs):
 
     @property
     def reembedding(self) -> ReembedProgress | None:
-        """How far long-term memory is made anew for another embedder; None when nothing of that is left to be done."""
+        """How far long-term memory is made anew, for another embedder or after damage; None when nothing is left to be done.
+
+        Damage is found when long-term memory is opened, a moment after the runtime: see `reembedded` and `long_term`.
+        """
         anew = None if self._long_term is None else self._long_term.reembedding
         return None if anew is None or anew.over else anew.progress
 
@@ -709,18 +717,27 @@ class Runtime(TransferVerbs):
             RuntimeClosed: the runtime closed before; the next start goes on.
             StorageError, ModelError: what failed again and again; the next start goes on.
         """
-        _ = self._open
+        parts = self._open
+        if parts.recall is not None:
+            await self._warmed.wait()
         if self._long_term is not None and self._long_term.reembedding is not None:
             await self._long_term.reembedding.wait(progress)
 
     async def _warm(self) -> None:
-        """Load LanceDB and the embedder before anybody talks: importing them holds the interpreter for half a second."""
+        """Load LanceDB and the embedder before anybody recalls.
+
+        In a thread, beside a runtime that is open: importing LanceDB takes a second or more, three quarters of it for models of a
+        REST service. Sessions, which need none of it, are answered meanwhile; the event loop waits for the interpreter 1 ms at
+        a time, and once for a garbage collection of some 60 ms.
+        """
         try:
             await contained(self.long_term)
             if self._embedder is not None and self._given_embedder is None and self._config.models.embedder == "wordllama":
                 await contained(self._embedder.embed, ["warm"])
         except Exception:
             _logger.exception("warming_failed")  # whoever needs it tries again, and says why it fails
+        finally:
+            self._warmed.set()
 
     def _written(self, user: str) -> None:
         """Something of the user's came into long-term memory, or may have."""
@@ -812,6 +829,9 @@ class Runtime(TransferVerbs):
             InvalidInput: there is no directory to copy, or something is at `dest`.
             StorageError: it cannot be read, or the disk refused; nothing stands at `dest` then.
         """
+        from remora.runtime.backup import backup  # noqa: PLC0415  # `remora.runtime.opening` has loaded both
+        from remora.storage.journal import SqliteJournal  # noqa: PLC0415
+
         journal = self._open.journal
         if self._directory is None or not isinstance(journal, SqliteJournal):
             raise InvalidInput("there is nothing to copy: this runtime's journal is not in a memory directory")
@@ -855,6 +875,11 @@ class Runtime(TransferVerbs):
             {meter.name: meter.statistics() for meter in parts.meters},
             parts.recall.hot_statistics() if parts.recall is not None else HotStatistics(),
         )
+
+
+def _prepare(lock: DirectoryLock) -> None:
+    load_the_rest()
+    lock.acquire()
 
 
 def _counter_name(counter: TokenCounter) -> str:

@@ -326,6 +326,7 @@ async def test_a_damaged_table_is_filled_again(tmp_path: Path) -> None:
     before = await filled(tmp_path)
     damage(tmp_path, "longterm")
     async with opened(tmp_path) as runtime:
+        await runtime.long_term()
         assert runtime.reembedding is not None
         await runtime.reembedded()
         assert await held(runtime) == before

@@ -37,8 +37,9 @@ async def test_no_query_of_the_hot_path_scans(tmp_path: Path) -> None:
         for sql, parameters in asked:
             plan = [row[3] for row in await journal._reader.execute_fetchall(f"EXPLAIN QUERY PLAN {sql}", parameters)]
             plans.append(plan)
-            scans = [step for step in plan if step.startswith("SCAN") and not step.startswith(("SCAN w ", "SCAN (subquery"))]
+            small = ("SCAN w ", "SCAN (subquery", *(["SCAN s"] if "asked AS MATERIALIZED" in sql else []))  # who was asked for
+            scans = [step for step in plan if step.startswith("SCAN") and not step.startswith(small)]
             assert not scans, (sql, plan)
-        assert len(plans) == 15
+        assert len(plans) == 9
     finally:
         await journal.aclose()

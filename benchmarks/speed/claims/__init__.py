@@ -9,7 +9,9 @@ from benchmarks.speed.claim import Claim
 
 __all__ = ["CLAIMS", "claim"]
 
-CLAIMS = ("append", "turn", "load")
+CLAIMS = (
+    "append", "turn", "load", "ask", "activation", "memory", "model", "overload", "million", "growth", "start",
+)  # fmt: skip
 
 
 def claim(name: str) -> Claim:

@@ -1,0 +1,154 @@
+"""The first message to a passivated session of 50 messages of 300 bytes.
+
+The runtime is opened on a journal that has them: none is in memory, and the kernel's page cache has the file. Then each is spoken
+to once: *load* (what a model should see now), *append* (one more message, durable by `synchronous=FULL`), or all of a group of
+256 at once, which remora reads in one batch.
+
+The limit is the bare `SELECT` of the same columns of the same rows, found by user and session and fetched, on a connection with
+the same cache: by `sqlite3` on the calling thread (*limit*), and through aiosqlite, as remora reads (*limit-aiosqlite*). For
+*append* an `INSERT` of one row into the same table and its commit, same pragmas, come on top; for 256 at once the limit reads
+one session after another. SQLite has read none of these pages before, neither here nor there.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import anyio
+
+from benchmarks.speed.claim import Bar, Case
+from benchmarks.speed.scale import CONFIG, filled, messages, session_name
+from benchmarks.speed.text import percentile
+from remora import Runtime
+from remora.storage.images import ENTRY_COLUMNS
+from remora.storage.schema import SEQ_BITS
+
+NAME = "activation"
+TITLE = "Activation"
+WORK = (
+    "The first load of, or append to, a passivated session of 50 messages of 300 bytes, one at a time, and 256 at once; the "
+    "journal is in the page cache. *limit* is the bare `SELECT` of its rows by `sqlite3` (for append the `INSERT` and its "
+    "commit, too), *limit-aiosqlite* the same through aiosqlite's thread."
+)
+CONTESTANTS = ("remora", "limit", "limit-aiosqlite")
+
+_MESSAGES = 50
+_AT_ONCE = 256
+_SELECT = (
+    f"SELECT {ENTRY_COLUMNS} FROM actors AS s JOIN messages AS m "
+    f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {(1 << SEQ_BITS) - 1} WHERE s.user = ? AND s.session = ?"
+)
+_INSERT = (
+    "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, importance) "
+    f"SELECT max(m.pos) + 1, 0, 60, 2, 1, ?3, 0.5 FROM actors AS s JOIN messages AS m "
+    f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {(1 << SEQ_BITS) - 1} WHERE s.user = ?1 AND s.session = ?2"
+)
+
+
+def cases(smoke: bool) -> Sequence[Case]:
+    sessions = 60 if smoke else 1_500
+    at_once = 64 if smoke else _AT_ONCE
+    sizes: dict[str, int | float] = {"sessions": sessions, "messages": _MESSAGES}
+    return [
+        Case(NAME, "load", sizes),
+        *([] if smoke else [Case(NAME, "append", sizes, least_repeats=5)]),
+        Case(NAME, f"load, {_AT_ONCE} at once", {**sizes, "sessions": max(sessions, at_once), "at_once": at_once}),
+    ]
+
+
+BARS = (
+    Bar("load", "≤ 3 times the SELECT", "p50_us", than="limit", most=3.0),
+    Bar("append", "≤ 3 times the SELECT and a commit", "p50_us", than="limit", most=3.0),
+    Bar(f"load, {_AT_ONCE} at once", "≤ 3 times the SELECTs", "each_us", than="limit", most=3.0),
+)
+
+
+async def _remora(directory: Path, case: Case) -> dict[str, float]:
+    (message,) = messages(0, 1)
+    took: list[float] = []
+    async with Runtime(directory, config=CONFIG) as runtime:
+        await runtime.session("warm", "up").append(message)
+
+        async def speak(number: int) -> None:
+            handle = runtime.session(*session_name(number))
+            begun = time.perf_counter()
+            if case.name == "append":
+                await handle.append(message)
+            else:
+                context = await handle.load()
+                assert len(context.messages) == _MESSAGES
+            took.append(time.perf_counter() - begun)
+
+        found = await _spoken(case, speak)
+    return _latencies(took) | found
+
+
+async def _spoken(case: Case, speak: Callable[[int], Coroutine[Any, Any, object]]) -> dict[str, float]:
+    sessions, at_once = int(case.sizes["sessions"]), int(case.sizes.get("at_once", 1))
+    begun = time.perf_counter()
+    for first in range(0, sessions - at_once + 1, at_once):
+        if at_once == 1:
+            await speak(first)
+            continue
+        async with anyio.create_task_group() as tasks:
+            for number in range(first, first + at_once):
+                tasks.start_soon(speak, number)
+    done = sessions - sessions % at_once
+    return {"each_us": (time.perf_counter() - begun) / done * 1e6}
+
+
+def _latencies(took: Sequence[float]) -> dict[str, float]:
+    return {"p50_us": percentile(took, 0.5) * 1e6, "p99_us": percentile(took, 0.99) * 1e6}
+
+
+def _sqlite(directory: Path, case: Case) -> dict[str, float]:
+    chat = messages(0, 1)[0]["content"].encode()
+    sessions = int(case.sizes["sessions"])
+    took = []
+    with closing(sqlite3.connect(directory / "journal.db", isolation_level=None)) as database:
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "cache_size = -65536"):
+            database.execute(f"PRAGMA {pragma}")
+        database.execute(_SELECT, ("warm", "up")).fetchall()
+        whole = time.perf_counter()
+        for number in range(sessions):
+            begun = time.perf_counter()
+            rows = database.execute(_SELECT, session_name(number)).fetchall()
+            if case.name == "append":
+                database.execute(_INSERT, (*session_name(number), chat))
+            took.append(time.perf_counter() - begun)
+            assert len(rows) == _MESSAGES
+        each_us = (time.perf_counter() - whole) / sessions * 1e6
+    return _latencies(took) | {"each_us": each_us}
+
+
+async def _aiosqlite(directory: Path, case: Case) -> dict[str, float]:
+    chat = messages(0, 1)[0]["content"].encode()
+    took = []
+    async with aiosqlite.connect(directory / "journal.db", isolation_level=None) as database:
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "cache_size = -65536"):
+            await database.execute(f"PRAGMA {pragma}")
+        await database.execute_fetchall(_SELECT, ("warm", "up"))
+
+        async def speak(number: int) -> None:
+            begun = time.perf_counter()
+            rows = list(await database.execute_fetchall(_SELECT, session_name(number)))
+            if case.name == "append":
+                await database.execute(_INSERT, (*session_name(number), chat))
+            took.append(time.perf_counter() - begun)
+            assert len(rows) == _MESSAGES
+
+        found = await _spoken(case, speak)
+    return _latencies(took) | found
+
+
+def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
+    anyio.run(filled, directory, int(case.sizes["sessions"]), _MESSAGES, seed)
+    if contestant == "limit":
+        return _sqlite(directory, case)
+    return anyio.run(_aiosqlite if contestant == "limit-aiosqlite" else _remora, directory, case)

@@ -1,0 +1,60 @@
+"""Senders at twice what the disk takes, for a minute; `benchmarks.overload` says how, and is run here.
+
+The deadline of each request is 5 s. `longest_of_allowed` is the longest time that any answer took, whatever it was,
+by deadline and 1 s. `untyped` counts answers that were neither an acknowledgement, `MailboxFull` nor `OutcomeUnknown`, and
+`wrong` messages that were acknowledged and lost, refused and run, or doubled, and sessions out of order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+
+from benchmarks.overload import DEADLINE_S, LATE_S, TOTAL_BYTES, overload
+from benchmarks.speed.claim import Bar, Case
+
+NAME = "overload"
+TITLE = "More than the disk takes"
+WORK = (
+    "Senders at twice the sustainable rate for 60 s: 48 users send 1 800 messages a second to a journal that takes 900, whether "
+    "or not they are answered; deadline 5 s, at most 6 MB waiting. Then every history is compared with what its sender was told."
+)
+CONTESTANTS = ("remora", "remora-uvloop")
+
+
+def cases(smoke: bool) -> Sequence[Case]:
+    return [Case(NAME, "twice", {"seconds": 2.0 if smoke else 60.0}, limit_s=180.0)]
+
+
+BARS = (
+    Bar("twice", "latency bounded by the deadline (and 1 s)", "longest_of_allowed", most=1.0),
+    Bar("twice", "memory flat: what waits is within its bound", "waiting_of_bound", most=1.0),
+    Bar("twice", "memory flat: ≤ 48 MB from a third of the time on", "growth_mb", most=48.0),
+    Bar("twice", "0 lost, run though refused, doubled or out of order", "wrong", most=0.0),
+    Bar("twice", "refusals typed", "untyped", most=0.0),
+)
+
+
+def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
+    async def whole() -> dict[str, float]:
+        found = await overload(directory / "memory", seconds=float(case.sizes["seconds"]), seed=seed)
+        later = found.rss_mb[len(found.rss_mb) // 3 :]
+        return {
+            "longest_of_allowed": found.longest_ms / 1e3 / (DEADLINE_S + LATE_S),
+            "longest_ms": found.longest_ms,
+            "acknowledged_p50_ms": found.p50_ms,
+            "acknowledged_p99_ms": found.p99_ms,
+            "sent": found.sent,
+            "acknowledged": found.acknowledged,
+            "refused": sum(found.refused.values()),
+            "unknown": found.unknown,
+            "untyped": found.untyped,
+            "wrong": found.lost + found.ran + found.doubled + found.disordered,
+            "waiting_of_bound": found.waiting_kb * 1_024 / TOTAL_BYTES,
+            "growth_mb": max(later) - later[0] if later else 0.0,
+            "loop_lag_ms": found.lag_ms,
+        }
+
+    return anyio.run(whole, backend_options={"use_uvloop": contestant == "remora-uvloop"})

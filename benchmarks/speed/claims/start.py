@@ -1,0 +1,137 @@
+"""How long a program waits before it can talk: `import remora`, and opening a directory of 1 GB.
+
+*Import*: wall time of `python -c "import remora"`, and of `python -c pass` (*limit*); each the best of several, by turns.
+
+*Open*: a journal of 1 GB of messages of 300 bytes, 50 to a session. A new process imports what it needs, and times
+`async with Runtime(directory)` until its body is entered, the best of three: without long-term memory (`sessions_s`), at its
+default (`open_s`; long-term memory is there, and empty), and as the default where 1 000 sessions had folds under way when the
+last process ended (`open_with_jobs_s`; once); `jobs_s` is how much longer it takes until those are done, by the
+embedded summarizer. All files are in the page cache.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+
+from benchmarks.speed.claim import Bar, Case
+from benchmarks.speed.scale import filled, in_turn, messages
+from remora import Config, Runtime
+from remora.models.ports import Line
+
+NAME = "start"
+TITLE = "Import and start"
+WORK = (
+    "`import remora` in a new interpreter, and the same interpreter with nothing to do (*limit*); in new processes, "
+    "`async with Runtime(…)` on a directory of 1 GB: at its default, without long-term memory, and with 1 000 folds left by the "
+    "last run."
+)
+CONTESTANTS = ("remora", "limit")
+
+_MESSAGES = 50
+_ROW_BYTES = 380
+"""What a message of 300 bytes takes in the file."""
+_OPEN = """
+import sys, time, json, anyio
+from remora import Config, Runtime
+async def main(directory, long_term):
+    begun = time.perf_counter()
+    config = Config() if long_term == "True" else Config.from_dict({"long_term": {"enabled": False}})
+    async with Runtime(directory, config=config) as runtime:
+        opened = time.perf_counter()
+        await runtime.settle()
+        settled = time.perf_counter()
+    print(json.dumps({"open_s": opened - begun, "settle_s": settled - opened}))
+anyio.run(main, *sys.argv[1:])
+"""
+
+
+def cases(smoke: bool) -> Sequence[Case]:
+    mb, jobs = (10, 20) if smoke else (1_000, 1_000)
+    return [
+        Case(NAME, "import", {"times": 3 if smoke else 15}),
+        Case(NAME, "open", {"mb": mb, "jobs": jobs}, limit_s=300.0, contestants=("remora",)),
+    ]
+
+
+BARS = (
+    Bar("import", "≤ 120 ms over a bare interpreter", "over_bare_ms", most=120.0),
+    Bar("open", "≤ 1 s, at its default", "open_s", most=1.0),
+    Bar("open", "≤ 1 s, without long-term memory", "sessions_s", most=1.0),
+    Bar("open", "≤ 1 s plus resumed jobs", "open_with_jobs_s", most=1.0),
+)
+
+
+def _imports(times: int) -> dict[str, float]:
+    def ms(code: str) -> float:
+        begun = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return (time.perf_counter() - begun) * 1e3
+
+    subprocess.run([sys.executable, "-c", "import remora"], check=True)  # compiled, and in the page cache
+    found = [(ms("import remora"), ms("pass")) for _ in range(times)]
+    ours, bare = (min(one) for one in zip(*found, strict=True))
+    return {"import_ms": ours, "over_bare_ms": ours - bare, "bare_ms": bare}
+
+
+class _Never:
+    """A summarizer that does not come back."""
+
+    name = "never"
+
+    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:  # noqa: ARG002
+        await anyio.sleep_forever()
+        raise AssertionError
+
+
+async def _left_folding(directory: Path, jobs: int, seed: int) -> None:
+    """As many sessions whose folds will not have ended."""
+    pool = messages(seed, _MESSAGES)
+    config = Config.from_dict(
+        {
+            "long_term": {"enabled": False},
+            "buffer": {"token_limit": 1_000},
+            "supervisor": {"summarize_concurrency": jobs, "drain_s": 0.1},
+        }
+    )
+    async with Runtime(directory, config=config, summarizer=_Never()) as runtime:
+
+        async def fold(number: int) -> None:
+            await runtime.session(f"folding-{number}", "session").append(pool)
+
+        await in_turn(jobs, 128, fold)
+
+
+def _opened(directory: Path, *, long_term: bool) -> dict[str, float]:
+    arguments = [sys.executable, "-c", _OPEN, str(directory), str(long_term)]
+    done = subprocess.run(arguments, check=True, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:
+    if case.name == "import":
+        found = _imports(int(case.sizes["times"]))
+        return {"import_ms": found["bare_ms"]} if contestant == "limit" else found
+    home = directory / "memory"
+    jobs, mb = int(case.sizes["jobs"]), case.sizes["mb"]
+    anyio.run(filled, home, int(mb * 1e6 / (_MESSAGES * _ROW_BYTES)), _MESSAGES, seed)
+    times = 1 if smoke else 3
+    alone = min(_opened(home, long_term=False)["open_s"] for _ in range(times))
+    _opened(home, long_term=not smoke)  # long-term memory is made at the first start
+    default = min(_opened(home, long_term=not smoke)["open_s"] for _ in range(times))
+    anyio.run(_left_folding, home, jobs, seed)
+    resumed = _opened(home, long_term=not smoke)
+    return {
+        "open_s": default,
+        "sessions_s": alone,
+        "open_with_jobs_s": resumed["open_s"],
+        "jobs_s": resumed["settle_s"],
+        "disk_mb": sum(file.stat().st_size for file in home.rglob("*") if file.is_file()) / 1e6,
+    }
