@@ -17,7 +17,6 @@ memory.synopsis.{identity_ttl, …}               synopsis.{identity_ttl, contex
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -46,6 +45,8 @@ def unknown_key(path: str, key: object, known: Iterable[str]) -> ConfigError:
         key: as it was written.
         known: the section's keys.
     """
+    import difflib  # noqa: PLC0415  # for who mistypes a key; nobody else need load it
+
     names = sorted(known)
     near = difflib.get_close_matches(str(key), names, n=1)
     hint = f"did you mean {path}{near[0]}?" if near else f"known here: {', '.join(names)}"

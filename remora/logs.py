@@ -1,27 +1,50 @@
 """Structured logs that a library may write: through the standard library, so that the host decides where they go.
 
 structlog's own default prints to standard output, which belongs to the host. Logger names begin with ``remora.``.
+
+structlog is loaded with the first line that is written, or with the first runtime that opens. Where rich is installed it loads
+that, and with it attrs and pygments: a third of what `import remora` cost.
 """
 
 from __future__ import annotations
 
-import logging
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
-import structlog
+if TYPE_CHECKING:
+    import structlog
 
 __all__ = ["get_logger"]
 
-_PROCESSORS = (
-    structlog.stdlib.filter_by_level,
-    structlog.processors.StackInfoRenderer(),
-    structlog.processors.format_exc_info,
-    structlog.processors.LogfmtRenderer(key_order=["event"], bool_as_flag=False),
-)
+
+class _Later:
+    """Stands for a logger, which is made when it is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @cached_property
+    def _logger(self) -> structlog.stdlib.BoundLogger:
+        import logging  # noqa: PLC0415  # see above
+
+        import structlog  # noqa: PLC0415
+
+        logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
+            logging.getLogger(self._name),
+            processors=[
+                structlog.stdlib.filter_by_level,
+                structlog.processors.StackInfoRenderer(),
+                structlog.processors.format_exc_info,
+                structlog.processors.LogfmtRenderer(key_order=["event"], bool_as_flag=False),
+            ],
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
+        return logger
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self._logger, method)
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     """A structured logger over ``logging.getLogger(name)``."""
-    logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
-        logging.getLogger(name), processors=list(_PROCESSORS), wrapper_class=structlog.stdlib.BoundLogger
-    )
-    return logger
+    return cast("structlog.stdlib.BoundLogger", _Later(name))

@@ -203,6 +203,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         """Bytes of content held (msgpack)."""
         return len(self.chat) + (len(self.meta) if self.meta else 0)
 
+    def weighed(self, tokens: int, importance: float) -> Entry:
+        """The same entry with its size by the runtime's counter, and its worth."""
+        return Entry(self.seq, self.at_us, tokens, self.role, self.chat, self.meta, self.id, self.calls, self.answers, importance)
+
     def numbered(self, seq: int) -> Entry:
         """The same entry at its place in the session."""
         return Entry(
@@ -210,7 +214,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """What `append` acknowledges: durable at the runtime's durability level (G3).
 
     Attributes:
@@ -254,7 +258,10 @@ def encode_message(
     Raises:
         InvalidMessage: it is no chat message, or cannot be encoded, or is too large.
     """
-    if isinstance(message, Message):
+    id_ = created_at = metadata = None
+    if type(message) is dict and _ENVELOPE.isdisjoint(message):  # the common case, at a quarter of the others' cost
+        chat = message.copy()
+    elif isinstance(message, Message):
         chat, id_, created_at, metadata = message.to_chat(), message.id, message.created_at, message.metadata
     elif isinstance(message, Mapping):
         chat = {k: v for k, v in message.items() if k not in _ENVELOPE}
@@ -266,13 +273,16 @@ def encode_message(
         )
     try:
         checked = msgspec.convert(chat, _Chat)
-        encoded = _encoder.encode(chat)
-        meta = _encoder.encode(msgspec.convert(metadata, dict[str, Any])) if metadata else None
-        if any(type(value) not in _PLAIN for value in chat.values()):
-            chat = _decoder.decode(encoded)  # what will come back is what is counted, whatever types were handed over
-            _check_depth(chat.values(), metadata, index)
-        elif metadata:
-            _check_depth((), metadata, index)
+        encoded = _exact(_encoder.encode(chat))
+        meta = _exact(_encoder.encode(msgspec.convert(metadata, dict[str, Any]))) if metadata else None
+        for value in chat.values():
+            if type(value) not in _PLAIN:
+                chat = _decoder.decode(encoded)  # what will come back is what is counted, whatever types were handed over
+                _check_depth(chat.values(), metadata, index)
+                break
+        else:
+            if metadata:
+                _check_depth((), metadata, index)
     except msgspec.ValidationError as e:
         raise InvalidMessage(f"message {index} is no chat message: {e}", index=index) from e
     except (TypeError, ValueError, OverflowError, RecursionError) as e:
@@ -294,9 +304,12 @@ def encode_message(
         )
     if checked.tool_calls and checked.role != "assistant":
         raise InvalidMessage(f"message {index}: only an assistant may have tool_calls", index=index)
+    at_us = now_us if now_us is not None else time.time_ns() // 1_000
+    if created_at is not None:
+        at_us = _microseconds(created_at, index)
     entry = Entry(
         0,
-        _microseconds(created_at, index, now_us),
+        at_us,
         0,
         checked.role,
         encoded,
@@ -306,6 +319,11 @@ def encode_message(
         checked.tool_call_id if checked.role == "tool" else None,
     )
     return entry, chat
+
+
+def _exact(encoded: bytes) -> bytes:
+    """The same bytes in no more memory than they take: msgspec's come in a buffer of at least 512, and they stay for long."""
+    return bytes(memoryview(encoded))
 
 
 def _check_depth(values: Iterable[Any], metadata: Any, index: int) -> None:
@@ -323,9 +341,7 @@ def _check_depth(values: Iterable[Any], metadata: Any, index: int) -> None:
     raise InvalidMessage(f"message {index} nests deeper than {_MAX_DEPTH} levels", index=index)
 
 
-def _microseconds(value: object, index: int, now_us: int | None) -> int:
-    if value is None:
-        return time.time_ns() // 1000 if now_us is None else now_us
+def _microseconds(value: object, index: int) -> int:
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)

@@ -7,11 +7,9 @@ The default is exact: tiktoken over a vocabulary that ships inside a package, so
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sized
-from importlib import resources
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -48,6 +46,8 @@ def count_message(counter: TokenCounter, chat: Mapping[str, Any]) -> int:
     """Tokens that a chat message costs: text, name, tool calls, tool call id, media parts and unknown keys included (G9)."""
     total = counter.message_overhead
     content = chat.get("content")
+    if isinstance(content, str) and len(chat) == 2 and "role" in chat:  # nothing else there to look for
+        return total + counter.count(content)
     if isinstance(content, str):
         total += counter.count(content)
     elif content:
@@ -182,7 +182,11 @@ def load_encoding(name: str) -> tiktoken.Encoding:
     Raises:
         ConfigError: an unknown encoding, or a vocabulary whose hash is not the one that tiktoken expects.
     """
-    import tiktoken  # noqa: PLC0415  # it brings requests and regex along: 0.1 s that `import remora` need not pay
+    # tiktoken brings requests and regex along, the others tempfile and every compressor: 0.1 s that `import remora` need not pay
+    import gzip  # noqa: PLC0415
+    from importlib import resources  # noqa: PLC0415
+
+    import tiktoken  # noqa: PLC0415
 
     if name in _loaded:
         return _loaded[name]

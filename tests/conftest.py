@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import structlog  # noqa: F401  # a runtime that opens loads it, in a thread; parts that are tested alone write lines as well
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, settings
 

@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--claims", default="", metavar="A,B", help=f"only these: {', '.join(CLAIMS)}")
     parser.add_argument("--peers", default=None, metavar="X,Y", help=f"only these libraries, or none: {', '.join(ENVIRONMENTS)}")
     parser.add_argument("--contestants", default="", metavar="X,Y", help="only these contestants, in the order of the table")
-    parser.add_argument("--cases", default="", metavar="A,B", help="only the cases of these names")
+    parser.add_argument("--cases", nargs="+", default=[], metavar="NAME", help="only the cases of these names")
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="repeats of each case; some have more (default: 3)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of texts and orders (default: 1)")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="on the disk that is measured (default: the temporary directory)")
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "about": {
             "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "command": f"`python -m benchmarks.speed {' '.join(sys.argv[1:])}`",
-            "repeats": 1 if options.smoke else options.repeat,
+            "repeats": "1, in the sizes of a smoke run: its bars say nothing" if options.smoke else options.repeat,
         },
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",
         "versions": {},
@@ -143,12 +143,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def planned(names: Sequence[str], peers: Sequence[str], options: argparse.Namespace) -> list[tuple[Case, int, str]]:
     """Every measurement, in order: within a repeat of a case contestants by turns, each repeat beginning with another one."""
     plan = []
-    cases = [name for name in options.cases.split(",") if name]
     wanted = [name for name in options.contestants.split(",") if name]
     for name in names:
         module = claim(name)
         for case in module.cases(options.smoke):
-            if cases and case.name not in cases:
+            if options.cases and case.name not in options.cases:
                 continue
             contestants = [
                 one

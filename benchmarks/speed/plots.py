@@ -30,7 +30,7 @@ def drawn(results: Mapping[str, Any], claims: Mapping[str, Claim], directory: Pa
     Args:
         results: what `--json` writes.
         claims: by name.
-        directory: where pictures are written, ``claim-figure.svg``.
+        directory: where pictures are written, ``claim-figure-by-size.svg``.
 
     Returns:
         The files, by claim.
@@ -43,8 +43,7 @@ def drawn(results: Mapping[str, Any], claims: Mapping[str, Claim], directory: Pa
     # Without these two each drawing has other ids and a date of its own.
     with mpl.rc_context({"svg.hashsalt": "remora", "svg.fonttype": "none", "font.size": 8}):
         for name, claim in claims.items():
-            for figure, lines in curves(results, name).items():
-                axis_name = next(iter(next(iter(results["sizes"][name].values()))))
+            for (figure, axis), lines in curves(results, name).items():
                 picture = Figure(figsize=(6.4, 3.6), layout="constrained")
                 axes = picture.add_subplot()
                 shown = [one for one in claim.CONTESTANTS if one in lines]
@@ -56,34 +55,38 @@ def drawn(results: Mapping[str, Any], claims: Mapping[str, Claim], directory: Pa
                         color=f"C{number % 10}", linewidth=2.2 if contestant == "remora" else 1.2 if ours else 0.9,
                         linestyle="-" if ours else ("--", ":", "-.")[number % 3],
                     )  # fmt: skip
-                axes.set(xscale="log", yscale="log", xlabel=axis_name, ylabel=_label(figure), title=f"{claim.TITLE}: {figure}")
+                axes.set(xscale="log", yscale="log", xlabel=axis, ylabel=_label(figure), title=f"{claim.TITLE}: {figure}")
+                sizes = sorted({x for points in lines.values() for x, _ in points})
+                axes.set_xticks(sizes, [f"{size:,.0f}".replace(",", " ") for size in sizes])
+                axes.set_xticks([], minor=True)
                 axes.grid(visible=True, which="major", linewidth=0.3)
                 picture.legend(loc="outside right upper", frameon=False)
-                file = directory / f"{name}-{figure}.svg"
+                file = directory / f"{name}-{figure}-by-{axis}.svg"
                 picture.savefig(file, metadata={"Date": None})
                 files.setdefault(name, []).append(file)
     return files
 
 
-def curves(results: Mapping[str, Any], name: str) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Points of a claim by figure and contestant: the first size of each case, and the figure's median; positive ones alone.
+def curves(results: Mapping[str, Any], name: str) -> dict[tuple[str, str], dict[str, list[tuple[float, float]]]]:
+    """Points of a claim by figure and first size, and by contestant: that size of each case, and the figure's median.
 
-    Only figures and contestants with two sizes or more make a curve.
+    Only positive ones; and only contestants that have the figure at two sizes or more, and once at each: cases that
+    differ in something else are no curve.
     """
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    found: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
     for case, contestants in results["claims"].get(name, {}).items():
-        x = next(iter(results["sizes"][name].get(case, {}).values()), 0)
+        axis, x = next(iter(results["sizes"][name].get(case, {}).items()), ("", 0))
         for contestant, figures in contestants.items():
             for figure, values in figures.items():
                 middle = spread(values)
                 if figure not in _COUNTS and x > 0 and middle and middle.median > 0:
-                    found.setdefault(figure, {}).setdefault(contestant, []).append((x, middle.median))
-    for lines in found.values():
-        for contestant in [one for one, points in lines.items() if len({x for x, _ in points}) < 2]:
-            del lines[contestant]
-        for points in lines.values():
-            points.sort()
-    return {figure: lines for figure, lines in found.items() if lines}
+                    found.setdefault((figure, axis), {}).setdefault(contestant, []).append((x, middle.median))
+    drawn = {}
+    for key, lines in found.items():
+        whole = {one: sorted(points) for one, points in lines.items() if len({x for x, _ in points}) == len(points) > 1}
+        if whole:
+            drawn[key] = whole
+    return drawn
 
 
 def _label(figure: str) -> str:

@@ -34,7 +34,7 @@ __all__ = [
 # -- messages ---------------------------------------------------------------------------------------------------------
 
 
-class Append(msgspec.Struct, frozen=True):
+class Append(msgspec.Struct, frozen=True, gc=False):
     """Take these messages, in order, all or none. Replies a `Receipt`.
 
     Attributes:
@@ -52,7 +52,7 @@ class Append(msgspec.Struct, frozen=True):
     dedup_window: int = 0
 
 
-class Load(msgspec.Struct, frozen=True):
+class Load(msgspec.Struct, frozen=True, gc=False):
     """Show what a model should see, within `max_tokens` (a negative number counts as 0). Replies a `Snapshot`."""
 
     max_tokens: int
@@ -154,7 +154,7 @@ class BlocksReady(msgspec.Struct, frozen=True):
 # -- replies ------------------------------------------------------------------------------------------------------------
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """What `load` shows of a session. Entries are immutable, so this shares nothing that can change.
 
     Attributes:

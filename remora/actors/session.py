@@ -137,9 +137,14 @@ class SessionBehavior:
 
     def size(self, state: SessionState) -> int:
         """Bytes of the buffer, the summaries, the blocks' states and the keys."""
-        summaries = sum(len(one.text) for one in state.summaries) + (len(state.summary.text) if state.summary else 0)
-        blocks = sum(len(facet.value) for facet in state.blocks.values())
-        return 512 + state.size + 120 * (len(state.keys) + len(state.ids)) + summaries + blocks
+        size = 512 + state.size + 120 * (len(state.keys) + len(state.ids))
+        if state.summary is not None:
+            size += len(state.summary.text)
+        if state.summaries:
+            size += sum(len(one.text) for one in state.summaries)
+        if state.blocks:
+            size += sum(len(facet.value) for facet in state.blocks.values())
+        return size
 
     def on_idle(self, state: SessionState) -> Flush | None:
         """An idle session flushes before it leaves memory: what was said must be recallable from other sessions."""
@@ -148,9 +153,7 @@ class SessionBehavior:
     def on_close(self, state: SessionState) -> None:
         """Nothing is put off: what is not flushed is found at the next start."""
 
-    def apply(self, state: SessionState, record: Any) -> None:
-        """Fold one record into the state."""
-        apply(state, record)
+    apply = staticmethod(apply)
 
     def supply(self, state: SessionState, query: Any, answer: Any) -> None:
         """Take what a turn missed."""
@@ -214,23 +217,29 @@ class SessionBehavior:
                 reached("duplicate_key_cold")
             return Turn(self._original(state, message, original, known))
         seqs: list[int] = []
+        ids: list[str] = []
         entries: list[Entry] = []
+        seq, tokens = state.next_seq, 0
+        repeatable = not message.allow_duplicates and (len(message.entries) > 1 or message.dedup_window > 0)
         for place, entry in enumerate(message.entries):
             there = known.get(place)
-            if there is None:
+            if there is None and repeatable:
                 there = self._repeated(state, entries, entry, message)
             if there is None:
-                entries.append(entry.numbered(state.next_seq + len(entries)))
-                there = entries[-1].seq
+                there = seq
+                entries.append(entry.numbered(seq))
+                tokens += entry.tokens
+                seq += 1
             else:
                 reached("duplicate_message")
             seqs.append(there)
-        receipt = Receipt(tuple(seqs), self._ids(state, seqs, (entry.id for entry in message.entries)), duplicate=not entries)
+            ids.append(entry.id or message_id(self._instance, state.sid, there))
+        receipt = Receipt(tuple(seqs), tuple(ids), not entries)
         if not entries:
             return Turn(receipt)
         records: list[Any] = [] if state.opened else [self._opening(state, entries[0].at_us)]
         records.append(Appended(state.sid, tuple(entries), key))
-        live = state.live_tokens + sum(entry.tokens for entry in entries)
+        live = state.live_tokens + tokens
         jobs: tuple[Job, ...] = ()
         expedite: tuple[str, ...] = ()
         if state.pending:
@@ -246,7 +255,7 @@ class SessionBehavior:
 
     def _known(self, state: SessionState, message: Append) -> dict[int, int] | Missing:
         """Which of the messages, by place in the batch, are there already by their id, and their numbers (S4.11)."""
-        if message.allow_duplicates:
+        if message.allow_duplicates or not (state.ids or state.has_ids):
             return {}
         found = {entry.id: state.ids[entry.id] for entry in message.entries if entry.id in state.ids}
         if state.has_ids:
@@ -275,8 +284,6 @@ class SessionBehavior:
 
     def _repeated(self, state: SessionState, before: Sequence[Entry], entry: Entry, message: Append) -> int | None:
         """The number of the message that this one repeats: by its id within the batch, by its words within the window."""
-        if message.allow_duplicates:
-            return None
         if entry.id is not None:
             return next((one.seq for one in before if one.id == entry.id), None)
         recent = [*state.entries, *before][-message.dedup_window :] if message.dedup_window else ()

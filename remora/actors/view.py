@@ -13,7 +13,7 @@ from remora.storage.records import Summary
 __all__ = ["Shown", "select"]
 
 
-class Shown(msgspec.Struct, frozen=True):
+class Shown(msgspec.Struct, frozen=True, gc=False):
     """See `remora.actors.protocol.Snapshot`."""
 
     summary: Summary | None
@@ -62,6 +62,12 @@ def select(
     left = budget - spent
     if not tools and whole_tokens <= left:
         return Shown(summary, tuple(chosen_summaries[::-1]), tuple(entries), whole_tokens + spent, 0, (), 0)
+    if not tools:  # each message stands alone: what does not fit needs no look at
+        used, first = 0, len(entries)
+        while first and used + entries[first - 1].tokens <= left:
+            first -= 1
+            used += entries[first].tokens
+        return Shown(summary, tuple(chosen_summaries[::-1]), tuple(entries[first:]), used + spent, first, (), 0)
     shown, awaiting, orphans = presentable(entries)
     used, kept = 0, len(shown)
     while kept and used + sum(entry.tokens for entry in shown[kept - 1]) <= left:

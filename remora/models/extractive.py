@@ -26,12 +26,14 @@ from remora.models.ports import Line
 __all__ = ["ExtractiveSummarizer"]
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
-_FIRST_PERSON = re.compile(r"\b(?:i|i'm|i've|i'd|my|mine|me|we|our|us)\b", re.IGNORECASE)
-_NUMBER_OR_TIME = re.compile(
-    r"\d|\b(?:today|yesterday|tomorrow|tonight|week|month|year|monday|tuesday|wednesday|thursday|friday|saturday|sunday|"
-    r"january|february|march|april|may|june|july|august|september|october|november|december)\b",
-    re.IGNORECASE,
+_FIRST_PERSON = frozenset({"i", "my", "mine", "me", "we", "our", "us"})
+_TIMES = frozenset(
+    (  # noqa: SIM905
+        "today yesterday tomorrow tonight week month year monday tuesday wednesday thursday friday saturday sunday "
+        "january february march april may june july august september october november december"
+    ).split()
 )
+_DIGIT = re.compile(r"\d")
 _INNER_NAME = re.compile(r"(?<=[a-z,;] )[A-Z][\w-]+")
 _LINE = re.compile(r"^- (?P<head>.+?): (?P<text>.+)$")
 _LAMBDA = 0.8
@@ -39,85 +41,12 @@ _PAUSE_S = 50e-6
 _MOST_CANDIDATES = 2_000
 _LONGEST_SENTENCE = 600  # characters; what has no sentence ends (logs, JSON) is cut here
 _STOP = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "been",
-        "but",
-        "by",
-        "can",
-        "could",
-        "did",
-        "do",
-        "does",
-        "for",
-        "from",
-        "get",
-        "go",
-        "had",
-        "has",
-        "have",
-        "he",
-        "her",
-        "him",
-        "his",
-        "how",
-        "i",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "its",
-        "just",
-        "let",
-        "like",
-        "me",
-        "my",
-        "no",
-        "not",
-        "of",
-        "oh",
-        "on",
-        "or",
-        "our",
-        "out",
-        "she",
-        "so",
-        "some",
-        "that",
-        "the",
-        "their",
-        "them",
-        "then",
-        "there",
-        "they",
-        "this",
-        "to",
-        "too",
-        "up",
-        "us",
-        "was",
-        "we",
-        "well",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "will",
-        "with",
-        "would",
-        "yes",
-        "you",
-        "your",
-    ]
+    (  # noqa: SIM905
+        "a an and are as at be been but by can could did do does for from get go had has have he her him his "
+        "how i if in into is it its just let like me my no not of oh on or our out she so some that the their "
+        "them then there they this to too up us was we well were what when where which who will with would "
+        "yes you your"
+    ).split()
 )
 
 
@@ -162,21 +91,24 @@ class ExtractiveSummarizer:
         candidates = sorted(sentences, key=lambda s: -s.score)[:_MOST_CANDIDATES]
         chosen: list[_Sentence] = []
         closeness = [0.0] * len(candidates)
+        who_has = _postings(candidates)
         left = max_tokens
         top = candidates[0].score or 1.0
         open_ = set(range(len(candidates)))
         while open_ and left > 0:
             _give_way()
-            best = max(open_, key=lambda i: _LAMBDA * candidates[i].score / top - (1 - _LAMBDA) * closeness[i])
-            open_.discard(best)
-            sentence = candidates[best]
-            cost = self._count(sentence.line + "\n")
-            if cost > left:
-                continue
-            left -= cost
-            chosen.append(sentence)
-            for i in open_:
-                closeness[i] = max(closeness[i], _cosine(sentence.vector, candidates[i].vector))
+            for best in sorted(
+                open_, key=lambda i: _LAMBDA * candidates[i].score / top - (1 - _LAMBDA) * closeness[i], reverse=True
+            ):  # the order stays as it is until one of them is chosen
+                open_.discard(best)
+                sentence = candidates[best]
+                cost = self._count(sentence.line + "\n")
+                if cost <= left:
+                    left -= cost
+                    chosen.append(sentence)
+                    for i, cosine in _cosines(sentence.vector, who_has).items():
+                        closeness[i] = max(closeness[i], cosine)
+                    break
         return "\n".join(s.line for s in sorted(chosen, key=lambda s: s.order))
 
 
@@ -207,7 +139,7 @@ def _sentences(lines: Sequence[Line]) -> list[_Sentence]:
 
 
 def _words(text: str) -> list[str]:
-    return [word for word in (match.lower() for match in _WORD.findall(text)) if word not in _STOP]
+    return [word for word in _WORD.findall(text.lower()) if word not in _STOP]
 
 
 def _score(sentences: Sequence[_Sentence]) -> None:
@@ -222,9 +154,10 @@ def _score(sentences: Sequence[_Sentence]) -> None:
         length = math.sqrt(sum(value * value for value in vector.values())) or 1.0
         sentence.vector = {word: value / length for word, value in vector.items()}
         score = sum(idf[word] for word in counts) / math.sqrt(len(sentence.words))
-        if _FIRST_PERSON.search(sentence.text):
+        stems = {word.partition("'")[0] for word in _WORD.findall(sentence.text.lower())}  # "I'll" is the first person, too
+        if not stems.isdisjoint(_FIRST_PERSON):
             score *= 1.25
-        if _NUMBER_OR_TIME.search(sentence.text):
+        if not stems.isdisjoint(_TIMES) or _DIGIT.search(sentence.text):
             score *= 1.2
         score *= 1.08 ** min(len(_INNER_NAME.findall(sentence.text)), 4)
         if sentence.text.endswith("?"):
@@ -240,7 +173,19 @@ def _give_way() -> None:
     time.sleep(_PAUSE_S)
 
 
-def _cosine(a: dict[str, float], b: dict[str, float]) -> float:
-    if len(a) > len(b):
-        a, b = b, a
-    return sum(value * b[word] for word, value in a.items() if word in b)
+def _postings(sentences: Sequence[_Sentence]) -> dict[str, list[tuple[int, float]]]:
+    """For each word, the sentences that have it, and how much it weighs there."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for i, sentence in enumerate(sentences):
+        for word, value in sentence.vector.items():
+            found.setdefault(word, []).append((i, value))
+    return found
+
+
+def _cosines(vector: dict[str, float], who_has: dict[str, list[tuple[int, float]]]) -> dict[int, float]:
+    """How close each sentence is that shares a word."""
+    found: dict[int, float] = {}
+    for word, value in vector.items():
+        for i, other in who_has[word]:
+            found[i] = found.get(i, 0.0) + value * other
+    return found

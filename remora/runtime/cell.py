@@ -15,7 +15,7 @@ Invariants
 
 The gate is Cloudflare's (workerd's ``io-gate.h`` and ``actor-sqlite.h`` describe it): early state change, late reply. The
 alternative, a turn that waits for its commit, caps one actor at a few hundred messages a second. An idle cell is one
-slotted object; deques are made at first need (an anyio task with a stream is 9 KB, this is a few hundred bytes).
+slotted object; deques are made at need and given back (an anyio task with a stream is 9 KB, this is a few hundred bytes).
 """
 
 from __future__ import annotations
@@ -168,6 +168,15 @@ class Cell:
             and not self.queued
             and self.written == self.durable
         )
+
+    def shrink(self) -> None:
+        """Give back the queues that hold nothing: each takes as much as two messages, and most cells are idle."""
+        if not self.mailbox:
+            self.mailbox = None
+        if not self._held:
+            self._held = None
+        if not self._outstanding:
+            self._outstanding = None
 
     def restored(self, image: Any) -> Sequence[Job]:
         """Take the state that the log holds; returns the jobs that stand in it."""

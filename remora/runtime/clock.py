@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import time as clocks
 from typing import Protocol
 
 import anyio
@@ -29,13 +29,11 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks; sleeping is the event loop's, so a loop with virtual time keeps its say."""
 
-    def time(self) -> float:
-        """Seconds since the epoch."""
-        return time.time()
+    time = staticmethod(clocks.time)
+    """Seconds since the epoch."""
 
-    def monotonic(self) -> float:
-        """Seconds since some start."""
-        return time.monotonic()
+    monotonic = staticmethod(clocks.monotonic)
+    """Seconds since some start."""
 
     async def sleep(self, seconds: float) -> None:
         """Sleep on the event loop."""

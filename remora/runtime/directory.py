@@ -234,9 +234,11 @@ class Directory:
 
     def _may_run(self, cell: Cell, size: int, now: float) -> bool:
         """Whether a request can have its turn at once: a read of what is durable adds nothing to what waits, and may always."""
-        if not size and cell.clean and cell.status is CellStatus.VALID:
+        if cell.status is not CellStatus.VALID:
+            return False
+        if not size and cell.written == cell.durable:
             return True
-        return self._open(cell, now) and cell.share.admits(size)
+        return cell.waiting < self._limits.held_replies and self._pool.open(cell.share, now) and cell.share.admits(size)
 
     def _mailbox(self, cell: Cell) -> Mailbox:
         """The cell's mailbox, made at first need."""
@@ -553,6 +555,7 @@ class Directory:
                 self.ready(cell)
             if not cell.mailbox and not cell.waiting and not cell.parked and cell.status is not CellStatus.FETCHING:
                 self._attended.pop(cell, None)
+                cell.shrink()
 
     # -- passivation ------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ def batch_of(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]
     Raises:
         InvalidMessage: it is neither, or there is none.
     """
-    if isinstance(messages, (Message, Mapping)):
+    if isinstance(messages, (dict, Message, Mapping)):  # of a dict, the look at an abstract class is saved
         return [messages]
     found: object = messages
     if isinstance(found, (str, bytes)) or not isinstance(messages, Iterable):
@@ -80,18 +80,22 @@ async def encoded_entries(door: Door, batch: Sequence[MessageLike]) -> list[Entr
     encoded = [encode_message(message, index=i, max_bytes=limit, now_us=now_us) for i, message in enumerate(batch)]
     if door.redact is not None:
         encoded = [_redacted(pair, i, door.redact, limit) for i, pair in enumerate(encoded)]
-    counter = door.counter
-
-    def count() -> list[int]:
-        return [count_message(counter, chat) for _, chat in encoded]
-
-    large = sum(entry.size for entry, _ in encoded) > _INLINE_CHARACTERS
-    counts = await anyio.to_thread.run_sync(count) if large else count()
+    size = 0
+    for entry, _ in encoded:
+        size += len(entry.chat)
+    if size > _INLINE_CHARACTERS:
+        counts = await anyio.to_thread.run_sync(_counted, door.counter, encoded)
+    else:
+        counts = _counted(door.counter, encoded)
     scorer = door.scorer
     return [
-        Entry(0, e.at_us, tokens, e.role, e.chat, e.meta, e.id, e.calls, e.answers, _score(scorer, chat))
+        e.weighed(tokens, NEUTRAL_SCORE if scorer is None else _score(scorer, chat))
         for (e, chat), tokens in zip(encoded, counts, strict=True)
     ]
+
+
+def _counted(counter: TokenCounter, encoded: Sequence[tuple[Entry, ChatDict]]) -> list[int]:
+    return [count_message(counter, chat) for _, chat in encoded]
 
 
 def _redacted(pair: tuple[Entry, ChatDict], index: int, redact: Callable[[str], str], limit: int) -> tuple[Entry, ChatDict]:
@@ -105,10 +109,8 @@ def _redacted(pair: tuple[Entry, ChatDict], index: int, redact: Callable[[str], 
     return msgspec.structs.replace(fresh, at_us=entry.at_us), chat
 
 
-def _score(scorer: Callable[[ChatDict], float] | None, chat: ChatDict) -> float:
+def _score(scorer: Callable[[ChatDict], float], chat: ChatDict) -> float:
     """What a scorer says; one that fails leaves the message neutral, for what is said matters more than what it is worth."""
-    if scorer is None:
-        return NEUTRAL_SCORE
     try:
         return validated_score(scorer(chat), str(getattr(scorer, "__qualname__", type(scorer).__qualname__)))
     except Exception:

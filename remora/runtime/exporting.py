@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +248,8 @@ async def _write_all(
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # brings email, zipfile and csv along
+
     try:
         return version("remora")
     except PackageNotFoundError:  # run from a source tree that nobody installed

@@ -20,7 +20,6 @@ from remora.runtime.buffer_handle import BufferVerbs
 from remora.runtime.checks import checked_text, whole_number
 from remora.runtime.encoding import batch_of, encoded_entries
 from remora.runtime.erasure import ErasureReceipt
-from remora.runtime.exporting import exported_session
 from remora.runtime.long_term_handle import touched
 from remora.runtime.services import Services
 from remora.storage.ports import FoldFigures, earlier_buffer
@@ -94,11 +93,13 @@ class Session(BufferVerbs):
         """
         batch = batch_of(messages)
         digest = None if key is None else key_digest(validated_id(key, "an idempotency key"))
-        entries = await encoded_entries(self._services, batch)
-        size = sum(entry.size for entry in entries)
-        window = self._services.config.buffer.dedup_window
-        request = Append(tuple(entries), digest, size, allow_duplicates=allow_duplicates, dedup_window=window)
-        receipt: Receipt = await self._services.directory.ask(self.key, request, size=size, timeout_s=timeout_s)
+        services = self._services
+        entries = await encoded_entries(services, batch)
+        size = 0
+        for entry in entries:
+            size += entry.size
+        request = Append(tuple(entries), digest, size, allow_duplicates, services.config.buffer.dedup_window)
+        receipt: Receipt = await services.directory.ask(self.key, request, size=size, timeout_s=timeout_s)
         return receipt
 
     async def load(
@@ -231,6 +232,8 @@ class Session(BufferVerbs):
         Raises:
             InvalidInput: the session has no messages.
         """
+        from remora.runtime.exporting import exported_session  # noqa: PLC0415  # `remora.runtime.opening` has loaded it
+
         exported = await exported_session(self._services, self.key)
         if exported is None:
             raise InvalidInput(f"the session {self.key.session} has no messages")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
@@ -37,8 +37,10 @@ from remora.runtime.reembed import (
     to_be_made_anew,
 )
 from remora.runtime.supervisor import RetryPolicy
-from remora.storage.longterm import LanceStore
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore
+
+if TYPE_CHECKING:
+    from remora.storage.longterm import LanceStore
 
 __all__ = ["LongTermMemory"]
 
@@ -156,6 +158,8 @@ class LongTermMemory:
         return await self._opened_at(None if base is None else place_of(base, name), dimension, shards)
 
     async def _opened_at(self, place: Place | None, dimension: int | None, shards: int) -> LanceStore:
+        from remora.storage.longterm import LanceStore  # noqa: PLC0415  # `remora.runtime.opening` has loaded it
+
         config = msgspec.structs.replace(self._config.long_term, shards=shards)
         return await LanceStore.open(place, dimension=dimension, config=config, sync=self._config.journal.durability == "power")
 
@@ -188,6 +192,8 @@ class LongTermMemory:
             yield stores
 
     async def _sweep(self) -> None:
+        from remora.storage.longterm import LanceStore  # noqa: PLC0415  # `remora.runtime.opening` has loaded it
+
         try:
             await swept(self._journal, self._base, LanceStore.drop)
         except (OSError, StorageError):

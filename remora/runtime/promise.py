@@ -7,10 +7,13 @@ A promise has a single waiter by construction: a shared future would let one cal
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, Protocol
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Promise", "new_promise"]
 
@@ -90,7 +93,9 @@ class _AnyioPromise:
 
 def new_promise() -> Promise:
     """A promise for the running event loop."""
+    # A loop of asyncio's can only run where asyncio was imported; importing it here would cost a program under trio 30 ms.
+    asyncio = sys.modules.get("asyncio")
     try:
-        return _AsyncioPromise(asyncio.get_running_loop())
+        return _AnyioPromise() if asyncio is None else _AsyncioPromise(asyncio.get_running_loop())
     except RuntimeError:
         return _AnyioPromise()

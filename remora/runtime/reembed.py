@@ -21,7 +21,6 @@ retention has removed from the journal: they are copied from the directory befor
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from pathlib import Path
@@ -216,6 +215,8 @@ async def swept(journal: Journal, base: Place | None, erase: Callable[[str], Awa
 
 
 def _remove(place: Path) -> None:
+    import shutil  # noqa: PLC0415  # it loads every compressor; this runs in a thread, and hardly ever
+
     if place.is_dir():
         shutil.rmtree(place)
 

@@ -10,7 +10,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import anyio
 import anyio.abc
@@ -59,7 +59,6 @@ from remora.models.ports import (
     embedder_name,
 )
 from remora.runtime.actor import Turn
-from remora.runtime.backup import BackupReport, backup
 from remora.runtime.clock import Clock, SystemClock
 from remora.runtime.containment import contained
 from remora.runtime.dead_letters import DeadLetters
@@ -69,6 +68,7 @@ from remora.runtime.handles import Session
 from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, LogStatistics
 from remora.runtime.long_term import LongTermMemory
+from remora.runtime.opening import load_the_rest
 from remora.runtime.probes import reached
 from remora.runtime.reembed import ReembedProgress
 from remora.runtime.schedule import Schedule, TaskStatistics
@@ -76,11 +76,13 @@ from remora.runtime.shared import SharedScope
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor, SupervisorStatistics
 from remora.runtime.transfer_verbs import TransferVerbs
 from remora.runtime.user_handle import User
-from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
 from remora.storage.memory import MemoryJournal
 from remora.storage.ports import Journal, JournalCounts, LongTermStatistics, LongTermStore, Retention
 from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter, count_message
+
+if TYPE_CHECKING:
+    from remora.runtime.backup import BackupReport
 
 __all__ = ["JournalLike", "Runtime", "RuntimeStatistics"]
 
@@ -386,7 +388,7 @@ class Runtime(TransferVerbs):
         lock = DirectoryLock(self._directory) if self._directory is not None else None
         try:
             if lock is not None:
-                await anyio.to_thread.run_sync(lock.acquire)
+                await anyio.to_thread.run_sync(_prepare, lock)
             async with self._opened_journal() as journal:
                 # What can fail comes before the task group, which would wrap its exception.
                 parts = await self._build(journal)
@@ -412,6 +414,8 @@ class Runtime(TransferVerbs):
         elif self._directory is None:
             journal = MemoryJournal()
         else:
+            from remora.storage.journal import SqliteJournal  # noqa: PLC0415  # `remora.runtime.opening` has loaded it
+
             journal = await SqliteJournal.open(
                 self._directory / "journal.db",
                 durability=config.durability,
@@ -632,6 +636,7 @@ class Runtime(TransferVerbs):
         return CompressionMeter(chosen, counter.count), fallback
 
     def _make_chat_model(self) -> ChatModel | None:
+        load_the_rest()  # where there is no directory, nothing has until now
         if self._chat_model is not None:
             return self._chat_model
         if self._config.models.summarizer != "openai":
@@ -824,6 +829,9 @@ class Runtime(TransferVerbs):
             InvalidInput: there is no directory to copy, or something is at `dest`.
             StorageError: it cannot be read, or the disk refused; nothing stands at `dest` then.
         """
+        from remora.runtime.backup import backup  # noqa: PLC0415  # `remora.runtime.opening` has loaded both
+        from remora.storage.journal import SqliteJournal  # noqa: PLC0415
+
         journal = self._open.journal
         if self._directory is None or not isinstance(journal, SqliteJournal):
             raise InvalidInput("there is nothing to copy: this runtime's journal is not in a memory directory")
@@ -867,6 +875,11 @@ class Runtime(TransferVerbs):
             {meter.name: meter.statistics() for meter in parts.meters},
             parts.recall.hot_statistics() if parts.recall is not None else HotStatistics(),
         )
+
+
+def _prepare(lock: DirectoryLock) -> None:
+    load_the_rest()
+    lock.acquire()
 
 
 def _counter_name(counter: TokenCounter) -> str:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from remora.errors import InvalidInput, RemoraError
 from remora.identity import SessionKey
 from remora.messages import MessageLike, Receipt
-from remora.runtime.exporting import Progress, export_to
 from remora.runtime.gather import in_order
 from remora.runtime.handles import Session
-from remora.runtime.importing import import_from
 from remora.runtime.services import Services
-from remora.storage.targets import checked_target
 from remora.storage.transfer import TransferReport
+
+if TYPE_CHECKING:
+    from remora.runtime.exporting import Progress
 
 __all__ = ["TransferVerbs"]
 
@@ -40,6 +40,9 @@ class TransferVerbs:
             InvalidInput: `path` exists, or looks like a file and does not end in ``.jsonl``.
             StorageError: the journal cannot be read, or the disk refused.
         """
+        from remora.runtime.exporting import export_to  # noqa: PLC0415  # `remora.runtime.opening` has loaded both
+        from remora.storage.targets import checked_target  # noqa: PLC0415
+
         return await export_to(cast("Services", self), checked_target(Path(path)), overwrite=overwrite, progress=progress)
 
     async def import_(
@@ -61,6 +64,8 @@ class TransferVerbs:
             InvalidInput: sessions are there already, or there is nothing to read at `path`; nothing was written.
             RedactionFailed: the redaction hook failed on a session; those before it are there.
         """
+        from remora.runtime.importing import import_from  # noqa: PLC0415  # `remora.runtime.opening` has loaded it
+
         return await import_from(cast("Services", self), Path(path), skip_existing=skip_existing, progress=progress)
 
     async def append_many(

@@ -23,10 +23,8 @@ from remora.models.cache import CachingEmbedder
 from remora.models.ports import embed_texts
 from remora.runtime.erasure import ErasureReceipt
 from remora.runtime.handles import Session
-from remora.runtime.importing import imported_session
 from remora.runtime.long_term_handle import Agent, LongTermHandle, gathered, prune_message, recording
 from remora.runtime.services import Services
-from remora.storage.arrow import memory_table
 from remora.storage.ports import SessionListing
 from remora.storage.transfer import SessionExport
 
@@ -128,6 +126,8 @@ class User(LongTermHandle):
             InvalidMessage, RedactionFailed: see `Session.append`; nothing was written.
             MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
         """
+        from remora.runtime.importing import imported_session  # noqa: PLC0415  # `remora.runtime.opening` has loaded it
+
         taken = self.session(export.session if session is None else session)
         await imported_session(self._services, export, taken.key)
         return taken
@@ -145,6 +145,8 @@ class User(LongTermHandle):
             InvalidInput: an unknown memory type, or long-term memory is switched off.
             LongTermError: long-term memory failed.
         """
+        from remora.storage.arrow import memory_table  # noqa: PLC0415  # `remora.runtime.opening` has loaded it
+
         scope = self._scope(ROW_TYPES if types is None else types, None, None)
         rows, vectors = await self._recall.embedded_rows(self.id, scope)
         accesses = (await self.inspect()).accesses

@@ -34,6 +34,7 @@ from typing import Any, Generic, TypeVar
 
 import aiosqlite
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
@@ -63,6 +64,7 @@ _OWNER = "(SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'epoch')"
 _SCRUB_S = 30.0  # how long the write-ahead log is tried to be emptied
 _FREE_PAGES = 1_024  # left in the file for what comes next; beyond, trimming gives them back
 _PAGES_AT_ONCE = 2_048
+_SLICE = 64
 _FAILURES = (sqlite3.Error, OverflowError, TypeError, ValueError)
 
 
@@ -126,6 +128,9 @@ class SqliteJournal(JournalReader):
         """Writes that left the queue since opening."""
         self._turns: deque[_Turn[Any]] = deque()
         self._event = anyio.Event()
+        self._landed: deque[Write] = deque()
+        """Writes that are durable, and whose owners are yet to be told."""
+        self._landed_event = anyio.Event()
         self._lost: OwnershipLost | None = None
         self._gone: set[int] = set()
         """Actors that were erased since opening."""
@@ -189,11 +194,36 @@ class SqliteJournal(JournalReader):
 
     async def run(self) -> None:
         """Commit what is queued, for ever: the writer task."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._tell)
+            while True:
+                if not self._queue and not self._turns:
+                    self._event = anyio.Event()
+                    await self._event.wait()
+                await self._commit_queued()
+
+    async def _tell(self) -> None:
+        """Settle what a large commit stored, slice by slice.
+
+        Whoever is told sends the next message, most often. Told all at once, they would all be at work while the disk is idle,
+        and then all wait for it; and nothing else would have its turn for as long as thousands of them take. So the next
+        commit takes what the first have sent while the others are being told.
+        """
         while True:
-            if not self._queue and not self._turns:
-                self._event = anyio.Event()
-                await self._event.wait()
-            await self._commit_queued()
+            if not self._landed:
+                self._landed_event = anyio.Event()
+                await self._landed_event.wait()
+            self._settle(_SLICE)
+            await anyio.lowlevel.checkpoint()
+
+    def _settle(self, most: int) -> None:
+        landed = self._landed
+        for _ in range(min(most, len(landed))):
+            landed.popleft().settle(None)
+
+    def _settle_all(self) -> None:
+        """Before anybody is told of a failure, and before other work: writes settle in their order."""
+        self._settle(len(self._landed))
 
     async def _commit_queued(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -203,6 +233,7 @@ class SqliteJournal(JournalReader):
                     room = min(room, self._turns[0].after - self._taken)
                     if not room:
                         reached("writer_did_other_work")
+                        self._settle_all()
                         await self._turns.popleft().run()
                         continue
                 taken = self._queue[:room]
@@ -217,6 +248,7 @@ class SqliteJournal(JournalReader):
         if not self._gone or not any(getattr(record, "sid", 0) in self._gone for record in write.records):
             return False
         reached("write_of_forgotten_refused")
+        self._settle_all()
         write.settle(CommitFailed("this was forgotten meanwhile; nothing of it was kept"))
         return True
 
@@ -241,6 +273,7 @@ class SqliteJournal(JournalReader):
                         await self._commit(standing)
                 return
             _logger.error("commit_failed", writes=len(batch), kind=type(error).__name__, error=str(e))
+            self._settle_all()
             for write in batch:
                 if not write.fenced:
                     write.settle(error)
@@ -249,8 +282,11 @@ class SqliteJournal(JournalReader):
             self._committed(rows.newest, counted=rows.counted)
         self._writes += len(batch)
         self._records += rows.records
-        for write in batch:
-            write.settle(None)
+        self._landed.extend(batch)
+        if len(self._landed) <= _SLICE:
+            self._settle_all()
+        else:
+            self._landed_event.set()
 
     async def _store(self, rows: Rows) -> None:
         """One transaction. Messages alone are one statement, which commits itself: one call to the connection's thread.
@@ -547,6 +583,7 @@ class SqliteJournal(JournalReader):
             self._closed = True
             try:
                 await self._commit_queued()
+                self._settle_all()
                 await self._reader.close()
                 await self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             except sqlite3.Error:

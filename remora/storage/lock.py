@@ -8,10 +8,12 @@ import os
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
-
-import filelock
+from typing import TYPE_CHECKING
 
 from remora.errors import DirectoryLocked, DirectoryUnusable
+
+if TYPE_CHECKING:
+    import filelock
 
 __all__ = ["DirectoryLock", "QuietLock"]
 
@@ -33,8 +35,7 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        # not thread-local: whichever worker thread acquires it, another may release it
-        self._lock = filelock.FileLock(directory / "remora.lock", timeout=0, is_singleton=False, thread_local=False)
+        self._lock: filelock.BaseFileLock | None = None
         self._owner = directory / _OWNER
         self._guard = threading.Lock()
         self._given_up = False
@@ -48,6 +49,8 @@ class DirectoryLock:
             DirectoryLocked: another process, or another runtime of this one, owns it.
             DirectoryUnusable: it cannot be made or written.
         """
+        import filelock  # noqa: PLC0415  # a tenth of what `import remora` costs with it; this runs in a worker thread
+
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             if not os.access(self._directory, os.W_OK | os.X_OK):
@@ -55,12 +58,15 @@ class DirectoryLock:
             with self._guard:
                 if self._given_up:  # whoever wanted it was cancelled while this thread was on its way
                     return
-                self._lock.acquire()
+                # not thread-local: whichever worker thread acquires it, another may release it
+                lock = filelock.FileLock(self._directory / "remora.lock", timeout=0, is_singleton=False, thread_local=False)
+                lock.acquire()
+                self._lock = lock
                 found = self._directory.stat()
                 place = (os.getpid(), found.st_dev, found.st_ino)
                 with _among:
                     if place in _held or _lives(self._directory):
-                        self._lock.release()
+                        lock.release()
                         raise _in_use(self._directory)
                     _held.add(place)
                 self._place = place
@@ -79,7 +85,7 @@ class DirectoryLock:
         """Give it up, for good."""
         with self._guard:
             self._given_up = True
-            if self._lock.is_locked:
+            if self._lock is not None and self._lock.is_locked:
                 with contextlib.suppress(OSError):
                     if self._owner.read_text() == self._left:
                         self._owner.unlink()
@@ -96,7 +102,7 @@ class QuietLock:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / "remora.lock"
-        self._lock: filelock.FileLock | None = None
+        self._lock: filelock.BaseFileLock | None = None
 
     def acquire(self) -> None:
         """Hold it; where nobody ever owned the directory, a backup, say, there is nothing to hold. Blocks on the file system.
@@ -104,6 +110,8 @@ class QuietLock:
         Raises:
             DirectoryLocked: another process, or a runtime of this one, owns it.
         """
+        import filelock  # noqa: PLC0415  # see `DirectoryLock.acquire`
+
         if _lives(self._directory):
             raise _in_use(self._directory)
         if not self._path.exists():

@@ -216,7 +216,7 @@ class Opened(msgspec.Struct, frozen=True):
     at_us: int
 
 
-class Appended(msgspec.Struct, frozen=True):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """Messages, and the digest of the idempotency key under which they came."""
 
     sid: int

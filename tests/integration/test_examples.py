@@ -114,12 +114,3 @@ def test_benchmarks_run() -> None:
     command = [sys.executable, "-m", "benchmarks.many_sessions", "--sessions", "300", "--users", "30", "--messages", "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT)
     assert "301 sessions live, 901 messages stored" in done.stdout
-
-
-def test_import_is_light() -> None:
-    """`import remora` loads neither lancedb, pyarrow, numpy, tiktoken nor the embedder."""
-    program = (
-        "import sys, remora; print(sorted({'lancedb','pyarrow','numpy','tiktoken','wordllama','requests'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "[]"

@@ -24,11 +24,14 @@ class Remora(Store):
     def __init__(self, contestant: str, directory: Path) -> None:
         self._directory = directory
         self._folds = contestant == "remora-folds"
+        self._remembers = contestant == "remora-default"
         self._runtime = Runtime(directory, config=Config.from_dict(CONFIGURATIONS[contestant]))
         self._sessions: dict[str, Session] = {}
 
     async def open(self) -> None:
         await self._runtime.__aenter__()
+        if self._remembers:
+            await self._runtime.long_term()  # opened at first use, which is to be before anything is measured
 
     @property
     def commits(self) -> int:

@@ -1,0 +1,71 @@
+"""What `import remora` loads, and what it leaves to whoever needs it; each in an interpreter of its own."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+import remora
+from remora.messages import Receipt
+
+LEFT_OUT = (
+    "aiosqlite", "asyncio", "attr", "difflib", "filelock", "httpx2", "importlib.metadata", "importlib.resources", "lancedb",
+    "logging", "numpy", "openai", "pyarrow", "pygments", "requests", "rich", "sentencex", "sqlite3", "Stemmer", "structlog",
+    "tiktoken", "trio", "wordllama", "yaml", "remora.adapters", "remora.cli", "remora.testing",
+)  # fmt: skip
+
+
+def ran(program: str) -> str:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import remora",
+        "from remora import Runtime",
+        "from remora import *; Runtime.in_memory(config=Config()).session('alice', 'chat')",
+        "import remora.errors, remora.blocks, remora.config, remora.transfer",
+    ],
+)
+def test_import_is_light(statement: str) -> None:
+    """S4.01: a program that has remora in it starts as fast as one that has not; what opens a runtime loads the rest."""
+    # what `site` loads is not ours: an editable install or a coverage tool has a say there
+    program = (
+        f"import sys; before = set(sys.modules)\n{statement}\nloaded = set(sys.modules) - before\n"
+        f"print(sorted(loaded & set({LEFT_OUT!r})))"
+    )
+    assert ran(program) == "[]"
+
+
+def test_what_is_public_is_there() -> None:
+    """All of `__all__` is there without another import, to be listed, starred and pickled."""
+    program = (
+        "import remora\nfrom remora import *\n"
+        "print([one for one in remora.__all__ if one not in dir(remora) or one not in globals()])"
+    )
+    assert ran(program) == "[]"
+    for struct in (remora.Message(role="user", content="hi"), remora.BufferPolicy(), Receipt((1,), ("id",))):
+        assert isinstance(struct, msgspec.Struct)
+        assert pickle.loads(pickle.dumps(struct)) == struct
+
+
+def test_a_line_is_written_without_a_runtime() -> None:
+    """What loads structlog first is the first line: it is written through the standard library, as any other."""
+    program = (
+        "import logging, sys; logging.basicConfig(stream=sys.stdout, format='%(name)s %(levelname)s %(message)s')\n"
+        "from remora.logs import get_logger\n"
+        "logger = get_logger('remora.test'); assert 'structlog' not in sys.modules\n"
+        "logger.warning('odd', user='alice'); logger.info('quiet')\n"
+        "try: 1 / 0\n"
+        "except ZeroDivisionError: logger.exception('failed')"
+    )
+    lines = ran(program).splitlines()
+    assert lines[0] == "remora.test WARNING event=odd user=alice"
+    assert lines[1].startswith("remora.test ERROR event=failed")
+    assert "ZeroDivisionError" in lines[1]
+    assert not any("quiet" in line for line in lines)
