@@ -64,6 +64,7 @@ def cases(smoke: bool) -> Sequence[Case]:
 
 BARS = (
     Bar("load", "≤ 3 times the SELECT", "p50_us", than="limit", most=3.0),
+    Bar("load", "≤ 3 times the SELECT through aiosqlite", "p50_us", than="limit-aiosqlite", most=3.0),
     Bar("append", "≤ 3 times the SELECT and a commit", "p50_us", than="limit", most=3.0),
     Bar(f"load, {_AT_ONCE} at once", "≤ 3 times the SELECTs", "each_us", than="limit", most=3.0),
 )
