@@ -98,7 +98,7 @@ class SessionState:
         """The running summary."""
         self.summaries: list[Summary] = list(image.summaries)
         """Summary entries that the running summary does not cover, oldest first."""
-        self.condensing = _condensing(image)
+        self.condensing = _condensing(image) if image.jobs else 0
         """The last message of the entry that is being folded into the running summary; 0 for none."""
         self.keys: dict[bytes, None] = dict.fromkeys(image.keys)
         """Digests of the newest idempotency keys, at most `HOT_KEYS`; older ones are looked up."""

@@ -137,7 +137,7 @@ async def _rows(directory: Path, count: int, seed: int, asked: int) -> dict[str,
                 await recall(users[0], words.message(), k=16)
 
             firsts = await _latencies(asked, first_of)
-            agains = await _latencies(asked, again)
+            agains = await _latencies(asked * 5, again)
             tasks.cancel_scope.cancel()
     return {
         "flush_p50_us": percentile(flushes, 0.5) * 1e6,
