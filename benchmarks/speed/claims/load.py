@@ -60,6 +60,7 @@ async def _loads(contestant: str, directory: Path, pool: Sequence[str], loads: i
     stored = 0
     try:
         await store.fill("session", pool)
+        await store.settle()
         shown = await store.load("session")
         until = time.perf_counter() + box_s
         for number in range(loads + _WARM):

@@ -53,6 +53,8 @@ class Remora(Store):
         messages = [{"role": role_of(n), "content": text} for n, text in enumerate(texts)]
         for at in range(0, len(messages), 500):
             await self._session(session).append(messages[at : at + 500])
+
+    async def settle(self) -> None:
         if self._folds:
             await self._runtime.settle()
 

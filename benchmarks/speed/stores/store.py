@@ -45,6 +45,10 @@ class Store(ABC):
         for number, text in enumerate(texts):
             await self.append(session, role_of(number), text)
 
+    async def settle(self) -> None:
+        """Wait for what is done in the background; there is none by default."""
+        return
+
     async def turn(self, session: str, question: str, answer: str) -> None:
         """Add the user's message, load, add the assistant's."""
         await self.append(session, "user", question)
