@@ -64,7 +64,13 @@ _OWNER = "(SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'epoch')"
 _SCRUB_S = 30.0  # how long the write-ahead log is tried to be emptied
 _FREE_PAGES = 1_024  # left in the file for what comes next; beyond, trimming gives them back
 _PAGES_AT_ONCE = 2_048
-_SLICE = 64
+_SLICE = 64  # who waits is told so many at a time
+# Pages of write-ahead log from which the writer folds it into the main file by itself, and begins it anew. A log that grows makes
+# each sync twice as long as one that is written over: with few writers, whose commits are all sync, it must not grow for
+# long. With many, folding it in so often costs more than that.
+_FOLD_IN = 1_000
+_FOLD_IN_BUSY = 16_384
+_BUSY_WRITES = 16  # a commit of so many says that there are many writers
 _FAILURES = (sqlite3.Error, OverflowError, TypeError, ValueError)
 
 
@@ -131,6 +137,8 @@ class SqliteJournal(JournalReader):
         self._landed: deque[Write] = deque()
         """Writes that are durable, and whose owners are yet to be told."""
         self._landed_event = anyio.Event()
+        self._busy = False
+        """There have been many writers at a time."""
         self._lost: OwnershipLost | None = None
         self._gone: set[int] = set()
         """Actors that were erased since opening."""
@@ -169,8 +177,7 @@ class SqliteJournal(JournalReader):
             # What is deleted or replaced is overwritten; messages, which are neither on the hot path, cost nothing for it.
             await writer.execute("PRAGMA secure_delete = ON")
             await writer.execute(f"PRAGMA journal_size_limit = {max_wal_mb << 20}")
-            # The supervisor checkpoints from the other connection; this bound is for when it cannot keep up.
-            await writer.execute("PRAGMA wal_autocheckpoint = 16384")
+            await writer.execute(f"PRAGMA wal_autocheckpoint = {_FOLD_IN}")
             reader = await daemonic(aiosqlite.connect(path, isolation_level=None))
             connections.append(reader)
             await reader.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
@@ -260,6 +267,9 @@ class SqliteJournal(JournalReader):
             for write in batch:
                 for record in write.records:
                     rows.add(record)
+            if len(batch) >= _BUSY_WRITES and not self._busy:
+                await self._writer.execute(f"PRAGMA wal_autocheckpoint = {_FOLD_IN_BUSY}")
+                self._busy = True
             await self._store(rows)
         except (*_FAILURES, _Overtaken) as e:
             self._failed += 1
