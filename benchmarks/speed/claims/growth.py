@@ -52,7 +52,7 @@ def _named(count: int, what: str) -> str:
 
 
 def cases(smoke: bool) -> Sequence[Case]:
-    sessions, rows = ((100, 1_000), (1_000,)) if smoke else (_SESSIONS, _ROWS)
+    sessions, rows = ((100,), (400,)) if smoke else (_SESSIONS, _ROWS)
     return [
         *(Case(NAME, _named(count, "sessions"), {"sessions": count}, limit_s=300.0) for count in sessions),
         *(Case(NAME, _named(count, "rows"), {"rows": count}, limit_s=300.0) for count in rows),

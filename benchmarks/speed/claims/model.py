@@ -42,7 +42,7 @@ Latencies = dict[str, list[float]]
 
 def cases(smoke: bool) -> Sequence[Case]:
     sizes: dict[str, int | float] = (
-        {"sessions": 16, "per_s": 100, "seconds": 0.5, "model_s": 0.2}
+        {"sessions": 16, "per_s": 100, "seconds": 0.3, "model_s": 0.2}
         if smoke
         else {"sessions": 256, "per_s": 600, "seconds": 5.0, "model_s": _MODEL_S}
     )
