@@ -98,7 +98,7 @@ class SessionState:
         """The running summary."""
         self.summaries: list[Summary] = list(image.summaries)
         """Summary entries that the running summary does not cover, oldest first."""
-        self.condensing = _condensing(image)
+        self.condensing = _condensing(image) if image.jobs else 0
         """The last message of the entry that is being folded into the running summary; 0 for none."""
         self.keys: dict[bytes, None] = dict.fromkeys(image.keys)
         """Digests of the newest idempotency keys, at most `HOT_KEYS`; older ones are looked up."""
@@ -260,8 +260,14 @@ def _count_pending(state: SessionState) -> None:
 
 def _measure(state: SessionState) -> None:
     """Count everything anew."""
-    state.tokens = sum(entry.tokens for entry in state.entries)
-    state.tools = sum(1 for entry in state.entries if entry.calls or entry.answers)
-    state.size = sum(entry.size + _ENTRY_OVERHEAD_BYTES for entry in state.entries)
-    state.ids = {entry.id: entry.seq for entry in state.entries if entry.id is not None}
+    tokens = tools = size = 0
+    ids: dict[str, int] = {}
+    for entry in state.entries:  # once over all of them: an activation does it
+        tokens += entry.tokens
+        if entry.calls or entry.answers:
+            tools += 1
+        size += entry.size + _ENTRY_OVERHEAD_BYTES
+        if entry.id is not None:
+            ids[entry.id] = entry.seq
+    state.tokens, state.tools, state.size, state.ids = tokens, tools, size, ids
     _count_pending(state)

@@ -276,7 +276,7 @@ class _Facts:
     def __init__(self, rows: Iterable[tuple[Any, ...]]) -> None:
         self.actors: dict[Hashable, tuple[int, Marks]] = {}
         self.entries: dict[int, list[Entry]] = {}
-        self.bounds: dict[int, tuple[int, int]] = {}  # first and last message after the front, removed ones included
+        self.bounds: dict[int, list[int]] = {}  # first and last message after the front, removed ones included
         self.damaged: dict[int, RowDamaged] = {}
         self.summaries: dict[int, list[tuple[str, Summary]]] = {}
         self.digests: dict[int, list[bytes]] = {}
@@ -286,7 +286,7 @@ class _Facts:
         numbered: list[tuple[Any, ...]] = []
         for row in rows:
             if row[0] == _MESSAGE:
-                self._message(row[2], row[1], row[2:13])
+                self._message(row)
             elif row[0] == _ACTOR:
                 self._actor(*row[2:13])
             else:
@@ -304,23 +304,23 @@ class _Facts:
         elif differs(marks_crc, (sid, *marks)) or not all(isinstance(mark, int) for mark in marks):
             self._damage(sid, RowDamaged("its marks are not as they were written"))
 
-    def _message(self, pos: int, removed: int | None, row: tuple[Any, ...]) -> None:
+    def _message(self, row: tuple[Any, ...]) -> None:
+        pos = row[2]
         sid, seq = pos >> SEQ_BITS, pos & SEQ_MASK
-        first, last = self.bounds.get(sid, (seq, seq - 1))
-        if seq != last + 1:
-            self._damage(sid, RowDamaged(f"message {last + 1} is missing"))
-        self.bounds[sid] = (first, seq)
-        if removed is not None:
-            return
-        try:
-            entry = entry_of(row)
-        except RowDamaged as e:
-            self._damage(sid, e)
-            return
-        if seq == first:
-            self.entries[sid] = [entry]
+        bounds = self.bounds.get(sid)
+        if bounds is None:
+            bounds = self.bounds[sid] = [seq, seq]
+            entries = self.entries[sid] = []
         else:
-            self.entries.setdefault(sid, []).append(entry)
+            if seq != bounds[1] + 1:
+                self._damage(sid, RowDamaged(f"message {bounds[1] + 1} is missing"))
+            bounds[1] = seq
+            entries = self.entries[sid]
+        if row[1] is None:
+            try:
+                entries.append(entry_of(row[2:13]))
+            except RowDamaged as e:
+                self._damage(sid, e)
 
     def _take(self, kind: int, row: Sequence[Any]) -> None:
         if kind == _SUMMARY:

@@ -52,12 +52,11 @@ def cases(smoke: bool) -> Sequence[Case]:
     rest: dict[str, int | float] = {"asks": 1_000, "slices": 3} if smoke else {"asks": 20_000, "slices": 15}
     ours = ("remora", "remora-uvloop")
     found = []
-    for name, tasks in (("idle", 1), ("contended", _TASKS), ("spread", _TASKS)):
+    for name, tasks in (("idle", 1), ("contended", _TASKS), ("spread", _TASKS))[: 2 if smoke else 3]:
         sizes = {"tasks": tasks} | rest
         found.append(Case(NAME, f"{name}, kernel", sizes))
-        if not smoke or name == "contended":
-            found.append(Case(NAME, f"{name}, session inspect", sizes, contestants=ours))
         if not smoke:
+            found.append(Case(NAME, f"{name}, session inspect", sizes, contestants=ours))
             found.append(Case(NAME, f"{name}, session load", sizes, contestants=ours))
     return found
 

@@ -52,7 +52,7 @@ def _named(count: int, what: str) -> str:
 
 
 def cases(smoke: bool) -> Sequence[Case]:
-    sessions, rows = ((100, 1_000), (1_000,)) if smoke else (_SESSIONS, _ROWS)
+    sessions, rows = ((100,), (400,)) if smoke else (_SESSIONS, _ROWS)
     return [
         *(Case(NAME, _named(count, "sessions"), {"sessions": count}, limit_s=300.0) for count in sessions),
         *(Case(NAME, _named(count, "rows"), {"rows": count}, limit_s=300.0) for count in rows),
@@ -137,7 +137,7 @@ async def _rows(directory: Path, count: int, seed: int, asked: int) -> dict[str,
                 await recall(users[0], words.message(), k=16)
 
             firsts = await _latencies(asked, first_of)
-            agains = await _latencies(asked, again)
+            agains = await _latencies(asked * 5, again)
             tasks.cancel_scope.cancel()
     return {
         "flush_p50_us": percentile(flushes, 0.5) * 1e6,

@@ -25,7 +25,7 @@ CONTESTANTS = ("remora", "remora-uvloop")
 
 
 def cases(smoke: bool) -> Sequence[Case]:
-    return [Case(NAME, "twice", {"seconds": 2.0 if smoke else 60.0}, limit_s=180.0)]
+    return [Case(NAME, "twice", {"seconds": 1.0 if smoke else 60.0}, limit_s=180.0)]
 
 
 BARS = (
