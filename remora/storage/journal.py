@@ -65,7 +65,7 @@ _OWNER = "(SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'epoch')"
 _SCRUB_S = 30.0  # how long the write-ahead log is tried to be emptied
 _FREE_PAGES = 1_024  # left in the file for what comes next; beyond, trimming gives them back
 _PAGES_AT_ONCE = 2_048
-_SLICE = 64  # who waits is told so many at a time
+_SLICE = 16  # who waits is told so many at a time
 # Pages of write-ahead log from which the writer folds it into the main file by itself, and begins it anew. A log that grows makes
 # each sync twice as long as one that is written over: with few writers, whose commits are all sync, it must not grow for
 # long. With many, folding it in so often costs more than that.
