@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -88,3 +89,10 @@ def blocking_guard(request: pytest.FixtureRequest) -> Iterator[BlockBuster | Non
         # the import system reads files, and pytest's own reporting writes them
         guard.functions["os.stat"].can_block_in("importlib/_bootstrap_external.py", {"_path_stat"})
         yield guard
+
+
+@pytest.fixture(autouse=True)
+def _log() -> Iterator[None]:
+    """What a test silenced is heard again in the next."""
+    yield
+    logging.disable(logging.NOTSET)

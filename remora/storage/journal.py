@@ -32,7 +32,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import aiosqlite
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
@@ -44,8 +43,9 @@ from remora.logs import get_logger
 from remora.runtime.log import LogStatistics, Write
 from remora.runtime.probes import reached
 from remora.storage.journal_backup import snapshot
+from remora.storage.journal_connection import JournalConnection, NothingDone, Step
 from remora.storage.journal_erasing import erased_rows
-from remora.storage.journal_opening import SYNCHRONOUS, Ownership, daemonic, migrated, open_error, owned, whole
+from remora.storage.journal_opening import SYNCHRONOUS, Ownership, migrated, open_error, owned, whole
 from remora.storage.journal_reading import JournalReader
 from remora.storage.journal_trimming import beyond, trimmed_rows
 from remora.storage.journal_verify import journal_findings
@@ -58,8 +58,9 @@ T = TypeVar("T")
 
 _logger = get_logger("remora.journal")
 _BUSY_MS = 5_000
-_BEGIN = "BEGIN IMMEDIATE; UPDATE settings SET value = value + 1 WHERE name = 'commits'"
+_BEGIN = Step("BEGIN IMMEDIATE; UPDATE settings SET value = value + 1 WHERE name = 'commits'")
 """Begins a counted commit; see `journal_mark`, and `journal_opening.owned` for what it fails of."""
+_COMMIT = Step("COMMIT", [()])
 _OWNER = "(SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'epoch')"
 _SCRUB_S = 30.0  # how long the write-ahead log is tried to be emptied
 _FREE_PAGES = 1_024  # left in the file for what comes next; beyond, trimming gives them back
@@ -113,8 +114,8 @@ class SqliteJournal(JournalReader):
     def __init__(
         self,
         path: Path,
-        writer: aiosqlite.Connection,
-        reader: aiosqlite.Connection,
+        writer: JournalConnection,
+        reader: JournalConnection,
         ownership: Ownership,
         *,
         max_batch_writes: int,
@@ -165,10 +166,11 @@ class SqliteJournal(JournalReader):
             JournalDamaged: it is not a journal, or SQLite finds it malformed, or acknowledged commits are missing.
             DirectoryUnusable: it cannot be opened for writing.
         """
-        connections: list[aiosqlite.Connection] = []
+        connections: list[JournalConnection] = []
         try:
-            writer = await daemonic(aiosqlite.connect(path, isolation_level=None))
+            writer = JournalConnection(path)
             connections.append(writer)
+            await writer
             await migrated(writer, path)
             await whole(path)
             await writer.execute("PRAGMA journal_mode = WAL")
@@ -178,8 +180,9 @@ class SqliteJournal(JournalReader):
             await writer.execute("PRAGMA secure_delete = ON")
             await writer.execute(f"PRAGMA journal_size_limit = {max_wal_mb << 20}")
             await writer.execute(f"PRAGMA wal_autocheckpoint = {_FOLD_IN}")
-            reader = await daemonic(aiosqlite.connect(path, isolation_level=None))
+            reader = JournalConnection(path)
             connections.append(reader)
+            await reader
             await reader.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
             await reader.execute("PRAGMA cache_size = -65536")
             ownership = await owned(writer, path, durability)
@@ -299,23 +302,16 @@ class SqliteJournal(JournalReader):
             self._landed_event.set()
 
     async def _store(self, rows: Rows) -> None:
-        """One transaction. Messages alone are one statement, which commits itself: one call to the connection's thread.
-
-        Each further call waits until the event loop comes round to it, which beside a busy loop takes longer than the commit.
-        """
+        """One transaction, by one call to the connection's thread. Messages alone are one statement, which commits itself."""
         await self._begun_afresh()
-        others, messages = list(rows.others()), rows.messages
+        messages = rows.messages
+        others = [Step(statement, parameters) for statement, parameters in rows.others()]
         rows.counted = bool(others)
-        if others:
-            await self._writer.executescript(_BEGIN)
-        if messages is not None:
-            cursor = await self._writer.execute(INSERT_MESSAGES, (*messages, self._epoch))
-            if not cursor.rowcount:
-                raise _Overtaken
-        for statement, parameters in others:
-            await self._writer.executemany(statement, parameters)
-        if others:
-            await self._writer.execute("COMMIT")
+        steps = [] if messages is None else [Step(INSERT_MESSAGES, [(*messages, self._epoch)], needed=True)]
+        try:
+            await self._writer.run([_BEGIN, *steps, *others, _COMMIT] if others else steps)
+        except NothingDone:
+            raise _Overtaken from None
 
     def _committed(self, newest: int, *, counted: bool) -> None:
         self._commits += 1
@@ -405,9 +401,9 @@ class SqliteJournal(JournalReader):
                 if self._lost is not None:
                     raise _Overtaken
                 await self._begun_afresh()
-                await self._writer.executescript(_BEGIN)
+                await self._writer.run([_BEGIN])
                 result = await work()
-                await self._writer.execute("COMMIT")
+                await self._writer.run([_COMMIT])
             except Exception as e:
                 self._failed += 1
                 error, _ = await self._failure(e)

@@ -7,7 +7,6 @@ import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import aiosqlite
 import anyio.to_thread
@@ -18,7 +17,7 @@ from remora.logs import get_logger
 from remora.storage.journal_mark import CommitMark, mark_path, marked, missing
 from remora.storage.schema import APPLICATION_ID, FORMAT, MIGRATIONS
 
-__all__ = ["SYNCHRONOUS", "Ownership", "daemonic", "migrated", "migration", "open_error", "owned", "readable", "whole"]
+__all__ = ["SYNCHRONOUS", "Ownership", "migrated", "migration", "open_error", "owned", "readable", "whole"]
 
 _logger = get_logger("remora.journal")
 SYNCHRONOUS: dict[Durability, str] = {"power": "FULL", "process": "NORMAL", "none": "NORMAL"}
@@ -144,13 +143,6 @@ async def owned(writer: aiosqlite.Connection, path: Path, durability: Durability
     mark = await anyio.to_thread.run_sync(CommitMark.open, mark_path(path), settings["lineage"], durability, commits)
     next_sid = max(int(last_sid), used) + 1
     return Ownership(epoch, settings["instance"], commits, next_sid, mark)
-
-
-def daemonic(connection: aiosqlite.Connection) -> aiosqlite.Connection:
-    """Let the process end although a connection was left open, by a second Ctrl-C, say: a journal needs no farewell."""
-    thread: Any = getattr(connection, "_thread", connection)
-    thread.daemon = True
-    return connection
 
 
 def open_error(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StorageError:

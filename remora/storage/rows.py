@@ -7,7 +7,7 @@ the order of two records of one kind decides (a facet dropped and put again), th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from zlib import crc32
 
@@ -59,7 +59,11 @@ def row_crc(values: tuple[Any, ...]) -> int:
     return crc32(_encode(values))
 
 
-_INSERT_ACTOR = "INSERT INTO actors (sid, user, session, created_us, crc) VALUES (?, ?, ?, ?, ?)"
+# What many sessions do at the same time goes as JSON, for the same reason as messages; see `INSERT_MESSAGES`.
+_INSERT_ACTOR = (
+    "INSERT INTO actors (sid, user, session, created_us, crc) "
+    "SELECT a.value ->> 0, a.value ->> 1, a.value ->> 2, a.value ->> 3, a.value ->> 4 FROM json_each(?) AS a"
+)
 # All messages of a commit by one statement: places and lengths as JSON, what they point into as one blob. `executemany` gives the
 # interpreter's lock away and takes it back at every row, and waits up to 5 ms for it each time while the event loop is
 # busy: 128 rows a commit beside a busy thread, measured, 324 rows/s by executemany and 6 795 by this (39 292 and 26 580 alone).
@@ -81,7 +85,9 @@ _PRUNE_ENTRY = (
     f"AND kind = '{ENTRY_FACET}' AND name = ?"
 )
 _UPDATE_MARKS = (
-    "UPDATE actors SET generation = ?, summarized = ?, folding = ?, flushing = ?, cleared = ?, marks_crc = ? WHERE sid = ?"
+    "UPDATE actors SET generation = m.value ->> 0, summarized = m.value ->> 1, folding = m.value ->> 2, "
+    "flushing = m.value ->> 3, cleared = m.value ->> 4, marks_crc = m.value ->> 5 FROM json_each(?) AS m "
+    "WHERE sid = m.value ->> 6"
 )
 _UPDATE_FLUSHED = "UPDATE actors SET flushed = max(flushed, ?) WHERE sid = ?"
 _INSERT_FOLD = (
@@ -102,7 +108,8 @@ _INSERT_JOB = "INSERT INTO jobs (id, lane, sid, payload, crc) VALUES (?, ?, ?, ?
 _RETRY_JOB = "UPDATE jobs SET attempts = ?, not_before = ?, error = ? WHERE id = ?"
 _BURY_JOB = "UPDATE jobs SET attempts = ?, error = ?, dead = 1 WHERE id = ?"
 _REVIVE_JOB = "UPDATE jobs SET attempts = 0, not_before = 0, dead = 0 WHERE id = ? AND dead"
-_DELETE_JOB = "DELETE FROM jobs WHERE id = ?"
+_DELETE_JOB = "DELETE FROM jobs WHERE id IN (SELECT j.value ->> 0 FROM json_each(?) AS j)"
+_AS_JSON = frozenset({_INSERT_ACTOR, _DELETE_JOB})
 # The order of storing: a row before what refers to it, a job's start before its end. Within a kind, the order of the turns.
 _STATEMENTS = (
     _INSERT_ACTOR,
@@ -123,7 +130,7 @@ _STATEMENTS = (
 class Rows:
     """The rows of one transaction."""
 
-    __slots__ = ("_content", "_facets", "_memories", "_messages", "_offset", "_rows", "counted", "newest", "records")
+    __slots__ = ("_content", "_facets", "_marks", "_memories", "_messages", "_offset", "_rows", "counted", "newest", "records")
 
     def __init__(self) -> None:
         self.records = 0
@@ -135,6 +142,8 @@ class Rows:
         self._content: list[bytes] = []
         self._offset = 1  # SQL counts from 1
         self._rows: dict[str, list[tuple[Any, ...]]] = {statement: [] for statement in _STATEMENTS}
+        # Each actor's first marks, each one's second …: a statement sees an actor once, and what must not be is noticed between.
+        self._marks: list[dict[int, tuple[Any, ...]]] = []
         self._facets: dict[tuple[int, str, str], tuple[bool, bytes | None]] = {}  # place -> (dropped first, then put)
         self._memories: dict[str, tuple[bool, int, MemoryItem | None]] = {}  # id -> (removed first, owner, then put)
 
@@ -234,7 +243,12 @@ class Rows:
 
     def _mark(self, sid: int, m: Marks) -> None:
         marks = (m.generation, m.summarized, m.folding, m.flushing, m.cleared)
-        self._rows[_UPDATE_MARKS].append((*marks, row_crc((sid, *marks)), sid))
+        row = (*marks, row_crc((sid, *marks)), sid)
+        for layer in self._marks:
+            if sid not in layer:
+                layer[sid] = row
+                return
+        self._marks.append({sid: row})
 
     def _front(self, sid: int, at_seq: int, kind: str, marks: Marks) -> None:
         self._fold((sid, at_seq, kind, marks.generation, marks.cleared, marks.summarized, "", "", 0, 0, "", 0))
@@ -267,9 +281,10 @@ class Rows:
 
     def others(self) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
         """The other statements, in the order of storing, each with its rows; none without rows."""
+        self._rows[_UPDATE_MARKS] = [_as_json(layer.values()) for layer in self._marks]
         for statement, rows in self._rows.items():
             if rows:
-                yield statement, rows
+                yield statement, [_as_json(rows)] if statement in _AS_JSON else rows
         dropped: list[tuple[Any, ...]] = [place for place, (gone, _) in self._facets.items() if gone]
         kept = ((*place, value) for place, (_, value) in self._facets.items() if value is not None)
         put = [(*row, row_crc(row)) for row in kept]
@@ -280,6 +295,10 @@ class Rows:
         ):  # fmt: skip
             if found:
                 yield statement, found
+
+
+def _as_json(rows: Iterable[tuple[Any, ...]]) -> tuple[str]:
+    return (_encode_json(list(rows)).decode(),)
 
 
 def _memory(sid: int, item: MemoryItem) -> tuple[Any, ...]:

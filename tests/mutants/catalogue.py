@@ -655,15 +655,8 @@ _MUTANTS = (
         what="There is no transaction around a commit's statements: each is durable by itself.",
         path="remora/storage/journal.py",
         change="""
-         if others:
--            await self._writer.executescript(_BEGIN)
-+            await self._writer.execute(_BEGIN.partition("; ")[2])
-         if messages is not None:
-~
--        if others:
--            await self._writer.execute("COMMIT")
-
-     def _committed(self, newest: int, *, counted: bool) -> None:
+-            await self._writer.run([_BEGIN, *steps, *others, _COMMIT] if others else steps)
++            await self._writer.run([Step(_BEGIN.sql.partition("; ")[2]), *steps, *others] if others else steps)
 """,
         journal="sqlite",
     ),

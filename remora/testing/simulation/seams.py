@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -29,6 +30,7 @@ import aiosqlite.core
 import anyio
 from anyio._backends import _asyncio as backend
 
+from remora.storage.journal_connection import steps_done
 from remora.testing.faults import CommitFault
 from remora.testing.simulation.loop import SeededLoop
 
@@ -84,6 +86,7 @@ class _Connection:
         future, function = self._calls.popleft()
         try:
             if fault in {"refused", "lost"}:
+                _half_done(function)
                 raise _sqlite_error(fault)
             result = function()
             if fault == "kept":
@@ -101,10 +104,19 @@ class _Connection:
 
 
 def _writes(function: Callable[[], Any]) -> bool:
-    """Whether a call is of the kind that the journal writes by: a script, many rows, or one statement that is no question."""
+    """Whether a call is of the kind that the journal writes by: a transaction, or one statement that is no question."""
+    if getattr(function, "func", None) is steps_done:
+        return True
     words = getattr(function, "args", ())
     first = next((word for word in words if isinstance(word, str)), "")
     return first.lstrip()[:6].upper() in {"INSERT", "BEGIN ", "COMMIT", "UPDATE", "DELETE"}
+
+
+def _half_done(function: Callable[[], Any]) -> None:
+    """What a transaction has come to when its disk fails: some of its steps are done, and its end is not."""
+    if isinstance(function, partial) and function.func is steps_done:
+        connection, steps = function.args
+        steps_done(connection, steps[: len(steps) // 2])
 
 
 def _sqlite_error(fault: CommitFault) -> sqlite3.OperationalError:
