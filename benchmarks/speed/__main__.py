@@ -36,6 +36,7 @@ from benchmarks.peers.pins import LIBRARIES
 from benchmarks.speed.claim import Case
 from benchmarks.speed.claims import CLAIMS, claim
 from benchmarks.speed.measuring import ENVIRONMENTS, ROOT, in_smoke, measured
+from benchmarks.speed.results import joined
 from benchmarks.speed.table import figure_text, rendered
 from benchmarks.speed.vocabularies import laid_out
 
@@ -60,14 +61,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument("--table", type=Path, metavar="FILE", help="write the page there (Markdown); otherwise it is printed")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw plots there (SVG; needs the extra remora[plots])")
-    parser.add_argument("--render", type=Path, metavar="FILE", help="measure nothing; make table and plots of this --json file")
+    parser.add_argument(
+        "--render", type=Path, nargs="+", metavar="FILE",
+        help="measure nothing; make table and plots of these --json files: a case that several have is the last one's",
+    )  # fmt: skip
     options = parser.parse_args()
     if options.plots:
         from benchmarks.speed.plots import missing  # noqa: PLC0415  # only where it is wanted
 
         if hint := missing():
             parser.error(hint)  # before an hour of measuring, not after
-    results = json.loads(options.render.read_text()) if options.render else run(options)
+    results = joined([json.loads(path.read_text()) for path in options.render]) if options.render else run(options)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     claims = {name: claim(name) for name in CLAIMS}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.speed.claim import Bar, higher_is_better
 
-__all__ = ["Figures", "Spread", "Verdict", "held", "ratios", "spread"]
+__all__ = ["Figures", "Spread", "Verdict", "held", "joined", "ratios", "spread"]
 
 Figures = Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]]
 """Of one claim: case -> contestant -> figure -> one value for each repeat, None where the measurement failed."""
@@ -38,6 +39,29 @@ class Verdict:
             return None
         above = self.bar.least is None or self.measured.median >= self.bar.least
         return above and (self.bar.most is None or self.measured.median <= self.bar.most)
+
+
+def joined(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The results of several runs as one: each case is whole, and of the last run that measured it, as ratios are within a run."""
+    if len(runs) == 1:
+        return runs[0]
+    whole: dict[str, Any] = {**runs[-1], "about": {}, "versions": {}, "claims": {}, "sizes": {}, "failures": {}}
+    loads = []
+    for number, run in enumerate(runs, start=1):
+        about = run["about"]
+        whole["about"][f"run {number}"] = (
+            f"{about['date']}, {about['command']}, repeats: {about['repeats']}, took {about['took']}"
+        )
+        loads.append(run["load"])
+        whole["versions"].update(run["versions"])
+        for claim, cases in run["claims"].items():
+            for case in cases:
+                whole["failures"].get(claim, {}).pop(case, None)
+        for part in ("claims", "sizes", "failures"):
+            for claim, cases in run[part].items():
+                whole[part].setdefault(claim, {}).update(cases)
+    whole["load"] = "; ".join(loads)
+    return whole
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:

@@ -12,7 +12,7 @@ from benchmarks.speed.__main__ import keep, planned
 from benchmarks.speed.claim import Bar, Case, higher_is_better
 from benchmarks.speed.claims import CLAIMS, claim
 from benchmarks.speed.plots import curves
-from benchmarks.speed.results import Figures, Spread, best, held, ratios, spread
+from benchmarks.speed.results import Figures, Spread, best, held, joined, ratios, spread
 from benchmarks.speed.stores.store import BUDGET, counted, within
 from benchmarks.speed.table import case_text, figure_text, rendered
 from benchmarks.speed.text import percentile, texts
@@ -34,6 +34,33 @@ def test_ratios_are_paired_by_repeat() -> None:
     assert spread([0.5, 0.8, None]) == Spread(0.65, 0.5, 0.8, 2)
     assert spread([None]) is None
     assert ratios([1.0], [0.0]) == [None]
+
+
+def test_runs_join_case_by_case() -> None:
+    """S4.31: several runs make one page; a case is whole, of the last run that measured it, so that no ratio is of two runs."""
+
+    def run(number: int, claims: dict[str, Any], failures: dict[str, Any]) -> dict[str, Any]:
+        about = {"date": f"day {number}", "command": f"command {number}", "repeats": number, "took": "1 min"}
+        sizes = {claim: {case: {"sessions": number} for case in cases} for claim, cases in claims.items()}
+        return {
+            "about": about, "machine": "m", "versions": {f"v{number}": "1"}, "seed": 1, "load": f"{number}",
+            "claims": claims, "sizes": sizes, "failures": failures,
+        }  # fmt: skip
+
+    first = run(
+        1, {"append": {"1": {"remora": {"per_s": [1.0]}, "limit": {"per_s": [2.0]}}, "16": {"remora": {}}}}, {"append": {"1": {}}}
+    )
+    second = run(2, {"append": {"1": {"remora": {"per_s": [3.0]}}}, "load": {"20": {"remora": {}}}}, {})
+    whole = joined([first, second])
+    assert whole["claims"] == {
+        "append": {"1": {"remora": {"per_s": [3.0]}}, "16": {"remora": {}}},
+        "load": {"20": {"remora": {}}},
+    }
+    assert whole["sizes"]["append"] == {"1": {"sessions": 2}, "16": {"sessions": 1}}
+    assert whole["failures"] == {"append": {}}
+    assert whole["versions"] == {"v1": "1", "v2": "1"}
+    assert list(whole["about"]) == ["run 1", "run 2"]
+    assert joined([first]) is first
 
 
 def test_the_best_of_several() -> None:

@@ -52,7 +52,7 @@ def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool
     sessions = int(case.sizes["sessions"])
     box_s = 0.3 if smoke else 1.0 if sessions == 1 else 2.0
     if contestant == "limit":
-        return _limit(_remora_schema(directory), sessions, seed, box_s)
+        return _limit(_remora_schema(directory, sessions), sessions, seed, box_s)
     if contestant == "limit-bare":
         return _limit(_bare_schema(directory), sessions, seed, box_s)
     figures: dict[str, float] = ran(
@@ -93,7 +93,7 @@ def _limit(commit: Commit, sessions: int, seed: int, box_s: float) -> dict[str, 
     }
 
 
-def _remora_schema(directory: Path) -> Commit:
+def _remora_schema(directory: Path, sessions: int) -> Commit:
     import msgspec  # noqa: PLC0415
 
     from remora.storage.schema import MIGRATIONS, SEQ_BITS  # noqa: PLC0415
@@ -103,7 +103,8 @@ def _remora_schema(directory: Path) -> Commit:
     for migration in MIGRATIONS:
         database.executescript(migration)
     for pragma in (
-        "journal_mode = WAL", "synchronous = FULL", "cache_size = -65536", "secure_delete = ON", "wal_autocheckpoint = 16384",
+        "journal_mode = WAL", "synchronous = FULL", "cache_size = -65536", "secure_delete = ON",
+        f"wal_autocheckpoint = {16_384 if sessions >= 16 else 1_000}",  # as remora has it
     ):  # fmt: skip
         database.execute(f"PRAGMA {pragma}")
     encode = msgspec.msgpack.Encoder().encode
