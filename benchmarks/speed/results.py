@@ -42,7 +42,7 @@ class Verdict:
 
 
 def joined(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The results of several runs as one: each case is whole, and of the last run that measured it, as ratios are within a run."""
+    """The results of several runs as one: each case is whole, and the last run's that measured it, as ratios are within a run."""
     if len(runs) == 1:
         return runs[0]
     whole: dict[str, Any] = {**runs[-1], "about": {}, "versions": {}, "claims": {}, "sizes": {}, "failures": {}}
