@@ -44,7 +44,7 @@ def meaning(error: BaseException) -> tuple[str, bool]:
     for pattern, told, retryable in _TABLE:
         if pattern.search(text):
             return told, retryable
-    if isinstance(error, RuntimeError | OSError):
+    if isinstance(error, RuntimeError | OSError) or type(error).__name__ == "RustPanic":
         return "it failed", True
     return "it does not take this", False
 
@@ -78,6 +78,7 @@ def mapped(
         text = f"long-term memory failed {doing}: {told} ({problem})"
         raise LongTermError(text, retryable=retryable or (writing and mended)) from cause
     except BaseException as e:
-        if type(e).__name__ != "PanicException":  # what LanceDB's Rust raises past every `except Exception`
+        # What LanceDB's Rust raises where it panics, past every `except Exception`, or within a future; over a flipped byte, say.
+        if type(e).__name__ not in {"PanicException", "RustPanic"}:
             raise
         raise LongTermError(f"long-term memory failed {doing}: {meaning(e)[0]} ({e})", retryable=True) from None

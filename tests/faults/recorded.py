@@ -19,7 +19,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from unittest import mock
 
 import anyio
@@ -31,6 +31,7 @@ from remora.config import Durability
 from remora.storage import journal as journal_module
 from remora.storage import journal_mark
 from remora.storage.journal import SqliteJournal
+from remora.storage.journal_connection import Step, steps_done
 
 SECTOR = 512
 Step = tuple[str, str, int, bytes]
@@ -138,8 +139,31 @@ class _Rows(list[Any]):
     lastrowid: int | None = None
 
 
+class _Statements:
+    """What `steps_done` uses of a `sqlite3.Connection`, over apsw."""
+
+    def __init__(self, database: apsw.Connection) -> None:
+        self._database = database
+
+    def execute(self, sql: str, parameters: tuple[Any, ...] = ()) -> _Rows:
+        return self._counted(lambda: self._database.execute(sql, parameters))
+
+    def executemany(self, sql: str, parameters: Sequence[Any]) -> _Rows:
+        return self._counted(lambda: self._database.executemany(sql, parameters))
+
+    def executescript(self, script: str) -> None:
+        self.execute(script)
+
+    def _counted(self, run: Callable[[], Iterable[Any]]) -> _Rows:
+        before = self._database.total_changes()
+        rows = _Rows(run())
+        rows.rowcount = self._database.total_changes() - before
+        rows.lastrowid = self._database.last_insert_rowid()
+        return rows
+
+
 class _Connection:
-    """What `SqliteJournal` uses of an `aiosqlite.Connection`, over apsw: one thread, one statement after the other."""
+    """What `SqliteJournal` uses of a `JournalConnection`, over apsw: one thread, one statement after the other."""
 
     def __init__(self, path: str, disk: RecordedDisk) -> None:
         self.text_factory: Any = None
@@ -196,32 +220,20 @@ class _Connection:
         return self._open_database.in_transaction
 
     async def execute(self, sql: str, parameters: Iterable[Any] = ()) -> _Rows:
-        def work() -> _Rows:
-            database = self._open_database
-            before = database.total_changes()
-            rows = _Rows(database.execute(sql, tuple(parameters)))
-            rows.rowcount = database.total_changes() - before
-            rows.lastrowid = database.last_insert_rowid()
-            return rows
-
-        found: _Rows = await self._call(work)
+        found: _Rows = await self._call(lambda: _Statements(self._open_database).execute(sql, tuple(parameters)))
         return found
 
     execute_fetchall = execute
 
     async def executemany(self, sql: str, parameters: Sequence[Any]) -> _Rows:
-        def work() -> _Rows:
-            database = self._open_database
-            before = database.total_changes()
-            rows = _Rows(database.executemany(sql, parameters))
-            rows.rowcount = database.total_changes() - before
-            return rows
-
-        found: _Rows = await self._call(work)
+        found: _Rows = await self._call(lambda: _Statements(self._open_database).executemany(sql, parameters))
         return found
 
     async def executescript(self, script: str) -> None:
         await self.execute(script)
+
+    async def run(self, steps: Sequence[Step]) -> None:
+        await self._call(lambda: steps_done(cast("Any", _Statements(self._open_database)), steps))
 
     async def close(self) -> None:
         if self._database is None:
@@ -250,15 +262,11 @@ class _System:
 def exchanged(disk: RecordedDisk, path: Path) -> Iterator[None]:
     """While it lasts, a `SqliteJournal` that is opened at `path` has its files on `disk`."""
 
-    class Library:
-        Connection = _Connection
-
-        @staticmethod
-        def connect(path: Path, **_: Any) -> _Connection:
-            return _Connection(str(path), disk)
+    def connection(path: Path) -> _Connection:
+        return _Connection(str(path), disk)
 
     mark = _System(disk, journal_mark.mark_path(path).name)
-    with mock.patch.object(journal_module, "aiosqlite", Library), mock.patch.object(journal_mark, "os", mark):
+    with mock.patch.object(journal_module, "JournalConnection", connection), mock.patch.object(journal_mark, "os", mark):
         yield
 
 

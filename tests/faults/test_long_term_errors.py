@@ -188,3 +188,11 @@ def test_an_address_is_in_no_error() -> None:
     assert "hunter2" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
+
+
+async def test_a_panic_in_a_future_is_an_error_as_any_other() -> None:
+    """S4.19, G6: LanceDB's Rust may panic over a flipped byte; whoever reads or verifies is told, and nothing falls."""
+    panic = type("RustPanic", (Exception,), {})("rust future panicked: unknown error")
+    with pytest.raises(LongTermError, match="failed verifying: it failed") as caught, mapped("verifying"):
+        raise panic
+    assert caught.value.retryable
