@@ -29,9 +29,8 @@ import apsw
 
 from remora.config import Durability
 from remora.storage import journal as journal_module
-from remora.storage import journal_mark
+from remora.storage import journal_connection, journal_mark
 from remora.storage.journal import SqliteJournal
-from remora.storage.journal_connection import Step, steps_done
 
 SECTOR = 512
 Step = tuple[str, str, int, bytes]
@@ -140,7 +139,7 @@ class _Rows(list[Any]):
 
 
 class _Statements:
-    """What `steps_done` uses of a `sqlite3.Connection`, over apsw."""
+    """What `journal_connection.steps_done` uses of a `sqlite3.Connection`, over apsw."""
 
     def __init__(self, database: apsw.Connection) -> None:
         self._database = database
@@ -232,8 +231,8 @@ class _Connection:
     async def executescript(self, script: str) -> None:
         await self.execute(script)
 
-    async def run(self, steps: Sequence[Step]) -> None:
-        await self._call(lambda: steps_done(cast("Any", _Statements(self._open_database)), steps))
+    async def run(self, steps: Sequence[journal_connection.Step]) -> None:
+        await self._call(lambda: journal_connection.steps_done(cast("Any", _Statements(self._open_database)), steps))
 
     async def close(self) -> None:
         if self._database is None:
