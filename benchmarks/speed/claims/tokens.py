@@ -2,9 +2,9 @@
 
 *300 B*, *2 kB*: distinct texts of Python's manual, one call each. *200 kB*: texts as long as that, each counted in a thread
 (`asyncio.to_thread`) while a task on the event loop sleeps a millisecond over and over; `lag_…` is how much later than that it
-wakes, so that who keeps the interpreter to himself while he counts is seen. *1 MB, one word*: the same with texts that hold no
-blank. *200 kB appended*: `Session.append` of such messages. *base64 2 kB*: 20 MB of text that never repeats, as tools return it;
-`bytes_grown` is what resident memory has grown by at the end.
+wakes, so that who keeps the interpreter to himself while he counts is seen. *1 MB without a blank*: the same. *200 kB
+appended*: `Session.append` of such messages. *base64 2 kB*: 20 MB of text that never repeats, as tools return it; `bytes_grown`
+is what resident memory has grown by at the end.
 
 `wrong` is how many texts are not counted as tiktoken's `encode_ordinary` does, or are refused. *every character*: one short text
 for each code point of the planes of Unicode that are in use: tables of different versions of Unicode differ there. *odd texts*:
@@ -58,6 +58,7 @@ def cases(smoke: bool) -> Sequence[Case]:
         Case(NAME, "300 B", {"bytes": 300, "texts": 20_000 // few}, contestants=("remora", *_WAYS, *PEERS)),
         Case(NAME, "2 kB", {"bytes": 2_000, "texts": 5_000 // few}, contestants=("remora", *_WAYS, *PEERS)),
         Case(NAME, "200 kB", {"bytes": _LONG, "texts": 3 if smoke else 40}, contestants=alone),
+        Case(NAME, "1 MB without a blank", {"bytes": 1_000_000, "texts": 1 if smoke else 10}, contestants=alone),
         Case(NAME, "200 kB appended", {"bytes": _LONG, "texts": 3 if smoke else 40}, contestants=("remora", "remora-heuristic")),
         Case(NAME, "base64 2 kB", {"bytes": 2_000, "texts": 10_000 // few}, contestants=alone),
         Case(NAME, "every character", {"step": few}, contestants=alone),
@@ -136,7 +137,7 @@ def _texts(case: Case, seed: int) -> list[str]:
     count, size = int(case.sizes["texts"]), int(case.sizes["bytes"])
     if case.name == "200 kB":
         return _long_texts(count, seed)
-    if case.name == "1 MB, one word":
+    if case.name == "1 MB without a blank":
         return [chr(ord("A") + n) * size for n in range(count)]
     if case.name == "base64 2 kB":
         rng = random.Random(seed)
