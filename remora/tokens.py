@@ -20,7 +20,19 @@ from remora.messages import media_parts
 if TYPE_CHECKING:
     import tiktoken
 
-__all__ = ["CallableCounter", "HeuristicCounter", "TiktokenCounter", "TokenCounter", "count_message", "load_encoding"]
+__all__ = [
+    "INLINE_CHARACTERS",
+    "CallableCounter",
+    "HeuristicCounter",
+    "TiktokenCounter",
+    "TokenCounter",
+    "count_message",
+    "load_encoding",
+]
+
+INLINE_CHARACTERS = 16_000
+"""Texts up to this, together, are counted on the event loop: about a millisecond. Longer ones are a thread's: tiktoken lets go of
+the interpreter while it counts."""
 
 MEDIA_TOKENS: Mapping[str, int] = {"image_url": 256, "input_audio": 256, "file": 2_048}
 """What a part that is no text is taken to cost, by its type: LlamaIndex's estimates (S3.32)."""

@@ -45,5 +45,9 @@ LIBRARIES = {
         ("google-adk", "sqlalchemy"),
     ),
     "mem0": Library(("mem0ai==2.2.1", "qdrant-client==1.20.0", _TIKTOKEN), ("mem0ai", "qdrant-client")),
+    "gigatoken": Library(("gigatoken==0.10.0", _TIKTOKEN), ("gigatoken",)),
+    "rs_bpe": Library(("rs-bpe==0.1.0", _TIKTOKEN), ("rs-bpe",)),
+    "bpe_openai": Library(("bpe-openai==0.1.4", _TIKTOKEN), ("bpe-openai",)),
+    "kitoken": Library(("kitoken==0.11.1", _TIKTOKEN), ("kitoken",)),
     "redis": Library(("redis==8.1.0", "hiredis==3.5.0", _TIKTOKEN), ("redis", "hiredis")),
 }

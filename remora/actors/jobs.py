@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
+import anyio.to_thread
 import msgspec
 
 from remora.actors.buffer import batches
@@ -37,7 +38,7 @@ from remora.storage.records import (
     Summary,
     UnflushSpec,
 )
-from remora.tokens import TokenCounter, count_message
+from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
 
 __all__ = [
     "FlushHandler", "SummarizeHandler", "embedded_text", "entry_row", "lone_row", "memory_rows", "prepared", "redacted_row",
@@ -267,7 +268,9 @@ class FlushHandler:
             among: these alone.
         """
         entries = await self._journal.read(key, first - NEIGHBOURS, through + NEIGHBOURS)
-        rows = memory_rows(key, entries, first, through, self._counter, window_chars=self._window_chars)
+        made = partial(memory_rows, key, entries, first, through, self._counter, window_chars=self._window_chars)
+        size = sum(len(entry.chat) for entry in entries)
+        rows = await anyio.to_thread.run_sync(made) if size > INLINE_CHARACTERS else made()
         if rows and (doubtful or first == 1):  # of a session that was imported, some may have been pruned before it was flushed
             pruned = set(await self._journal.pruned(key))
             rows = [row for row in rows if row.seq not in pruned]

@@ -15,12 +15,11 @@ from remora.errors import InvalidMessage
 from remora.logs import get_logger
 from remora.messages import ChatDict, Entry, Message, MessageLike, encode_message
 from remora.runtime.clock import Clock
-from remora.tokens import TokenCounter, count_message
+from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
 
 __all__ = ["Door", "batch_of", "encoded_entries"]
 
 _logger = get_logger("remora.door")
-_INLINE_CHARACTERS = 16_000  # texts up to this are counted on the event loop: about a millisecond
 
 
 class Door(Protocol):
@@ -83,7 +82,7 @@ async def encoded_entries(door: Door, batch: Sequence[MessageLike]) -> list[Entr
     size = 0
     for entry, _ in encoded:
         size += len(entry.chat)
-    if size > _INLINE_CHARACTERS:
+    if size > INLINE_CHARACTERS:
         counts = await anyio.to_thread.run_sync(_counted, door.counter, encoded)
     else:
         counts = _counted(door.counter, encoded)

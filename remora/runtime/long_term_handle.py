@@ -28,6 +28,7 @@ from remora.messages import Message, MessageLike, dated, decode_chat, encode_mes
 from remora.runtime.services import Services
 from remora.storage.ports import Scope
 from remora.storage.records import MemoryItem
+from remora.tokens import INLINE_CHARACTERS
 
 __all__ = ["Agent", "LongTermHandle", "MemoryLike", "gathered", "prune_message", "recording", "touched"]
 
@@ -38,7 +39,6 @@ MemoryLike: TypeAlias = str | Mapping[str, Any]
 Result = TypeVar("Result")
 
 _KEYS = frozenset({"content", "type", "importance", "session", "agent", "created_at"})
-_INLINE_CHARACTERS = 16_000  # texts up to this are counted on the event loop: about a millisecond
 _RECORDED_ROLES = ("user", "assistant")
 
 
@@ -242,7 +242,7 @@ class LongTermHandle:
             return tuple(_counted(item, counter.count(dated(item.created_us, item.content))) for item in items)
 
         size = sum(len(item.content) for item in items)
-        sized = counted() if size <= _INLINE_CHARACTERS else await anyio.to_thread.run_sync(counted)
+        sized = counted() if size <= INLINE_CHARACTERS else await anyio.to_thread.run_sync(counted)
         with recording(op, self._user, session or ""):
             reply: Remembering = await services.directory.ask(UserKey(self._user), Remember(sized), size=size)
         return list(reply.ids)

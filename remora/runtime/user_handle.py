@@ -27,10 +27,9 @@ from remora.runtime.long_term_handle import Agent, LongTermHandle, gathered, pru
 from remora.runtime.services import Services
 from remora.storage.ports import SessionListing
 from remora.storage.transfer import SessionExport
+from remora.tokens import INLINE_CHARACTERS
 
 __all__ = ["User", "UserStatistics", "WorkingHit"]
-
-_INLINE_CHARACTERS = 16_000  # texts up to this are counted on the event loop: about a millisecond
 
 
 class WorkingHit(msgspec.Struct, frozen=True):
@@ -250,7 +249,7 @@ class User(LongTermHandle):
             texts = [_text(redacted_text(one, redact), "what redaction leaves") for one in texts]
         vectors = await embed_texts(embedder, texts)
         count = self._services.counter.count
-        if sum(map(len, texts)) <= _INLINE_CHARACTERS:
+        if sum(map(len, texts)) <= INLINE_CHARACTERS:
             tokens = [count(one) for one in texts]
         else:
             tokens = await anyio.to_thread.run_sync(lambda: [count(one) for one in texts])

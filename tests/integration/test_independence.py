@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from remora import Config, Runtime, Session, User
+from remora.storage.memory_store import MemoryStore
+from remora.testing import HashEmbedder
 
 pytestmark = pytest.mark.anyio
 PLAIN = Config.from_dict({"long_term": {"enabled": False}, "models": {"embedder": "none"}})
@@ -43,6 +45,20 @@ async def test_large_appends_are_counted_in_a_thread() -> None:
         assert counter.threads
         assert threading.get_ident() not in counter.threads
         assert await chat.size() == 2
+
+
+async def test_large_messages_are_flushed_in_a_thread() -> None:
+    """S4.02: long-term memory counts them once more, with date and speaker; the event loop is others' meanwhile."""
+    counter = ThreadCounter()
+    async with Runtime.in_memory(counter=counter, embedder=HashEmbedder(), store=MemoryStore(64)) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append({"role": "user", "content": "word " * 40_000})
+        counter.threads.clear()
+        await chat.flush()
+        await chat.settle()
+        assert counter.threads
+        assert threading.get_ident() not in counter.threads
+        assert len(await runtime.user("alice").recall("word")) == 1
 
 
 async def test_the_guard_notices_blocking() -> None:

@@ -10,7 +10,7 @@ from benchmarks.speed.claim import Claim
 __all__ = ["CLAIMS", "claim"]
 
 CLAIMS = (
-    "append", "turn", "load", "ask", "activation", "memory", "model", "overload", "million", "growth", "start",
+    "append", "turn", "load", "tokens", "ask", "activation", "memory", "model", "overload", "million", "growth", "start",
 )  # fmt: skip
 
 

@@ -21,8 +21,8 @@ WORK = (
 )
 LIBRARIES = ("openai_agents", "langgraph", "llama_index", "adk", "mem0")
 CONTESTANTS = (
-    "remora", "limit-dict", "prototype", "remora-uvloop", "remora-folds", "remora-default", "dict-sqlite", "dict-sqlite-normal",
-    *LIBRARIES, "langgraph_store", "redis", "redis-everysec",
+    "remora", "limit-dict", "prototype", "remora-uvloop", "remora-heuristic", "remora-folds", "remora-default",
+    "dict-sqlite", "dict-sqlite-normal", *LIBRARIES, "langgraph_store", "redis", "redis-everysec",
 )  # fmt: skip
 BARS = (
     Bar("256", "≥ 25 times the best durable session library", "per_s", LIBRARIES, least=25),

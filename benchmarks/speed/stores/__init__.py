@@ -13,6 +13,7 @@ __all__ = ["opened"]
 _MODULES = {
     "remora": "remora",
     "remora-uvloop": "remora",
+    "remora-heuristic": "remora",
     "remora-folds": "remora",
     "remora-default": "remora",
     "prototype": "prototype",
