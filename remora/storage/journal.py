@@ -4,11 +4,13 @@ Invariants
 ----------
 1. One task, `run`, owns the writing connection. aiosqlite runs a cancelled call to its end and drops the result, so a
    caller's cancellation must never reach it: callers queue a `Write` and wait for its promise elsewhere.
-2. Whatever is queued when the last commit returns goes into the next one: one statement per kind of row and one commit,
-   however many sessions take part. With `synchronous=FULL` the cost of the fsync is shared, and FULL costs nearly what
-   NORMAL does from 16 writers on (NORMAL lost acknowledged rows in 447 of 840 enumerated crash states, FULL in 0 of 1 000).
-3. Writes of one session settle in the order in which they were handed over. When one fails, its cell fences those behind it
-   before this task takes the next batch, so a later record can never be stored without an earlier one.
+2. Whatever is queued when the last commit returns goes into the next one: one statement per kind of row, one commit, and one call
+   to the connection's thread, however many sessions take part. Who waits is told a few at a time, beside the next commit. With
+   `synchronous=FULL` the cost of the fsync is shared, and FULL costs nearly what NORMAL does from 16 writers on (NORMAL lost
+   acknowledged rows in 447 of 840 enumerated crash states, FULL in 0 of 1 000).
+3. Writes of one session settle in the order in which they were handed over. When one fails, all that landed before it are told
+   first, and its cell fences those behind it before this task takes the next batch, so a later record can never be stored
+   without an earlier one.
 4. A failed statement is rolled back and provably left nothing: `CommitFailed`. A failed write or sync of the files may have left
    frames in the write-ahead log that a crash brings back: `OutcomeUnknown`.
 5. A write that cannot be stored (not the disk's fault but its own) fails alone: the batch is halved until it stands by itself.
@@ -308,10 +310,13 @@ class SqliteJournal(JournalReader):
         others = [Step(statement, parameters) for statement, parameters in rows.others()]
         rows.counted = bool(others)
         steps = [] if messages is None else [Step(INSERT_MESSAGES, [(*messages, self._epoch)], needed=True)]
-        try:
-            await self._writer.run([_BEGIN, *steps, *others, _COMMIT] if others else steps)
-        except NothingDone:
-            raise _Overtaken from None
+        if others:
+            steps = [_BEGIN, *steps, *others, _COMMIT]
+        if steps:
+            try:
+                await self._writer.run(steps)
+            except NothingDone:
+                raise _Overtaken from None
 
     def _committed(self, newest: int, *, counted: bool) -> None:
         self._commits += 1

@@ -655,8 +655,8 @@ _MUTANTS = (
         what="There is no transaction around a commit's statements: each is durable by itself.",
         path="remora/storage/journal.py",
         change="""
--            await self._writer.run([_BEGIN, *steps, *others, _COMMIT] if others else steps)
-+            await self._writer.run([Step(_BEGIN.sql.partition("; ")[2]), *steps, *others] if others else steps)
+-            steps = [_BEGIN, *steps, *others, _COMMIT]
++            steps = [Step(_BEGIN.sql.partition("; ")[2]), *steps, *others]
 """,
         journal="sqlite",
     ),
