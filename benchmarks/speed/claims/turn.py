@@ -24,10 +24,14 @@ CONTESTANTS = (
     "remora", "limit-dict", "prototype", "remora-uvloop", "remora-heuristic", "remora-folds", "remora-default",
     "dict-sqlite", "dict-sqlite-normal", *LIBRARIES, "langgraph_store", "redis", "redis-everysec",
 )  # fmt: skip
+_PARTS = (
+    "a turn is two appends, see there, and a context of some sixty messages, each decoded anew into a dict of the caller's "
+    "own: four fifths of its time are the appends."
+)
 BARS = (
-    Bar("256", "≥ 25 times the best durable session library", "per_s", LIBRARIES, least=25),
-    Bar("256", "≥ 4 times dict and SQLite commit inline", "per_s", "dict-sqlite", least=4),
-    Bar("256", "≥ 0.6 of the group-commit prototype", "per_s", "prototype", least=0.6),
+    Bar("256", "≥ 25 times the best durable session library", "per_s", LIBRARIES, least=25, note=_PARTS),
+    Bar("256", "≥ 4 times dict and SQLite commit inline", "per_s", "dict-sqlite", least=4, note=_PARTS),
+    Bar("256", "≥ 0.6 of the group-commit prototype", "per_s", "prototype", least=0.6, note=_PARTS),
     Bar("256", "event-loop lag p99 < 20 ms", "lag_p99_ms", most=20),
 )
 _FILLED = 64
