@@ -1,0 +1,152 @@
+"""How a commit gets to SQLite, and how those who wait for it are told."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from remora.messages import encode_message
+from remora.runtime.log import JobDone, Write
+from remora.storage.journal import SqliteJournal
+from remora.storage.journal_connection import JournalConnection, NothingDone, Step, steps_done
+from remora.storage.records import Appended, Dropped, Marks
+from remora.storage.rows import Rows
+
+MANY = 100  # more than are told at a time
+
+
+def said(number: int) -> Write:
+    entry, _ = encode_message({"role": "user", "content": f"text {number}"})
+    return Write([Appended(number, (entry.numbered(1),), None)], lambda *_: None)
+
+
+@pytest.mark.anyio
+async def test_all_of_a_large_commit_are_told_in_order(tmp_path: Path) -> None:
+    """G2, G3: every one, once, in the order of writing, and nobody before the commit."""
+    journal = await SqliteJournal.open(tmp_path / "journal.db", durability="none")
+    told: list[tuple[int, Exception | None]] = []
+    done = anyio.Event()
+
+    def telling(number: int) -> Any:
+        def tell(_: Write, error: Exception | None) -> None:
+            told.append((number, error))
+            if len(told) == MANY:
+                done.set()
+
+        return tell
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(1, MANY + 1):
+            write = said(number)
+            write.on_settled = telling(number)
+            journal.write(write)
+        tasks.start_soon(journal.run)
+        await done.wait()
+        tasks.cancel_scope.cancel()
+    await journal.aclose()
+    assert told == [(number, None) for number in range(1, MANY + 1)]
+    assert journal.statistics().commits == 1
+
+
+@pytest.mark.anyio
+async def test_who_was_not_told_yet_is_told_by_the_end(tmp_path: Path) -> None:
+    """G3, G12: a journal that closes in the midst of telling tells the rest: their messages are durable."""
+    journal = await SqliteJournal.open(tmp_path / "journal.db", durability="none")
+    told: list[Exception | None] = []
+    first = anyio.Event()
+
+    def tell(_: Write, error: Exception | None) -> None:
+        told.append(error)
+        first.set()
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(1, MANY + 1):
+            write = said(number)
+            write.on_settled = tell
+            journal.write(write)
+        tasks.start_soon(journal.run)
+        await first.wait()
+        tasks.cancel_scope.cancel()
+    assert len(told) < MANY
+    await journal.aclose()
+    assert told == [None] * MANY
+
+
+@pytest.mark.anyio
+async def test_a_failure_is_told_after_all_that_landed_before_it(tmp_path: Path) -> None:
+    """G2, G4: a session's writes settle in their order, also where a large commit succeeds and the next one fails."""
+    journal = await SqliteJournal.open(tmp_path / "journal.db", durability="none")
+    told: list[tuple[int, bool]] = []
+    done = anyio.Event()
+
+    def telling(number: int) -> Any:
+        def tell(_: Write, error: Exception | None) -> None:
+            told.append((number, error is None))
+            if number == MANY:
+                bad = said(1)  # is there already
+                bad.on_settled = lambda _, error: (told.append((0, error is None)), done.set())
+                journal.write(bad)
+
+        return tell
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(1, MANY + 1):
+            write = said(number)
+            write.on_settled = telling(number)
+            journal.write(write)
+        tasks.start_soon(journal.run)
+        await done.wait()
+        tasks.cancel_scope.cancel()
+    await journal.aclose()
+    assert told == [*((number, True) for number in range(1, MANY + 1)), (0, False)]
+
+
+def test_marks_of_one_actor_go_one_after_the_other() -> None:
+    """G4: where an actor moves twice in a commit, both moves are made, so that one which must not be is noticed."""
+    rows = Rows()
+    for generation in (1, 2):
+        for sid in (7, 8):
+            rows.add(Dropped(sid, Marks(generation, 1, 1, 0, 0), 1, ()))
+    rows.add(Dropped(7, Marks(3, 1, 1, 0, 0), 1, ()))
+    rows.add(JobDone("a"))
+    rows.add(JobDone("b"))
+    found = {statement.split()[0]: parameters for statement, parameters in rows.others()}
+    layers = [
+        sqlite3.connect(":memory:").execute("SELECT value ->> 6 FROM json_each(?)", row).fetchall() for row in found["UPDATE"]
+    ]
+    assert layers == [[(7,), (8,)], [(7,), (8,)], [(7,)]]
+    assert found["DELETE"] == [('[["a"],["b"]]',)]
+
+
+def test_a_transaction_stops_at_its_first_failure(tmp_path: Path) -> None:
+    """G4: what is open stays open, for whoever began it to roll it back."""
+    with closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as database:
+        database.execute("CREATE TABLE t (a INTEGER PRIMARY KEY)")
+        steps = [Step("BEGIN"), Step("INSERT INTO t VALUES (?)", [(1,), (2,)])]
+        with pytest.raises(sqlite3.IntegrityError):
+            steps_done(database, [*steps, Step("INSERT INTO t VALUES (?)", [(2,)]), Step("COMMIT", [()])])
+        assert database.in_transaction
+        database.execute("ROLLBACK")
+        with pytest.raises(NothingDone):
+            steps_done(database, [Step("DELETE FROM t WHERE a = ?", [(9,)], needed=True)])
+        steps_done(database, [*steps, Step("COMMIT", [()])])
+        assert database.execute("SELECT count(*) FROM t").fetchall() == [(2,)]
+
+
+@pytest.mark.anyio
+async def test_a_connection_does_a_transaction_in_its_thread(tmp_path: Path) -> None:
+    """G1: what aiosqlite gives is enough for it, whichever version is there, and its errors come back as SQLite's."""
+    connection = JournalConnection(tmp_path / "x.db")
+    await connection
+    try:
+        await connection.run([Step("CREATE TABLE t (a)"), Step("INSERT INTO t VALUES (?)", [(1,)])])
+        assert list(await connection.execute_fetchall("SELECT a FROM t")) == [(1,)]
+        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            await connection.run([Step("INSERT INTO missing VALUES (?)", [(1,)])])
+    finally:
+        await connection.close()
