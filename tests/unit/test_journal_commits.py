@@ -84,12 +84,16 @@ async def test_a_failure_is_told_after_all_that_landed_before_it(tmp_path: Path)
     told: list[tuple[int, bool]] = []
     done = anyio.Event()
 
+    def failing(_: Write, error: Exception | None) -> None:
+        told.append((0, error is None))
+        done.set()
+
     def telling(number: int) -> Any:
         def tell(_: Write, error: Exception | None) -> None:
             told.append((number, error is None))
             if number == MANY:
                 bad = said(1)  # is there already
-                bad.on_settled = lambda _, error: (told.append((0, error is None)), done.set())
+                bad.on_settled = failing
                 journal.write(bad)
 
         return tell
