@@ -50,9 +50,9 @@ def cases(smoke: bool) -> Sequence[Case]:
 
 
 _FOLDS = (
-    "nobody waits for the model; what is left is the folds' own work. One takes the event loop about a millisecond (cProfile: its "
-    "messages are read and written out for the prompt, its summary is counted), in pieces, and the commits in which it begins and "
-    "ends are several statements longer. Medians differ by a tenth."
+    "nobody waits for the model; what is left is the folds' own work. One takes the event loop about a millisecond "
+    "(cProfile: its messages are read and written out for the prompt, its summary is counted), in pieces, and the commits "
+    "in which it begins and ends are several statements longer. Medians differ by a tenth."
 )
 BARS = (
     Bar("every session", "append p99: ≤ 1.2 times that without folds", "append_ratio", most=1.2, note=_FOLDS),
