@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {
         "about": {
             "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "command": f"`python -m benchmarks.speed {' '.join(sys.argv[1:])}`",
+            "command": f"`python -m benchmarks.speed {' '.join(what_is_measured(sys.argv[1:]))}`",
             "repeats": "1, in the sizes of a smoke run: its bars say nothing" if options.smoke else options.repeat,
         },
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",
@@ -142,6 +142,20 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     results["about"]["took"] = f"{(time.time() - begun) / 60:.1f} min"
     results["load"] += f" at the start, {os.getloadavg()[0]:.1f} at the end"
     return results
+
+
+def what_is_measured(words: Sequence[str]) -> list[str]:
+    """The command's words without the places of what it reads and writes."""
+    kept, skip = [], False
+    for word in words:
+        name = word.partition("=")[0]
+        if name in {"--json", "--table", "--plots", "--dir", "--venvs"}:
+            skip = "=" not in word
+        elif skip:
+            skip = False
+        else:
+            kept.append(word)
+    return kept
 
 
 def planned(names: Sequence[str], peers: Sequence[str], options: argparse.Namespace) -> list[tuple[Case, int, str]]:

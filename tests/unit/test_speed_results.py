@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.speed.__main__ import keep, planned
+from benchmarks.speed.__main__ import keep, planned, what_is_measured
 from benchmarks.speed.claim import Bar, Case, higher_is_better
 from benchmarks.speed.claims import CLAIMS, claim
 from benchmarks.speed.plots import curves
@@ -34,6 +34,25 @@ def test_ratios_are_paired_by_repeat() -> None:
     assert spread([0.5, 0.8, None]) == Spread(0.65, 0.5, 0.8, 2)
     assert spread([None]) is None
     assert ratios([1.0], [0.0]) == [None]
+
+
+def test_a_page_names_no_place_of_the_machine() -> None:
+    """S4.31: the command that is shown says what was measured, and not where files were."""
+    words = [
+        "--claims",
+        "append",
+        "--json",
+        "/x/y.json",
+        "--cases",
+        "1",
+        "16",
+        "--table=/x/t.md",
+        "--repeat",
+        "2",
+        "--dir",
+        "/disk",
+    ]
+    assert what_is_measured(words) == ["--claims", "append", "--cases", "1", "16", "--repeat", "2"]
 
 
 def test_runs_join_case_by_case() -> None:
