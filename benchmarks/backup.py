@@ -17,8 +17,8 @@ from typing import Any
 import anyio
 
 from remora import Config, Runtime
-from remora.runtime.backup import backup
-from remora.runtime.verify import verify
+from remora.maintenance.backup import backup
+from remora.maintenance.verify import verify
 
 CONFIG = Config.from_dict(
     {"models": {"embedder": "none"}, "tokens": {"counter": "heuristic"}, "journal": {"durability": "process"}}

@@ -29,7 +29,7 @@ import msgspec
 from benchmarks.witness import Verdict, judged, unit
 from remora import Config, Runtime
 from remora.errors import CommitFailed, MailboxFull, OutcomeUnknown, StorageError
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 
 __all__ = ["DISK_FAULTS", "DiskReport", "possible", "under"]
 

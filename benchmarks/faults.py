@@ -33,7 +33,7 @@ from benchmarks.witness import Verdict, judged, unit
 from remora import Config, Runtime
 from remora.cli.render import percentile
 from remora.config import Durability
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.testing import HashEmbedder
 
 __all__ = ["FAULTS", "Extent", "Line", "main"]

@@ -19,12 +19,12 @@ from typing import Any
 import anyio
 
 from benchmarks.shared import texts
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.messages import encode_message
 from remora.runtime.supervisor import durable
-from remora.storage.journal import SqliteJournal
 from remora.storage.ports import Retention
 from remora.storage.records import Appended, Dropped, Marks, Opened
+from remora.storage.sqlite.journal import SqliteJournal
 
 SESSIONS = 1_000
 AT_ONCE = 20  # messages of a session in one write

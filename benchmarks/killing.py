@@ -31,7 +31,7 @@ import msgspec
 from benchmarks.witness import Verdict, judged, unit
 from remora import Config, Runtime
 from remora.errors import MailboxFull
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.testing import HashEmbedder
 
 __all__ = ["CONFIG", "KillReport", "kill_again_and_again"]

@@ -49,13 +49,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from remora.actors.hot import UserRows
-from remora.actors.recall import Recall
 from remora.cli.render import percentile
 from remora.config import LongTermConfig, RecallConfig
-from remora.identity import SessionKey, row_id, user_key
+from remora.ids import SessionKey, row_id, user_key
 from remora.models.static import WordLlamaEmbedder
-from remora.storage.longterm import LanceStore
+from remora.recall.recall import Recall
+from remora.recall.user_index import UserRows
+from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow
 
 DIMENSION = 256

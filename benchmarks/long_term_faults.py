@@ -21,7 +21,7 @@ import msgspec
 
 from benchmarks.witness import Verdict, judged, unit
 from remora import Config, Runtime
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.testing import HashEmbedder
 
 __all__ = ["LONG_TERM_FAULTS", "LongTermReport", "possible", "talk_through"]

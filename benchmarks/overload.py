@@ -28,8 +28,8 @@ from benchmarks.shared import resident, run
 from remora import Config, Runtime
 from remora.cli.render import percentile
 from remora.errors import MailboxFull, OutcomeUnknown
-from remora.identity import SessionKey
-from remora.storage.journal import SqliteJournal
+from remora.ids import SessionKey
+from remora.storage.sqlite.journal import SqliteJournal
 
 __all__ = ["DEADLINE_S", "LATE_S", "TOTAL_BYTES", "Overload", "overload"]
 

@@ -43,7 +43,7 @@ from remora import Config, Runtime
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.render import percentile
 from remora.cli.replay import replay
-from remora.identity import user_key
+from remora.ids import user_key
 from remora.models.ports import Embedder, as_embedder, embed_texts
 from remora.models.static import WordLlamaEmbedder
 

@@ -40,8 +40,8 @@ from rich.table import Table
 
 from benchmarks import long_term
 from benchmarks.long_term import Texts, rows_of, vectors_of
-from remora.identity import user_key
-from remora.storage.longterm import LanceStore
+from remora.ids import user_key
+from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow
 
 USERS = 500

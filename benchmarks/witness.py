@@ -14,7 +14,7 @@ from typing import Any, Self
 import msgspec
 
 from remora import Runtime
-from remora.identity import SessionKey, row_id
+from remora.ids import SessionKey, row_id
 from remora.messages import Message, split_tool_calls
 
 __all__ = ["Verdict", "judged", "unit"]

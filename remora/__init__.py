@@ -9,19 +9,19 @@ async with remora.Runtime("memory/") as runtime:
 from __future__ import annotations
 
 from remora import errors
-from remora.actors.planner import Context
-from remora.actors.policies import BufferPolicy, BufferPreset
-from remora.actors.recall import Memory
-from remora.actors.sources import Source
-from remora.actors.user_protocol import Synopsis
+from remora.actors.blocks.source import Source
+from remora.actors.policies.buffer import BufferPolicy, BufferPreset
+from remora.actors.user.messages import Synopsis
+from remora.api.memories import Agent
+from remora.api.runtime import Runtime
+from remora.api.session import Session
+from remora.api.shared import SharedMember, SharedScope
+from remora.api.user import User, WorkingHit
 from remora.config import Config
 from remora.messages import Message, Receipt
-from remora.runtime.erasure import ErasureReceipt
-from remora.runtime.handles import Session
-from remora.runtime.long_term_handle import Agent
-from remora.runtime.shared import SharedMember, SharedScope
-from remora.runtime.system import Runtime
-from remora.runtime.user_handle import User, WorkingHit
+from remora.recall.planner import Context
+from remora.recall.recall import Memory
+from remora.services.erasure import ErasureReceipt
 
 __all__ = [
     "Agent",

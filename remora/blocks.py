@@ -12,7 +12,7 @@ async with remora.Runtime("memory/", blocks=blocks) as runtime: …
 
 from __future__ import annotations
 
-from remora.actors.blocks import (
+from remora.actors.blocks.base import (
     BaseMemoryBlock,
     BlockContent,
     BlockServices,
@@ -21,8 +21,8 @@ from remora.actors.blocks import (
     MemoryBlock,
     StaticMemoryBlock,
 )
-from remora.actors.fact_block import FactExtractionMemoryBlock
-from remora.actors.vector_block import (
+from remora.actors.blocks.fact import FactExtractionMemoryBlock
+from remora.actors.blocks.vector import (
     InMemoryVectorStore,
     LongTermVectorStore,
     PostProcessor,

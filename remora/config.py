@@ -80,8 +80,8 @@ class BufferConfig(_Section, frozen=True, kw_only=True):
     """What a session keeps verbatim, and when it folds (S1.08, S1.09, S3.08, S3.09)."""
 
     policy: Literal["summary_buffer", "keep_all", "window", "token_window", "summary", "ring"] = "summary_buffer"
-    """What leaves the buffer and what becomes of it: see remora.actors.policies. Windows and the ring go by `size`, the others by
-    tokens."""
+    """What leaves the buffer and what becomes of it: see remora.actors.policies.buffer. Windows and the ring go by `size`,
+    the others by tokens."""
     size: int = 50
     """Messages that a window or a ring holds (S2.02)."""
     multiplier: int = 10

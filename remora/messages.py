@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from remora.errors import InvalidId, InvalidMessage
-from remora.identity import validated_id
+from remora.ids import validated_id
 
 __all__ = [
     "ChatDict",

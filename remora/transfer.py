@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from remora.storage.transfer import FORMAT, ExportHeader, MessageExport, SessionExport, TransferReport, UserExport
+from remora.storage.export.transfer import FORMAT, ExportHeader, MessageExport, SessionExport, TransferReport, UserExport
 
 __all__ = ["FORMAT", "ExportHeader", "MessageExport", "SessionExport", "TransferReport", "UserExport"]

@@ -18,17 +18,17 @@ import anyio
 import msgspec
 
 from remora import Config, Runtime
-from remora.actors.policies import BufferPolicy
-from remora.identity import SessionKey, UserKey, memory_id, row_id
+from remora.actors.policies.buffer import BufferPolicy
+from remora.ids import SessionKey, UserKey, memory_id, row_id
 from remora.messages import split_tool_calls
 from remora.models.ports import Line
 from remora.runtime.log import Write
-from remora.storage.journal import SqliteJournal
 from remora.storage.memory import MemoryJournal
-from remora.storage.memory_store import MemoryStore
+from remora.storage.memory.store import MemoryStore
 from remora.storage.owed import owed
 from remora.storage.ports import Journal, LongTermStore, MemoryRow
 from remora.storage.records import UnflushSpec
+from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import HashEmbedder
 
 CONFIG = Config.from_dict(

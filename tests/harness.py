@@ -10,17 +10,17 @@ from typing import Any, Self
 
 import anyio
 
-from remora.actors.jobs import SummarizeHandler
-from remora.actors.policies import BufferPolicy
-from remora.actors.protocol import Append, Inspect, SessionView
-from remora.actors.session import SUMMARIZE_LANE, SessionBehavior
-from remora.identity import SessionKey, key_digest
+from remora.actors.policies.buffer import BufferPolicy
+from remora.actors.session.behavior import SUMMARIZE_LANE, SessionBehavior
+from remora.actors.session.messages import Append, Inspect, SessionView
+from remora.ids import SessionKey, key_digest
+from remora.jobs.sessions import SummarizeHandler
 from remora.messages import Entry, MessageLike, decode_chat, encode_message
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Line
 from remora.runtime.actor import Turn
 from remora.runtime.clock import Clock
-from remora.runtime.directory import Directory, DirectoryLimits
+from remora.runtime.registry import Directory, DirectoryLimits
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor
 from remora.storage.memory import MemoryJournal
 from remora.tokens import HeuristicCounter, count_message

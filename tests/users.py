@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from remora.actors.user import UserBehavior
-from remora.actors.user_protocol import Learn, ReadSynopsis, Synopsis, SynopsisReady
-from remora.actors.user_state import UserState
-from remora.actors.working import WorkingItem
-from remora.identity import UserKey
+from remora.actors.user.behavior import UserBehavior
+from remora.actors.user.messages import Learn, ReadSynopsis, Synopsis, SynopsisReady
+from remora.actors.user.state import UserState
+from remora.actors.user.working import WorkingItem
+from remora.ids import UserKey
 from remora.runtime.actor import Turn
 from remora.runtime.log import Job, JobDone
 from remora.storage.records import UserImage

@@ -21,7 +21,7 @@ from remora.errors import (
     RecordingFailed,
     SessionQuarantined,
 )
-from remora.identity import row_id
+from remora.ids import row_id
 
 __all__ = ["VOICES", "Crowd", "Household"]
 

@@ -16,9 +16,9 @@ import anyio
 
 from remora.errors import LongTermError, ModelAnswerInvalid, ModelUnavailable
 from remora.models.ports import Line
-from remora.storage.journal import SqliteJournal
-from remora.storage.longterm import LanceStore
+from remora.storage.lance.store import LanceStore
 from remora.storage.ports import EVERYTHING, Candidate, MemoryRow, Scope, Vector
+from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import HashEmbedder
 
 __all__ = ["FAULTS", "StormyEmbedder", "StormyJournal", "StormyStore", "StormySummarizer", "Weather"]

@@ -16,12 +16,12 @@ import msgspec
 
 from benchmarks.speed.text import role_of, texts
 from remora import Config
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.messages import encode_message
 from remora.runtime.clock import SystemClock
 from remora.runtime.log import Write
-from remora.storage.journal import SqliteJournal
 from remora.storage.records import Appended, Opened, SessionImage
+from remora.storage.sqlite.journal import SqliteJournal
 from remora.tokens import TiktokenCounter, count_message
 
 __all__ = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from remora.actors.session import SessionBehavior
-from remora.actors.state import SessionState
-from remora.actors.user import UserBehavior
-from remora.actors.user_state import UserState
-from remora.identity import SessionKey, UserKey
+from remora.actors.session.behavior import SessionBehavior
+from remora.actors.session.state import SessionState
+from remora.actors.user.behavior import UserBehavior
+from remora.actors.user.state import UserState
+from remora.ids import SessionKey, UserKey
 from remora.runtime.actor import Behavior, Missing, Turn
 from remora.runtime.log import Job
 from remora.storage.records import SessionImage, UserImage

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import anyio.from_thread
 
+from remora.api.session import Session
 from remora.errors import InvalidInput, InvalidMessage
 from remora.messages import ChatDict, Message
-from remora.runtime.handles import Session
 
 try:
     from langchain_core.chat_history import BaseChatMessageHistory

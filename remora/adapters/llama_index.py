@@ -11,13 +11,13 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from remora.actors.blocks import BlocksLike
-from remora.actors.policies import BufferPolicy
+from remora.actors.blocks.base import BlocksLike
+from remora.actors.policies.buffer import BufferPolicy
+from remora.api.runtime import Runtime
+from remora.api.session import Session
 from remora.config import Config
 from remora.errors import ConfigError
 from remora.messages import ChatDict, MessageLike, Receipt
-from remora.runtime.handles import Session
-from remora.runtime.system import Runtime
 
 __all__ = ["ChatMemory"]
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from remora.actors.tools import MemoryTools
+from remora.api.runtime import Runtime
+from remora.api.session import Session
+from remora.api.tools import MemoryTools
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput
-from remora.identity import validated_id
+from remora.ids import validated_id
 from remora.messages import Message, MessageLike, Role
 from remora.models.ports import ChatModelLike, EmbedderLike
-from remora.runtime.handles import Session
-from remora.runtime.system import Runtime
 
 __all__ = ["ConversationMemory", "PersistentMemory"]
 
@@ -190,11 +190,11 @@ class PersistentMemory:
     # -- for the agent ------------------------------------------------------------------------------------------------
 
     async def save_to_memory(self, thinking: str, content: list[str]) -> dict[str, Any]:
-        """The tool by which an agent saves; never raises. See `remora.actors.tools.MemoryTools`."""
+        """The tool by which an agent saves; never raises. See `remora.api.tools.MemoryTools`."""
         return await self._tools.save_to_memory(thinking, content)
 
     async def recall_from_memory(self, keywords: list[str], limit: int = 5) -> dict[str, Any]:
-        """The tool by which an agent searches its memory; never raises. See `remora.actors.tools.MemoryTools`."""
+        """The tool by which an agent searches its memory; never raises. See `remora.api.tools.MemoryTools`."""
         return await self._tools.recall_from_memory(keywords, limit)
 
     record_to_memory = save_to_memory

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
+from remora.api.session import Session
 from remora.messages import ChatDict, Message, Receipt, Role
-from remora.runtime.handles import Session
 
 __all__ = ["BufferMemory"]
 

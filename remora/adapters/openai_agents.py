@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from remora.api.session import Session
 from remora.errors import InvalidInput, InvalidMessage
 from remora.messages import ChatDict, Message, plain_text
-from remora.runtime.handles import Session
 
 try:
     from agents import SessionSettings, TResponseInputItem

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from remora.api.runtime import Runtime
 from remora.messages import ChatDict, MessageLike, Receipt
-from remora.runtime.system import Runtime
 
 __all__ = ["ConversationSummaryBufferMemory"]
 

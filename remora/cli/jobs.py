@@ -17,16 +17,16 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from remora.api.dead_letters import DeadLetters
 from remora.cli.prompt import confirmed
 from remora.cli.render import printable
 from remora.errors import DirectoryLocked, InvalidInput
-from remora.identity import SessionKey, UserKey
-from remora.runtime.dead_letters import DeadLetters
+from remora.ids import SessionKey, UserKey
 from remora.runtime.log import Job
 from remora.storage.committing import committing
-from remora.storage.journal import SqliteJournal
 from remora.storage.lock import DirectoryLock
-from remora.storage.onlooker import jobs_in
+from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.onlooker import jobs_in
 
 __all__ = ["add_jobs_parser", "command_jobs"]
 

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from remora.api.runtime import Runtime
 from remora.cli.configuration import rendered_changes, rendered_defaults
 from remora.cli.erasure import add_forget_parser, command_forget
 from remora.cli.jobs import add_jobs_parser, command_jobs
@@ -29,7 +30,6 @@ from remora.cli.transfer import add_transfer_parsers, command_export, command_im
 from remora.cli.upkeep import add_upkeep_parsers, command_backup, command_repair, command_verify
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RemoraError
-from remora.runtime.system import Runtime
 
 __all__ = ["main", "run"]
 

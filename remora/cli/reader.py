@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from remora.errors import InvalidInput, InvalidMessage, RemoraError
-from remora.identity import SessionKey, validated_id
+from remora.ids import SessionKey, validated_id
 from remora.messages import ChatDict, encode_message
 
 __all__ = ["BadLine", "Conversations", "Planned", "read_conversations"]

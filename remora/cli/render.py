@@ -12,11 +12,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from remora.actors.protocol import SessionView
-from remora.actors.recall import Memory
+from remora.actors.session.messages import SessionView
 from remora.cli.reader import Conversations
 from remora.cli.replay import ReplayReport
 from remora.messages import Message, plain_text
+from remora.recall.recall import Memory
 from remora.runtime.log import Job
 
 __all__ = ["percentile", "print_bad_lines", "print_memories", "print_report", "print_session", "printable"]

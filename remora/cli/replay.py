@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 import anyio
 import msgspec
 
-from remora.actors.planner import Context
+from remora.api.runtime import Runtime
 from remora.cli.reader import Conversations
 from remora.errors import LongTermError, MailboxFull
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.messages import split_tool_calls
-from remora.runtime.system import Runtime
+from remora.recall.planner import Context
 
 __all__ = ["ReplayReport", "replay"]
 

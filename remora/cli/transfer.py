@@ -16,13 +16,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
+from remora.api.runtime import Runtime
+from remora.api.session import SessionStatistics
 from remora.cli.render import printable
 from remora.errors import InvalidInput
 from remora.models.ports import embedder_name
-from remora.runtime.handles import SessionStatistics
-from remora.runtime.system import Runtime
+from remora.storage.export.transfer import TransferReport
 from remora.storage.ports import JournalCounts
-from remora.storage.transfer import TransferReport
 
 __all__ = [
     "add_transfer_parsers", "command_export", "command_import", "command_reembed", "command_stats", "opened", "progress_bar",

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from remora.api.runtime import Runtime
 from remora.cli.render import printable
 from remora.cli.transfer import progress_bar
 from remora.errors import EmbedderChanged, RemoraError
-from remora.runtime.backup import backup
-from remora.runtime.repair import Repaired, repair
-from remora.runtime.system import Runtime
-from remora.runtime.verify import Verification, verify
+from remora.maintenance.backup import backup
+from remora.maintenance.repair import Repaired, repair
+from remora.maintenance.verify import Verification, verify
 from remora.storage.ports import Finding
 
 __all__ = ["add_upkeep_parsers", "command_backup", "command_repair", "command_verify"]

@@ -10,7 +10,7 @@ import anyio
 
 from remora.errors import ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
 from remora.runtime.clock import Clock
-from remora.runtime.containment import contained
+from remora.runtime.guard import contained
 from remora.runtime.probes import reached
 
 __all__ = ["CircuitBreaker"]

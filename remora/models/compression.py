@@ -6,7 +6,7 @@ summarizer      keeps                                                        whe
 `extractive`    the sentences that carry facts (`remora.models.extractive`)  the default
 `lead`          the first sentence of each message                           the course of a conversation matters
 `tail`          the end, verbatim                                            only what came last matters; cheapest of all
-a chat model    what it thinks best (`remora.actors.summary`)                quality is worth a call
+a chat model    what it thinks best (`remora.actors.policies.summary`)                quality is worth a call
 ==============  ===========================================================  ============================================
 
 Both of this module carry the previous summary on: whole while there is room; else its newest lines, in a third of the budget or

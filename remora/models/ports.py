@@ -12,7 +12,7 @@ import msgspec
 
 from remora.errors import ConfigError, ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
 from remora.messages import ChatDict
-from remora.runtime.containment import contained
+from remora.runtime.guard import contained
 from remora.runtime.probes import reached
 
 if TYPE_CHECKING:  # loaded by those who compute with it, at first use

@@ -1,1 +1,1 @@
-"""The actor runtime. Its core knows nothing of memory; `system` puts everything together."""
+"""The actor kernel. It knows nothing of memory."""

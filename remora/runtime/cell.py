@@ -26,13 +26,13 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 from remora.errors import CommitFailed, OutcomeUnknown, RemoraError
-from remora.logs import get_logger
+from remora.logging import get_logger
 from remora.runtime.actor import Behavior, Missing, Turn
+from remora.runtime.fairness import Share
 from remora.runtime.log import Job, Log, Write
 from remora.runtime.mailbox import Envelope, Mailbox
 from remora.runtime.probes import reached
 from remora.runtime.promise import Promise
-from remora.runtime.shares import Share
 
 __all__ = ["Cell", "CellHost", "CellStatus"]
 

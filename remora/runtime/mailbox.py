@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from remora.errors import MailboxFull
+from remora.runtime.fairness import Share
 from remora.runtime.probes import reached
 from remora.runtime.promise import Promise
-from remora.runtime.shares import Share
 
 __all__ = ["Envelope", "Mailbox", "MailboxStatistics", "share_full"]
 

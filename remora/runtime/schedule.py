@@ -10,9 +10,9 @@ import anyio.abc
 import msgspec
 
 from remora.errors import InvalidInput
-from remora.logs import get_logger
+from remora.logging import get_logger
 from remora.runtime.clock import Clock
-from remora.runtime.containment import contained
+from remora.runtime.guard import contained
 
 __all__ = ["Schedule", "TaskStatistics"]
 

@@ -20,9 +20,9 @@ import anyio.abc
 import msgspec
 
 from remora.errors import ReentrantAsk
-from remora.logs import get_logger
+from remora.logging import get_logger
 from remora.runtime.clock import Clock
-from remora.runtime.containment import contained
+from remora.runtime.guard import contained
 from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, JobRevived, Log, Write
 from remora.runtime.probes import reached
 from remora.runtime.promise import Promise, new_promise

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.runtime.log import Job
 from remora.storage.records import FlushSpec
 

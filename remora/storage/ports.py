@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import msgspec
 
 from remora.errors import InvalidInput
-from remora.identity import SessionKey, UserKey
+from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.log import Job, Log
 from remora.storage.records import EarlierBuffer, Facet, MemoryItem, Summary
@@ -124,8 +124,8 @@ class Erasure(msgspec.Struct, frozen=True):
 
     Attributes:
         number: the note's own.
-        user_key: `remora.identity.user_key` of the user.
-        session_key: `remora.identity.session_key` of the session; empty for all that is the user's.
+        user_key: `remora.ids.user_key` of the user.
+        session_key: `remora.ids.session_key` of the session; empty for all that is the user's.
     """
 
     number: int
@@ -305,7 +305,7 @@ class MemoryRow(msgspec.Struct, frozen=True):
     """One row of long-term memory, without its vector.
 
     Attributes:
-        id: deterministic (`remora.identity.row_id`).
+        id: deterministic (`remora.ids.row_id`).
         user: the owner.
         session: where it was said.
         seq: the message's number there; 0 for what is no message.
@@ -498,8 +498,8 @@ class LongTermStore(Protocol):
         finishes what a crash cut short; other users' rows can be read meanwhile.
 
         Args:
-            user_key: `remora.identity.user_key` of the user.
-            session_key: `remora.identity.session_key` of the session; empty for all that is the user's.
+            user_key: `remora.ids.user_key` of the user.
+            session_key: `remora.ids.session_key` of the session; empty for all that is the user's.
 
         Returns:
             How many rows were there.

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.messages import Entry
 from remora.runtime.log import Job
 
@@ -333,7 +333,7 @@ class MemoryItem(msgspec.Struct, frozen=True):
     """Something recorded in long-term memory on purpose (S2.17).
 
     Attributes:
-        id: deterministic (`remora.identity.memory_id`).
+        id: deterministic (`remora.ids.memory_id`).
         session: where it was learned; empty for none.
         agent: whose it is; empty for all of the user's agents.
         content: what is to be remembered.

@@ -10,7 +10,7 @@ import msgspec
 __all__ = ["ERROR_REMOVED", "SYNOPSIS_FACET", "WORKING_FACET", "scope_of"]
 
 SYNOPSIS_FACET, WORKING_FACET = "synopsis", "working"
-"""Kinds of facets; `remora.actors.user_state` has them all."""
+"""Kinds of facets; `remora.actors.user.state` has them all."""
 
 ERROR_REMOVED = "(removed with the session that it told of)"
 """What is left of a failure's text, which may quote what was said."""

@@ -24,7 +24,7 @@ long, and is done. One that only reads changes nothing: it fails with all but ``
 class FaultyStore:
     """Implements `remora.storage.ports.LongTermStore` by another, with faults; see `remora.testing.during` for one that is down.
 
-    It raises what `LanceStore` raises (`remora.storage.lance_errors`): a `LongTermError` that may be retried. An operation that
+    It raises what `LanceStore` raises (`remora.storage.lance.errors`): a `LongTermError` that may be retried. An operation that
     is cancelled while it is slow was not done. `aclose` never fails.
 
     Args:

@@ -17,9 +17,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from remora.actors.planner import Context
-from remora.actors.policies import BufferPolicy
+from remora.actors.policies.buffer import BufferPolicy
 from remora.messages import ChatDict, Message, Receipt, split_tool_calls
+from remora.recall.planner import Context
 from remora.testing.linearizability import Explanation, Operation, explain
 from remora.testing.programs import NAME, Call
 from remora.testing.summaries import covered_by

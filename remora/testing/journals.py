@@ -19,14 +19,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from remora.actors.policies import BufferPolicy
+from remora.actors.policies.buffer import BufferPolicy
+from remora.api.runtime import Runtime
 from remora.config import Config
 from remora.errors import CommitFailed, InvalidInput, InvalidMessage
-from remora.identity import SHARED_PREFIX, SessionKey, UserKey, memory_id, session_key, user_key
+from remora.ids import SHARED_PREFIX, SessionKey, UserKey, memory_id, session_key, user_key
 from remora.models.ports import Line
 from remora.runtime.log import Job, JobBuried, JobDone, JobRevived, Write
 from remora.runtime.supervisor import durable
-from remora.runtime.system import Runtime
 from remora.storage.committing import committing
 from remora.storage.ports import Erasure, Journal, Retention
 from remora.storage.records import (

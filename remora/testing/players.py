@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from remora.api.runtime import Runtime
 from remora.errors import (
     CommitFailed,
     ErasureInProgress,
@@ -24,7 +25,6 @@ from remora.errors import (
     StorageError,
 )
 from remora.messages import ChatDict, Receipt
-from remora.runtime.system import Runtime
 from remora.testing.history import History, Record, name_of, seen_of, shown_of
 from remora.testing.programs import NAME, Call, Caller, Program, fact_of, messages_of
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import anyio
 
+from remora.api.runtime import Runtime
 from remora.errors import LongTermError, ModelTimeout, ModelUnavailable
-from remora.identity import SessionKey, UserKey, memory_id, row_id
+from remora.ids import SessionKey, UserKey, memory_id, row_id
 from remora.messages import ChatDict, plain_text, speaker_of
-from remora.runtime.system import Runtime
 from remora.storage.owed import owed
 from remora.storage.ports import Journal, LongTermStore, MemoryRow
 from remora.storage.records import UnflushSpec

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from remora.errors import LongTermError
-from remora.identity import session_key, user_key
+from remora.ids import session_key, user_key
 from remora.storage.ports import LongTermStore, MemoryRow, Scope
 from remora.testing.models import HashEmbedder
 

@@ -22,12 +22,10 @@ import anyio
 import msgspec
 
 from remora.config import Durability
-from remora.identity import SessionKey, key_digest, user_key
+from remora.ids import SessionKey, key_digest, user_key
 from remora.messages import Entry, encode_message
 from remora.runtime.log import Job, JobDone
 from remora.runtime.supervisor import durable
-from remora.storage.journal import SqliteJournal
-from remora.storage.journal_verify import journal_findings
 from remora.storage.ports import Retention
 from remora.storage.records import (
     Appended,
@@ -44,6 +42,8 @@ from remora.storage.records import (
     SummarizeSpec,
     Summary,
 )
+from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.verify import journal_findings
 from tests.faults.recorded import RecordedDisk, journal_on, states
 
 Outcome = Literal["all", "none", "torn"]

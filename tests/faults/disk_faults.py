@@ -23,8 +23,8 @@ import msgspec
 from remora import BufferPolicy, Config, Runtime
 from remora.errors import CommitFailed, OutcomeUnknown, SessionQuarantined
 from remora.models.ports import Line
-from remora.storage.journal import SqliteJournal
-from remora.storage.journal_verify import journal_findings
+from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.verify import journal_findings
 from tests.faults.crash_states import fast_place
 from tests.faults.recorded import RecordedDisk, disk_full, exchanged, sync_failed
 

@@ -28,9 +28,10 @@ import anyio.lowlevel
 import apsw
 
 from remora.config import Durability
-from remora.storage import journal as journal_module
-from remora.storage import journal_connection, journal_mark
-from remora.storage.journal import SqliteJournal
+from remora.storage.sqlite import connection as journal_connection
+from remora.storage.sqlite import journal as journal_module
+from remora.storage.sqlite import mark as journal_mark
+from remora.storage.sqlite.journal import SqliteJournal
 
 SECTOR = 512
 Step = tuple[str, str, int, bytes]

@@ -12,9 +12,9 @@ import pytest
 
 from remora import Config, Runtime
 from remora.errors import InvalidInput, StorageError
-from remora.runtime import backup as backups
-from remora.runtime.backup import backup
-from remora.runtime.verify import verify
+from remora.maintenance import backup as backups
+from remora.maintenance.backup import backup
+from remora.maintenance.verify import verify
 from remora.testing import HashEmbedder
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]

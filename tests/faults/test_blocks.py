@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from remora import Config, Runtime
-from remora.actors.block_state import progress_of
-from remora.actors.vector_block import BLOCK_AGENT
+from remora.actors.blocks.state import progress_of
+from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.blocks import BaseMemoryBlock, ChatMessage, VectorMemoryBlock
 from remora.testing import HashEmbedder
 from remora.tokens import CallableCounter

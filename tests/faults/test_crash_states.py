@@ -14,12 +14,12 @@ import pytest
 
 from remora.config import Durability
 from remora.errors import CommitFailed, OutcomeUnknown
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.runtime.supervisor import durable
-from remora.storage.journal import SqliteJournal
-from remora.storage.journal_verify import journal_findings
 from remora.storage.records import Appended, Facet, FacetsChanged, Opened, SessionImage
-from remora.storage.schema import FORMAT
+from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.schema import FORMAT
+from remora.storage.sqlite.verify import journal_findings
 from tests.faults.crash_states import crash_states
 from tests.faults.disk_faults import FaultKind, disk_faults
 from tests.faults.recorded import RecordedDisk, crash_state, disk_full, exchanged, journal_on, states, sync_failed

@@ -19,8 +19,8 @@ import pytest
 from remora import Config, Runtime
 from remora.cli.main import main
 from remora.errors import StorageError
-from remora.identity import user_key
-from remora.storage.outline import home_of
+from remora.ids import user_key
+from remora.storage.lance.scan import home_of
 
 pytestmark = pytest.mark.blocking
 

@@ -16,7 +16,7 @@ import pytest
 
 from remora import Config, Runtime
 from remora.errors import DirectoryLocked, DirectoryUnusable, JournalDamaged, JournalTooNew
-from remora.storage.schema import FORMAT
+from remora.storage.sqlite.schema import FORMAT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves write files
 

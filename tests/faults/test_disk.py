@@ -9,7 +9,7 @@ import pytest
 
 from remora import Config, Runtime
 from remora.errors import CommitFailed
-from remora.storage.journal import SqliteJournal
+from remora.storage.sqlite.journal import SqliteJournal
 
 pytestmark = pytest.mark.anyio
 

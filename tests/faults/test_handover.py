@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from remora import Runtime
-from remora.storage.longterm import LanceStore
+from remora.storage.lance.store import LanceStore
 from tests.handover import (
     CONFIG,
     POLICIES,

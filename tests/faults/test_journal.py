@@ -25,13 +25,9 @@ from remora.errors import (
     RemoraError,
     StorageError,
 )
-from remora.identity import SessionKey, UserKey, key_digest
+from remora.ids import SessionKey, UserKey, key_digest
 from remora.runtime.log import Write
 from remora.runtime.supervisor import durable
-from remora.storage.journal import SqliteJournal
-from remora.storage.journal_backup import snapshot
-from remora.storage.journal_mark import accept_loss, mark_path, marked
-from remora.storage.journal_verify import journal_findings
 from remora.storage.ports import Retention
 from remora.storage.records import (
     Appended,
@@ -48,6 +44,10 @@ from remora.storage.records import (
     Summarized,
     Summary,
 )
+from remora.storage.sqlite.backup import snapshot
+from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.mark import accept_loss, mark_path, marked
+from remora.storage.sqlite.verify import journal_findings
 from tests.golden.make import make, message, said
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and write files

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.killing import kill_again_and_again
 from remora import Config, Runtime
 from remora.cli.reader import read_conversations
-from remora.identity import row_id
+from remora.ids import row_id
 
 KILLS = 3
 

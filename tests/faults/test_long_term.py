@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from remora.errors import LongTermError
-from remora.storage import lance_shard
-from remora.storage.longterm import LanceStore
+from remora.storage.lance import shard as lance_shard
+from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow
 from tests.lance import USERS, copied, data_files, held, lance, newest, put, record_of, rows_of, unsynced, vectors_of
 
@@ -209,7 +209,7 @@ async def test_other_tables_stay(tmp_path: Path) -> None:
 
 
 def lance_key(user: str) -> str:
-    from remora.identity import user_key  # noqa: PLC0415
+    from remora.ids import user_key  # noqa: PLC0415
 
     return user_key(user)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from remora.errors import LongTermError
-from remora.identity import session_key, user_key
-from remora.storage.lance_shard import Shard
+from remora.ids import session_key, user_key
+from remora.storage.lance.shard import Shard
 from remora.storage.ports import MemoryRow
 from tests.lance import copied, data_files, held, lance, put, rows_of, vectors_of
 

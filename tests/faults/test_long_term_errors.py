@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from remora.errors import LongTermError
-from remora.storage.lance_errors import mapped, meaning
+from remora.storage.lance.errors import mapped, meaning
 from tests.lance import data_files, held, lance, put, record_of, rows_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from remora.identity import user_key
+from remora.ids import user_key
 from tests.lance import held, lance, put, rows_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -23,7 +23,7 @@ CHILD = """
 import random, sys
 import anyio
 from pathlib import Path
-from remora.identity import user_key
+from remora.ids import user_key
 from tests.lance import lance, put, rows_of
 
 base, seed = Path(sys.argv[1]), int(sys.argv[2])

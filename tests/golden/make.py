@@ -22,10 +22,9 @@ from unittest import mock
 import anyio
 import msgspec
 
-from remora.identity import SHARED_PREFIX, SessionKey, UserKey, key_digest, memory_id, row_id, working_id
+from remora.ids import SHARED_PREFIX, SessionKey, UserKey, key_digest, memory_id, row_id, working_id
 from remora.messages import Entry, encode_message
 from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, Write
-from remora.storage.journal import SqliteJournal
 from remora.storage.ports import Retention
 from remora.storage.records import (
     ENTRY_FACET,
@@ -56,7 +55,8 @@ from remora.storage.records import (
     SynopsisSpec,
     UnflushSpec,
 )
-from remora.storage.schema import FORMAT
+from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.schema import FORMAT
 from tests.golden.reading import reading
 
 HERE = Path(__file__).parent

@@ -10,10 +10,10 @@ import anyio
 import msgspec
 
 from remora import Config, Runtime
-from remora.identity import SessionKey, UserKey, key_digest
+from remora.ids import SessionKey, UserKey, key_digest
 from remora.models.ports import Line
-from remora.storage.journal import SqliteJournal
 from remora.storage.records import IdLookup, KeyLookup, SessionImage
+from remora.storage.sqlite.journal import SqliteJournal
 
 KEYS = ("request-1", "request-2", "seven", "twenty", "never")
 SETTINGS = ("instance", "counter", "embedder", "shards", "colour", "never")

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from remora import Config, Runtime, Session
-from remora.actors.block_state import progress_of
-from remora.actors.block_view import Gathered
+from remora.actors.blocks.render import Gathered
+from remora.actors.blocks.state import progress_of
 from remora.blocks import (
     BaseMemoryBlock,
     BlockContent,
@@ -23,7 +23,7 @@ from remora.blocks import (
     VectorMemoryBlock,
 )
 from remora.errors import ConfigError, InvalidInput, ModelUnavailable
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.testing import HashEmbedder, ScriptedChatModel
 from remora.tokens import CallableCounter, count_message
 

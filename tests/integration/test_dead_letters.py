@@ -16,10 +16,10 @@ import pytest
 from remora import Config, Runtime, Session
 from remora.cli.main import main
 from remora.errors import InvalidInput, NoDeadLetter
-from remora.identity import row_id
+from remora.ids import row_id
 from remora.runtime.log import Job, JobBuried
 from remora.runtime.supervisor import durable
-from remora.storage.memory_store import MemoryStore
+from remora.storage.memory.store import MemoryStore
 from remora.storage.owed import owed
 from remora.storage.records import JobsStarted, SummarizeSpec, UnflushSpec
 from remora.testing import HashEmbedder

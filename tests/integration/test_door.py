@@ -11,7 +11,7 @@ import anyio.to_thread
 import pytest
 
 from remora import Config, Message, Runtime
-from remora.actors.scoring import heuristic_score
+from remora.actors.policies.scoring import heuristic_score
 from remora.errors import ConfigError, RedactionFailed
 from remora.messages import ChatDict
 from remora.tokens import count_message

@@ -19,10 +19,10 @@ from remora import Config, Runtime
 from remora.blocks import FactExtractionMemoryBlock, VectorMemoryBlock
 from remora.cli.main import main
 from remora.errors import CommitFailed, ErasureInProgress, InvalidInput, LongTermError, NotGranted, ReentrantAsk, RuntimeClosed
-from remora.identity import SessionKey, UserKey, key_digest, row_id, user_key
-from remora.storage.journal import SqliteJournal
-from remora.storage.longterm import LanceStore
-from remora.storage.memory_store import MemoryStore
+from remora.ids import SessionKey, UserKey, key_digest, row_id, user_key
+from remora.storage.lance.store import LanceStore
+from remora.storage.memory.store import MemoryStore
+from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import HashEmbedder
 
 pytestmark = pytest.mark.anyio

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from remora.errors import JournalTooNew
-from remora.storage.journal import SqliteJournal
-from remora.storage.schema import FORMAT
+from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.schema import FORMAT
 from tests.golden.reading import reading
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves copy files

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from remora import Config, Context, Runtime
-from remora.actors.hot import UserRows
 from remora.config import LongTermConfig
 from remora.models.ports import embed_texts
-from remora.storage.longterm import LanceStore
+from remora.recall.user_index import UserRows
+from remora.storage.lance.store import LanceStore
 from remora.storage.ports import EVERYTHING
 from remora.testing import HashEmbedder
 from remora.testing.stores import DIMENSION, long_term_row

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from remora import Config, Runtime, Session, User
-from remora.storage.memory_store import MemoryStore
+from remora.storage.memory.store import MemoryStore
 from remora.testing import HashEmbedder
 
 pytestmark = pytest.mark.anyio

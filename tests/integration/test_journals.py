@@ -12,9 +12,9 @@ import pytest
 from remora import Runtime
 from remora.errors import ConfigError
 from remora.runtime.log import Write
-from remora.storage.journal import SqliteJournal
 from remora.storage.memory import MemoryJournal
 from remora.storage.ports import Journal
+from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import HashEmbedder, journal_suite
 from remora.testing.journals import OpenJournal
 

@@ -12,12 +12,12 @@ import pytest
 
 from remora import Config, Runtime
 from remora.blocks import VectorMemoryBlock
-from remora.identity import SessionKey, row_id, user_key
-from remora.runtime.offline import Offline, offline
-from remora.runtime.reconcile import Difference, reconcile
-from remora.runtime.refill import refilled
-from remora.runtime.verify import verify
-from remora.storage.outline import home_of
+from remora.ids import SessionKey, row_id, user_key
+from remora.maintenance.backfill import refilled
+from remora.maintenance.compare import Difference, reconcile
+from remora.maintenance.offline import Offline, offline
+from remora.maintenance.verify import verify
+from remora.storage.lance.scan import home_of
 from remora.storage.ports import Retention
 from remora.testing import HashEmbedder
 

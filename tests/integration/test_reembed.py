@@ -14,7 +14,7 @@ import pytest
 from remora import BufferPolicy, Config, Runtime
 from remora.blocks import VectorMemoryBlock
 from remora.errors import ConfigError, EmbedderChanged, ModelAnswerInvalid, ModelUnavailable
-from remora.storage.longterm import LanceStore
+from remora.storage.lance.store import LanceStore
 from remora.storage.memory import MemoryJournal
 from remora.testing import HashEmbedder
 
@@ -232,7 +232,7 @@ async def test_a_crash_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise PermissionError(13, "not now")
 
     with monkeypatch.context() as crash:
-        crash.setattr("remora.runtime.reembed._remove", stuck)
+        crash.setattr("remora.services.rebuild._remove", stuck)
         async with opened(tmp_path, HashEmbedder(96), reembed=True) as runtime:
             await runtime.reembedded()
     assert directories(tmp_path) == ["longterm", "longterm-2"]

@@ -18,7 +18,7 @@ import pytest
 
 from remora import Config, Runtime
 from remora.errors import CommitFailed, InvalidMessage, JournalDamaged, OutcomeUnknown, RuntimeClosed
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.messages import Entry
 from remora.storage.memory import MemoryJournal
 from remora.testing import HashEmbedder

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 import remora
 from remora import Config, Runtime
-from remora.actors.user_protocol import InspectUser, UserView
+from remora.actors.user.messages import InspectUser, UserView
+from remora.api.memories import Agent, LongTermHandle
 from remora.errors import (
     CommitFailed,
     InvalidId,
@@ -30,10 +31,9 @@ from remora.errors import (
     RedactionFailed,
     RemoraError,
 )
-from remora.identity import UserKey, memory_id
-from remora.runtime.directory import Directory
-from remora.runtime.long_term_handle import Agent, LongTermHandle
-from remora.storage.longterm import LanceStore
+from remora.ids import UserKey, memory_id
+from remora.runtime.registry import Directory
+from remora.storage.lance.store import LanceStore
 from remora.testing import HashEmbedder
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ import pytest
 import remora
 from remora import Config, Message, Runtime
 from remora.errors import EmbedderChanged, InvalidId, InvalidInput, InvalidMessage, ReentrantAsk, RuntimeClosed
-from remora.identity import SessionKey, row_id
+from remora.ids import SessionKey, row_id
 from remora.messages import split_tool_calls
 from remora.testing import HashEmbedder, ScriptedChatModel
 from remora.tokens import count_message

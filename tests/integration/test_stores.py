@@ -16,9 +16,9 @@ import pytest
 from remora import Runtime
 from remora.config import LongTermConfig
 from remora.errors import LongTermError
-from remora.identity import user_key
-from remora.storage.longterm import LanceStore
-from remora.storage.memory_store import MemoryStore
+from remora.ids import user_key
+from remora.storage.lance.store import LanceStore
+from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import LongTermStore, MemoryRow, Scope
 from remora.testing import HashEmbedder
 from remora.testing.stores import DIMENSION, long_term_row, long_term_suite

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remora import Config, Runtime
-from remora.actors.tools import MemoryTools
+from remora.api.tools import MemoryTools
 from remora.errors import LongTermError
 from remora.testing import HashEmbedder
 

@@ -18,7 +18,7 @@ import pytest
 from remora import BufferPolicy, Config, Message, Runtime, Session
 from remora.blocks import BaseMemoryBlock, VectorMemoryBlock
 from remora.errors import InvalidExport, InvalidId, InvalidInput, InvalidMessage, RedactionFailed
-from remora.identity import SessionKey, UserKey, row_id
+from remora.ids import SessionKey, UserKey, row_id
 from remora.testing import HashEmbedder
 from remora.transfer import MessageExport, SessionExport, TransferReport
 

@@ -16,7 +16,7 @@ import pytest
 import remora
 from remora import Config, Runtime, WorkingHit
 from remora.errors import InvalidId, InvalidInput, ModelUnavailable, RedactionFailed
-from remora.identity import UserKey
+from remora.ids import UserKey
 from remora.testing import HashEmbedder, ScriptedChatModel
 
 pytestmark = pytest.mark.anyio

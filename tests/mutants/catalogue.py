@@ -70,7 +70,7 @@ _MUTANTS = (
         name="reply_before_commit",
         guarantee="G3",
         what="An append that runs at once is answered at once: its records are on their way, so what could go wrong?",
-        path="remora/runtime/directory.py",
+        path="remora/runtime/registry.py",
         change="""
 -                if cell.written == cell.durable:
 +                if outcome.records or cell.written == cell.durable:
@@ -90,7 +90,7 @@ _MUTANTS = (
         name="reads_pass_the_gate",
         guarantee="G3",
         what="A read writes nothing, so its reply need not wait for anybody's commit.",
-        path="remora/runtime/directory.py",
+        path="remora/runtime/registry.py",
         change="""
 -                if cell.written == cell.durable:
 +                if not outcome.records or cell.written == cell.durable:
@@ -146,7 +146,7 @@ _MUTANTS = (
         name="cancelled_turn_is_undone",
         guarantee="G11",
         what="A caller that gives up while its commit is under way takes its turn back, and with it the actor's state.",
-        path="remora/runtime/directory.py",
+        path="remora/runtime/registry.py",
         change="""
                  self._attended[cell] = None
 -                return await promise.wait()
@@ -172,7 +172,7 @@ _MUTANTS = (
         name="registered_after_activation",
         guarantee="G1 G2",
         what="A cell is registered when it has its state: two callers who come before that activate it twice.",
-        path="remora/runtime/directory.py",
+        path="remora/runtime/registry.py",
         change="""
          cell = Cell(key, self, self._pool.share(key))
 -        self._cells[key] = cell
@@ -185,7 +185,7 @@ _MUTANTS = (
         name="await_before_forgetting",
         guarantee="G2",
         what="An idle cell is forgotten a moment later, at the next sweep; nobody looks whether a message came meanwhile.",
-        path="remora/runtime/directory.py",
+        path="remora/runtime/registry.py",
         change="""
          self._inline = self._sweeps = 0
 +        self._leaving: list[Cell] = []
@@ -218,7 +218,7 @@ _MUTANTS = (
         name="images_mixed_up",
         guarantee="G1",
         what="Actors that are read in one batch come back in the order of their names, and are handed out in that of asking.",
-        path="remora/storage/memory.py",
+        path="remora/storage/memory/journal.py",
         change="""
 -        return [self._image(key) for key in keys]
 +        return [self._image(key) for key in sorted(keys, key=str)]
@@ -228,7 +228,7 @@ _MUTANTS = (
         name="removed_numbers_are_used_again",
         guarantee="G2",
         what="The next number is that after the newest message that is left; a rewound one's is given to somebody else.",
-        path="remora/storage/memory.py",
+        path="remora/storage/memory/journal.py",
         change="""
 -            next_seq=actor.last + 1,
 +            next_seq=max((one.seq for one in actor.visible(1, actor.last)), default=0) + 1,
@@ -248,7 +248,7 @@ _MUTANTS = (
         name="parked_senders_overtaken",
         guarantee="G2",
         what="Who comes when there is room again passes those that have waited for it.",
-        path="remora/runtime/directory.py",
+        path="remora/runtime/registry.py",
         change="""
 -            if cell.parked and not envelope.control:
 +            if cell.parked and cell.mailbox is None:
@@ -307,7 +307,7 @@ _MUTANTS = (
         name="quarantine_never_left",
         guarantee="G11",
         what="A cell that failed too often is looked at again when its rest has begun, and not when it is over.",
-        path="remora/runtime/directory.py",
+        path="remora/runtime/registry.py",
         change="""
 -                if cell.rests_until <= now and not cell.landing:
 +                if cell.rests_until < 0:
@@ -319,7 +319,7 @@ _MUTANTS = (
         name="clear_forgets_the_keys",
         guarantee="G4",
         what="A clear empties everything, the idempotency keys included.",
-        path="remora/actors/state.py",
+        path="remora/actors/session/state.py",
         change="""
              state.entries = []
 +            state.keys = {}
@@ -330,7 +330,7 @@ _MUTANTS = (
         name="passivation_forgets_the_keys",
         guarantee="G4",
         what="What comes back from the journal has the newest keys, and takes them for all.",
-        path="remora/actors/state.py",
+        path="remora/actors/session/state.py",
         change="""
 -        self.keys_complete = image.keys_complete
 +        self.keys_complete = True
@@ -340,7 +340,7 @@ _MUTANTS = (
         name="lookup_outlives_the_change",
         guarantee="G4",
         what="What the journal answered is kept: a key that it did not know then is still unknown when it has been used.",
-        path="remora/actors/state.py",
+        path="remora/actors/session/state.py",
         change="""
 -    if state.answers:
 -        state.answers.clear()
@@ -350,7 +350,7 @@ _MUTANTS = (
         name="lookup_before_the_commit",
         guarantee="G4",
         what="The journal is asked for a key at once, while the append that brought it is still on its way there.",
-        path="remora/runtime/directory.py",
+        path="remora/runtime/registry.py",
         change="""
 -        if cell.clean:
 -            self.fetch(cell)
@@ -361,7 +361,7 @@ _MUTANTS = (
         name="stale_summary_is_taken",
         guarantee="G5",
         what="A summary is taken whenever it comes, though the session was cleared or rewound meanwhile.",
-        path="remora/actors/session.py",
+        path="remora/actors/session/behavior.py",
         change="""
 -        if result.job != expected or outdated:
 +        if outdated:
@@ -371,7 +371,7 @@ _MUTANTS = (
         name="fold_applied_twice",
         guarantee="G6",
         what="A summary is stale when the session was restated since; that it is in already is nobody's business.",
-        path="remora/actors/session.py",
+        path="remora/actors/session/behavior.py",
         change="""
 -        if result.job != expected or outdated:
 +        if spec.generation != state.marks.generation or outdated:
@@ -381,7 +381,7 @@ _MUTANTS = (
         name="pending_left_out_of_load",
         guarantee="G6",
         what="What is being folded is not shown any more, though its summary is not there yet.",
-        path="remora/actors/session.py",
+        path="remora/actors/session/behavior.py",
         change="""
 -            state.entries, state.tokens, state.summary, state.summaries, max_tokens, tools=state.tools > 0
 +            state.entries[state.pending :], state.live_tokens, state.summary, state.summaries, max_tokens, tools=state.tools > 0
@@ -391,7 +391,7 @@ _MUTANTS = (
         name="condensing_drops_all_entries",
         guarantee="G6",
         what="When the oldest summary entry goes into the running summary, the list is emptied.",
-        path="remora/actors/state.py",
+        path="remora/actors/session/state.py",
         change="""
 -            state.summaries = [one for one in state.summaries if one.through > summary.through]
 +            state.summaries = []
@@ -401,7 +401,7 @@ _MUTANTS = (
         name="rewind_keeps_the_summary",
         guarantee="G5",
         what="A rewind takes messages out of the buffer, and leaves the summary that tells of them.",
-        path="remora/actors/state.py",
+        path="remora/actors/session/state.py",
         change="""
 -            state.summary = record.summary
 +            state.summary = record.summary or state.summary
@@ -411,7 +411,7 @@ _MUTANTS = (
         name="load_waits_for_the_fold",
         guarantee="G5",
         what="A load waits until the summary that is being made is in, so that it shows the newest.",
-        path="remora/runtime/handles.py",
+        path="remora/api/session.py",
         change="""
 +            await services.supervisor.settle(self.key)
              snapshot = await services.directory.ask(self.key, Load(budget), timeout_s=timeout_s)
@@ -421,7 +421,7 @@ _MUTANTS = (
         name="cut_splits_a_tool_call",
         guarantee="G8",
         what="A window of so many messages is cut after as many messages as are too many.",
-        path="remora/actors/buffer.py",
+        path="remora/actors/policies/turns.py",
         change="""
      if excess <= 0:
          return 0
@@ -433,7 +433,7 @@ _MUTANTS = (
         name="interruption_orphans_the_call",
         guarantee="G8",
         what="What is no result ends the wait for results: a user who interrupts parts the call from what it brought.",
-        path="remora/actors/buffer.py",
+        path="remora/actors/policies/turns.py",
         change="""
 -        while unit.awaiting and index < len(entries) and entries[index].role != "assistant":
 +        while unit.awaiting and index < len(entries) and entries[index].role == "tool":
@@ -454,7 +454,7 @@ _MUTANTS = (
         name="budget_ignores_the_summary",
         guarantee="G9",
         what="The summary is what holds the rest together, so it is shown whatever it weighs.",
-        path="remora/actors/view.py",
+        path="remora/actors/session/window.py",
         change="""
 -        if summary.tokens <= room:
 +        if summary.tokens <= budget or room:
@@ -479,7 +479,7 @@ _MUTANTS = (
         name="flush_job_not_journalled",
         guarantee="G7",
         what="A flush moves the mark in the journal, and its job is handed to the supervisor alone.",
-        path="remora/actors/session.py",
+        path="remora/actors/session/behavior.py",
         change="""
 -        return Turn(through - first + 1, [FlushStarted(state.sid, marks, (job,))], jobs=(job,))
 +        return Turn(through - first + 1, [FlushStarted(state.sid, marks, ())], jobs=(job,))
@@ -499,7 +499,7 @@ _MUTANTS = (
         name="resumed_job_taken_for_new",
         guarantee="G7",
         what="Only what failed in this process may have left rows behind; what a crash broke off is added as new.",
-        path="remora/actors/jobs.py",
+        path="remora/jobs/sessions.py",
         change="""
 -        doubtful = attempt.job.resumed or attempt.job.attempts > 0
 +        doubtful = attempt.job.attempts > 0 and not attempt.job.resumed
@@ -521,7 +521,7 @@ _MUTANTS = (
         name="unreadable_actor_leaves_its_job",
         guarantee="G7",
         what="An actor whose state is lost and cannot be read is left to its next message, and so is the job that it may have.",
-        path="remora/runtime/directory.py",
+        path="remora/runtime/registry.py",
         change="""
 -                if cell.bucket >= 0 or cell.key in self._unread:
 +                if cell.key in self._unread:
@@ -552,7 +552,7 @@ _MUTANTS = (
         name="cleared_is_flushed_no_more",
         guarantee="G7",
         what="A clear moves the flush mark past what was never handed over, and says nowhere that it is not to be there.",
-        path="remora/actors/session.py",
+        path="remora/actors/session/behavior.py",
         change="""
 -        records = [Cleared(state.sid, marks, cancelled, last), *unflushed, *self._unseen(state, last)]
 +        records = [Cleared(state.sid, marks, cancelled, last), *self._unseen(state, last)]
@@ -562,7 +562,7 @@ _MUTANTS = (
         name="removed_stays_in_long_term_memory",
         guarantee="G7 G13",
         what="What is deleted or rewound leaves the conversation, and stays in long-term memory.",
-        path="remora/actors/session.py",
+        path="remora/actors/session/behavior.py",
         change="""
 -        flushed = tuple(seq for seq in removed if seq <= shown_through) if self._flushes else ()
 +        flushed: tuple[int, ...] = ()
@@ -572,7 +572,7 @@ _MUTANTS = (
         name="neighbours_keep_removed_words",
         guarantee="G13",
         what="A removed message's row goes; those beside it keep its words in their windows.",
-        path="remora/actors/jobs.py",
+        path="remora/jobs/sessions.py",
         change="""
 -        if beside:
 +        if beside and not removed:
@@ -586,7 +586,7 @@ _MUTANTS = (
         name="words_beside_the_last_row_stay",
         guarantee="G13",
         what="What is removed before it was handed over is looked for nowhere; the window of the row before it has its words.",
-        path="remora/actors/session.py",
+        path="remora/actors/session/behavior.py",
         change="""
 -        shown_through = marks.flushing + NEIGHBOURS if marks.flushing else 0
 +        shown_through = marks.flushing
@@ -597,7 +597,7 @@ _MUTANTS = (
         name="windows_reach_over_gaps",
         guarantee="G13",
         what="A window has the messages next to its own, whatever was removed between them; a removal looks at the next numbers.",
-        path="remora/actors/jobs.py",
+        path="remora/jobs/sessions.py",
         change="""
 -            if abs(entries[j].seq - entry.seq) <= NEIGHBOURS
 """,
@@ -607,7 +607,7 @@ _MUTANTS = (
         name="forgotten_flush_goes_on",
         guarantee="G13",
         what="What is forgotten leaves the journal; a flush of it that is under way goes on, and brings it back.",
-        path="remora/runtime/erasure.py",
+        path="remora/services/erasure.py",
         change="""
 -                    jobs = await self._supervisor.withdraw(matches)
 +                    jobs = 0
@@ -617,7 +617,7 @@ _MUTANTS = (
         name="forgotten_stays_in_the_cache",
         guarantee="G13",
         what="What was found of a forgotten user is found again: nobody tells the caches.",
-        path="remora/runtime/erasure.py",
+        path="remora/services/erasure.py",
         change="""
 -                    self._forget_cached(user)  # before anybody is let in again: what was read meanwhile is not served
 """,
@@ -626,7 +626,7 @@ _MUTANTS = (
         name="recall_cache_mixes_users",
         guarantee="G1",
         what="What was found is kept under the question alone: the next to ask gets another user's memories.",
-        path="remora/actors/recall.py",
+        path="remora/recall/recall.py",
         change="""
 -            held = cache.get(user, key)
 +            held = cache.get("", key)
@@ -642,7 +642,7 @@ _MUTANTS = (
         name="recall_serves_old_results",
         guarantee="G7",
         what="Nobody tells the searches in memory that their user has written.",
-        path="remora/runtime/system.py",
+        path="remora/api/runtime.py",
         change="""
 -        if parts is not None and parts.recall is not None:
 -            parts.recall.written(user)
@@ -653,7 +653,7 @@ _MUTANTS = (
         name="statements_commit_one_by_one",
         guarantee="G4",
         what="There is no transaction around a commit's statements: each is durable by itself.",
-        path="remora/storage/journal.py",
+        path="remora/storage/sqlite/journal.py",
         change="""
 -            steps = [_BEGIN, *steps, *others, _COMMIT]
 +            steps = [Step(_BEGIN.sql.partition("; ")[2]), *steps, *others]
@@ -664,7 +664,7 @@ _MUTANTS = (
         name="failed_sync_told_as_refusal",
         guarantee="G3 G4",
         what="A disk that fails while it syncs has stored nothing, says the journal; after a crash the commit may be there.",
-        path="remora/storage/journal.py",
+        path="remora/storage/sqlite/journal.py",
         change="""
 -        if name.startswith("SQLITE_IOERR") or not rolled_back:
 +        if not rolled_back:
@@ -675,7 +675,7 @@ _MUTANTS = (
         name="sqlite_commits_fenced_writes",
         guarantee="G4",
         what="What is queued behind a commit that failed is committed all the same.",
-        path="remora/storage/journal.py",
+        path="remora/storage/sqlite/journal.py",
         change="""
 -                batch = [write for write in taken if not write.fenced and not self._refused(write)]
 +                batch = [write for write in taken if not self._refused(write)]
@@ -686,7 +686,7 @@ _MUTANTS = (
         name="working_memory_evicts_the_newest",
         guarantee="G10",
         what="Working memory that is full lets go of what came last.",
-        path="remora/actors/working.py",
+        path="remora/actors/user/working.py",
         change="""
 -        return [item.id for item in itertools.islice(itertools.chain(self._items, arriving), count)]
 +        return [item.id for item in itertools.islice([*arriving, *reversed(self._items)], count)]
@@ -698,7 +698,7 @@ _MUTANTS = (
         name="known_ids_only_in_memory",
         guarantee="G2",
         what="A message whose id is known is skipped, as long as the one before it has not left the buffer.",
-        path="remora/actors/session.py",
+        path="remora/actors/session/behavior.py",
         change="""
 -        if state.has_ids:
 +        if state.has_ids and not state.marks.summarized:

@@ -10,16 +10,16 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import event, given
 
-from remora.actors.block_jobs import BlocksHandler
-from remora.actors.block_state import BlockSet, progress_of
-from remora.actors.block_view import BlockView
-from remora.actors.blocks import BaseMemoryBlock, BlockServices, ChatMessage
-from remora.actors.buffer import units
-from remora.actors.policies import BufferPolicy
-from remora.actors.protocol import BlocksReady, Clear, Remove, Replace, Rewind, SummaryReady, Truncate
-from remora.actors.session import BLOCKS_LANE, SUMMARIZE_LANE, SessionBehavior
+from remora.actors.blocks.base import BaseMemoryBlock, BlockServices, ChatMessage
+from remora.actors.blocks.render import BlockView
+from remora.actors.blocks.state import BlockSet, progress_of
+from remora.actors.policies.buffer import BufferPolicy
+from remora.actors.policies.turns import units
+from remora.actors.session.behavior import BLOCKS_LANE, SUMMARIZE_LANE, SessionBehavior
+from remora.actors.session.messages import BlocksReady, Clear, Remove, Replace, Rewind, SummaryReady, Truncate
 from remora.errors import BlockFailed, InvalidInput
-from remora.identity import SessionKey
+from remora.ids import SessionKey
+from remora.jobs.feed_blocks import BlocksHandler
 from remora.messages import ChatDict, Entry
 from remora.runtime.actor import Missing, Turn
 from remora.runtime.log import Job, JobDone

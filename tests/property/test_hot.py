@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.fulltext import text_indices, words
-from remora.actors.fusion import asks, fuse, question_share, speakers_named
-from remora.actors.hot import UserRows
-from remora.actors.recall import Memory, Recall
 from remora.config import RecallConfig
 from remora.models.ports import embed_texts
-from remora.storage.memory_store import MemoryStore
+from remora.recall.bm25 import text_indices, words
+from remora.recall.ranking import asks, fuse, question_share, speakers_named
+from remora.recall.recall import Memory, Recall
+from remora.recall.user_index import UserRows
+from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, Candidate, LongTermStore, MemoryRow, Scope
 from remora.testing import HashEmbedder
 from remora.testing.stores import long_term_row

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from remora import Config, Runtime
 from remora.errors import InvalidId
-from remora.identity import MAX_ID_BYTES
-from remora.runtime.offline import offline
-from remora.runtime.reconcile import reconcile
-from remora.storage.memory_store import MemoryStore
+from remora.ids import MAX_ID_BYTES
+from remora.maintenance.compare import reconcile
+from remora.maintenance.offline import offline
+from remora.storage.memory.store import MemoryStore
 from remora.testing import HashEmbedder
 
 pytestmark = pytest.mark.blocking

@@ -11,11 +11,11 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.protocol import Clear, Load, Snapshot
+from remora.actors.session.messages import Clear, Load, Snapshot
 from remora.errors import CommitFailed, OutcomeUnknown
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.messages import Receipt
-from remora.runtime.directory import DirectoryLimits
+from remora.runtime.registry import DirectoryLimits
 from remora.testing import FaultyJournal, Operation, linearizable
 from remora.testing.faults import CommitFault
 from tests.harness import Kernel, UnionSummarizer, append, kernel, said

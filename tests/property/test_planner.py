@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora import Config, Runtime
-from remora.actors.buffer import units
-from remora.actors.planner import Context, Planner, Tiers
-from remora.actors.policies import BufferPolicy
-from remora.actors.protocol import Load, Snapshot
-from remora.actors.recall import Memory, Recall
-from remora.actors.session import SessionBehavior
-from remora.actors.user_protocol import Found, Synopsis
-from remora.actors.working import WorkingItem
+from remora.actors.policies.buffer import BufferPolicy
+from remora.actors.policies.turns import units
+from remora.actors.session.behavior import SessionBehavior
+from remora.actors.session.messages import Load, Snapshot
+from remora.actors.user.messages import Found, Synopsis
+from remora.actors.user.working import WorkingItem
 from remora.errors import InvalidInput, LongTermError
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.messages import Entry
+from remora.recall.planner import Context, Planner, Tiers
+from remora.recall.recall import Memory, Recall
 from remora.storage.ports import Scope
 from remora.storage.records import Appended, Marks, SessionImage, Summary
 from remora.tokens import count_message

@@ -10,18 +10,17 @@ import anyio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.planner import Planner, Tiers
-from remora.actors.policies import BufferPolicy
-from remora.actors.protocol import Append, Clear, Flush, Load, Remove, Replace, Rewind, Snapshot, SummaryReady, Truncate
-from remora.actors.session import SessionBehavior
-from remora.actors.state import SessionState
+from remora.actors.policies.buffer import BufferPolicy
+from remora.actors.session.behavior import SessionBehavior
+from remora.actors.session.messages import Append, Clear, Flush, Load, Remove, Replace, Rewind, Snapshot, SummaryReady, Truncate
+from remora.actors.session.state import SessionState
 from remora.config import Config
 from remora.errors import InvalidInput
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.messages import Receipt, split_tool_calls
+from remora.recall.planner import Planner, Tiers
 from remora.runtime.actor import Missing, Turn
 from remora.runtime.log import Job, Write
-from remora.storage.journal import SqliteJournal
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import (
     Appended,
@@ -34,6 +33,7 @@ from remora.storage.records import (
     SessionImage,
     SummarizeSpec,
 )
+from remora.storage.sqlite.journal import SqliteJournal
 from remora.tokens import count_message
 from tests.harness import COUNTER, append
 

@@ -18,9 +18,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from remora.actors.buffer import units
-from remora.actors.policies import BufferPolicy
-from remora.actors.protocol import (
+from remora.actors.policies.buffer import BufferPolicy
+from remora.actors.policies.turns import units
+from remora.actors.session.behavior import SessionBehavior
+from remora.actors.session.messages import (
     BlocksReady,
     Buffer,
     Clear,
@@ -35,10 +36,9 @@ from remora.actors.protocol import (
     SummaryReady,
     Truncate,
 )
-from remora.actors.session import SessionBehavior
-from remora.actors.state import SessionState
+from remora.actors.session.state import SessionState
 from remora.errors import IndexOutOfRange, InvalidInput
-from remora.identity import SessionKey, message_id
+from remora.ids import SessionKey, message_id
 from remora.messages import Receipt
 from remora.runtime.actor import Missing, Turn
 from remora.runtime.log import Job, JobDone

@@ -11,13 +11,13 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from remora.actors.user_protocol import CleanUp, Grant, Learn, PruneNow, ReadSynopsis, Remember, SynopsisReady, Touch
-from remora.actors.user_state import UserState
+from remora.actors.user.messages import CleanUp, Grant, Learn, PruneNow, ReadSynopsis, Remember, SynopsisReady, Touch
+from remora.actors.user.state import UserState
 from remora.errors import NotGranted
 from remora.runtime.log import JobDone, Write
-from remora.storage.journal import SqliteJournal
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import MemoryItem, SynopsisSpec, UserImage
+from remora.storage.sqlite.journal import SqliteJournal
 from tests.users import KEY, NOW, UserModel, item
 
 MAX_BYTES = 2_500  # about eight items

@@ -18,8 +18,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from remora.actors.user import UserBehavior
-from remora.actors.user_protocol import (
+from remora.actors.user.behavior import UserBehavior
+from remora.actors.user.messages import (
     CleanUp,
     Grant,
     InspectUser,
@@ -35,8 +35,8 @@ from remora.actors.user_protocol import (
     Touch,
     UserView,
 )
-from remora.actors.user_state import UserState
-from remora.actors.working import WorkingMemory
+from remora.actors.user.state import UserState
+from remora.actors.user.working import WorkingMemory
 from remora.errors import NotGranted
 from remora.runtime.actor import Turn
 from remora.runtime.log import Job, JobDone

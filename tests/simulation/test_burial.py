@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.runtime.log import Job
 from remora.runtime.supervisor import Attempt, Lane, RetryPolicy, Verdict, durable
 from remora.storage.records import BlocksSpec, JobsStarted

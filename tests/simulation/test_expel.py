@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from remora.actors.protocol import Inspect
+from remora.actors.session.messages import Inspect
 from remora.errors import ErasureInProgress
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.storage.memory import MemoryJournal
 from tests.harness import append, kernel, said
 

@@ -12,10 +12,10 @@ import trio.testing
 
 from remora import Config, Runtime, Session
 from remora.errors import CommitFailed, OutcomeUnknown
-from remora.identity import SessionKey, row_id
+from remora.ids import SessionKey, row_id
 from remora.models.extractive import ExtractiveSummarizer
 from remora.runtime.probes import observed
-from remora.storage.memory_store import MemoryStore
+from remora.storage.memory.store import MemoryStore
 from remora.testing import (
     FaultyChatModel,
     FaultyEmbedder,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.actors.policies import BufferPolicy
+from remora.actors.policies.buffer import BufferPolicy
 from remora.testing import counterexample
 from remora.testing.simulation import CONFIG, Settings, play, read_case
 

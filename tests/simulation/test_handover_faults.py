@@ -10,7 +10,7 @@ import pytest
 
 from remora import Runtime, Session
 from remora.errors import CommitFailed, OutcomeUnknown
-from remora.identity import SessionKey, row_id
+from remora.ids import SessionKey, row_id
 from remora.testing import FaultyJournal, HashEmbedder
 from tests.handover import CONFIG, POLICIES, WatchedStore, WatchedSummarizer, Witness, mark_claims_no_more_than_there_is, turn
 

@@ -10,14 +10,14 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from remora.actors.policies import BufferPolicy
-from remora.actors.protocol import Clear, Inspect, Load, SummaryReady
-from remora.actors.session import SessionBehavior
+from remora.actors.policies.buffer import BufferPolicy
+from remora.actors.session.behavior import SessionBehavior
+from remora.actors.session.messages import Clear, Inspect, Load, SummaryReady
 from remora.errors import CommitFailed, MailboxFull, ModelUnavailable, OutcomeUnknown, SessionQuarantined
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.messages import Receipt
 from remora.runtime.actor import Missing, Turn
-from remora.runtime.directory import DirectoryLimits
+from remora.runtime.registry import DirectoryLimits
 from remora.runtime.schedule import Schedule
 from remora.runtime.supervisor import RetryPolicy
 from remora.storage.memory import MemoryJournal

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from remora.identity import SessionKey
-from remora.runtime.directory import DirectoryLimits
+from remora.ids import SessionKey
+from remora.runtime.registry import DirectoryLimits
 from remora.storage.memory import MemoryJournal
 from tests.harness import append, kernel, said
 

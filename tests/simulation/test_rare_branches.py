@@ -18,9 +18,9 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from remora.actors.policies import BufferPolicy
-from remora.actors.protocol import Append, Clear, Inspect, Load, Snapshot
-from remora.actors.session import SessionBehavior
+from remora.actors.policies.buffer import BufferPolicy
+from remora.actors.session.behavior import SessionBehavior
+from remora.actors.session.messages import Append, Clear, Inspect, Load, Snapshot
 from remora.errors import (
     CommitFailed,
     JournalDamaged,
@@ -30,14 +30,14 @@ from remora.errors import (
     SessionQuarantined,
     StorageError,
 )
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.messages import Receipt
 from remora.runtime.actor import Missing, Turn
-from remora.runtime.directory import DirectoryLimits
 from remora.runtime.probes import observed
+from remora.runtime.registry import DirectoryLimits
 from remora.runtime.supervisor import RetryPolicy
-from remora.storage.journal import SqliteJournal
 from remora.storage.memory import MemoryJournal
+from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import FaultyJournal, VirtualClock
 from remora.testing.simulation import SeededLoop, seams
 from tests.harness import Kernel, UnionSummarizer, append, kernel, said

@@ -12,11 +12,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from remora.actors.protocol import Load
+from remora.actors.session.messages import Load
 from remora.errors import CommitFailed, MailboxFull, OutcomeUnknown
-from remora.identity import SessionKey
-from remora.runtime.directory import DirectoryLimits
-from remora.runtime.shares import OVERHEAD_BYTES
+from remora.ids import SessionKey
+from remora.runtime.fairness import OVERHEAD_BYTES
+from remora.runtime.registry import DirectoryLimits
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import Appended
 from remora.testing import FaultyJournal, VirtualClock

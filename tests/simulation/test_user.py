@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from remora import Config, Runtime, User
-from remora.actors.user_protocol import CleanUp, Remember, Touch
+from remora.actors.user.messages import CleanUp, Remember, Touch
 from remora.errors import InvalidInput, ModelTimeout, ModelUnavailable, ReentrantAsk
-from remora.identity import UserKey
+from remora.ids import UserKey
 from remora.runtime.schedule import Schedule
 from remora.storage.records import MemoryItem
 from remora.testing import HashEmbedder, ScriptedChatModel, VirtualClock

@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from remora.actors.block_state import BlockProgress, BlockSet, progress_facet
-from remora.actors.block_view import BlockView, Gathered
+from remora.actors.blocks.render import BlockView, Gathered
+from remora.actors.blocks.state import BlockProgress, BlockSet, progress_facet
 from remora.blocks import (
     BaseMemoryBlock,
     BlockContent,
@@ -23,7 +23,7 @@ from remora.blocks import (
     VectorMemoryBlock,
 )
 from remora.errors import InvalidInput
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.messages import ChatDict
 from remora.storage.records import Facet
 from remora.testing import HashEmbedder

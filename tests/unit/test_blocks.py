@@ -10,11 +10,11 @@ from typing import Any, List, Optional  # noqa: UP035
 import msgspec
 import pytest
 
-from remora.actors.block_state import BlockProgress as Progress
-from remora.actors.block_state import BlockSet, adopted, joined, progress_facet, progress_of, unseen_of, without
+from remora.actors.blocks.state import BlockProgress as Progress
+from remora.actors.blocks.state import BlockSet, adopted, joined, progress_facet, progress_of, unseen_of, without
 from remora.blocks import BaseMemoryBlock, BlockServices, ChatMessage, MemoryBlock, StaticMemoryBlock, VectorMemoryBlock
 from remora.errors import ConfigError
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.messages import encode_message
 from remora.tokens import HeuristicCounter
 

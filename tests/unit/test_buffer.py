@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.buffer import closed_length, cut_to_keep, presentable, units
+from remora.actors.policies.turns import closed_length, cut_to_keep, presentable, units
 from remora.messages import Entry, decode_chat, split_tool_calls
 from tests.harness import entry
 

@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from remora import Config, Runtime
-from remora.actors.policies import policy_of
+from remora.actors.policies.buffer import policy_of
 from remora.config import ModelConfig, Secret
 from remora.errors import ConfigError
-from remora.logs import get_logger
+from remora.logging import get_logger
 from remora.models.openai import OpenAIChatModel
 
 

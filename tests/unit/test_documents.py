@@ -10,8 +10,8 @@ import pytest
 
 import remora.blocks
 import tasks
-from remora.actors.tools import MemoryTools
 from remora.adapters import massgen
+from remora.api.tools import MemoryTools
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("cookbook.md", "migration.md", "storage-ports.md")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from remora.actors.fact_block import facts_in
+from remora.actors.blocks.fact import facts_in
 from remora.blocks import BlockServices, ChatMessage, FactExtractionMemoryBlock
 from remora.errors import ConfigError, ModelAnswerInvalid, ModelUnavailable
 from remora.testing import ScriptedChatModel

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import trio.testing
 
-from remora.actors.summary import ChatSummarizer
+from remora.actors.policies.summary import ChatSummarizer
 from remora.errors import LongTermError, ModelUnavailable, OutcomeUnknown
-from remora.identity import SessionKey
+from remora.ids import SessionKey
 from remora.models.extractive import ExtractiveSummarizer
 from remora.runtime.supervisor import durable
 from remora.storage.committing import committing
-from remora.storage.memory_store import MemoryStore
+from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import MemoryRow
 from remora.storage.records import Opened, SessionImage
 from remora.testing import (

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.fusion import asks, fuse, question_share, speakers_named
 from remora.config import RecallConfig
+from remora.recall.ranking import asks, fuse, question_share, speakers_named
 from remora.storage.ports import Candidate, MemoryRow
 
 

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remora import Config, Runtime
-from remora.actors.policies import BufferPolicy
-from remora.actors.session import SessionBehavior
-from remora.actors.state import SessionState
+from remora.actors.policies.buffer import BufferPolicy
+from remora.actors.session.behavior import SessionBehavior
+from remora.actors.session.state import SessionState
 from remora.errors import CommitFailed, OutcomeUnknown
 from remora.messages import ChatDict, Receipt
 from remora.models.ports import Line
 from remora.runtime.actor import Turn
-from remora.storage.memory_store import MemoryStore
+from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import MemoryRow
 from remora.storage.records import Appended
 from remora.testing import (
@@ -1000,7 +1000,7 @@ class Modest(SessionBehavior):
 @pytest.mark.parametrize("behavior", [SessionBehavior, Stubborn, Modest])
 def test_what_is_flushed_at_rest(behavior: type[SessionBehavior], patience_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """G7: an idle session hands over what it has by itself, and a flush says how much there was."""
-    monkeypatch.setattr("remora.runtime.system.SessionBehavior", behavior)
+    monkeypatch.setattr("remora.api.runtime.SessionBehavior", behavior)
     pause = Call(0, "pause", pause_s=5.0)  # longer than a runtime waits with what its earlier runs left
     program = Program((Caller(0, (pause, Call(1, "append", "alice", "s0", shapes=("user",)))),))
     history = History()

@@ -13,14 +13,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from remora.actors import hot
-from remora.actors.fulltext import text_indices, words
-from remora.actors.hot import HotUsers, UserRows
-from remora.actors.recall import Recall
 from remora.config import RecallConfig
 from remora.errors import LongTermError
 from remora.models.ports import embed_texts
-from remora.storage.memory_store import MemoryStore
+from remora.recall import user_index as hot
+from remora.recall.bm25 import text_indices, words
+from remora.recall.recall import Recall
+from remora.recall.user_index import HotUsers, UserRows
+from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope
 from remora.testing import HashEmbedder
 from remora.testing.stores import long_term_row

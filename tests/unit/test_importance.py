@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.importance import bounded_importance, importance_of, seed_importance
+from remora.actors.policies.importance import bounded_importance, importance_of, seed_importance
 from remora.errors import ConfigError, InvalidInput
 
 DAY = 86_400.0

@@ -58,7 +58,7 @@ def test_a_line_is_written_without_a_runtime() -> None:
     """What loads structlog first is the first line: it is written through the standard library, as any other."""
     program = (
         "import logging, sys; logging.basicConfig(stream=sys.stdout, format='%(name)s %(levelname)s %(message)s')\n"
-        "from remora.logs import get_logger\n"
+        "from remora.logging import get_logger\n"
         "logger = get_logger('remora.test'); assert 'structlog' not in sys.modules\n"
         "logger.warning('odd', user='alice'); logger.info('quiet')\n"
         "try: 1 / 0\n"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from remora.identity import SessionKey
-from remora.storage.journal import SqliteJournal
+from remora.ids import SessionKey
 from remora.storage.records import IdLookup, KeyLookup, PastLookup
+from remora.storage.sqlite.journal import SqliteJournal
 
 
 @pytest.mark.anyio

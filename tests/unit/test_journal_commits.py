@@ -12,10 +12,10 @@ import pytest
 
 from remora.messages import encode_message
 from remora.runtime.log import JobDone, Write
-from remora.storage.journal import SqliteJournal
-from remora.storage.journal_connection import JournalConnection, NothingDone, Step, steps_done
 from remora.storage.records import Appended, Dropped, Marks
-from remora.storage.rows import Rows
+from remora.storage.sqlite.connection import JournalConnection, NothingDone, Step, steps_done
+from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.rows import Rows
 
 MANY = 100  # more than are told at a time
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from remora.identity import user_key
-from remora.storage.lance_manifest import Manifest, manifest_name, parse_manifest, version_of
+from remora.ids import user_key
+from remora.storage.lance.manifest import Manifest, manifest_name, parse_manifest, version_of
 from tests.lance import lance, put, rows_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]

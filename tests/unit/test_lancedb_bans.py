@@ -13,9 +13,9 @@ import remora
 SOURCES = sorted(Path(remora.__file__).parent.rglob("*.py"))
 FILTERS = {"where", "delete", "count_rows", "update", "when_matched_update_all", "when_not_matched_by_source_delete"}
 # (module, function) that may: numbers of ours become a filter; the table's one writer merges; what is erased leaves no version
-FILTERS_OF_NUMBERS = {("lance_shard.py", "_rows_from")}
-MERGES = ("lance_shard.py", "merge")
-FORGETS = ("lance_shard.py", "forget_versions")
+FILTERS_OF_NUMBERS = {("shard.py", "_rows_from")}
+MERGES = ("shard.py", "merge")
+FORGETS = ("shard.py", "forget_versions")
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:

@@ -11,20 +11,20 @@ import anyio
 import msgspec
 import pytest
 
-from remora.actors.fusion import fuse
-from remora.actors.jobs import FlushHandler
-from remora.actors.memories import PruneHandler, RecordHandler, recorded_row
-from remora.actors.recall import Recall
-from remora.actors.user_protocol import Synopsis, UserView
+from remora.actors.user.messages import Synopsis, UserView
 from remora.config import ImportanceConfig, RecallConfig
 from remora.errors import RedactionFailed
-from remora.identity import SessionKey, UserKey, memory_id, row_id
+from remora.ids import SessionKey, UserKey, memory_id, row_id
+from remora.jobs.memories import PruneHandler, RecordHandler, recorded_row
+from remora.jobs.sessions import FlushHandler
 from remora.messages import dated, encode_message
+from remora.recall.ranking import fuse
+from remora.recall.recall import Recall
 from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, Write
 from remora.runtime.supervisor import Attempt, durable
 from remora.storage.memory import MemoryJournal
-from remora.storage.memory_store import MemoryStore
+from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import Candidate, LongTermStore, MemoryRow
 from remora.storage.records import (
     Appended,

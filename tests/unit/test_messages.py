@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.errors import InvalidId, InvalidMessage
-from remora.identity import MAX_ID_BYTES, SessionKey, row_id, user_key, validated_id
+from remora.ids import MAX_ID_BYTES, SessionKey, row_id, user_key, validated_id
 from remora.messages import Message, decode_chat, encode_message, plain_text, restore_message
 
 BAD: list[Any] = [

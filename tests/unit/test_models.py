@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remora.actors.summary import shortened
+from remora.actors.policies.summary import shortened
 from remora.errors import ConfigError, ModelAnswerInvalid
 from remora.messages import ChatDict
 from remora.models.ports import as_chat_model, embed_texts

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.pruning import PruneRow, victims
+from remora.actors.policies.pruning import PruneRow, victims
 from remora.errors import ConfigError, InvalidInput
 
 DAY_US = 86_400_000_000

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.redaction import redacted_chat, redacted_metadata, validated_hook
+from remora.actors.policies.redaction import redacted_chat, redacted_metadata, validated_hook
 from remora.errors import ConfigError, RedactionFailed, RemoraError
 from remora.messages import encode_message
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.cache import RetrievalCache, RetrievalCacheStatistics
 from remora.errors import InvalidInput
+from remora.recall.result_cache import RetrievalCache, RetrievalCacheStatistics
 
 
 def test_a_repeated_query_hits() -> None:

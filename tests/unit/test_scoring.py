@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.scoring import heuristic_score, validated_score
+from remora.actors.policies.scoring import heuristic_score, validated_score
 from remora.errors import InvalidInput
 
 

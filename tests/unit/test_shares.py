@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from remora.runtime.shares import Pool, Share
+from remora.runtime.fairness import Pool, Share
 
 KB = 1_024
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from remora.actors import user_protocol
+from remora.actors.user import messages as user_protocol
 from remora.storage.records import MemoryItem
 
 PAGE = Path(__file__).parents[2] / "docs" / "sharing.md"

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.synopsis import SynopsisHandler, synopsis_parts
-from remora.actors.user_protocol import SynopsisReady
+from remora.actors.user.messages import SynopsisReady
 from remora.errors import ModelAnswerInvalid
-from remora.identity import SessionKey, UserKey
+from remora.ids import SessionKey, UserKey
+from remora.jobs.synopsis import SynopsisHandler, synopsis_parts
 from remora.messages import encode_message
 from remora.models.breaker import CircuitBreaker
 from remora.models.extractive import ExtractiveSummarizer

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from remora.actors.kinds import ByKind
-from remora.actors.policies import BufferPolicy
-from remora.actors.session import SessionBehavior
-from remora.actors.state import SessionState
-from remora.actors.user import UserBehavior
-from remora.actors.user_protocol import (
+from remora.actors.policies.buffer import BufferPolicy
+from remora.actors.session.behavior import SessionBehavior
+from remora.actors.session.state import SessionState
+from remora.actors.user.behavior import UserBehavior
+from remora.actors.user.messages import (
     CleanUp,
     Grant,
     GrantsOf,
@@ -26,10 +26,10 @@ from remora.actors.user_protocol import (
     Touch,
     UserView,
 )
-from remora.actors.user_state import UserState
+from remora.actors.user.state import UserState
 from remora.config import Config
 from remora.errors import InvalidInput, NotGranted
-from remora.identity import SessionKey, UserKey
+from remora.ids import SessionKey, UserKey
 from remora.storage.records import (
     FacetsChanged,
     Marks,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.working import WorkingItem, WorkingMemory
+from remora.actors.user.working import WorkingItem, WorkingMemory
 from remora.errors import InvalidInput
 from remora.models.ports import embed_texts
 from remora.testing import HashEmbedder

@@ -26,8 +26,8 @@ from benchmarks.speed.claim import Bar, Case
 from benchmarks.speed.scale import CONFIG, filled, messages, session_name
 from benchmarks.speed.text import percentile
 from remora import Runtime
-from remora.storage.images import ENTRY_COLUMNS
-from remora.storage.schema import SEQ_BITS
+from remora.storage.sqlite.images import ENTRY_COLUMNS
+from remora.storage.sqlite.schema import SEQ_BITS
 
 NAME = "activation"
 TITLE = "Activation"

@@ -26,11 +26,11 @@ import anyio
 from benchmarks.speed.claim import Bar, Case
 from benchmarks.speed.scale import CONFIG, messages
 from remora import Runtime
-from remora.actors.protocol import Inspect, Load
+from remora.actors.session.messages import Inspect, Load
 from remora.runtime.actor import Turn
 from remora.runtime.clock import SystemClock
-from remora.runtime.directory import Directory, DirectoryLimits
 from remora.runtime.log import Job
+from remora.runtime.registry import Directory, DirectoryLimits
 from remora.storage.memory import MemoryJournal
 
 NAME = "ask"

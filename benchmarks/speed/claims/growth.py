@@ -24,10 +24,10 @@ from benchmarks.speed.claim import Bar, Case
 from benchmarks.speed.scale import CONFIG, filled, messages, progress, session_name
 from benchmarks.speed.text import percentile
 from remora import Runtime
-from remora.actors.recall import Recall
 from remora.config import RecallConfig
 from remora.models.static import WordLlamaEmbedder
-from remora.storage.longterm import LanceStore
+from remora.recall.recall import Recall
+from remora.storage.lance.store import LanceStore
 
 NAME = "growth"
 TITLE = "What size costs"

@@ -28,7 +28,7 @@ import msgspec
 from benchmarks.speed.claim import Bar, Case
 from benchmarks.speed.scale import CONFIG, MovableClock, in_turn, messages, progress, settled_memory
 from remora import Runtime
-from remora.storage.journal import SqliteJournal
+from remora.storage.sqlite.journal import SqliteJournal
 
 NAME = "memory"
 TITLE = "Memory of a session"

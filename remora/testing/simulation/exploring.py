@@ -10,10 +10,10 @@ import anyio
 import anyio.abc
 import msgspec
 
-from remora.actors.policies import BufferPolicy
+from remora.actors.policies.buffer import BufferPolicy
+from remora.api.runtime import Runtime
 from remora.config import Config
 from remora.errors import InvalidInput
-from remora.runtime.system import Runtime
 from remora.testing.history import History, Violation, check, check_arrival, check_sound
 from remora.testing.players import Player
 from remora.testing.programs import draw_program

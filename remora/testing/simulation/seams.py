@@ -30,7 +30,7 @@ import aiosqlite.core
 import anyio
 from anyio._backends import _asyncio as backend
 
-from remora.storage.journal_connection import steps_done
+from remora.storage.sqlite.connection import steps_done
 from remora.testing.faults import CommitFault
 from remora.testing.simulation.loop import SeededLoop
 

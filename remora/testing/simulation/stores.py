@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from remora.config import LongTermConfig
-from remora.storage.longterm import LanceStore
-from remora.storage.memory_store import MemoryStore
+from remora.storage.lance.store import LanceStore
+from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import EVERYTHING, Candidate, Finding, LongTermStatistics, MemoryRow, Scope, Vector
 from remora.testing.simulation.loop import SeededLoop
 

@@ -28,12 +28,12 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar, get_args
 
 import msgspec
 
+from remora.api.runtime import Runtime
 from remora.config import Config
 from remora.errors import ConfigError
 from remora.models.ports import as_embedder
-from remora.runtime.system import Runtime
-from remora.storage.journal import SqliteJournal
 from remora.storage.ports import Journal, LongTermStore
+from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing.faults import CommitFault, FaultyJournal, ReadFault
 from remora.testing.faulty_models import FaultyEmbedder, FaultySummarizer, ModelFault
 from remora.testing.faulty_store import FaultyStore, StoreFault

@@ -1,0 +1,1 @@
+"""Memory blocks: long-term memory in pieces that an application chooses."""

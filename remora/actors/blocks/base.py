@@ -1,0 +1,233 @@
+"""Memory blocks: long-term memory in pieces that an application chooses, and may write itself (S3.12, S3.22).
+
+A block is shown the messages that leave a session's buffer (`aput`), and says what of them belongs into the next context
+(`aget`). What is handed to the runtime is a *prototype*: before each call a copy is made and given the state of the session that
+it is to work for, and what a put changed is written to the journal. So one prototype serves every session, and no two
+sessions share anything, whatever its author forgot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, get_type_hints
+
+import msgspec
+
+from remora.ids import SessionKey
+from remora.messages import ChatDict, Entry, decode_chat, plain_text
+from remora.models.ports import ChatModel, Embedder
+from remora.storage.ports import LongTermStore
+from remora.tokens import TokenCounter
+
+__all__ = [
+    "BaseMemoryBlock",
+    "BlockContent",
+    "BlockServices",
+    "BlocksLike",
+    "ChatMessage",
+    "MemoryBlock",
+    "StaticMemoryBlock",
+    "block_name",
+    "encodable",
+]
+
+BlockContent: TypeAlias = str | list[dict[str, Any]]
+"""What a block gives: text, or a list of content parts as a chat API takes them."""
+T_co = TypeVar("T_co", covariant=True)
+_encode = msgspec.msgpack.Encoder().encode
+_NATIVE = (bytes, bytearray, datetime)  # what msgpack carries as it is
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """A message as blocks see it.
+
+    Attributes:
+        role: the chat role.
+        content: what it says, always as text: a word stands for each part that is none.
+        name: the speaker's name, where several share a role.
+        created_at: when, aware UTC; None where it is not known.
+        seq: the message's number in its session; None for one that was never appended.
+        raw: the chat dict, msgpack; see `chat`.
+    """
+
+    role: str
+    content: str = ""
+    name: str | None = None
+    created_at: datetime | None = None
+    seq: int | None = None
+    raw: bytes = b""
+
+    @classmethod
+    def of_entry(cls, entry: Entry) -> ChatMessage:
+        """A message of the journal."""
+        chat = decode_chat(entry.chat)
+        at = datetime.fromtimestamp(entry.at_us / 1_000_000, UTC)
+        return cls(entry.role, plain_text(chat), chat.get("name"), at, entry.seq, entry.chat)
+
+    @classmethod
+    def of_chat(cls, chat: Mapping[str, Any]) -> ChatMessage:
+        """A message of a context."""
+        return cls(chat["role"], plain_text(chat), chat.get("name"), raw=_encode(dict(chat)))
+
+    @property
+    def chat(self) -> ChatDict:
+        """The message as a chat API takes it: media, tool calls and all. A fresh dict each time."""
+        return decode_chat(self.raw) if self.raw else {"role": self.role, "content": self.content}
+
+
+class BlockServices(msgspec.Struct, frozen=True):
+    """What a block may use of the runtime, and the session that it works for.
+
+    Attributes:
+        user_id: the session's owner.
+        session_id: the session.
+        counter: the runtime's token counter.
+        chat_model: the runtime's; None where it has none.
+        embedder: the runtime's; None where it has none.
+        long_term: opens the runtime's long-term memory; None where it is switched off.
+    """
+
+    user_id: str
+    session_id: str
+    counter: TokenCounter
+    chat_model: ChatModel | None = None
+    embedder: Embedder | None = None
+    long_term: Callable[[], Awaitable[LongTermStore]] | None = None
+
+
+class MemoryBlock(Protocol):
+    """Anything that the runtime takes for a block; `BaseMemoryBlock` is the easy way to one.
+
+    Optional, and used where they are there: ``bind(services: BlockServices)``, called before each use; and ``state_dict() ->
+    dict`` with ``load_state_dict(state)``. Without these, what msgpack can encode of the object's attributes is its state; the
+    others (a client, a lock) are configuration, which all sessions share.
+    """
+
+    name: str
+    """Names the block's section in the context; letters, digits, ``_``, ``-`` and ``.``."""
+    priority: int
+    """0: always kept; 1, 2, 3 …: the order in which blocks are truncated (S3.16)."""
+
+    async def aget(self, messages: Sequence[ChatMessage] | None = None, **block_kwargs: Any) -> Any:
+        """What belongs into a context that holds `messages`; `block_kwargs` are ``user_id`` and ``session_id``."""
+        ...
+
+    async def aput(self, messages: Sequence[ChatMessage], **block_kwargs: Any) -> None:
+        """Take in a batch of messages that left the buffer."""
+        ...
+
+    async def atruncate(self, content: Any, tokens_to_truncate: int) -> Any:
+        """`content`, by so many tokens shorter; None: the whole block may go."""
+        ...
+
+
+BlocksLike: TypeAlias = Sequence[MemoryBlock] | Callable[[SessionKey], Sequence[MemoryBlock]]
+"""The same blocks for all sessions, or a function that gives each session its own. It must give the same ones each time."""
+
+
+class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
+    """A memory block to derive from (S3.22); its parameter is what it gives: str, or a list of content parts.
+
+    A subclass declares its fields with defaults and defines `_aget`, usually `_aput`, and `atruncate` if it can do better than
+    leave the context as a whole. Fields that msgpack can encode are the block's state in its session, once a put has
+    changed them; the others are configuration. What `_aget` changes is not kept.
+
+    Attributes:
+        name: names its section; the class's name in snake_case without ``Block`` otherwise.
+        priority: 0: always kept; 1, 2, 3 …: the order in which blocks are truncated. Of equal ones the one that was given first
+            goes first (S3.16).
+        description: for people.
+        services: what it may use of the runtime; None until it is bound.
+    """
+
+    name: str = ""
+    priority: int = 0
+    description: str = ""
+    services: BlockServices | None = None
+
+    def __post_init__(self) -> None:
+        self.name = self.name or block_name(self)
+
+    def bind(self, services: BlockServices) -> None:
+        """Take what the runtime offers; called on each copy before it is used."""
+        self.services = services
+
+    async def aget(self, messages: Sequence[ChatMessage] | None = None, **block_kwargs: Any) -> T_co:
+        """What belongs into a context that holds `messages` (S3.21)."""
+        return await self._aget(None if messages is None else list(messages), **block_kwargs)
+
+    async def aput(self, messages: Sequence[ChatMessage], **block_kwargs: Any) -> None:  # noqa: ARG002
+        """Take in a batch of messages that left the buffer: whole turns, each message once (S3.12)."""
+        await self._aput(list(messages))
+
+    async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> T_co:  # noqa: ARG002
+        raise TypeError(f"{type(self).__name__} must define _aget")
+
+    async def _aput(self, messages: list[ChatMessage]) -> None:
+        """Nothing is learned from messages unless a subclass does."""
+
+    async def atruncate(self, content: Any, tokens_to_truncate: int) -> T_co | None:  # noqa: ARG002
+        """`content`, by at least `tokens_to_truncate` tokens shorter; None: the whole block goes (S3.17, S3.18)."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The fields that the subclass declared, as far as msgpack can encode them."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _BASE_FIELDS}
+        return {name: value for name, value in fields.items() if encodable(value)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set these fields, as they are declared; what the subclass does not declare is passed over.
+
+        Raises:
+            msgspec.ValidationError: a value is none of its field's type.
+        """
+        types = _types(type(self))
+        for name, value in state.items():
+            if name in self.__struct_fields__ and name not in _BASE_FIELDS:
+                setattr(self, name, msgspec.convert(value, types.get(name, Any), builtin_types=_NATIVE))
+
+
+_BASE_FIELDS = frozenset(BaseMemoryBlock.__struct_fields__)
+
+
+class StaticMemoryBlock(BaseMemoryBlock[BlockContent], kw_only=True):
+    """Always the same: who the user is, how to answer, a pinned file (S3.13, S3.32).
+
+    Attributes:
+        static_content: text, or content parts: ``{"type": "text", …}``, ``{"type": "image_url", …}`` and so on.
+    """
+
+    static_content: BlockContent
+
+    async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> BlockContent:  # noqa: ARG002
+        return self.static_content
+
+
+def block_name(block: object) -> str:
+    """The name of a block's section: its own, or its class's in snake_case, without ``Block``."""
+    given = getattr(block, "name", "")
+    if given:
+        return str(given)
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(block).__name__).lower()
+    return words.removesuffix("_block") or words
+
+
+def encodable(value: Any) -> bool:
+    """Whether msgpack can carry `value`."""
+    try:
+        _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return False
+    return True
+
+
+@lru_cache(maxsize=256)
+def _types(kind: type) -> dict[str, Any]:
+    """The declared types; without them (a name that exists for type checkers only) values stay as msgpack decodes them."""
+    try:
+        return get_type_hints(kind)
+    except Exception:
+        return {}

@@ -1,0 +1,268 @@
+"""Batches of messages, found again by what is being said now (S3.15).
+
+Each batch that leaves the buffer is one row: its text, one vector over it, and whose it is. Every row is written with the
+user, the session and the block that it belongs to, every search asks for these three, and what a store brings back is checked
+against them: a store or a block that many sessions share leaks nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import msgspec
+
+from remora.actors.blocks.base import BaseMemoryBlock, BlockServices, ChatMessage
+from remora.actors.blocks.markup import escaped
+from remora.errors import ConfigError
+from remora.messages import sound_text
+from remora.models.ports import Embedder, EmbedderLike, as_embedder, embed_texts
+from remora.storage.ports import BLOCK_TYPE, LongTermStore, MemoryRow, Scope
+
+if TYPE_CHECKING:  # numpy is loaded by those who compute with it, at first use
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = [
+    "BLOCK_AGENT",
+    "InMemoryVectorStore",
+    "LongTermVectorStore",
+    "PostProcessor",
+    "VectorHit",
+    "VectorMemoryBlock",
+    "VectorStore",
+]
+
+BLOCK_AGENT = "\x1fblock:"
+"""What the agent of a block's row in long-term memory begins with; the block's name follows."""
+
+
+class VectorHit(msgspec.Struct, frozen=True):
+    """A row that a search found.
+
+    Attributes:
+        id: the row's.
+        text: the batch, as ``<message role='user'>…</message>`` lines.
+        score: similarity to the query; more is nearer.
+        metadata: ``user_id``, ``session_id``, ``block``, and the batch's ``first`` and ``last`` message.
+    """
+
+    id: str
+    text: str
+    score: float
+    metadata: Mapping[str, Any]
+
+
+class VectorStore(Protocol):
+    """Where batches are kept: an adapter of a few lines over any vector database."""
+
+    async def add(self, id: str, text: str, vector: npt.NDArray[np.float32], metadata: Mapping[str, Any]) -> None:  # noqa: A002
+        """Store a row, in place of the one with the same id: a batch may be handed over again after a crash."""
+        ...
+
+    async def query(self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]) -> Sequence[VectorHit]:
+        """The `k` nearest rows whose metadata hold all of `where`, nearest first."""
+        ...
+
+
+PostProcessor: TypeAlias = Callable[[list[VectorHit]], "list[VectorHit] | Awaitable[list[VectorHit]]"]
+"""Filters, re-ranks or rewrites hits."""
+
+
+class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
+    """Stores what leaves the buffer in batches, and brings back those that are nearest to the newest messages.
+
+    Attributes:
+        vector_store: where; the runtime's long-term memory otherwise.
+        embed_model: what embeds; the runtime's embedder otherwise.
+        embed_dimension: numbers in a vector, where `embed_model` is a plain callable.
+        similarity_top_k: batches that are brought back.
+        retrieval_context_window: how many of the newest messages make up the query.
+        node_postprocessors: applied to the hits, in order.
+
+    Raises:
+        ConfigError: a number that is not positive; when bound: there is no embedder or no store.
+    """
+
+    name: str = "retrieval_based_memory"
+    vector_store: VectorStore | None = None
+    embed_model: EmbedderLike | None = None
+    embed_dimension: int = 1536
+    similarity_top_k: int = 2
+    retrieval_context_window: int = 5
+    node_postprocessors: Sequence[PostProcessor] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in ("embed_dimension", "similarity_top_k", "retrieval_context_window"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"{field} must be positive, not {getattr(self, field)}")
+        if self.embed_model is not None:
+            as_embedder(self.embed_model, dimension=self.embed_dimension)
+
+    def bind(self, services: BlockServices) -> None:
+        """Take what the runtime offers.
+
+        Raises:
+            ConfigError: there is no embedder or no store, or vectors of two models would be compared.
+        """
+        super().bind(services)
+        if self.embed_model is None and services.embedder is None:
+            raise ConfigError(f"the memory block {self.name} needs an embed_model: the runtime has no embedder")
+        if self.vector_store is None:
+            if services.long_term is None:
+                raise ConfigError(f"the memory block {self.name} needs a vector_store: long-term memory is switched off")
+            if self.embed_model is not None:
+                raise ConfigError(
+                    f"the memory block {self.name} has an embed_model of its own and needs a vector_store of its own: the rows "
+                    "of long-term memory are embedded by the runtime's embedder"
+                )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the store has it."""
+        return {}
+
+    async def _aput(self, messages: list[ChatMessage]) -> None:
+        where = self._where()
+        text = "\n".join(f"<message role='{one.role}'>{escaped(one.content, ('message',))}</message>" for one in messages)
+        said = "\n".join(f"{one.name or one.role.title()}: {one.content}" for one in messages)
+        first, last = messages[0].seq or 0, messages[-1].seq or 0
+        at = messages[-1].created_at
+        metadata = {**where, "first": first, "last": last, "created_us": int(at.timestamp() * 1_000_000) if at else 0}
+        (vector,) = await embed_texts(self._embedder(), [sound_text(said)])
+        await self._store().add(_batch_id(where, first), sound_text(text), vector, metadata)
+
+    async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:  # noqa: ARG002
+        newest = (messages or [])[-self.retrieval_context_window :]
+        query = sound_text("\n".join(one.content for one in newest)).strip()
+        if not query:
+            return ""
+        (vector,) = await embed_texts(self._embedder(), [query])
+        if not vector.any():  # no word that the embedder knows: it would be equally near to everything
+            return ""
+        where = self._where()
+        found = await self._store().query(vector, self.similarity_top_k, where)
+        hits = [hit for hit in found if all(hit.metadata.get(name) == value for name, value in where.items())]
+        for process in self.node_postprocessors:
+            result = process(hits)
+            hits = list(await result if inspect.isawaitable(result) else result)
+        return "\n".join(hit.text for hit in hits)
+
+    def _where(self) -> dict[str, str]:
+        if self.services is None:
+            raise RuntimeError(f"the memory block {self.name} is not bound to a session: call bind first")
+        return {"user_id": self.services.user_id, "session_id": self.services.session_id, "block": self.name}
+
+    def _embedder(self) -> Embedder:
+        if self.embed_model is not None:
+            return as_embedder(self.embed_model, dimension=self.embed_dimension)
+        assert self.services is not None
+        assert self.services.embedder is not None
+        return self.services.embedder
+
+    def _store(self) -> VectorStore:
+        if self.vector_store is not None:
+            return self.vector_store
+        assert self.services is not None
+        assert self.services.long_term is not None
+        return LongTermVectorStore(self.services.long_term, self.services.counter.count)
+
+
+def _batch_id(where: Mapping[str, str], first: int) -> str:
+    """Deterministic (32 hex characters), by the first message: a batch that is handed over again replaces itself."""
+    parts = [part.encode() for part in (where["user_id"], where["session_id"], where["block"])]
+    text = b"%d:" % first + b"".join(b"%d:%b" % (len(part), part) for part in parts)
+    return blake2b(text, digest_size=16, person=b"remora.batch").hexdigest()
+
+
+class InMemoryVectorStore:
+    """A `VectorStore` without a database: nothing survives the process."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[str, npt.NDArray[np.float32], dict[str, Any]]] = {}
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self._rows)
+
+    async def add(self, id: str, text: str, vector: npt.NDArray[np.float32], metadata: Mapping[str, Any]) -> None:  # noqa: A002
+        """Store a row, in place of the one with the same id."""
+        self._rows[id] = (text, vector, dict(metadata))
+
+    async def query(self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]) -> list[VectorHit]:
+        """The `k` nearest of the rows that hold all of `where`, by the product of unit vectors."""
+        hits = [
+            VectorHit(id_, text, float(other @ vector), dict(metadata))
+            for id_, (text, other, metadata) in self._rows.items()
+            if all(metadata.get(name) == value for name, value in where.items())
+        ]
+        return sorted(hits, key=lambda hit: -hit.score)[:k]
+
+
+class LongTermVectorStore:
+    """A `VectorStore` in the runtime's long-term memory: one row of the type ``block`` for each batch.
+
+    The texts that full-text search goes over are left empty: messages are searched one by one already.
+
+    Args:
+        store: opens long-term memory at first use.
+        count: tokens in a text.
+    """
+
+    def __init__(self, store: Callable[[], Awaitable[LongTermStore]], count: Callable[[str], int]) -> None:
+        self._store = store
+        self._count = count
+
+    async def add(self, id: str, text: str, vector: npt.NDArray[np.float32], metadata: Mapping[str, Any]) -> None:  # noqa: A002
+        """Store a row, in place of the one with the same id.
+
+        Raises:
+            LongTermError: it is not known to be stored; do it again.
+        """
+        row = MemoryRow(
+            id=id,
+            user=metadata["user_id"],
+            session=metadata["session_id"],
+            seq=metadata["first"],
+            role="system",
+            speaker="",
+            content=text,
+            turn="",
+            window="",
+            memory_type=BLOCK_TYPE,
+            importance=0.5,
+            created_us=metadata["created_us"],
+            tokens=self._count(text),
+            agent=BLOCK_AGENT + metadata["block"],
+        )
+        store = await self._store()
+        await store.delete(row.user, [id])
+        await store.add([row], vector.reshape(1, -1), doubtful=True)
+
+    async def query(self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]) -> list[VectorHit]:
+        """The `k` nearest of the session's batches that this block stored.
+
+        Raises:
+            LongTermError: the search failed.
+        """
+        user, session, block = where["user_id"], where["session_id"], where["block"]
+        scope = Scope(session=session, agent=BLOCK_AGENT + block, types=(BLOCK_TYPE,))
+        found = await (await self._store()).search(user, "", vector, depth=k, scope=scope)
+        hits = [
+            VectorHit(
+                one.row.id,
+                one.row.content,
+                one.scores["vector"],
+                {
+                    "user_id": one.row.user,
+                    "session_id": one.row.session,
+                    "block": one.row.agent.removeprefix(BLOCK_AGENT),
+                    "first": one.row.seq,
+                },
+            )
+            for one in found
+            if "vector" in one.scores
+        ]
+        return sorted(hits, key=lambda hit: -hit.score)[:k]

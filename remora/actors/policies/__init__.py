@@ -1,0 +1,1 @@
+"""Choices as pure functions: what leaves a buffer, what a memory is worth, what is pruned."""

@@ -1,0 +1,170 @@
+"""When a buffer folds, how much of it, and what becomes of that: one policy object = trigger, amount, fold.
+
+The source documents describe six memories; they are six choices of these three (S1.26, S3.30)::
+
+    preset            trigger                amount                    fold
+    keep_all          never                  -                         -
+    window            more than N messages   the excess                drop, or summary
+    token_window      more than N tokens     the excess                drop
+    summary           a second message       all but the newest turn   summary
+    summary_buffer    more than N tokens     all but half of N         summary          (the default, S1.20)
+    ring              more than N messages   the oldest batch          an entry each
+
+Every cut falls on a turn's boundary (G8), and a single message is never folded (S1.08).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, get_args
+
+import msgspec
+
+from remora.actors.policies.turns import cut_oldest, cut_to_keep
+from remora.config import BufferConfig
+from remora.errors import InvalidInput
+from remora.ids import SessionKey
+from remora.messages import Entry
+
+__all__ = ["BufferPolicy", "BufferPreset", "Fold", "PolicyLike", "chosen_policy", "policy_of"]
+
+Fold: TypeAlias = Literal["drop", "summary", "entry"]
+"""What becomes of a folded prefix: the journal alone keeps it; it is carried on in the running summary; it makes one entry."""
+
+
+class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Trigger, amount, fold.
+
+    Attributes:
+        above_tokens: fold when the buffer holds more; at equality nothing happens (S1.08, S3.09).
+        above_messages: fold when the buffer holds more messages.
+        keep_tokens: amount: so many tokens stay at most, or the newest turn alone (S1.09).
+        keep_messages: amount: so many messages stay at most, or the newest turn alone (S0.08).
+        batch: amount: the oldest so many messages, up to a turn's boundary (S2.08).
+        fold: what becomes of them.
+        entries: summary entries that are kept; the oldest beyond is folded into the running summary (S2.04).
+        overdraft_tokens: with a fold on its way, a buffer of more than this asks for it to be hastened (G6).
+
+    Raises:
+        InvalidInput: a number that is not positive, a trigger without an amount, or two amounts.
+    """
+
+    above_tokens: int | None = None
+    above_messages: int | None = None
+    keep_tokens: int | None = None
+    keep_messages: int | None = None
+    batch: int | None = None
+    fold: Fold = "summary"
+    entries: int = 500
+    overdraft_tokens: int = 60_000
+
+    def __post_init__(self) -> None:
+        if self.fold not in get_args(Fold):
+            raise InvalidInput(f"a buffer policy's fold must be one of {', '.join(get_args(Fold))}, not {self.fold!r}")
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if name != "fold" and value is not None and (type(value) is not int or value < 1):
+                raise InvalidInput(f"a buffer policy's {name} must be a positive whole number, not {value!r}")
+        amounts = sum(amount is not None for amount in (self.keep_tokens, self.keep_messages, self.batch))
+        triggered = self.above_tokens is not None or self.above_messages is not None
+        if amounts != triggered:
+            raise InvalidInput("a buffer policy with a trigger needs one amount: keep_tokens, keep_messages or batch")
+
+    @classmethod
+    def keep_all(cls) -> BufferPolicy:
+        """Everything stays, and nothing is ever folded."""
+        return cls()
+
+    @classmethod
+    def window(cls, size: int = 50, *, fold: Fold = "drop") -> BufferPolicy:
+        """The newest `size` messages (S0.06); with ``fold="summary"``, what leaves is summarized (S0.08)."""
+        return cls(above_messages=size, keep_messages=size, fold=fold)
+
+    @classmethod
+    def token_window(cls, tokens: int) -> BufferPolicy:
+        """The newest messages of up to `tokens` tokens, without a summary."""
+        return cls(above_tokens=tokens, keep_tokens=tokens, fold="drop")
+
+    @classmethod
+    def summary(cls) -> BufferPolicy:
+        """The newest turn, and a summary of all before it."""
+        return cls(above_messages=1, keep_messages=1)
+
+    @classmethod
+    def summary_buffer(cls, tokens: int, *, overdraft_tokens: int | None = None) -> BufferPolicy:
+        """A running summary, and the newest messages: more than `tokens` are folded down to half of that (S1.08, S1.09)."""
+        if type(tokens) is not int:
+            raise InvalidInput(f"a buffer policy's tokens must be a positive whole number, not {tokens!r}")
+        keep = max(tokens // 2, 1)
+        return cls(above_tokens=tokens, keep_tokens=keep, overdraft_tokens=overdraft_tokens or max(3 * tokens, 1))
+
+    @classmethod
+    def ring(cls, size: int = 50, *, multiplier: int = 10, batch: int = 10) -> BufferPolicy:
+        """The newest `size` messages, and `size` times `multiplier` summary entries of `batch` messages each (S2.02, S2.08)."""
+        return cls(above_messages=size, batch=batch, fold="entry", entries=size * multiplier)
+
+    def due(self, tokens: int, count: int) -> bool:
+        """Whether a buffer of `count` messages and `tokens` tokens is to be folded; a single message never is."""
+        if count < 2:
+            return False
+        if self.above_tokens is not None and tokens > self.above_tokens:
+            return True
+        return self.above_messages is not None and count > self.above_messages
+
+    def amount(self, entries: Sequence[Entry], tokens: int) -> int:
+        """How many entries, from the front, of a buffer of so many tokens to fold; 0 when no cut is possible yet."""
+        if self.batch is not None:
+            return cut_oldest(entries, self.batch)
+        if self.keep_messages is not None:
+            return cut_to_keep(entries, self.keep_messages, len(entries), messages=True)
+        assert self.keep_tokens is not None
+        return cut_to_keep(entries, self.keep_tokens, tokens)
+
+
+class BufferPreset(enum.Enum):
+    """Window sizes for kinds of conversation (S0.29)."""
+
+    SHORT = BufferPolicy.window(4)
+    """Short, factual exchanges."""
+    COMPLEX = BufferPolicy.window(10)
+    """Complex conversations."""
+    TECHNICAL = BufferPolicy.window(12)
+    """Technical discussions."""
+
+
+PolicyLike: TypeAlias = BufferPolicy | BufferPreset | Callable[[SessionKey], "BufferPolicy | BufferPreset"]
+"""One policy for all sessions, or a function that gives each session its own. It must give the same one each time."""
+
+
+def chosen_policy(given: Any, key: SessionKey | None = None) -> BufferPolicy:
+    """The policy that was given, or that a function gives to this session.
+
+    Raises:
+        InvalidInput: it is no policy; the message that asked for it was not taken.
+    """
+    found = given(key) if callable(given) and key is not None else given
+    if isinstance(found, BufferPreset):
+        return found.value
+    if isinstance(found, BufferPolicy):
+        return found
+    raise InvalidInput(f"policy must be a BufferPolicy, a BufferPreset or a function that gives one, not {found!r:.80}")
+
+
+def policy_of(config: BufferConfig) -> BufferPolicy:
+    """The policy that the configuration names."""
+    overdraft = max(int(config.token_limit * config.overdraft_ratio), 1)
+    match config.policy:
+        case "keep_all":
+            policy = BufferPolicy.keep_all()
+        case "window":
+            policy = BufferPolicy.window(config.size)
+        case "token_window":
+            policy = BufferPolicy.token_window(config.fold_above_tokens)
+        case "summary":
+            policy = BufferPolicy.summary()
+        case "ring":
+            policy = BufferPolicy.ring(config.size, multiplier=config.multiplier, batch=config.batch)
+        case "summary_buffer":
+            policy = BufferPolicy.summary_buffer(config.fold_above_tokens)
+    return msgspec.structs.replace(policy, overdraft_tokens=overdraft)

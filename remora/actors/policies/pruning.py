@@ -1,0 +1,92 @@
+"""Which memories go when there are too many: four strategies over plain rows (S4.41, S2.20, S4.27).
+
+A strategy orders the rows by who goes first, and so many go that `keep` stay. Of equals the older goes, then the smaller id, so
+that a rerun after a crash removes the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from remora.actors.policies.importance import Formula, importance_of
+from remora.errors import ConfigError, InvalidInput
+
+__all__ = ["PruneRow", "PruningStrategy", "victims"]
+
+PruningStrategy: TypeAlias = Literal["fifo", "age", "importance", "lru"]
+
+
+class PruneRow(msgspec.Struct, frozen=True, gc=False):
+    """What pruning must know of a memory.
+
+    Attributes:
+        id: the memory's id.
+        created_us: when it was made, in microseconds since the epoch.
+        accessed_us: when it was last retrieved; None for never.
+        access_count: how often it was.
+        importance: what it was said to be worth; None if nobody said.
+    """
+
+    id: str
+    created_us: int
+    accessed_us: int | None = None
+    access_count: int = 0
+    importance: float | None = None
+
+
+def victims(
+    rows: Sequence[PruneRow],
+    keep: int,
+    strategy: PruningStrategy,
+    *,
+    now_us: int,
+    half_life_s: float,
+    formula: Formula = "bounded",
+    max_age_s: float | None = None,
+) -> list[str]:
+    """The ids to remove so that at most `keep` rows stay, first to go first (S4.41).
+
+    Args:
+        rows: all of a user's memories of one kind; of equals, those that stand first go first.
+        keep: how many may stay.
+        strategy: ``fifo``: the oldest first; ``age``: everything older than `max_age_s`, and the oldest beyond `keep`;
+            ``importance``: the lowest score first; ``lru``: the least recently retrieved first, one never retrieved counting from
+            when it was made.
+        now_us: the present, in microseconds since the epoch.
+        half_life_s: for ``importance``: seconds after which recency has halved.
+        formula: for ``importance``: see `remora.actors.policies.importance`. Either is monotone: of two rows that differ
+            in nothing but what they were said to be worth, the lesser goes first (S2.20).
+        max_age_s: for ``age``: seconds; a row of exactly this age stays.
+
+    Raises:
+        InvalidInput: `keep` is negative, ``age`` without `max_age_s`, or a number out of range in a row.
+        ConfigError: no such strategy or formula.
+    """
+    if keep < 0:
+        raise InvalidInput(f"pruning cannot keep {keep} memories")
+    surplus = max(len(rows) - keep, 0)
+    by_age = sorted(rows, key=lambda row: row.created_us)
+    match strategy:
+        case "fifo":
+            order = by_age
+        case "age":
+            if max_age_s is None:
+                raise InvalidInput("pruning by age needs max_age_s")
+            order = by_age
+            surplus = max(surplus, sum(1 for row in rows if now_us - row.created_us > max_age_s * 1_000_000))
+        case "importance":
+            score = importance_of(formula)
+            order = sorted(
+                by_age,
+                key=lambda row: score(
+                    (now_us - row.created_us) / 1_000_000, row.access_count, row.importance, half_life_s=half_life_s
+                ),
+            )
+        case "lru":
+            order = sorted(by_age, key=lambda row: row.created_us if row.accessed_us is None else row.accessed_us)
+        case _:
+            raise ConfigError(f"pruning must be 'fifo', 'age', 'importance' or 'lru', not {strategy!r}", key="pruning")
+    return [row.id for row in order[:surplus]]

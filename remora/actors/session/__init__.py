@@ -1,0 +1,1 @@
+"""A session's actor: what it is told, what it is, what it decides, what it shows."""

@@ -1,0 +1,618 @@
+"""The session actor: a state machine over plain data. It decides; the cell that owns it carries out.
+
+The life of a message here::
+
+    appended ──► buffer ──(over the trigger)──► frozen prefix ──(its summary is in)──► the journal alone
+                   │                                 │
+                   └── load shows it ────────────────┘   and it is flushed to long-term memory, once, on the way
+
+A fold freezes a prefix of the buffer and asks the supervisor for a summary of it; the messages stay in the buffer, and `load`
+goes on showing them, until `SummaryReady` comes back as one more message. If the session's past was restated meanwhile (cleared,
+rewound, something of it deleted), the result is stale and dropped. One fold is under way at a time; if the summarizer cannot
+keep up, the buffer grows to a stated overdraft, and then the fold is hastened: an extract stands in, and says so. A policy
+that drops what it folds asks nobody: the front of the buffer moves in the turn itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from remora.actors.blocks.state import joined, unseen_facet, unseen_of
+from remora.actors.policies.buffer import BufferPolicy
+from remora.actors.policies.turns import closed_length, units
+from remora.actors.session.messages import (
+    Adopt,
+    Append,
+    BlocksReady,
+    Buffer,
+    Clear,
+    Flush,
+    Inspect,
+    Load,
+    Look,
+    Remove,
+    Replace,
+    Rewind,
+    SessionView,
+    Snapshot,
+    SummaryReady,
+    Truncate,
+)
+from remora.actors.session.state import (
+    PrefixShown,
+    SessionState,
+    WentBack,
+    apply,
+    condense_job_id,
+    recounted,
+    summarize_job_id,
+)
+from remora.actors.session.window import select
+from remora.errors import IndexOutOfRange, InvalidInput
+from remora.ids import SessionKey, message_id
+from remora.messages import ChatDict, Entry, Receipt
+from remora.runtime.actor import Missing, Turn
+from remora.runtime.log import Job, JobDone
+from remora.runtime.probes import reached
+from remora.storage.ports import NEIGHBOURS
+from remora.storage.records import (
+    ENTRY_FACET,
+    Appended,
+    BlocksSpec,
+    Cleared,
+    Dropped,
+    EarlierBuffer,
+    EntryFlushSpec,
+    Facet,
+    FacetsChanged,
+    FlushSpec,
+    FlushStarted,
+    FoldStarted,
+    IdLookup,
+    JobsStarted,
+    KeyLookup,
+    Marks,
+    Opened,
+    OriginalAppend,
+    PastLookup,
+    Pruned,
+    Restated,
+    SessionImage,
+    Summarized,
+    SummarizeSpec,
+    Summary,
+    UnflushSpec,
+)
+
+__all__ = ["BLOCKS_LANE", "FLUSH_LANE", "SUMMARIZE_LANE", "SessionBehavior"]
+
+SUMMARIZE_LANE = "summarize"
+FLUSH_LANE = "flush"
+BLOCKS_LANE = "blocks"
+_MOST_ANSWERS = 8  # what one turn asks for are two at most; what is left of earlier ones is of no use
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
+
+
+class SessionBehavior:
+    """Implements `remora.runtime.actor.Behavior` for conversations.
+
+    Args:
+        policy: when to fold, how much, and what becomes of it; for each session the same one each time.
+        instance: what tells this journal's message ids from another's.
+        flushes: whether there is a long-term memory to flush to (S3.11).
+        blocks: whether sessions have memory blocks that see what leaves the buffer.
+        recount: counts a chat dict's tokens anew, where the journal was begun with another counter than today's.
+    """
+
+    def __init__(
+        self,
+        policy: Callable[[SessionKey], BufferPolicy],
+        *,
+        instance: str,
+        flushes: bool,
+        blocks: bool = False,
+        recount: Callable[[ChatDict], int] | None = None,
+    ) -> None:
+        self._policy = policy
+        self._instance = instance
+        self._flushes = flushes
+        self._blocks = blocks
+        self._recount = recount
+
+    def restore(self, key: Hashable, image: SessionImage) -> SessionState:
+        """The state that the journal's rows add up to."""
+        assert isinstance(key, SessionKey)
+        if self._recount is not None:
+            image = recounted(image, self._recount)
+        return SessionState(key, image, self._policy(key))
+
+    def jobs(self, image: SessionImage) -> Sequence[Job]:
+        """The session's jobs that stand in the journal."""
+        return image.jobs
+
+    def size(self, state: SessionState) -> int:
+        """Bytes of the buffer, the summaries, the blocks' states and the keys."""
+        size = 512 + state.size + 120 * (len(state.keys) + len(state.ids))
+        if state.summary is not None:
+            size += len(state.summary.text)
+        if state.summaries:
+            size += sum(len(one.text) for one in state.summaries)
+        if state.blocks:
+            size += sum(len(facet.value) for facet in state.blocks.values())
+        return size
+
+    def on_idle(self, state: SessionState) -> Flush | None:
+        """An idle session flushes before it leaves memory: what was said must be recallable from other sessions."""
+        return Flush() if self._flushes and self._flushable(state) > state.marks.flushing else None
+
+    def on_close(self, state: SessionState) -> None:
+        """Nothing is put off: what is not flushed is found at the next start."""
+
+    apply = staticmethod(apply)
+
+    def supply(self, state: SessionState, query: Any, answer: Any) -> None:
+        """Take what a turn missed."""
+        if len(state.answers) >= _MOST_ANSWERS:
+            state.answers.clear()
+        state.answers[query] = answer
+
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    def handle(self, state: SessionState, message: Any) -> Turn | Missing:
+        """One turn."""
+        match message:
+            case Append():
+                return self._append(state, message)
+            case Load():
+                return self._load(state, message.max_tokens)
+            case Look():
+                return Turn(Buffer(state.sid, tuple(state.entries), state.summary, tuple(state.summaries)))
+            case Clear():
+                return self._clear(state)
+            case Flush():
+                return self._flush(state)
+            case Inspect():
+                return Turn(self._view(state))
+            case Remove():
+                return self._remove(state, message)
+            case Truncate():
+                return self._truncate(state, message.keep)
+            case Rewind():
+                return self._rewind(state, message.to)
+            case Replace():
+                return self._replace(state, message)
+            case Adopt():
+                return self._adopt(state, message)
+            case SummaryReady():
+                return self._summary_ready(state, message)
+            case BlocksReady():
+                changed = [FacetsChanged(state.sid, message.states)] if message.states else []
+                return Turn(None, [*changed, *([JobDone(message.job)] if message.job is not None else [])])
+            case _:
+                raise TypeError(f"a session has no answer to {type(message).__name__}")
+
+    # -- taking -------------------------------------------------------------------------------------------------------
+
+    def _append(self, state: SessionState, message: Append) -> Turn | Missing:
+        key = message.key
+        original: OriginalAppend | None = None
+        if key is not None and (key in state.keys or not state.keys_complete):
+            query = KeyLookup(key)
+            if query not in state.answers:
+                reached("key_looked_up")
+                return Missing(query)
+            original = state.answers[query]
+        known = self._known(state, message)
+        if isinstance(known, Missing):
+            return known
+        if original is not None:
+            if key in state.keys:
+                reached("duplicate_key_hot")
+            else:
+                reached("duplicate_key_cold")
+            return Turn(self._original(state, message, original, known))
+        seqs: list[int] = []
+        ids: list[str] = []
+        entries: list[Entry] = []
+        seq, tokens = state.next_seq, 0
+        repeatable = not message.allow_duplicates and (len(message.entries) > 1 or message.dedup_window > 0)
+        for place, entry in enumerate(message.entries):
+            there = known.get(place)
+            if there is None and repeatable:
+                there = self._repeated(state, entries, entry, message)
+            if there is None:
+                there = seq
+                entries.append(entry.numbered(seq))
+                tokens += entry.tokens
+                seq += 1
+            else:
+                reached("duplicate_message")
+            seqs.append(there)
+            ids.append(entry.id or message_id(self._instance, state.sid, there))
+        receipt = Receipt(tuple(seqs), tuple(ids), not entries)
+        if not entries:
+            return Turn(receipt)
+        records: list[Any] = [] if state.opened else [self._opening(state, entries[0].at_us)]
+        records.append(Appended(state.sid, tuple(entries), key))
+        live = state.live_tokens + tokens
+        jobs: tuple[Job, ...] = ()
+        expedite: tuple[str, ...] = ()
+        if state.pending:
+            if live > state.policy.overdraft_tokens:
+                reached("overdraft_reached")
+                expedite = (state.fold_job,)
+        elif state.policy.due(live, len(state.entries) + len(entries)):
+            fold = self._fold(state, [*state.entries, *entries], live, state.marks)
+            if fold is not None:
+                records.append(fold)
+                jobs = fold.jobs
+        return Turn(receipt, records, jobs=jobs, expedite=expedite, size=message.size)
+
+    def _known(self, state: SessionState, message: Append) -> dict[int, int] | Missing:
+        """Which of the messages, by place in the batch, are there already by their id, and their numbers (S4.11)."""
+        if message.allow_duplicates or not (state.ids or state.has_ids):
+            return {}
+        found = {entry.id: state.ids[entry.id] for entry in message.entries if entry.id in state.ids}
+        if state.has_ids:
+            unknown = tuple(entry.id for entry in message.entries if entry.id is not None and entry.id not in found)
+            query = IdLookup(unknown, state.marks.cleared)
+            if unknown and query not in state.answers:
+                reached("ids_looked_up")
+                return Missing(query)
+            found.update(state.answers.get(query, {}))
+        return {place: found[entry.id] for place, entry in enumerate(message.entries) if entry.id in found}
+
+    def _original(self, state: SessionState, message: Append, original: OriginalAppend, known: dict[int, int]) -> Receipt:
+        """What the first append under this key answered; messages that it skipped are known by their ids."""
+        if len(original.seqs) >= len(message.entries):
+            return Receipt(original.seqs, self._ids(state, original.seqs, original.ids), duplicate=True)
+        reached("key_of_partial_append")
+        added = iter(zip(original.seqs, original.ids, strict=True))
+        found: list[tuple[int, str | None]] = []
+        for place, entry in enumerate(message.entries):
+            seq = known.get(place)
+            one = (seq, entry.id) if seq is not None and seq not in original.seqs else next(added, None)
+            if one is not None:
+                found.append(one)
+        seqs = tuple(seq for seq, _ in found)
+        return Receipt(seqs, self._ids(state, seqs, (id_ for _, id_ in found)), duplicate=True)
+
+    def _repeated(self, state: SessionState, before: Sequence[Entry], entry: Entry, message: Append) -> int | None:
+        """The number of the message that this one repeats: by its id within the batch, by its words within the window."""
+        if entry.id is not None:
+            return next((one.seq for one in before if one.id == entry.id), None)
+        recent = [*state.entries, *before][-message.dedup_window :] if message.dedup_window else ()
+        return next((one.seq for one in recent if one.chat == entry.chat), None)
+
+    def _opening(self, state: SessionState, at_us: int) -> Opened:
+        return Opened(state.sid, state.key.user, state.key.session, at_us)
+
+    def _ids(self, state: SessionState, seqs: Iterable[int], given: Iterable[str | None]) -> tuple[str, ...]:
+        return tuple(id_ or message_id(self._instance, state.sid, seq) for seq, id_ in zip(seqs, given, strict=True))
+
+    # -- folding ------------------------------------------------------------------------------------------------------
+
+    def _fold(self, state: SessionState, live: list[Entry], tokens: int, marks: Marks) -> FoldStarted | Dropped | None:
+        count = state.policy.amount(live, tokens)
+        if count == 0:
+            return None
+        through = live[count - 1].seq
+        flushing = max(marks.flushing, through) if self._flushes else marks.flushing
+        if state.policy.fold == "drop":
+            after = msgspec.structs.replace(marks, summarized=through, folding=through, flushing=flushing)
+            jobs = self._leaving(state, after, marks.flushing, through)
+            return Dropped(state.sid, after, max(state.next_seq - 1, live[-1].seq), jobs)
+        after = msgspec.structs.replace(marks, folding=through, flushing=flushing)
+        kind = state.policy.fold
+        spec = SummarizeSpec(state.sid, marks.generation, marks.summarized + 1, through, kind)
+        fold = Job(summarize_job_id(state.sid, after), SUMMARIZE_LANE, state.key, spec)
+        return FoldStarted(state.sid, after, (fold, *self._leaving(state, after, marks.flushing, through)))
+
+    def _leaving(self, state: SessionState, after: Marks, flushing: int, through: int) -> tuple[Job, ...]:
+        """The jobs of messages that leave the buffer: to long-term memory, and past the memory blocks."""
+        jobs = [self._flush_job(state, flushing + 1, after.flushing)] if after.flushing > flushing else []
+        if self._blocks and through:
+            id_ = f"{BLOCKS_LANE}-{state.sid}-{after.generation}-{through}"
+            jobs.append(Job(id_, BLOCKS_LANE, state.key, BlocksSpec(state.sid, through)))
+        return tuple(jobs)
+
+    def _flush_job(self, state: SessionState, first: int, through: int) -> Job:
+        return Job(f"{FLUSH_LANE}-{state.sid}-{through}", FLUSH_LANE, state.key, FlushSpec(state.sid, first, through))
+
+    def _flushable(self, state: SessionState) -> int:
+        """The last message that may be handed over: a call that waits for its result, and what follows, may not (G8)."""
+        if not state.tools:
+            return state.next_seq - 1
+        closed = closed_length(state.entries)
+        if closed == len(state.entries):
+            return state.next_seq - 1
+        reached("open_tool_call_withheld")
+        return state.entries[closed].seq - 1
+
+    def _flush(self, state: SessionState) -> Turn:
+        through = self._flushable(state)
+        if not self._flushes or through <= state.marks.flushing:
+            return Turn(0)
+        first = state.marks.flushing + 1
+        job = self._flush_job(state, first, through)
+        marks = msgspec.structs.replace(state.marks, flushing=through)
+        return Turn(through - first + 1, [FlushStarted(state.sid, marks, (job,))], jobs=(job,))
+
+    def _summary_ready(self, state: SessionState, result: SummaryReady) -> Turn:
+        spec = result.spec
+        expected = state.condense_job if spec.kind == "condense" else state.fold_job
+        outdated = spec.kind == "condense" and all(one.through != spec.through for one in state.summaries)
+        if result.job != expected or outdated:
+            reached("stale_fold_dropped")
+            return Turn(False, [JobDone(result.job)])  # stale: the past was restated since it was asked for
+        first = state.summary.first if state.summary and spec.kind != "entry" else spec.first
+        summary = Summary(
+            spec.through, result.prefix, result.text, result.tokens, result.degraded, result.model, first, result.input_tokens
+        )
+        at_seq = state.next_seq - 1
+        if spec.kind == "condense":
+            left = [one for one in state.summaries if one.through > spec.through]
+            jobs = self._condense(state, left)
+            condensed = Summarized(state.sid, state.marks, summary, result.job, at_seq, jobs=jobs)
+            return Turn(True, [condensed, *_left_entries(state.sid, jobs)], jobs=jobs)
+        marks = msgspec.structs.replace(state.marks, summarized=state.marks.folding)
+        entry = spec.kind == "entry"
+        jobs = () if state.condensing or not entry else self._condense(state, [*state.summaries, summary])
+        records: list[Any] = [Summarized(state.sid, marks, summary, result.job, at_seq, entry, jobs)]
+        records.extend(_left_entries(state.sid, jobs))
+        live = state.entries[state.pending :]
+        if state.policy.due(state.live_tokens, len(live)):
+            reached("fold_followed_fold")
+            fold = self._fold(state, live, state.live_tokens, marks)
+            if fold is not None:
+                records.append(fold)
+                jobs = (*jobs, *fold.jobs)
+        return Turn(True, records, jobs=jobs, size=len(result.text))
+
+    def _condense(self, state: SessionState, entries: Sequence[Summary]) -> tuple[Job, ...]:
+        """The oldest entry of a list that is full goes into the running summary and into long-term memory (S2.04)."""
+        if len(entries) <= state.policy.entries:
+            return ()
+        reached("entry_condensed")
+        oldest = entries[0]
+        generation = state.marks.generation
+        spec = SummarizeSpec(state.sid, generation, oldest.first, oldest.through, "condense")
+        jobs = [Job(condense_job_id(state.sid, generation, oldest.through), SUMMARIZE_LANE, state.key, spec)]
+        if self._flushes:
+            flush = EntryFlushSpec(state.sid, oldest, state.entries[-1].at_us if state.entries else 0)
+            jobs.append(Job(f"entry-{state.sid}-{generation}-{oldest.through}", FLUSH_LANE, state.key, flush))
+        return tuple(jobs)
+
+    # -- showing ------------------------------------------------------------------------------------------------------
+
+    def _load(self, state: SessionState, max_tokens: int) -> Turn:
+        shown = select(
+            state.entries, state.tokens, state.summary, state.summaries, max_tokens, tools=state.tools > 0
+        )  # fmt: skip
+        prefix = (
+            state.marks.generation,
+            shown.summary.through if shown.summary else 0,
+            shown.summaries[0].through if shown.summaries else 0,
+            shown.entries[0].seq if shown.entries else 0,
+        )
+        folding = state.marks.folding
+        snapshot = Snapshot(
+            summary=shown.summary,
+            summaries=shown.summaries,
+            entries=shown.entries,
+            tokens=shown.tokens,
+            pending=sum(1 for entry in shown.entries if entry.seq <= folding) if state.pending else 0,
+            omitted=shown.omitted,
+            awaiting=shown.awaiting,
+            orphans=shown.orphans,
+            prefix_changed=state.shown != prefix,
+            blocks=tuple(state.blocks.values()),
+        )
+        return Turn(snapshot, notes=() if state.shown == prefix else (PrefixShown(prefix),))
+
+    def _view(self, state: SessionState) -> SessionView:
+        return SessionView(
+            state.sid,
+            state.marks,
+            state.next_seq - 1,
+            len(state.entries) - state.pending,
+            state.live_tokens,
+            state.pending,
+            state.pending_tokens,
+            state.summary,
+            tuple(state.summaries),
+            tuple(state.blocks.values()),
+            state.policy,
+        )
+
+    # -- restating the past -------------------------------------------------------------------------------------------
+
+    def _jobs_under_way(self, state: SessionState) -> tuple[str, ...]:
+        jobs = tuple(job for job in (state.fold_job, state.condense_job) if job)
+        if jobs:
+            reached("restated_during_fold")
+        return jobs
+
+    def _clear(self, state: SessionState) -> Turn:
+        last = state.next_seq - 1
+        empty = not state.entries and state.summary is None and not state.summaries
+        if not state.opened or (empty and state.marks.cleared == last):
+            return Turn(0)
+        # What is cleared is not flushed later: long-term memory has what was folded or handed over before.
+        marks = Marks(state.marks.generation + 1, last, last, max(state.marks.flushing, last), last)
+        cancelled = self._jobs_under_way(state)
+        unflushed = self._withheld(state, state.marks.flushing + 1, last)
+        records = [Cleared(state.sid, marks, cancelled, last), *unflushed, *self._unseen(state, last)]
+        return Turn(len(state.entries), records, cancel=cancelled)
+
+    def _withheld(self, state: SessionState, first: int, last: int) -> tuple[Pruned, ...]:
+        """That long-term memory is never to have messages `first`…`last`: the flush mark, which passes them, does not say so."""
+        return (Pruned(state.key, tuple(range(first, last + 1))),) if first <= last else ()
+
+    def _unseen(self, state: SessionState, through: int) -> list[FacetsChanged]:
+        """What left the buffer up to `through` without a job is not for memory blocks, not even for one that comes later."""
+        if not self._blocks:
+            return []
+        ranges = joined((*unseen_of(state.blocks.values(), state.marks.cleared), (state.marks.folding + 1, through)))
+        return [FacetsChanged(state.sid, (unseen_facet(ranges),))]
+
+    def _remove(self, state: SessionState, message: Remove) -> Turn:
+        outside = tuple(place for place in message.places if not 0 <= place < len(state.entries))
+        if outside:
+            raise IndexOutOfRange(
+                f"the buffer holds messages 0 to {len(state.entries) - 1}; there is none at {', '.join(map(str, outside))}",
+                places=outside,
+            )
+        gone = {state.entries[place].seq for place in message.places}
+        if message.ids:
+            wanted = set(message.ids)
+            gone.update(
+                entry.seq for entry in state.entries if (entry.id or message_id(self._instance, state.sid, entry.seq)) in wanted
+            )
+        if not gone:
+            return Turn(0)
+        return self._restate(state, len(gone), removed=tuple(sorted(gone)))
+
+    def _truncate(self, state: SessionState, keep: int) -> Turn:
+        start = next((one.start for one in units(state.entries) if len(state.entries) - one.start <= keep), len(state.entries))
+        if start == 0:
+            return Turn(0)
+        return self._restate(state, start, front=state.entries[start - 1].seq)
+
+    def _rewind(self, state: SessionState, to: int) -> Turn | Missing:
+        last = state.next_seq - 1
+        if not 0 <= to <= last:
+            raise InvalidInput(f"a session with {last} messages cannot go back to message {to}")
+        if to == last:
+            return Turn(0)
+        query = PastLookup(to)
+        if query not in state.answers:
+            return Missing(query)
+        earlier: EarlierBuffer = state.answers[query]
+        if not earlier.there:
+            raise InvalidInput(f"message {to} was removed; go back to one that is there")
+        return self._restate(state, last - to, removed=tuple(range(to + 1, last + 1)), earlier=earlier)
+
+    def _restate(
+        self,
+        state: SessionState,
+        reply: int,
+        *,
+        removed: tuple[int, ...] = (),
+        front: int | None = None,
+        earlier: EarlierBuffer | None = None,
+    ) -> Turn:
+        """Another past: folds under way are void, and what was removed leaves long-term memory, too."""
+        marks = state.marks
+        entries: Sequence[Entry] = state.entries
+        summary, summaries = state.summary, tuple(state.summaries)
+        notes: tuple[Any, ...] = ()
+        if earlier is not None:
+            front, entries, summary, summaries = earlier.front, earlier.entries, earlier.summary, earlier.summaries
+            notes = (WentBack(earlier.entries),)
+            reached("went_back")
+        moved = marks.summarized if front is None else front
+        flushing = max(marks.flushing, moved) if self._flushes else marks.flushing
+        cleared = marks.cleared if earlier is None else earlier.cleared
+        after = Marks(marks.generation + 1, moved, moved, flushing, cleared)
+        jobs: tuple[Job, ...] = ()
+        if moved > marks.summarized:  # a truncation: what leaves the buffer goes where folded messages go
+            jobs = self._leaving(state, after, marks.flushing, moved)
+        # Those just behind the last one are not there themselves, but in the windows of those before them.
+        shown_through = marks.flushing + NEIGHBOURS if marks.flushing else 0
+        flushed = tuple(seq for seq in removed if seq <= shown_through) if self._flushes else ()
+        if flushed:
+            reached("removal_of_flushed")
+            id_ = f"unflush-{state.sid}-{after.generation}"
+            jobs = (*jobs, Job(id_, FLUSH_LANE, state.key, UnflushSpec(state.sid, flushed, marks.flushing)))
+        gone = set(removed)
+        left = [entry for entry in entries if entry.seq > moved and entry.seq not in gone]
+        cancelled = self._jobs_under_way(state)
+        records: list[Any] = [Restated(state.sid, after, state.next_seq - 1, removed, summary, summaries, cancelled, jobs)]
+        if earlier is not None and self._flushes:
+            # Entries that left their list after it are in the list again, or of a past that is no more.
+            covered = summary.through if summary else 0
+            records.append(Pruned(state.key, (), tuple(range(covered + 1, state.next_seq))))
+        if earlier is not None and (unseen := unseen_of(state.blocks.values(), 0)):  # what was cleared may be back
+            clipped = joined((first, min(through, moved)) for first, through in unseen)
+            records.append(FacetsChanged(state.sid, (unseen_facet(clipped),)))
+        tokens = sum(entry.tokens for entry in left)
+        if state.policy.due(tokens, len(left)):
+            fold = self._fold(state, left, tokens, after)
+            if fold is not None:
+                records.append(fold)
+                jobs = (*jobs, *fold.jobs)
+        return Turn(reply, records, notes=notes, jobs=jobs, cancel=cancelled)
+
+    def _replace(self, state: SessionState, message: Replace) -> Turn:
+        last = state.next_seq - 1
+        entries = tuple(entry.numbered(last + 1 + n) for n, entry in enumerate(message.entries))
+        seqs = tuple(entry.seq for entry in entries)
+        records: list[Any] = [] if state.opened else [self._opening(state, entries[0].at_us if entries else 0)]
+        flushing = max(state.marks.flushing, last)
+        marks = Marks(state.marks.generation + 1, last, last, flushing, last)
+        cancelled = self._jobs_under_way(state)
+        summary = message.summary
+        if summary is not None:
+            summary = msgspec.structs.replace(summary, first=min(1, last), through=last)
+        records.append(Restated(state.sid, marks, last, (), summary, (), cancelled, ()))
+        records.extend(self._withheld(state, state.marks.flushing + 1, last))
+        records.extend(self._unseen(state, last))
+        if entries:
+            records.append(Appended(state.sid, entries, None))
+        own = message_id(self._instance, state.sid, 0)[:-1]
+        flushed = [entry.seq for entry in entries if entry.id and self._is_flushed(entry.id, own, state.marks.flushing)]
+        if flushed:  # long-term memory has them under their old numbers
+            records.append(Pruned(state.key, tuple(flushed)))
+        receipt = Receipt(seqs, self._ids(state, seqs, (entry.id for entry in entries)))
+        return Turn(receipt, records, cancel=cancelled, size=message.size)
+
+    def _is_flushed(self, id_: str, own: str, flushing: int) -> bool:
+        """Whether an id is that of a message of this session, and long-term memory has it."""
+        number = id_.removeprefix(own)
+        try:
+            return number != id_ and int(number, 16) <= flushing
+        except ValueError:
+            return False
+
+    def _adopt(self, state: SessionState, message: Adopt) -> Turn:
+        if state.opened:
+            raise InvalidInput(f"{state.key!r} has messages already; copy into a session that has none")
+        if not message.entries:
+            return Turn(0)
+        last = len(message.entries)
+        flushing = message.flushing if self._flushes else 0
+        marks = Marks(1, message.front, message.front, flushing, message.cleared)
+        records: list[Any] = [
+            self._opening(state, message.entries[0].at_us),
+            Appended(state.sid, message.entries, None),
+            Restated(state.sid, marks, last, (), message.summary, message.summaries, (), ()),
+        ]
+        if message.facets:
+            records.append(FacetsChanged(state.sid, message.facets))
+        if message.pruned:
+            records.append(Pruned(state.key, message.pruned))
+        jobs: tuple[Job, ...] = ()
+        if not message.flush:
+            records.extend(self._withheld(state, 1, flushing))  # what has them knows them by another name
+        else:
+            jobs = self._leaving(state, marks, 0, message.front)
+            if self._flushes:
+                jobs = (*jobs, *(self._entry_job(state, facet) for facet in message.facets if facet.kind == ENTRY_FACET))
+            records.append(JobsStarted(state.sid, jobs))
+        return Turn(last, records, jobs=jobs, size=sum(entry.size for entry in message.entries))
+
+    def _entry_job(self, state: SessionState, facet: Facet) -> Job:
+        spec = msgspec.structs.replace(_decode_entry(facet.value), sid=state.sid)
+        return Job(f"entry-{state.sid}-0-{facet.name}", FLUSH_LANE, state.key, spec)
+
+
+def _left_entries(sid: int, jobs: Sequence[Job]) -> tuple[FacetsChanged, ...]:
+    """What the journal keeps of summary entries that leave their list, so that long-term memory can be rebuilt."""
+    left = tuple(job.payload for job in jobs if isinstance(job.payload, EntryFlushSpec))
+    return (FacetsChanged(sid, tuple(Facet(ENTRY_FACET, str(one.entry.through), _encode(one)) for one in left)),) if left else ()

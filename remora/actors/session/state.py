@@ -1,0 +1,273 @@
+"""What one session actor owns, and how records change it. Nothing else does: replay equals live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from remora.actors.policies.buffer import BufferPolicy
+from remora.ids import SessionKey
+from remora.messages import ChatDict, Entry, decode_chat
+from remora.runtime.log import JobDone
+from remora.storage.records import (
+    HOT_KEYS,
+    Appended,
+    Cleared,
+    Dropped,
+    FacetsChanged,
+    FlushStarted,
+    FoldStarted,
+    JobsStarted,
+    Marks,
+    Opened,
+    Pruned,
+    Restated,
+    SessionImage,
+    Summarized,
+    SummarizeSpec,
+    Summary,
+)
+
+__all__ = ["PrefixShown", "SessionState", "WentBack", "apply", "condense_job_id", "recounted", "summarize_job_id"]
+
+_ENTRY_OVERHEAD_BYTES = 160  # of an Entry and its place in a list, beside its content
+
+
+class PrefixShown(msgspec.Struct, frozen=True):
+    """A note: what the front of the last loaded context was."""
+
+    prefix: tuple[int, ...]
+
+
+class WentBack(msgspec.Struct, frozen=True):
+    """A note: messages that had left the buffer and are in it again, with those after them."""
+
+    entries: tuple[Entry, ...]
+
+
+def summarize_job_id(sid: int, marks: Marks) -> str:
+    """Deterministic, so a job written twice is one job; never used again, since marks only grow."""
+    return f"summarize-{sid}-{marks.generation}-{marks.folding}"
+
+
+def condense_job_id(sid: int, generation: int, through: int) -> str:
+    """The same, for folding the entry that ends at `through` into the running summary."""
+    return f"condense-{sid}-{generation}-{through}"
+
+
+class SessionState:
+    """What one session actor owns. Only `apply` changes it."""
+
+    __slots__ = (
+        "answers",
+        "blocks",
+        "condensing",
+        "entries",
+        "has_ids",
+        "ids",
+        "key",
+        "keys",
+        "keys_complete",
+        "marks",
+        "next_seq",
+        "opened",
+        "pending",
+        "pending_tokens",
+        "policy",
+        "shown",
+        "sid",
+        "size",
+        "summaries",
+        "summary",
+        "tokens",
+        "tools",
+    )
+
+    def __init__(self, key: SessionKey, image: SessionImage, policy: BufferPolicy) -> None:
+        self.key = key
+        self.policy = policy
+        self.sid = image.sid
+        self.opened = image.opened
+        self.marks = image.marks
+        self.next_seq = image.next_seq
+        self.entries: list[Entry] = list(image.entries)
+        """Messages after `marks.summarized`; the first `pending` of them are folded."""
+        self.summary = image.summary
+        """The running summary."""
+        self.summaries: list[Summary] = list(image.summaries)
+        """Summary entries that the running summary does not cover, oldest first."""
+        self.condensing = _condensing(image) if image.jobs else 0
+        """The last message of the entry that is being folded into the running summary; 0 for none."""
+        self.keys: dict[bytes, None] = dict.fromkeys(image.keys)
+        """Digests of the newest idempotency keys, at most `HOT_KEYS`; older ones are looked up."""
+        self.keys_complete = image.keys_complete
+        self.has_ids = image.has_ids
+        """Whether messages that left the buffer carry ids, so that one that is not in `ids` must be looked up."""
+        self.ids: dict[str, int] = {}
+        """Ids that their senders gave, of messages in the buffer."""
+        self.blocks = {facet.name: facet for facet in image.facets if facet.kind == "block"}
+        self.answers: dict[Any, Any] = {}
+        """What turns asked of the journal, and its answers; of use until the next change."""
+        self.shown: tuple[int, ...] | None = None
+        self.tokens = self.size = self.tools = self.pending = self.pending_tokens = 0
+        _measure(self)
+
+    @property
+    def live_tokens(self) -> int:
+        """Tokens of the messages that are not folded."""
+        return self.tokens - self.pending_tokens
+
+    @property
+    def fold_job(self) -> str:
+        """The id of the summarize job under way; empty when there is none."""
+        return summarize_job_id(self.sid, self.marks) if self.marks.folding > self.marks.summarized else ""
+
+    @property
+    def condense_job(self) -> str:
+        """The id of the condense job under way; empty when there is none."""
+        return condense_job_id(self.sid, self.marks.generation, self.condensing) if self.condensing else ""
+
+
+def _condensing(image: SessionImage) -> int:
+    specs = [job.payload for job in image.jobs if isinstance(job.payload, SummarizeSpec)]
+    return max(
+        (spec.through for spec in specs if spec.kind == "condense" and spec.generation == image.marks.generation), default=0
+    )
+
+
+def recounted(image: SessionImage, count: Callable[[ChatDict], int]) -> SessionImage:
+    """The image with every size counted anew, where the journal was begun with another counter than today's."""
+
+    def summary(one: Summary) -> Summary:
+        return msgspec.structs.replace(one, tokens=count({"role": "system", "content": one.prefix + one.text}))
+
+    return msgspec.structs.replace(
+        image,
+        entries=tuple(msgspec.structs.replace(entry, tokens=count(decode_chat(entry.chat))) for entry in image.entries),
+        summary=summary(image.summary) if image.summary else None,
+        summaries=tuple(summary(one) for one in image.summaries),
+    )
+
+
+def apply(state: SessionState, record: Any) -> None:
+    """Fold one record into the state."""
+    if state.answers:
+        state.answers.clear()
+    match record:
+        case Appended(entries=entries, key=key):
+            state.entries.extend(entries)
+            state.next_seq = entries[-1].seq + 1
+            for entry in entries:
+                state.tokens += entry.tokens
+                state.tools += bool(entry.calls or entry.answers)
+                state.size += entry.size + _ENTRY_OVERHEAD_BYTES
+                if entry.id is not None:
+                    state.ids[entry.id] = entry.seq
+            if key is not None:
+                state.keys[key] = None
+                if len(state.keys) > HOT_KEYS:
+                    del state.keys[next(iter(state.keys))]
+                    state.keys_complete = False
+        case PrefixShown(prefix=prefix):
+            state.shown = prefix
+        case WentBack(entries=entries):
+            state.entries = list(entries)
+            state.has_ids = True  # among those that left before them there may be some
+        case Opened():
+            state.opened = True
+        case FoldStarted(marks=marks):
+            state.marks = marks
+            _count_pending(state)
+        case FlushStarted(marks=marks):
+            state.marks = marks
+        case JobDone() | JobsStarted() | Pruned():
+            pass
+        case Dropped(marks=marks):
+            state.marks = marks
+            _forget(state)
+        case Summarized(marks=marks, summary=summary, entry=True):
+            state.marks = marks
+            state.summaries.append(summary)
+            _forget(state)
+            _condense(state, record)
+        case Summarized(marks=marks, summary=summary):
+            state.marks = marks
+            state.summary = summary
+            state.summaries = [one for one in state.summaries if one.through > summary.through]
+            state.condensing = 0
+            _forget(state)
+            _condense(state, record)
+        case Cleared(marks=marks):
+            state.marks = marks
+            state.summary = None
+            state.summaries = []
+            state.condensing = 0
+            state.entries = []
+            state.has_ids = False
+            _measure(state)
+        case Restated(marks=marks):
+            removed = set(record.removed)
+            state.marks = marks
+            state.summary = record.summary
+            state.summaries = list(record.summaries)
+            state.condensing = 0
+            gone = (entry for entry in state.entries if entry.seq <= marks.summarized)
+            state.has_ids = marks.cleared < marks.summarized and (state.has_ids or any(entry.id for entry in gone))
+            state.entries = [entry for entry in state.entries if entry.seq > marks.summarized and entry.seq not in removed]
+            _measure(state)
+        case FacetsChanged(put=put):
+            state.blocks.update((facet.name, facet) for facet in put if facet.kind == "block")
+        case _:
+            raise TypeError(f"a session cannot apply {type(record).__name__}")
+
+
+def _condense(state: SessionState, record: Summarized) -> None:
+    """Note the condense job that came with the record."""
+    for job in record.jobs:
+        if isinstance(job.payload, SummarizeSpec) and job.payload.kind == "condense":
+            state.condensing = job.payload.through
+
+
+def _forget(state: SessionState) -> None:
+    """Let the messages up to `marks.summarized` go."""
+    count = 0
+    for entry in state.entries:
+        if entry.seq > state.marks.summarized:
+            break
+        count += 1
+        state.tokens -= entry.tokens
+        state.tools -= bool(entry.calls or entry.answers)
+        state.size -= entry.size + _ENTRY_OVERHEAD_BYTES
+        if entry.id is not None:
+            state.ids.pop(entry.id, None)
+            state.has_ids = True
+    del state.entries[:count]
+    _count_pending(state)
+
+
+def _count_pending(state: SessionState) -> None:
+    """Tell the frozen prefix from the rest."""
+    state.pending = state.pending_tokens = 0
+    if state.marks.folding > state.marks.summarized:
+        for entry in state.entries:
+            if entry.seq > state.marks.folding:
+                break
+            state.pending += 1
+            state.pending_tokens += entry.tokens
+
+
+def _measure(state: SessionState) -> None:
+    """Count everything anew."""
+    tokens = tools = size = 0
+    ids: dict[str, int] = {}
+    for entry in state.entries:  # once over all of them: an activation does it
+        tokens += entry.tokens
+        if entry.calls or entry.answers:
+            tools += 1
+        size += entry.size + _ENTRY_OVERHEAD_BYTES
+        if entry.id is not None:
+            ids[entry.id] = entry.seq
+    state.tokens, state.tools, state.size, state.ids = tokens, tools, size, ids
+    _count_pending(state)

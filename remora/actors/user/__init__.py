@@ -1,0 +1,1 @@
+"""A user's actor: working memory, the synopsis, what was remembered."""

@@ -1,0 +1,243 @@
+"""What a user's own actor owns, and how records change it. Nothing else does: replay equals live.
+
+All of it is kept in the journal as facets, kind by kind, and restored by folding them in again, in the order in which they were
+first put:
+
+=============  ======================  =============================================================
+kind           name                    value
+=============  ======================  =============================================================
+``embedder``   empty                   which embedder made the vectors of working memory
+``working``    the item's id           a `WorkingItem`
+``access``     the row's id            how often it was retrieved, and when last
+``synopsis``   ``identity, context``   a `SynopsisPart`
+``grant``      a name                  ``read``, ``write`` or ``own``
+``counter``    ``job``                 number of the last job, so that no id of a job is used again
+=============  ======================  =============================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from remora.actors.user.working import WorkingItem, WorkingMemory
+from remora.ids import UserKey
+from remora.runtime.log import JobDone
+from remora.storage.records import (
+    Facet,
+    FacetsChanged,
+    JobsStarted,
+    MemoriesRemoved,
+    Opened,
+    Remembered,
+    SynopsisSpec,
+    UserImage,
+)
+
+__all__ = ["Fitted", "SynopsisPart", "SynopsisShown", "Touched", "UserState", "apply", "facet"]
+
+_ACCESS_BYTES = 200  # of one row's figures: its id, two numbers, a place in a dict
+_GRANT_BYTES = 150
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class SynopsisPart(msgspec.Struct, frozen=True, gc=False):
+    """One half of a synopsis: who the user is, or what they are about.
+
+    Attributes:
+        text: what it says.
+        expires_at: seconds since the epoch; from then on it is no longer shown.
+        tokens: its size.
+        model: what wrote it.
+        degraded: an extract stands in for the configured model's.
+    """
+
+    text: str
+    expires_at: float
+    tokens: int
+    model: str
+    degraded: bool
+
+
+class Touched(msgspec.Struct, frozen=True):
+    """A note: these rows were retrieved at that time."""
+
+    rows: tuple[str, ...]
+    at_us: int
+
+
+class SynopsisShown(msgspec.Struct, frozen=True):
+    """A note: the synopsis was read; parts that live longer for it (S2.25), by name."""
+
+    hit: bool
+    extended: tuple[tuple[str, SynopsisPart], ...] = ()
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """A note: working memory gives back what it holds beside its items."""
+
+
+_decode_item = msgspec.msgpack.Decoder(WorkingItem).decode
+_decode_figures = msgspec.msgpack.Decoder(tuple[int, int]).decode
+_decode_part = msgspec.msgpack.Decoder(SynopsisPart).decode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+def facet(kind: str, name: str, value: object) -> Facet:
+    """A facet with its value packed."""
+    return Facet(kind, name, _encode(value))
+
+
+class UserState:
+    """What a user's own actor owns. Only `apply` changes it.
+
+    Args:
+        key: whose actor it is.
+        image: what the journal holds.
+        dimension: length of the vectors in working memory; None where nothing is embedded.
+        embedder: names what makes the vectors; items of another's cannot be compared with them, and are left aside.
+    """
+
+    __slots__ = (
+        "accesses",
+        "embedder",
+        "evicted",
+        "grants",
+        "hits",
+        "job",
+        "key",
+        "learned_with",
+        "misses",
+        "number",
+        "opened",
+        "parts",
+        "pending",
+        "sid",
+        "stale",
+        "terms",
+        "working",
+    )
+
+    def __init__(self, key: UserKey, image: UserImage, dimension: int | None, embedder: str) -> None:
+        self.key = key
+        self.sid = image.sid
+        self.opened = image.opened
+        self.embedder = embedder
+        self.learned_with = ""
+        """The embedder whose vectors the journal holds."""
+        self.working = None if dimension is None else WorkingMemory(dimension)
+        self.stale: dict[str, None] = {}
+        """Items of another embedder, by id; they stay in the journal until something is learned."""
+        self.accesses: dict[str, tuple[int, int]] = {}
+        """Row id -> how often it was retrieved, and when last, in microseconds."""
+        self.pending: dict[str, None] = {}
+        """Rows whose figures are newer than the journal's."""
+        self.parts: dict[str, SynopsisPart] = {}
+        """``identity`` and ``context``, as far as they were ever written."""
+        self.terms: dict[str, float] = {}
+        """When the journal lets each part expire; a part that was read may live a little longer."""
+        self.grants: dict[str, str] = {}
+        self.number = 0
+        """Of the last job that was started here."""
+        self.job = next((job.id for job in image.jobs if isinstance(job.payload, SynopsisSpec)), "")
+        """The synopsis job under way; empty for none."""
+        self.evicted = self.hits = self.misses = 0
+        for one in image.facets:
+            _put(self, one)
+
+    @property
+    def size(self) -> int:
+        """Bytes held, about."""
+        parts = sum(len(part.text) for part in self.parts.values())
+        working = self.working.size_bytes if self.working is not None else 0
+        return 1_024 + working + _ACCESS_BYTES * len(self.accesses) + _GRANT_BYTES * len(self.grants) + 4 * parts
+
+    def touched(self, rows: Sequence[str], at_us: int) -> dict[str, tuple[int, int]]:
+        """The figures of these rows after one more retrieval (S2.21)."""
+        known = self.accesses
+        figures = {}
+        for row in rows:
+            count, last = known.get(row, (0, 0))
+            figures[row] = (count + 1, max(last, at_us))
+        return figures
+
+    @property
+    def extended(self) -> Mapping[str, SynopsisPart]:
+        """Parts of the synopsis that live longer than the journal knows."""
+        return {name: part for name, part in self.parts.items() if part.expires_at != self.terms[name]}
+
+
+def apply(state: UserState, record: Any) -> None:
+    """Fold one record into the state."""
+    match record:
+        case Touched(rows=rows, at_us=at_us):
+            state.accesses.update(state.touched(rows, at_us))
+            state.pending.update(dict.fromkeys(rows))
+        case SynopsisShown(hit=hit, extended=extended):
+            state.hits += hit
+            state.misses += not hit
+            state.parts.update(extended)
+        case FacetsChanged(put=put, dropped=dropped):
+            for one in put:
+                _put(state, one)
+            _drop(state, dropped)
+        case Fitted():
+            if state.working is not None:
+                state.working.fit()
+        case Opened():
+            state.opened = True
+        case JobsStarted(jobs=jobs) | Remembered(jobs=jobs):
+            state.job = next((job.id for job in jobs if isinstance(job.payload, SynopsisSpec)), state.job)
+        case JobDone(id=id_):
+            if id_ == state.job:
+                state.job = ""
+        case MemoriesRemoved():
+            pass
+        case _:
+            raise TypeError(f"a user's actor cannot apply {type(record).__name__}")
+
+
+def _put(state: UserState, one: Facet) -> None:
+    name = one.name
+    match one.kind:
+        case "working":
+            if state.working is not None and state.learned_with == state.embedder:
+                state.working.add(_decode_item(one.value))
+            else:
+                state.stale[name] = None
+        case "access":
+            state.accesses[name] = _decode_figures(one.value)
+            state.pending.pop(name, None)
+        case "synopsis":
+            state.parts[name] = part = _decode_part(one.value)
+            state.terms[name] = part.expires_at
+        case "grant":
+            state.grants[name] = _decode(one.value)
+        case "counter":
+            state.number = _decode(one.value)
+        case "embedder":
+            state.learned_with = _decode(one.value)
+        case _:
+            raise TypeError(f"a user's actor keeps no {one.kind!r}")
+
+
+def _drop(state: UserState, places: Sequence[tuple[str, str]]) -> None:
+    items: list[str] = []
+    for kind, name in places:
+        if kind == "access":
+            state.accesses.pop(name, None)
+            state.pending.pop(name, None)
+        elif kind == "grant":
+            state.grants.pop(name, None)
+        elif kind == "synopsis":
+            state.parts.pop(name, None)
+            state.terms.pop(name, None)
+        elif name in state.stale:
+            del state.stale[name]
+        else:
+            items.append(name)
+    if items and state.working is not None:
+        state.evicted += state.working.discard(items)
+        state.working.fit()

@@ -1,0 +1,1 @@
+"""What an application holds: the runtime, its handles, and the tools for models."""

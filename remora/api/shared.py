@@ -1,0 +1,178 @@
+"""Memory that several agents share, by grants (S4.33, S4.42); docs/sharing.md describes the messages behind it.
+
+A shared scope is an actor like a user's own, under a name that no user can have, so nothing of any user's is ever in it, and no
+user's handle reaches it. Who may do what, the actor itself keeps and says, before anything is read or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from remora.actors.user.messages import Grant, GrantsOf, Right
+from remora.api.memories import LongTermHandle, MemoryLike, recording
+from remora.errors import InvalidInput, NotGranted
+from remora.ids import SHARED_PREFIX, UserKey, validated_id
+from remora.recall.recall import Memory
+from remora.services.erasure import ErasureReceipt
+from remora.services.parts import Services
+
+__all__ = ["SharedMember", "SharedScope"]
+
+_READ: tuple[Right, ...] = ("read", "write", "own")
+_WRITE: tuple[Right, ...] = ("write", "own")
+_OWN: tuple[Right, ...] = ("own",)
+
+
+class SharedScope:
+    """A memory that agents share. Get one from `Runtime.shared`; making it does no I/O."""
+
+    __slots__ = ("_services", "name")
+
+    def __init__(self, services: Services, name: str) -> None:
+        self._services = services
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"SharedScope({self.name!r})"
+
+    def as_(self, who: str) -> SharedMember:
+        """The scope in the hands of one agent; what it may do there is what it was granted.
+
+        Raises:
+            InvalidId: the id cannot name an agent.
+        """
+        return SharedMember(self._services, self.name, validated_id(who, "an agent's id"))
+
+
+class SharedMember:
+    """A shared scope in the hands of one agent. Get one from `SharedScope.as_`.
+
+    An application gives each agent its own, and no more than that: the handle is the authority.
+    """
+
+    __slots__ = ("_key", "_members", "_mine", "_services", "scope", "who")
+
+    def __init__(self, services: Services, scope: str, who: str) -> None:
+        self._services = services
+        self._key = UserKey(SHARED_PREFIX + scope)
+        self._members = LongTermHandle(services, self._key.user)
+        self._mine = LongTermHandle(services, self._key.user, who)
+        self.scope = scope
+        self.who = who
+
+    def __repr__(self) -> str:
+        return f"SharedMember({self.scope!r}, {self.who!r})"
+
+    async def remember(
+        self,
+        content: MemoryLike | Iterable[MemoryLike],
+        *,
+        type: str = "fact",  # noqa: A002
+        importance: float | None = None,
+    ) -> list[str]:
+        """Record something for all members; see `LongTermHandle.remember`. It is found with this agent's name on it.
+
+        Raises:
+            NotGranted: this agent may not write here; nothing was written.
+        """
+        await self._check("write", _WRITE)
+        return await self._mine.remember(content, type=type, importance=importance)
+
+    async def recall(
+        self, query: str, *, k: int = 5, types: str | Iterable[str] | None = None, by: str | None = None
+    ) -> list[Memory]:
+        """What members recorded that bears on `query`, best first; see `LongTermHandle.recall`.
+
+        Args:
+            query: what is asked.
+            k: how many at most.
+            types: memory types; None for all.
+            by: what this agent recorded; None for all members.
+
+        Raises:
+            NotGranted: this agent may not read here; nothing was read.
+        """
+        await self._check("read", _READ)
+        found = await self._members.recall(query, k=k, types=types, agent=by)
+        await self._check("read", _READ)  # a right that was taken away meanwhile is gone now
+        return found
+
+    async def memories(self, types: str | Iterable[str] | None = None, *, limit: int | None = None) -> list[Memory]:
+        """All that members recorded, oldest first; see `LongTermHandle.memories`.
+
+        Raises:
+            NotGranted: this agent may not read here; nothing was read.
+        """
+        await self._check("read", _READ)
+        found = await self._members.memories(types, limit=limit)
+        await self._check("read", _READ)
+        return found
+
+    async def claim(self) -> None:
+        """Become the owner of a scope that has none; does nothing where this agent owns it already.
+
+        Raises:
+            NotGranted: it is somebody else's.
+        """
+        await self._grant(self.who, "own")
+
+    async def grant(self, to: str, right: Right = "read") -> None:
+        """Let an agent read, write (and read), or own (and grant as well); in a scope without owner, the first to grant owns it.
+
+        Raises:
+            InvalidInput: no such right, or an id that cannot name an agent.
+            NotGranted: this agent does not own the scope; nothing was changed.
+            RecordingFailed: the journal failed.
+        """
+        if right not in _READ:
+            raise InvalidInput(f"a right is one of {', '.join(_READ)}, not {right!r}")
+        await self._grant(validated_id(to, "an agent's id"), right)
+
+    async def revoke(self, to: str) -> None:
+        """Take an agent's right away; from now on it neither reads nor writes. What it recorded stays.
+
+        Raises:
+            NotGranted: this agent does not own the scope, or the other is its last owner; nothing was changed.
+            RecordingFailed: the journal failed.
+        """
+        await self._grant(validated_id(to, "an agent's id"), None)
+
+    async def members(self) -> dict[str, str]:
+        """Who may do what: each agent's right.
+
+        Raises:
+            NotGranted: this agent is not among them.
+        """
+        return await self._check("read", _READ)
+
+    async def forget(self) -> ErasureReceipt:
+        """Erase the scope down to the bytes: all that its members recorded, and who they were; see `User.forget`.
+
+        Raises:
+            NotGranted: this agent does not own the scope; nothing was erased.
+            ReentrantAsk, CommitFailed, StorageError, RuntimeClosed: see `User.forget`.
+        """
+        await self._check("forget", _OWN)
+        return await self._services.eraser.forget(self._key.user)
+
+    async def settle(self) -> None:
+        """Wait until what was remembered can be recalled: for tests, scripts and shutdown."""
+        await self._members.settle()
+
+    async def _grant(self, to: str, right: Right | None) -> None:
+        try:
+            with recording("grant", self.scope, ""):
+                await self._services.directory.ask(self._key, Grant(self.who, to, right))
+        except NotGranted as e:
+            # by the name that the application knows
+            raise NotGranted(str(e).replace(repr(self._key.user), repr(self.scope)), scope=self.scope, who=self.who) from None
+
+    async def _check(self, wanted: str, rights: tuple[Right, ...]) -> dict[str, str]:
+        grants: dict[str, str] = await self._services.directory.ask(self._key, GrantsOf())
+        if grants.get(self.who) not in rights:
+            raise NotGranted(
+                f"{self.who!r} may not {wanted} in the shared scope {self.scope!r}; its owner can grant that",
+                scope=self.scope,
+                who=self.who,
+            )
+        return grants

@@ -1,0 +1,218 @@
+"""Two tools by which a model looks after its own long-term memory (S4.22), for any tool-call loop.
+
+A tool never raises into the loop: what went wrong is in its answer, so that the model can say so or try otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from remora.errors import InvalidInput, RemoraError
+from remora.logging import get_logger
+from remora.messages import sound_text
+from remora.recall.recall import Memory
+
+__all__ = ["MemoryTools", "Remembers"]
+
+_MOST_FOUND = 50  # memories for each keyword: a model may ask for any number
+_MOST_KEYWORDS = 20
+_logger = get_logger("remora.tools")
+_SAVE = "save_to_memory"
+_RECALL = "recall_from_memory"
+_ALIASES = {"record_to_memory": _SAVE, "retrieve_from_memory": _RECALL}
+_DESCRIPTIONS = {
+    _SAVE: "Save important information, so that it can be recalled in later conversations: what the user told about themselves, "
+    "prefers, decided or asked to be remembered. Pass each piece as a sentence that can be understood alone.",
+    _RECALL: "Search your memory for what was said or saved in earlier conversations. Use it before you say that you do not know "
+    "something about the user.",
+}
+_PARAMETERS: dict[str, dict[str, Any]] = {
+    _SAVE: {
+        "type": "object",
+        "properties": {
+            "thinking": {
+                "type": "string",
+                "description": "Why this is worth remembering. It helps you to choose, and is not saved.",
+            },
+            "content": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": 'What to remember, one piece each, for instance ["Birthday: March 15"].',
+            },
+        },
+        "required": ["thinking", "content"],
+        "additionalProperties": False,
+    },
+    _RECALL: {
+        "type": "object",
+        "properties": {
+            "keywords": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Short queries; each is searched for on its own.",
+            },
+            "limit": {"type": "integer", "minimum": 1, "default": 5, "description": "Memories for each keyword, at most."},
+        },
+        "required": ["keywords"],
+        "additionalProperties": False,
+    },
+}
+
+
+class Remembers(Protocol):
+    """What the tools need of a handle."""
+
+    async def remember(self, content: Any, *, type: str = ..., session: str | None = ...) -> list[str]:  # noqa: A002
+        """Record memories."""
+        ...
+
+    async def recall_many(self, queries: Iterable[str], *, k: int = ...) -> list[list[Memory]]:
+        """Find memories."""
+        ...
+
+
+class MemoryTools:
+    """The tools of one user, or of one of their agents. Get them from `User.tools` or `Agent.tools`.
+
+    Args:
+        memory: whose memory it is.
+        session: where what is saved was learned.
+    """
+
+    def __init__(self, memory: Remembers, *, session: str | None = None) -> None:
+        self._memory = memory
+        self._session = session
+
+    async def save_to_memory(self, thinking: str, content: list[str]) -> dict[str, Any]:
+        """Save important information.
+
+        Args:
+            thinking: why it is worth saving: a model that has to say so chooses better. It is not saved.
+            content: the pieces, each a text.
+
+        Returns:
+            ``success``, ``memory_ids`` and ``message``; or ``success`` False and ``error``.
+        """
+        return await self._answered(self._save, thinking, content)
+
+    async def recall_from_memory(self, keywords: list[str], limit: int = 5) -> dict[str, Any]:
+        """Search your memory.
+
+        Args:
+            keywords: each is searched for.
+            limit: memories for each keyword, at most.
+
+        Returns:
+            ``success``, ``memories`` (dicts with ``id``, ``content``, ``type``, ``importance``, ``date``, each memory once) and
+            ``message``; or ``success`` False and ``error``.
+        """
+        return await self._answered(self._find, keywords, limit)
+
+    record_to_memory = save_to_memory
+    retrieve_from_memory = recall_from_memory
+
+    def specs(self) -> list[dict[str, Any]]:
+        """Plain specifications: ``name``, ``description``, ``function``."""
+        return [{"name": name, "description": _DESCRIPTIONS[name], "function": getattr(self, name)} for name in (_SAVE, _RECALL)]
+
+    def openai_specs(self) -> list[dict[str, Any]]:
+        """The ``tools`` of an OpenAI chat request."""
+        return [
+            {
+                "type": "function",
+                "function": {
+                    "name": name,
+                    "description": _DESCRIPTIONS[name],
+                    "parameters": json.loads(json.dumps(_PARAMETERS[name])),  # a copy: callers may add to it
+                },
+            }
+            for name in (_SAVE, _RECALL)
+        ]
+
+    async def call(self, name: str, arguments: str | Mapping[str, Any]) -> str:
+        """Run the tool that a model called; returns JSON for the tool message, whatever happens.
+
+        Args:
+            name: of the tool, or its older name (``record_to_memory``, ``retrieve_from_memory``; S4.44).
+            arguments: JSON text as the model wrote it, or a dict.
+        """
+        # what went wrong may quote what the model wrote, half an emoji included
+        return sound_text(json.dumps(await self._answered(self._call, name, arguments), ensure_ascii=False))
+
+    # -- what they do -----------------------------------------------------------------------------------------------
+
+    async def _call(self, name: object, arguments: object) -> dict[str, Any]:
+        tool = _ALIASES.get(name, name) if isinstance(name, str) else name
+        if tool not in _PARAMETERS:
+            raise InvalidInput(f"there is no tool {name!r}; there are {_SAVE} and {_RECALL}")
+        assert isinstance(tool, str)
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments or "{}")
+            except (ValueError, RecursionError) as e:
+                raise InvalidInput(f"the arguments of {name} are not JSON: {e}") from e
+        if not isinstance(arguments, Mapping):
+            raise InvalidInput(f"the arguments of {name} must be an object, not {type(arguments).__name__}")
+        schema = _PARAMETERS[tool]
+        missing = [one for one in schema["required"] if one not in arguments and one != "thinking"]
+        unknown = [str(one) for one in arguments if one not in schema["properties"]]
+        if missing or unknown:
+            wrong = [*(f"{one} is missing" for one in missing), *(f"{one} is unknown" for one in unknown)]
+            raise InvalidInput(f"the arguments of {name}: {', '.join(wrong)}")
+        if tool == _SAVE:
+            return await self._save(arguments.get("thinking", ""), arguments["content"])
+        return await self._find(arguments["keywords"], arguments.get("limit", 5))
+
+    async def _save(self, thinking: object, content: object) -> dict[str, Any]:
+        if not isinstance(thinking, str):
+            raise InvalidInput(f"thinking must be text, not {type(thinking).__name__}")
+        pieces = _texts(content, "content")
+        ids = await self._memory.remember(pieces, type="fact", session=self._session)
+        return {"success": True, "memory_ids": ids, "message": f"Saved {_counted(len(set(ids)))}."}
+
+    async def _find(self, keywords: object, limit: object) -> dict[str, Any]:
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise InvalidInput(f"limit must be a positive number, not {limit!r}")
+        wanted = list(dict.fromkeys(_texts(keywords, "keywords")))
+        if limit > _MOST_FOUND or len(wanted) > _MOST_KEYWORDS:
+            raise InvalidInput(f"at most {_MOST_KEYWORDS} keywords and a limit of {_MOST_FOUND} are searched at once")
+        lists = await self._memory.recall_many(wanted, k=limit)
+        # The best of each keyword before the second best of any; scores of two searches cannot be compared.
+        found: dict[str, Memory] = {}
+        for place in range(max(map(len, lists), default=0)):
+            for one in lists:
+                if place < len(one):
+                    found.setdefault(one[place].id, one[place])
+        memories = [
+            {
+                "id": memory.id,
+                "content": memory.text,
+                "type": memory.type,
+                "importance": memory.importance,
+                "date": memory.created_at.isoformat(timespec="seconds"),
+            }
+            for memory in found.values()
+        ]
+        return {"success": True, "memories": memories, "message": f"Found {_counted(len(memories))}."}
+
+    async def _answered(self, tool: Callable[..., Awaitable[dict[str, Any]]], *arguments: object) -> dict[str, Any]:
+        try:
+            return await tool(*arguments)
+        except Exception as e:
+            if not isinstance(e, RemoraError):
+                _logger.exception("memory_tool_failed")
+            return {"success": False, "error": f"{e}" or type(e).__name__}
+
+
+def _texts(value: object, what: str) -> list[str]:
+    """A list of texts; a model that has one may leave the brackets out."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(text, str) for text in texts):
+        raise InvalidInput(f"{what} must be a list of texts with at least one")
+    return list(texts)
+
+
+def _counted(number: int) -> str:
+    return f"{number} {'memory' if number == 1 else 'memories'}"

@@ -1,0 +1,1 @@
+"""What the supervisor's queues do."""

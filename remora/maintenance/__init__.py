@@ -1,0 +1,1 @@
+"""A directory without actors: verify, repair, backup, export, import."""

@@ -1,0 +1,256 @@
+"""Reading sessions and users out of a runtime that goes on working: each session as of one moment of its actor's (S4.37)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from remora.actors.blocks.state import progress_facet, progress_of, renumbered, unseen_facet, unseen_of
+from remora.actors.session.messages import Inspect, SessionView
+from remora.actors.user.messages import InspectUser, UserView
+from remora.errors import StorageError
+from remora.ids import SessionKey, UserKey, message_id, row_id
+from remora.messages import Entry, decode_chat, restore_message
+from remora.runtime.concurrency import in_order
+from remora.services.parts import Services
+from remora.storage.atomic import AtomicTarget
+from remora.storage.export.targets import open_writer
+from remora.storage.export.transfer import (
+    FORMAT,
+    Exported,
+    ExportHeader,
+    MessageExport,
+    SessionExport,
+    TransferReport,
+    UserExport,
+)
+from remora.storage.records import ENTRY_FACET, EntryFlushSpec, Facet, Summary
+
+__all__ = ["Progress", "export_to", "exported_session"]
+
+Progress = Callable[[int, int], None]
+"""Told how many messages are done, of how many."""
+
+_AT_ONCE = 32  # sessions that are read and written together
+_ATTEMPTS = 20  # at a session whose past is restated while it is read
+_BLOCK = "block"
+_NOT_EXPORTED = frozenset({"counter"})  # numbers of jobs, which are this journal's own
+_decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Numbers:
+    """Numbers of the messages that are left of `last`, and which those are when they are counted from 1 without gaps."""
+
+    def __init__(self, seqs: Sequence[int], last: int) -> None:
+        self._seqs = seqs
+        self._last = last
+        self.gapless = len(seqs) == last
+
+    def through(self, seq: int) -> int:
+        """How many messages there are up to `seq`: the new number of the last of them."""
+        return bisect_right(self._seqs, seq)
+
+    def items(self) -> Iterator[tuple[int, int | None]]:
+        """Each message that ever was, and its new number; None if it is gone."""
+        new = {seq: number for number, seq in enumerate(self._seqs, start=1)}
+        return ((seq, new.get(seq)) for seq in range(1, self._last + 1))
+
+
+async def exported_session(source: Services, key: SessionKey) -> SessionExport | None:
+    """A session as it is now; None if it has no messages.
+
+    Raises:
+        StorageError: the journal cannot be read, or the session's past changes faster than it can be read.
+    """
+    exported, _ = await _session(source, key)
+    return exported
+
+
+async def _session(source: Services, key: SessionKey) -> tuple[SessionExport | None, _Numbers]:
+    journal = source.journal
+    view = await _look(source, key)
+    for _ in range(_ATTEMPTS):
+        entries = await journal.read(key, 1, view.last_seq)
+        pruned = set(await journal.pruned(key))
+        left = [facet for facet in await journal.facets(key) if facet.kind == ENTRY_FACET]
+        after = await _look(source, key)
+        if _settled(view) == _settled(after):
+            break
+        view = after
+    else:
+        raise StorageError(f"the past of {key!r} changes faster than it can be read; export it again")
+    numbers = _Numbers([entry.seq for entry in entries], view.last_seq)
+    if not entries:
+        return None, numbers
+    build = anyio.to_thread.run_sync
+    return await build(_build, key, view, entries, pruned, left, numbers, journal.instance), numbers
+
+
+async def _look(source: Services, key: SessionKey) -> SessionView:
+    view: SessionView = await source.directory.ask(key, Inspect())
+    return view
+
+
+def _settled(view: SessionView) -> tuple[Any, ...]:
+    """What of a session must not have changed while its messages were read: all but what was appended and flushed."""
+    return view.marks.generation, view.marks.summarized, view.summary, view.summaries, view.blocks
+
+
+def _build(
+    key: SessionKey,
+    view: SessionView,
+    entries: Sequence[Entry],
+    pruned: set[int],
+    left: Sequence[Facet],
+    numbers: _Numbers,
+    instance: str,
+) -> SessionExport:
+    def summary(one: Summary) -> Summary:
+        through = numbers.through(one.through)
+        return msgspec.structs.replace(one, first=min(numbers.through(one.first - 1) + 1, through), through=through)
+
+    messages = []
+    for number, entry in enumerate(entries, start=1):
+        whole = restore_message(entry, entry.id or message_id(instance, view.sid, entry.seq))
+        assert whole.id is not None
+        assert whole.created_at is not None
+        messages.append(
+            MessageExport(
+                number, whole.id, whole.created_at, entry.tokens, entry.importance, decode_chat(entry.chat), whole.metadata,
+                entry.seq in pruned,
+            )
+        )  # fmt: skip
+    facets = list(view.blocks)
+    if not numbers.gapless:
+        facets = _renumbered_blocks(view.blocks, numbers)
+    for facet in left:
+        spec = _decode_entry(facet.value)
+        moved = EntryFlushSpec(0, summary(spec.entry), spec.at_us)
+        facets.append(Facet(ENTRY_FACET, str(moved.entry.through), _encode(moved)))
+    return SessionExport(
+        user=key.user,
+        session=key.session,
+        messages=tuple(messages),
+        front=numbers.through(view.marks.summarized),
+        flushed=numbers.through(view.marks.flushing),
+        summary=summary(view.summary) if view.summary else None,
+        summaries=tuple(summary(one) for one in view.summaries),
+        facets=tuple(facets),
+    )
+
+
+def _renumbered_blocks(blocks: Sequence[Facet], numbers: _Numbers) -> list[Facet]:
+    """The blocks' facets: what each has seen, and what none is to see, in the new numbers."""
+    facets = []
+    for name, progress in progress_of(blocks).items():
+        seen = renumbered(progress.seen, numbers.through)
+        facets.append(progress_facet(name, msgspec.structs.replace(progress, seen=seen)))
+    if unseen := unseen_of(blocks, 0):
+        facets.append(unseen_facet(renumbered(unseen, numbers.through)))
+    order = {facet.name: place for place, facet in enumerate(blocks)}
+    return sorted(facets, key=lambda facet: order[facet.name])
+
+
+async def _user(source: Services, key: UserKey, renumbered_sessions: dict[str, _Numbers]) -> UserExport | None:
+    facets = [facet for facet in await source.journal.facets(key) if facet.kind not in _NOT_EXPORTED]
+    if source.directory.is_live(key):  # it journals figures of access by the hundred
+        view: UserView = await source.directory.tell(key, InspectUser(), use=False)
+        figures = [Facet("access", row, _encode(figure)) for row, figure in view.accesses.items()]
+        facets = [*(facet for facet in facets if facet.kind != "access"), *figures]
+    memories = await source.journal.memories(key.user)
+    if not facets and not memories:
+        return None
+    moved: dict[str, str | None] = {}
+    for session, numbers in renumbered_sessions.items():
+        one = SessionKey(key.user, session)
+        moved.update((row_id(one, old), None if new is None else row_id(one, new)) for old, new in numbers.items())
+    # Figures of access are kept under the ids of rows, which come of messages' numbers.
+    facets = [one for one in (_moved(facet, moved) for facet in facets) if one is not None]
+    return UserExport(key.user, tuple(memories), tuple(facets))
+
+
+def _moved(facet: Facet, moved: dict[str, str | None]) -> Facet | None:
+    if facet.kind != "access" or facet.name not in moved:
+        return facet
+    name = moved[facet.name]
+    return None if name is None else Facet(facet.kind, name, facet.value)
+
+
+async def export_to(source: Services, path: Path, *, overwrite: bool, progress: Progress | None) -> TransferReport:
+    """Write everything to `path`: a file that ends in ``.jsonl``, or else a directory of Parquet files.
+
+    Raises:
+        InvalidInput: `path` exists, or cannot be told to be one or the other.
+        StorageError: see `exported_session`; or the disk refused. Nothing stands at `path` then.
+    """
+    journal = source.journal
+    remora = await anyio.to_thread.run_sync(_version)
+    header = ExportHeader(
+        FORMAT, remora, datetime.now(UTC), await journal.setting("embedder") or "", await journal.setting("counter") or ""
+    )
+    target = await anyio.to_thread.run_sync(lambda: AtomicTarget(path, overwrite=overwrite))
+    writer = await anyio.to_thread.run_sync(open_writer, target, header)
+    try:
+        report = await _write_all(source, writer.write, progress)
+        await anyio.to_thread.run_sync(writer.close)
+        await anyio.to_thread.run_sync(target.commit)
+    except OSError as e:
+        raise StorageError(f"{path} cannot be written: {e.strerror or e}") from e
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(writer.abandon)
+            await anyio.to_thread.run_sync(target.abandon)
+    return report
+
+
+async def _write_all(
+    source: Services, write: Callable[[Sequence[Exported]], None], progress: Progress | None
+) -> TransferReport:  # fmt: skip
+    total = (await source.journal.counts()).messages
+    keys = [key for key, _ in await source.journal.flushed()]
+    sessions = [key for key in keys if isinstance(key, SessionKey)]
+    awake = source.directory.live_keys()  # one that has journalled nothing may have figures of access all the same
+    users = list(dict.fromkeys(key for key in (*keys, *awake) if isinstance(key, UserKey)))
+    gaps: dict[str, dict[str, _Numbers]] = {}
+    count = messages = done = 0
+    for start in range(0, len(sessions), _AT_ONCE):
+        chunk = sessions[start : start + _AT_ONCE]
+        read = await in_order(partial(_session, source), chunk, concurrency=_AT_ONCE)
+        for key, (_, numbers) in zip(chunk, read, strict=True):
+            if not numbers.gapless:
+                gaps.setdefault(key.user, {})[key.session] = numbers
+        found = [one for one, _ in read if one is not None]
+        await anyio.to_thread.run_sync(write, found)
+        count += len(found)
+        messages += sum(len(one.messages) for one in found)
+        done = min(messages, total)
+        if progress is not None:
+            progress(done, total)
+    owners = memories = 0
+    for user in users:
+        exported = await _user(source, user, gaps.get(user.user, {}))
+        if exported is not None:
+            await anyio.to_thread.run_sync(write, [exported])
+            owners += 1
+            memories += len(exported.memories)
+    if progress is not None:
+        progress(total, total)
+    return TransferReport(count, messages, owners, memories)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # brings email, zipfile and csv along
+
+    try:
+        return version("remora")
+    except PackageNotFoundError:  # run from a source tree that nobody installed
+        return ""

@@ -1,0 +1,291 @@
+"""Bringing sessions and users into a runtime: looked through to the end before anything is written (S4.37)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from remora.actors.blocks.state import progress_of, unseen_of
+from remora.actors.policies.redaction import redacted_chat, redacted_metadata, redacted_text
+from remora.actors.session.messages import Adopt
+from remora.actors.user.messages import AdoptUser, Right
+from remora.actors.user.state import SynopsisPart
+from remora.actors.user.working import WorkingItem, embedded_anew
+from remora.errors import InvalidExport, InvalidInput, RemoraError
+from remora.ids import SHARED_PREFIX, SessionKey, UserKey, memory_id, validated_id
+from remora.jobs.memories import MEMORY_TYPES
+from remora.maintenance.export import Progress
+from remora.messages import ChatDict, Entry, dated, encode_message
+from remora.models.ports import embedder_name
+from remora.runtime.concurrency import in_order
+from remora.services.intake import Door
+from remora.services.parts import Services
+from remora.storage.export.targets import open_reader
+from remora.storage.export.transfer import (
+    Exported,
+    ExportReader,
+    MessageExport,
+    Placed,
+    SessionExport,
+    TransferReport,
+    UserExport,
+)
+from remora.storage.records import ENTRY_FACET, EntryFlushSpec, Facet, MemoryItem, Summary
+from remora.tokens import count_message
+
+__all__ = ["checked_session", "import_from", "imported_session"]
+
+_AT_ONCE = 32  # sessions that are read, counted and written together
+_TIMEOUT_S = 600.0  # a session is one commit, however long it is
+_ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
+_USER_FACETS: dict[str, msgspec.msgpack.Decoder[Any]] = {
+    "embedder": msgspec.msgpack.Decoder(str),
+    "working": msgspec.msgpack.Decoder(WorkingItem),
+    "access": msgspec.msgpack.Decoder(tuple[int, int]),
+    "synopsis": msgspec.msgpack.Decoder(SynopsisPart),
+    "grant": msgspec.msgpack.Decoder(Right),
+}
+_encode = msgspec.msgpack.Encoder().encode
+_decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
+
+
+# -- looking through --------------------------------------------------------------------------------------------------
+
+
+def checked_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
+    """`one`, if a session can be made of it.
+
+    Raises:
+        InvalidInput: a name, a number or a facet that cannot be.
+        InvalidMessage: a message that is none.
+    """
+    validated_id(one.user, "a user id")
+    validated_id(one.session, "a session id")
+    last = len(one.messages)
+    if not last:
+        raise InvalidInput(f"the session {one.session} has no messages")
+    for place, message in enumerate(one.messages):
+        if message.seq != place + 1:
+            raise InvalidInput(f"messages are numbered 1, 2, 3 …: number {message.seq} stands where {place + 1} should")
+        validated_id(message.id, "a message id")
+        if not 0 <= message.importance <= 1:
+            raise InvalidInput(f"the importance of message {message.seq} is {message.importance}, not between 0 and 1")
+        if message.created_at.tzinfo is None:
+            raise InvalidInput(f"the time of message {message.seq} has no time zone")
+        encode_message(_plain(message.chat), index=place, max_bytes=max_bytes)
+    if not (0 <= one.front <= last and 0 <= one.flushed <= last):
+        raise InvalidInput(f"front {one.front} and flushed {one.flushed} must be numbers of the {last} messages, or 0")
+    reached = 0
+    for summary in (*([one.summary] if one.summary else []), *one.summaries):
+        if not (reached <= summary.through <= one.front and summary.first <= summary.through + 1):
+            raise InvalidInput(f"a summary of messages {summary.first} to {summary.through} cannot stand before {one.front}")
+        reached = summary.through
+    for facet in one.facets:
+        _check_session_facet(facet)
+    return one
+
+
+def _check_session_facet(facet: Facet) -> None:
+    try:
+        if facet.kind == ENTRY_FACET:
+            _decode_entry(facet.value)
+        elif facet.kind == "block":
+            progress_of([facet])
+            unseen_of([facet], 0)
+        else:
+            raise InvalidInput(f"a session keeps nothing of the kind {facet.kind!r}")
+    except msgspec.MsgspecError as e:
+        raise InvalidInput(f"the facet {facet.kind}/{facet.name} cannot be read: {e}") from e
+
+
+def _checked_user(one: UserExport) -> None:
+    validated_id(one.user.removeprefix(SHARED_PREFIX), "a user id")
+    for item in one.memories:
+        validated_id(item.id, "a memory's id")
+        if not item.content or item.type not in MEMORY_TYPES or not 0 <= item.importance <= 1:
+            raise InvalidInput(f"the memory {item.id} has no content, an unknown type, or an importance that is not 0 to 1")
+    for facet in one.facets:
+        _decoded(facet)
+
+
+def _decoded(facet: Facet) -> Any:
+    if facet.kind not in _USER_FACETS:
+        raise InvalidInput(f"a user keeps nothing of the kind {facet.kind!r}")
+    try:
+        return _USER_FACETS[facet.kind].decode(facet.value)
+    except msgspec.MsgspecError as e:
+        raise InvalidInput(f"the facet {facet.kind}/{facet.name} cannot be read: {e}") from e
+
+
+class _Contents(msgspec.Struct):
+    """What a whole export holds."""
+
+    sessions: set[SessionKey]
+    messages: int
+
+
+def _look_through(reader: ExportReader, max_bytes: int) -> _Contents:
+    found = _Contents(set(), 0)
+    for line, one in reader.read():
+        try:
+            if isinstance(one, UserExport):
+                _checked_user(one)
+                continue
+            checked_session(one, max_bytes=max_bytes)
+            key = SessionKey(one.user, one.session)
+            if key in found.sessions:
+                raise InvalidInput(f"{key!r} stands here a second time")
+        except (RemoraError, ValueError, TypeError, OverflowError) as e:
+            raise InvalidExport(f"what begins at line {line} cannot be imported: {e}; nothing was written", line=line) from e
+        found.sessions.add(key)
+        found.messages += len(one.messages)
+    return found
+
+
+# -- taking -----------------------------------------------------------------------------------------------------------
+
+
+async def imported_session(target: Services, export: SessionExport, key: SessionKey) -> int:
+    """Begin the session `key` as what `export` says; returns how many messages that is.
+
+    Raises:
+        InvalidInput, InvalidMessage: see `checked_session`; or the session has messages already.
+        RedactionFailed: the redaction hook failed; nothing was written.
+        MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
+    """
+    adopt = await anyio.to_thread.run_sync(_adopt, target, export, target.indexed_blocks(key))
+    count: int = await target.directory.ask(key, adopt, timeout_s=_TIMEOUT_S)
+    return count
+
+
+def _adopt(door: Door, export: SessionExport, indexed: Collection[str]) -> Adopt:
+    """What the actor is told; `indexed` blocks begin anew, and so are shown everything again: their rows are not exported."""
+    checked_session(export, max_bytes=door.config.buffer.max_message_bytes)
+    return Adopt(
+        entries=tuple(_entry(door, message) for message in export.messages),
+        front=export.front,
+        flushing=export.flushed,
+        summary=_summary(door, export.summary) if export.summary else None,
+        summaries=tuple(_summary(door, one) for one in export.summaries),
+        facets=tuple(facet for facet in export.facets if facet.kind != "block" or facet.name not in indexed),
+        flush=True,
+        pruned=tuple(message.seq for message in export.messages if message.pruned),
+    )
+
+
+def _plain(chat: ChatDict) -> ChatDict:
+    """The chat dict without the keys that `append` would take for the envelope; a `Message` may carry such keys as `extra`."""
+    return {name: value for name, value in chat.items() if name not in _ENVELOPE}
+
+
+def _entry(door: Door, message: MessageExport) -> Entry:
+    chat, metadata = message.chat, message.metadata
+    if (redact := door.redact) is not None:
+        chat = redacted_chat(chat, redact)
+        metadata = None if metadata is None else redacted_metadata(metadata, redact)
+    checked, _ = encode_message(_plain(chat), index=message.seq - 1, max_bytes=door.config.buffer.max_message_bytes)
+    timed, _ = encode_message({"role": "user", "content": "", "created_at": message.created_at})
+    return Entry(
+        message.seq,
+        timed.at_us,
+        count_message(door.counter, chat),
+        checked.role,
+        _encode(chat),
+        _encode(metadata) if metadata else None,
+        message.id,
+        checked.calls,
+        checked.answers,
+        message.importance,
+    )
+
+
+def _summary(door: Door, summary: Summary) -> Summary:
+    text = summary.text if door.redact is None else redacted_text(summary.text, door.redact)
+    tokens = count_message(door.counter, {"role": "system", "content": summary.prefix + text})
+    return msgspec.structs.replace(summary, text=text, tokens=tokens)
+
+
+async def _adopt_user(target: Services, one: UserExport) -> int:
+    """Give a user what an export holds; returns how many memories that is. What is there already stays as it is."""
+    memories = await anyio.to_thread.run_sync(lambda: tuple(_memory(target, one.user, item) for item in one.memories))
+    facets = tuple(facet for facet in one.facets if facet.kind not in {"embedder", "working"})
+    await target.directory.ask(UserKey(one.user), AdoptUser(memories, await _working(target, one), facets), timeout_s=_TIMEOUT_S)
+    return len(memories)
+
+
+def _memory(door: Door, user: str, item: MemoryItem) -> MemoryItem:
+    """Redacted, and counted anew; what redaction changes has another id."""
+    text = item.content if door.redact is None else redacted_text(item.content, door.redact)
+    id_ = item.id if text == item.content else memory_id(user, item.agent, text)
+    return msgspec.structs.replace(item, id=id_, content=text, tokens=door.counter.count(dated(item.created_us, text)))
+
+
+async def _working(target: Services, one: UserExport) -> tuple[WorkingItem, ...]:
+    """Working memory, embedded anew where another embedder made its vectors; nothing where there is none."""
+    embedder = target.embedder
+    items: list[WorkingItem] = [_decoded(facet) for facet in one.facets if facet.kind == "working"]
+    if embedder is None or not items:
+        return ()
+    made_by = next((_decoded(facet) for facet in one.facets if facet.kind == "embedder"), "")
+    if made_by == embedder_name(embedder) and all(len(item.vector) == 4 * embedder.dimension for item in items):
+        return tuple(items)
+    return await embedded_anew(embedder, items)
+
+
+async def import_from(target: Services, path: Path, *, skip_existing: bool, progress: Progress | None) -> TransferReport:
+    """Take over everything that the export at `path` holds.
+
+    Raises:
+        InvalidExport: it is no whole export; nothing was written.
+        InvalidInput: `path` cannot be read, or sessions are there already and are not to be skipped; nothing was written.
+        RedactionFailed: the redaction hook failed on a session; those before it are there.
+    """
+    reader = await anyio.to_thread.run_sync(open_reader, path)
+    try:
+        limit = target.config.buffer.max_message_bytes
+        contents = await anyio.to_thread.run_sync(_look_through, reader, limit)
+        there = contents.sessions.intersection([key for key, _ in await target.journal.flushed()])
+        if there and not skip_existing:
+            some = ", ".join(f"{key.user}/{key.session}" for key in sorted(there)[:3])
+            raise InvalidInput(
+                f"{len(there)} of the {len(contents.sessions)} sessions are there already, {some} for instance: nothing was "
+                "written; pass skip_existing=True (--skip-existing) to import the others"
+            )
+        return await _take_all(target, reader.read(), contents, there, progress)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(reader.close)
+
+
+async def _take_all(
+    target: Services, placed: Iterator[Placed], contents: _Contents, there: set[SessionKey], progress: Progress | None
+) -> TransferReport:  # fmt: skip
+    sessions = messages = users = memories = done = 0
+
+    async def take(one: Exported) -> int:
+        if isinstance(one, UserExport):
+            return await _adopt_user(target, one)
+        return await imported_session(target, one, SessionKey(one.user, one.session))
+
+    while chunk := await anyio.to_thread.run_sync(partial(_next, placed)):
+        wanted = [one for one in chunk if isinstance(one, UserExport) or (one.user, one.session) not in there]
+        for one, count in zip(wanted, await in_order(take, wanted, concurrency=_AT_ONCE), strict=True):
+            if isinstance(one, UserExport):
+                users, memories = users + 1, memories + count
+            else:
+                sessions, messages = sessions + 1, messages + count
+        done += sum(len(one.messages) for one in chunk if isinstance(one, SessionExport))
+        if progress is not None:
+            progress(done, contents.messages)
+    return TransferReport(sessions, messages, users, memories, len(there))
+
+
+def _next(placed: Iterator[Placed]) -> Sequence[Exported]:
+    return [one for _, one in islice(placed, _AT_ONCE)]

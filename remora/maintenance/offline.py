@@ -1,0 +1,139 @@
+"""A memory directory without its actors: journal and long-term memory as they lie there, for checks, backups and repairs."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from remora.config import Config
+from remora.errors import InvalidInput, JournalDamaged
+from remora.services.rebuild import Leftover, Place, kept, place_of
+from remora.storage.committing import committing
+from remora.storage.lance.scan import Outlines, outlined
+from remora.storage.lance.store import LanceStore
+from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.mark import mark_path, marked, missing
+
+__all__ = ["JOURNAL", "Lost", "Offline", "lost_commits", "offline", "require_memory"]
+
+JOURNAL = "journal.db"
+"""Name of the journal in a memory directory."""
+
+
+class Offline(msgspec.Struct, frozen=True):
+    """What a directory holds, opened.
+
+    Attributes:
+        journal: its journal; committing.
+        used: the directory of long-term memory in use: its name, what made its vectors, its tables; None if there never was one.
+        place: where that is; None where it is not there.
+        whole: it holds all that it should; otherwise it is being made anew, or is to be.
+        leftovers: directories that were in use before it.
+        config: sizes and intervals.
+    """
+
+    journal: SqliteJournal
+    used: Leftover | None
+    place: Place | None
+    whole: bool
+    leftovers: tuple[Leftover, ...]
+    config: Config
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """Names of the directories of long-term memory, the one in use first; none where it is elsewhere."""
+        if self.used is None or self.config.long_term.uri.reveal():
+            return ()
+        return tuple(one.name for one in (self.used, *self.leftovers))
+
+    def outlines(self, *, lost: Mapping[str, str] | None = None) -> AbstractAsyncContextManager[Outlines]:
+        """All rows of long-term memory in outline; `place` must not be None. `lost`: tables that were put aside, and why."""
+        assert self.place is not None
+        assert self.used is not None
+        return outlined(self.place, shards=self.used.shards, lost=lost)
+
+    @asynccontextmanager
+    async def store(self, *, sync: bool = True) -> AsyncIterator[LanceStore]:
+        """Long-term memory itself; `place` must not be None. `sync`: what is written is on disk when that is told."""
+        assert self.place is not None
+        assert self.used is not None
+        config = msgspec.structs.replace(self.config.long_term, shards=self.used.shards)
+        store = await LanceStore.open(self.place, dimension=self.used.dimension, config=config, sync=sync)
+        try:
+            yield store
+        finally:
+            with anyio.CancelScope(shield=True):
+                await store.aclose()
+
+
+@asynccontextmanager
+async def offline(directory: Path, config: Config, *, journal: Path | None = None) -> AsyncIterator[Offline]:
+    """Open what a directory holds; whoever calls owns the directory.
+
+    Args:
+        directory: where it is.
+        config: whose `long_term.uri` says where long-term memory is, if not in the directory.
+        journal: the journal's file, if it is not the directory's own.
+
+    Raises:
+        JournalTooNew, JournalDamaged, DirectoryUnusable: the journal cannot be opened.
+    """
+    async with committing(await SqliteJournal.open(journal or directory / JOURNAL, durability="power")) as opened:
+        yield await _described(opened, directory, config)
+
+
+async def _described(journal: SqliteJournal, directory: Path, config: Config) -> Offline:
+    found = await kept(journal)
+    whole = not await journal.setting("reembed")
+    if not found:  # no runtime ever used long-term memory here
+        return Offline(journal, None, None, whole, (), config)
+    used, *leftovers = found
+    place: Place | None = place_of(config.long_term.uri.reveal() or directory, used.name)
+    if isinstance(place, Path) and not await anyio.to_thread.run_sync(place.is_dir):
+        place = None
+    return Offline(journal, used, place, whole, tuple(leftovers), config)
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Acknowledged commits that are gone.
+
+    Attributes:
+        what: which, in words.
+        promised: they were to survive the loss of power, at durability ``power``.
+    """
+
+    what: str
+    promised: bool
+
+
+def lost_commits(journal: Path) -> Lost | None:
+    """What a journal lacks, by its commit mark; None for nothing. Blocks on the file system.
+
+    Raises:
+        JournalDamaged: SQLite cannot read it.
+    """
+    mark = marked(mark_path(journal))
+    if mark is None:
+        return None
+    try:
+        with closing(sqlite3.connect(journal)) as database:
+            what = missing(mark, database)
+    except sqlite3.DatabaseError as e:
+        raise JournalDamaged(f"{journal} is damaged, or no SQLite file: {e}; restore a backup") from e
+    return Lost(what, mark.durability == "power") if what else None
+
+
+def require_memory(directory: Path) -> None:
+    """Blocks on the file system.
+
+    Raises:
+        InvalidInput: there is no memory in this directory.
+    """
+    if not (directory / JOURNAL).is_file():
+        raise InvalidInput(f"there is no memory in {directory}")

@@ -1,0 +1,144 @@
+"""Making a memory directory whole again, as far as what is left allows (G7).
+
+The journal is the source of truth: what it has lost is lost, and is given up only where whoever calls says so. Long-term memory
+is made to agree with it: rows that should not be there go, and for rows that are lacking the journal gets jobs, which the next
+start does. Only what memory blocks had stored is long-term memory's own, and is lost with a table that cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from remora.config import Config
+from remora.errors import JournalDamaged
+from remora.maintenance.backfill import refilled
+from remora.maintenance.compare import Progress, reconcile
+from remora.maintenance.offline import JOURNAL, Offline, lost_commits, offline, require_memory
+from remora.maintenance.verify import looked_at
+from remora.services.rebuild import to_be_made_anew
+from remora.storage.lance.files import shard_names
+from remora.storage.lock import DirectoryLock
+from remora.storage.ports import Finding
+from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.mark import accept_loss as forget_loss
+from remora.storage.sqlite.salvage import drop_damaged as dropped
+
+__all__ = ["Repaired", "repair"]
+
+_WHY = {
+    "orphan": "that the journal does not have",
+    "doubled": "that were there more than once",
+    "foreign": "that stood under another user's key, or in another user's table",
+}
+
+
+class Repaired(msgspec.Struct, frozen=True):
+    """What a repair came to.
+
+    Attributes:
+        done: what was done, a line each; nothing where nothing was amiss.
+        left: what is still amiss.
+        waiting: pieces of work that the next start has to do.
+    """
+
+    done: tuple[str, ...]
+    left: tuple[Finding, ...]
+    waiting: int
+
+
+async def repair(
+    directory: Path,
+    config: Config,
+    *,
+    accept_loss: bool = False,
+    drop_damaged: bool = False,
+    progress: Progress | None = None,
+) -> Repaired:
+    """Repair a directory that nobody uses; a second time, there is nothing to do.
+
+    Args:
+        directory: a memory directory.
+        config: whose `long_term.uri` says where long-term memory is, if not in the directory.
+        accept_loss: go on without acknowledged commits that the journal has lost with the end of its write-ahead log.
+        drop_damaged: remove from the journal what is damaged in it: messages, summaries, what was recorded on purpose.
+        progress: told how many rows of long-term memory were compared with the journal, of how many.
+
+    Raises:
+        InvalidInput: there is no memory in it.
+        DirectoryLocked: it is in use.
+        JournalDamaged: the journal cannot be opened as it is; the text says what would allow it.
+        StorageError: it cannot be read or written.
+    """
+    await anyio.to_thread.run_sync(require_memory, directory)
+    lock = DirectoryLock(directory)
+    await anyio.to_thread.run_sync(lock.acquire)
+    try:
+        done = await _journal(directory, accept_loss=accept_loss, drop_damaged=drop_damaged)
+        async with offline(directory, config) as memory:
+            sound = not await memory.journal.verify()
+            done += await _long_term(memory, progress, sound=sound)
+            waiting = len(await memory.journal.jobs()) + bool(await memory.journal.setting("reembed"))
+        found = await looked_at(directory, config, deep=True)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(lock.release)
+    return Repaired(tuple(done), found.findings, waiting)
+
+
+async def _journal(directory: Path, *, accept_loss: bool, drop_damaged: bool) -> list[str]:
+    """Make the journal one that can be opened, as far as the caller allows; what was done."""
+    journal = directory / JOURNAL
+    done: list[str] = []
+    lost = await anyio.to_thread.run_sync(lost_commits, journal)
+    if lost is not None:
+        if lost.promised and not accept_loss:
+            raise JournalDamaged(
+                f"{journal} lacks {lost.what}: its write-ahead log was cut short or lost. Restore a backup, or {JOURNAL}-wal "
+                "if it was left behind; or go on without, with --accept-loss"
+            )
+        await anyio.to_thread.run_sync(forget_loss, journal)
+        done.append(f"given up: {lost.what}")
+    if drop_damaged:
+        opened = await SqliteJournal.open(journal, durability="power")  # so that it is of the newest format
+        await opened.aclose()
+        done += await anyio.to_thread.run_sync(dropped, journal)
+    return done
+
+
+async def _long_term(memory: Offline, progress: Progress | None, *, sound: bool) -> list[str]:
+    """Make long-term memory agree with the journal; what was done."""
+    if memory.place is None:
+        if not memory.whole or not any(flushed for _, flushed in await memory.journal.flushed()):
+            return []
+        await to_be_made_anew(memory.journal)
+        return ["long-term memory is not there: to be made anew from the journal; what memory blocks had stored in it is lost"]
+    done: list[str] = []
+    before = await anyio.to_thread.run_sync(shard_names, memory.place) if isinstance(memory.place, Path) else []
+    async with memory.store() as store:
+        done += await store.mend()
+        if isinstance(memory.place, Path):
+            there = set(await anyio.to_thread.run_sync(shard_names, memory.place))
+            done += [
+                f"the table {name} is put aside, in {memory.place / 'quarantine'}: its messages and memories are written again; "
+                "what memory blocks had stored in it, and rows of messages that retention removed, are lost"
+                for name in before
+                if name not in there
+            ]
+        removed: Counter[str] = Counter()
+        async with memory.outlines() as outlines:
+            async for difference in reconcile(memory.journal, outlines, whole=memory.whole, sound=sound, progress=progress):
+                if difference.surplus:
+                    places = [row.place for row in difference.surplus]
+                    removed[difference.finding.kind] += await store.discard(difference.table, places)
+                if difference.refills:
+                    await refilled(memory.journal, difference.refills)
+                    done.append(f"to be written again, of {difference.finding.where}: {difference.finding.detail}")
+        done += [f"{count:,} rows removed {_WHY[kind]}" for kind, count in removed.items()]
+        if store.refill_needed:
+            await store.refill_noted()  # what is lacking has its jobs
+    return done

@@ -1,0 +1,225 @@
+"""Looking a memory directory through without changing a byte of it.
+
+Opening a journal takes ownership, brings its schema up to date and moves its write-ahead log; opening long-term memory sets
+broken tables aside. So none of that is done to the directory: the journal is copied into a temporary directory, and beside it
+long-term memory stands as a tree of links to files, which LanceDB never writes to once they are there. What is opened, and
+checked by the same code that serves, is that.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from remora.config import Config
+from remora.errors import JournalDamaged, StorageError
+from remora.maintenance.compare import Progress, reconcile
+from remora.maintenance.offline import JOURNAL, Offline, lost_commits, offline, require_memory
+from remora.services.rebuild import Place
+from remora.storage.lance.files import ShardFiles, shard_names
+from remora.storage.lock import QuietLock
+from remora.storage.ports import Finding, JournalCounts
+from remora.storage.sqlite.mark import accept_loss
+
+__all__ = ["Verification", "looked_at", "verify"]
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """What there is in a directory, and what is amiss.
+
+    Attributes:
+        findings: what is not as it should be.
+        notes: what is worth knowing, and in order.
+        counts: how much the journal holds; None where it cannot be read.
+        rows: rows of long-term memory that were looked at.
+    """
+
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    counts: JournalCounts | None
+    rows: int
+
+    @property
+    def clean(self) -> bool:
+        """Nothing is amiss."""
+        return not self.findings
+
+
+async def verify(directory: Path, config: Config, *, deep: bool = False, progress: Progress | None = None) -> Verification:
+    """Look a directory through that nobody has open; no byte of it changes.
+
+    Needs room for a copy of the journal in the system's temporary directory (``TMPDIR``).
+
+    Args:
+        directory: a memory directory, or a backup of one.
+        config: whose `long_term.uri` says where long-term memory is, if not in the directory.
+        deep: read every byte of long-term memory, too.
+        progress: told how many rows of long-term memory were looked through, of how many.
+
+    Raises:
+        InvalidInput: there is no memory in it.
+        DirectoryLocked: it is in use; work under way would look amiss.
+        StorageError: it cannot be read at all; JournalTooNew, where a newer remora wrote it.
+    """
+    await anyio.to_thread.run_sync(require_memory, directory)
+    lock = QuietLock(directory)
+    await anyio.to_thread.run_sync(lock.acquire)
+    try:
+        return await looked_at(directory, config, deep=deep, progress=progress)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(lock.release)
+
+
+async def looked_at(directory: Path, config: Config, *, deep: bool = False, progress: Progress | None = None) -> Verification:
+    """The same for whoever owns the directory.
+
+    Raises:
+        StorageError: see `verify`.
+    """
+    async with _mirrored(directory) as mirror:
+        wal: tuple[Finding, ...] = ()
+        notes: tuple[str, ...] = ()
+        try:
+            if lost := await anyio.to_thread.run_sync(lost_commits, mirror / JOURNAL):
+                # what is left can be looked at all the same
+                await anyio.to_thread.run_sync(accept_loss, mirror / JOURNAL)
+                told = f"it was cut short or lost: the journal lacks {lost.what}"
+                if lost.promised:
+                    wal = (Finding("wal", f"{JOURNAL}-wal", told, repairable=False),)
+                else:
+                    notes = (f"{JOURNAL}-wal: {told}, which journal.durability did not promise to keep",)
+            async with offline(mirror, config) as memory:
+                found = await _verified(memory, deep=deep, progress=progress)
+        except JournalDamaged as e:
+            found = Verification((Finding("journal", JOURNAL, str(e), repairable=False),), (), None, 0)
+        return _renamed(
+            msgspec.structs.replace(found, findings=(*wal, *found.findings), notes=(*notes, *found.notes)), mirror, directory
+        )
+
+
+async def _verified(memory: Offline, *, deep: bool = False, progress: Progress | None = None) -> Verification:
+    """What is amiss in a directory that is open: its journal, its long-term memory, and between the two.
+
+    Long-term memory is opened as a runtime would, which puts aside what is damaged; so the directory must be one that may change.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    journal = memory.journal
+    findings = list(await journal.verify())
+    sound = not findings
+    notes = await _notes(memory)
+    for erasure in await journal.erasures():
+        detail = "something was forgotten, and its bytes are not known to be gone yet: the next start finishes it"
+        findings.append(Finding("erasure", f"number {erasure.number}", detail, repairable=True))
+    rows = 0
+    if memory.place is None:
+        handed_over = sum(flushed for _, flushed in await journal.flushed())
+        if handed_over and memory.whole:
+            detail = f"it is not there, and {handed_over:,} messages were handed over to it"
+            findings.append(Finding("table", "long-term memory", detail, repairable=True))
+    else:
+        damaged = await anyio.to_thread.run_sync(_examined, memory.place)
+        findings += [finding for some in damaged.values() for finding in some]
+        async with memory.store(sync=False) as store:
+            told = await store.verify(deep=deep)
+            # rows that are doubled or in the wrong place are named below, with whose they are
+            findings += [one for one in told if one.kind in {"file", "table"}]
+            lost = await anyio.to_thread.run_sync(_put_aside, memory.place, damaged)
+            async with memory.outlines(lost=lost) as outlines:
+                async for difference in reconcile(journal, outlines, whole=memory.whole, sound=sound, progress=progress):
+                    findings.append(difference.finding)
+                rows = outlines.rows
+                findings += [
+                    Finding("table", table, problem, repairable=True)
+                    for table, problem in outlines.broken.items()
+                    if not any(table in one.where for one in findings if one.kind in {"file", "table"})
+                ]
+    return Verification(tuple(dict.fromkeys(findings)), tuple(notes), await journal.counts(), rows)
+
+
+def _examined(place: Place) -> dict[str, list[Finding]]:
+    """What is damaged of each table, before it is opened; nothing of tables at an address."""
+    if not isinstance(place, Path):
+        return {}
+    return {name: ShardFiles(place, name, sync=False).examine() for name in shard_names(place)}
+
+
+def _put_aside(place: Place, damaged: dict[str, list[Finding]]) -> dict[str, str]:
+    """The damaged tables that are not there any more, now that it was opened."""
+    if not isinstance(place, Path):
+        return {}
+    return {
+        name: "; ".join(one.detail for one in found)
+        for name, found in damaged.items()
+        if found and not (place / f"{name}.lance").is_dir()
+    }
+
+
+def _renamed(found: Verification, mirror: Path, directory: Path) -> Verification:
+    """The same of the directory that it stands for."""
+
+    def told(text: str) -> str:
+        return text.replace(f"{mirror}/", "").replace(str(mirror), str(directory))
+
+    findings = [Finding(one.kind, told(one.where), told(one.detail), one.repairable) for one in found.findings]
+    return msgspec.structs.replace(found, findings=tuple(findings), notes=tuple(map(told, found.notes)))
+
+
+async def _notes(memory: Offline) -> list[str]:
+    notes = []
+    waiting = await memory.journal.jobs()
+    if waiting:
+        notes.append(f"{len(waiting):,} jobs wait for the next start")
+    notes.extend(
+        f"dead letter {job.id} of {' / '.join(job.key)}: {job.error or 'failed for good'}"  # type: ignore[arg-type]
+        for job in await memory.journal.jobs(dead=True)
+    )
+    if not memory.whole:
+        notes.append("long-term memory is being made anew from the journal: the next start goes on with it")
+    if memory.leftovers:
+        names = ", ".join(one.name for one in memory.leftovers)
+        notes.append(f"left over from an earlier embedder: {names}")
+    return notes
+
+
+@asynccontextmanager
+async def _mirrored(directory: Path) -> AsyncIterator[Path]:
+    """A stand-in for the directory that may be opened: a copy of the journal, and links to everything else."""
+    temporary = await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix="remora-verify-"))
+    mirror = Path(temporary)
+    try:
+        try:
+            await anyio.to_thread.run_sync(_mirror, directory, mirror)
+        except OSError as e:
+            raise StorageError(f"{directory} cannot be read: {e}") from e
+        yield mirror
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(lambda: shutil.rmtree(mirror, ignore_errors=True))
+
+
+def _mirror(directory: Path, mirror: Path) -> None:
+    directory = directory.resolve()
+    for one in sorted(directory.iterdir()):
+        if one.is_dir():
+            _linked(one, mirror / one.name)
+        elif not one.name.endswith(("-shm", ".lock")):
+            shutil.copyfile(one, mirror / one.name)
+
+
+def _linked(source: Path, target: Path) -> None:
+    target.mkdir()
+    for one in source.iterdir():
+        if one.is_dir():
+            _linked(one, target / one.name)
+        else:
+            (target / one.name).symlink_to(one)

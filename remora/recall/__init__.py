@@ -1,0 +1,1 @@
+"""Finding memories, and assembling a context from them."""

@@ -1,0 +1,1 @@
+"""What handles stand on."""

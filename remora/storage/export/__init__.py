@@ -1,0 +1,1 @@
+"""What an export holds, and its two forms."""

@@ -1,0 +1,360 @@
+"""Arrow tables: an export as a directory of Parquet files (docs/export-format.md), and a user's long-term memory as one table.
+
+pyarrow loads when something here is called: it takes half a second. Everything here blocks. Times cross as integers of
+microseconds: a zoned timestamp that becomes a Python object needs the machine's time zone files.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remora.errors import InvalidExport
+from remora.storage.export.jsonl import dumped, undumped
+from remora.storage.export.transfer import FORMAT, Exported, ExportHeader, MessageExport, Placed, SessionExport, UserExport
+from remora.storage.ports import MemoryRow, Vector
+from remora.storage.records import Facet, MemoryItem, Summary
+
+__all__ = ["MEMORY_COLUMNS", "ParquetReader", "ParquetWriter", "memory_table"]
+
+MEMORY_COLUMNS = (
+    "id", "user_id", "session_id", "content", "embedding", "memory_type", "importance", "created_at", "accessed_at",
+    "access_count",
+)  # fmt: skip
+"""What `User.export_arrow` gives, in this order (S2.17)."""
+
+_TABLES = ("sessions", "messages", "users", "memories", "facets")
+_HEADER = b"remora-export"
+_ROWS = 10_000  # of a row group
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def _pyarrow() -> Any:
+    return importlib.import_module("pyarrow")
+
+
+# -- long-term memory -------------------------------------------------------------------------------------------------
+
+
+def memory_table(
+    rows: Sequence[MemoryRow], vectors: Vector | None, accesses: Mapping[str, tuple[int, int]], *, dimension: int
+) -> Any:
+    """A user's rows as a `pyarrow.Table` with the columns `MEMORY_COLUMNS` (S2.17).
+
+    Args:
+        rows: the rows.
+        vectors: theirs, shape (len(rows), dimension); None where nothing is embedded: the column is null then.
+        accesses: row id -> how often it was retrieved, and when last, in microseconds.
+        dimension: of the vectors; 0 for none.
+    """
+    pa = _pyarrow()
+    at = pa.timestamp("us", tz="UTC")
+    embedding = pa.list_(pa.float32(), dimension) if dimension else pa.list_(pa.float32())
+    schema = pa.schema(
+        [
+            pa.field("id", pa.string(), nullable=False),
+            pa.field("user_id", pa.string(), nullable=False),
+            pa.field("session_id", pa.string()),
+            pa.field("content", pa.string(), nullable=False),
+            pa.field("embedding", embedding),
+            pa.field("memory_type", pa.string(), nullable=False),
+            pa.field("importance", pa.float32(), nullable=False, metadata={"default": "0.5"}),
+            pa.field("created_at", at, nullable=False),
+            pa.field("accessed_at", at),
+            pa.field("access_count", pa.int64(), nullable=False, metadata={"default": "0"}),
+        ]
+    )
+    if vectors is None:
+        embedded = pa.nulls(len(rows), embedding)
+    else:
+        embedded = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1), pa.float32()), dimension)
+    figures = [accesses.get(row.id) for row in rows]
+    columns = [
+        pa.array([row.id for row in rows], pa.string()),
+        pa.array([row.user for row in rows], pa.string()),
+        pa.array([row.session or None for row in rows], pa.string()),
+        pa.array([row.content for row in rows], pa.string()),
+        embedded,
+        pa.array([row.memory_type for row in rows], pa.string()),
+        pa.array([row.importance for row in rows], pa.float32()),
+        pa.array([row.created_us for row in rows], pa.int64()).cast(at),
+        pa.array([one[1] if one else None for one in figures], pa.int64()).cast(at),
+        pa.array([one[0] if one else 0 for one in figures], pa.int64()),
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+# -- exports ----------------------------------------------------------------------------------------------------------
+
+
+def _schemas(pa: Any) -> dict[str, Any]:
+    text, whole, at = pa.string(), pa.int64(), pa.timestamp("us", tz="UTC")
+
+    def table(**types: Any) -> Any:
+        return pa.schema([pa.field(name, type_) for name, type_ in types.items()])
+
+    summary = pa.struct(
+        [
+            ("through", whole), ("prefix", text), ("text", text), ("tokens", whole), ("degraded", pa.bool_()), ("model", text),
+            ("first", whole), ("input_tokens", whole),
+        ]
+    )  # fmt: skip
+    return {
+        "sessions": table(
+            user=text, session=text, messages=whole, front=whole, flushed=whole, summary=summary, summaries=pa.list_(summary)
+        ),
+        "messages": table(
+            user=text, session=text, seq=whole, id=text, created_at=at, tokens=whole, importance=pa.float64(), role=text,
+            chat=text, metadata=text, packed=pa.binary(), pruned=pa.bool_(),
+        ),
+        "users": table(user=text),
+        "memories": table(
+            user=text, id=text, session=text, agent=text, content=text, type=text, importance=pa.float64(), created_at=at,
+            tokens=whole,
+        ),
+        "facets": table(user=text, session=text, kind=text, name=text, value=pa.binary()),
+    }  # fmt: skip
+
+
+class ParquetWriter:
+    """Implements `remora.storage.export.transfer.ExportWriter`: one file for each table, in a directory that it makes."""
+
+    def __init__(self, path: Path, header: ExportHeader) -> None:
+        self._pa = _pyarrow()
+        parquet = importlib.import_module("pyarrow.parquet")
+        path.mkdir()
+        self._schemas = _schemas(self._pa)
+        described = {_HEADER: msgspec.json.encode(header)}
+        self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}
+        self._writers = {
+            name: parquet.ParquetWriter(
+                path / f"{name}.parquet", self._schemas[name].with_metadata(described), compression="zstd"
+            )
+            for name in _TABLES
+        }
+
+    def write(self, exported: Sequence[Exported]) -> None:
+        """Add sessions or users."""
+        for one in exported:
+            if isinstance(one, SessionExport):
+                self._session(one)
+            else:
+                self._user(one)
+        for name, rows in self._rows.items():
+            if len(rows) >= _ROWS:
+                self._flush(name)
+
+    def _session(self, one: SessionExport) -> None:
+        summary = msgspec.structs.asdict(one.summary) if one.summary else None
+        summaries = [msgspec.structs.asdict(entry) for entry in one.summaries]
+        place = {"user": one.user, "session": one.session}
+        self._rows["sessions"].append(
+            {
+                **place, "messages": len(one.messages), "front": one.front, "flushed": one.flushed, "summary": summary,
+                "summaries": summaries,
+            }
+        )  # fmt: skip
+        for message in one.messages:
+            chat, metadata, packed = dumped(message.chat, message.metadata)
+            self._rows["messages"].append(
+                {
+                    **place, "seq": message.seq, "id": message.id, "created_at": (message.created_at - _EPOCH) // _MICROSECOND,
+                    "tokens": message.tokens, "importance": message.importance, "role": message.chat["role"],
+                    "chat": chat.decode() or None, "metadata": metadata.decode() if metadata else None, "packed": packed or None,
+                    "pruned": message.pruned,
+                }
+            )  # fmt: skip
+        self._facets(place, one.facets)
+
+    def _user(self, one: UserExport) -> None:
+        self._rows["users"].append({"user": one.user})
+        for item in one.memories:
+            row = msgspec.structs.asdict(item)
+            self._rows["memories"].append({"user": one.user, **row, "created_at": row.pop("created_us")})
+        self._facets({"user": one.user, "session": ""}, one.facets)
+
+    def _facets(self, place: dict[str, str], facets: Iterable[Facet]) -> None:
+        self._rows["facets"].extend({**place, "kind": one.kind, "name": one.name, "value": one.value} for one in facets)
+
+    def _flush(self, name: str) -> None:
+        rows, schema = self._rows[name], self._schemas[name]
+        columns = []
+        for field in schema:
+            values = [row[field.name] for row in rows]
+            timed = field.name == "created_at"
+            columns.append(
+                self._pa.array(values, self._pa.int64()).cast(field.type) if timed else self._pa.array(values, field.type)
+            )
+        self._writers[name].write_table(self._pa.Table.from_arrays(columns, schema=schema))
+        rows.clear()
+
+    def close(self) -> None:
+        """Write what is left, and the ends of the files."""
+        for name in _TABLES:
+            if self._rows[name]:
+                self._flush(name)
+            self._writers[name].close()
+
+    def abandon(self) -> None:
+        """Close the files as they are."""
+        for writer in self._writers.values():
+            writer.close()
+
+
+class ParquetReader:
+    """Implements `remora.storage.export.transfer.ExportReader`.
+
+    Raises:
+        InvalidExport: a file is missing or no Parquet, a column is missing or another, or it is a newer remora's.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._pa = _pyarrow()
+        parquet = importlib.import_module("pyarrow.parquet")
+        self._schemas = _schemas(self._pa)
+        self._files: dict[str, Any] = {}
+        try:
+            for name in _TABLES:
+                with _named(name, 0):
+                    self._files[name] = file = parquet.ParquetFile(path / f"{name}.parquet")
+                    missing = [field.name for field in self._schemas[name] if file.schema_arrow.get_field_index(field.name) < 0]
+                    if missing:
+                        raise ValueError(f"it has no column {', '.join(missing)}")
+            with _named("sessions", 0):
+                described = (self._files["sessions"].schema_arrow.metadata or {}).get(_HEADER)
+                if described is None:
+                    raise ValueError("it was not written by remora")
+                self.header = msgspec.json.decode(described, type=ExportHeader)
+                if self.header.format > FORMAT:
+                    raise ValueError(
+                        f"the export has the format {self.header.format}, this remora reads up to {FORMAT}: upgrade remora"
+                    )
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self) -> Iterator[Placed]:
+        """All of it, from the beginning."""
+        messages, facets, memories = (_Groups(self._rows(name), name) for name in ("messages", "facets", "memories"))
+        for number, row in self._rows("sessions"):
+            with _named("sessions", number):
+                key = (_text(row["user"]), _text(row["session"]))
+                summary = None if row["summary"] is None else msgspec.convert(row["summary"], Summary)
+                summaries = msgspec.convert(row["summaries"] or [], tuple[Summary, ...])
+                found = messages.take(key)
+                front, flushed = _whole(row["front"]), _whole(row["flushed"])
+                if len(found) != row["messages"]:
+                    raise ValueError(f"messages.parquet has {len(found)} messages here, not {row['messages']}")
+            said = tuple(_message(at, one) for at, one in found)
+            kept = tuple(_facet(at, one) for at, one in facets.take(key))
+            yield number, SessionExport(*key, said, front, flushed, summary, summaries, kept)
+        for number, row in self._rows("users"):
+            with _named("users", number):
+                user = _text(row["user"])
+            items = tuple(_memory(at, one) for at, one in memories.take((user,)))
+            yield number, UserExport(user, items, tuple(_facet(at, one) for at, one in facets.take((user, ""))))
+        for groups in (messages, facets, memories):
+            groups.finish()
+
+    def _rows(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Each row with its number, from 1."""
+        number = 0
+        schema = self._schemas[name]
+        with _named(name, 0):
+            batches = self._files[name].iter_batches(batch_size=_ROWS, columns=schema.names)
+        while True:
+            with _named(name, number + 1):
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                columns = []
+                for field in schema:
+                    column = batch.column(field.name).cast(field.type)
+                    columns.append(column.cast(self._pa.int64()) if field.name == "created_at" else column)
+                rows = self._pa.RecordBatch.from_arrays(columns, names=schema.names).to_pylist()
+            for row in rows:
+                number += 1
+                yield number, row
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+
+@contextmanager
+def _named(table: str, row: int) -> Iterator[None]:
+    """Say where it was that something was not as it should be; pyarrow's errors are builtins, or derived from them."""
+    try:
+        yield
+    except InvalidExport:
+        raise
+    except (ValueError, TypeError, KeyError, OSError, ArithmeticError, NotImplementedError, msgspec.MsgspecError) as e:
+        place = f"{table}.parquet, row {row}" if row else f"{table}.parquet"
+        raise InvalidExport(f"{place}: {str(e)[:200]}; nothing was written", line=row) from e
+
+
+class _Groups:
+    """Rows of a table that belong to one session or user stand side by side, in the order of `sessions` and `users`."""
+
+    def __init__(self, rows: Iterator[tuple[int, dict[str, Any]]], name: str) -> None:
+        self._rows = rows
+        self._name = name
+        self._next = next(rows, None)
+
+    def take(self, key: tuple[str, ...]) -> list[tuple[int, dict[str, Any]]]:
+        names = ("user", "session")[: len(key)]
+        found = []
+        while self._next is not None and tuple(self._next[1][name] for name in names) == key:
+            found.append(self._next)
+            self._next = next(self._rows, None)
+        return found
+
+    def finish(self) -> None:
+        """Every row must have been somebody's."""
+        if self._next is not None:
+            number, row = self._next
+            with _named(self._name, number):
+                raise ValueError(f"user {row['user']!r} is not in the order of sessions.parquet and users.parquet")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a name is missing")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int):
+        raise TypeError("a number is missing")
+    return value
+
+
+def _message(number: int, row: dict[str, Any]) -> MessageExport:
+    with _named("messages", number):
+        chat, metadata = (None if row[name] is None else msgspec.json.decode(row[name]) for name in ("chat", "metadata"))
+        chat, metadata = undumped(chat, metadata, row["packed"] or b"")
+        plain = {
+            "seq": row["seq"], "id": row["id"], "created_at": _EPOCH + row["created_at"] * _MICROSECOND, "tokens": row["tokens"],
+            "importance": row["importance"], "pruned": row["pruned"],
+        }  # fmt: skip
+        return msgspec.structs.replace(msgspec.convert({**plain, "chat": {}}, MessageExport), chat=chat, metadata=metadata)
+
+
+def _memory(number: int, row: dict[str, Any]) -> MemoryItem:
+    with _named("memories", number):
+        return msgspec.convert({**row, "created_us": row["created_at"]}, MemoryItem)
+
+
+def _facet(number: int, row: dict[str, Any]) -> Facet:
+    with _named("facets", number):
+        if not isinstance(row["value"], bytes):
+            raise TypeError("the value is missing")
+        return Facet(_text(row["kind"]), _text(row["name"]), row["value"])

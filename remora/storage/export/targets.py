@@ -1,0 +1,46 @@
+"""Which form an export has: told by its name when it is written, by what is there when it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from remora.errors import InvalidInput
+from remora.storage.atomic import AtomicTarget
+from remora.storage.export.arrow import ParquetReader, ParquetWriter
+from remora.storage.export.jsonl import JsonlReader, JsonlWriter
+from remora.storage.export.transfer import ExportHeader, ExportReader, ExportWriter
+
+__all__ = ["checked_target", "open_reader", "open_writer"]
+
+_NO_DIRECTORY = frozenset({".json", ".ndjson", ".parquet", ".gz", ".zip", ".zst", ".csv", ".db"})
+
+
+def checked_target(path: Path) -> Path:
+    """`path`, if it can name an export.
+
+    Raises:
+        InvalidInput: its suffix is that of a file, and not ``.jsonl``.
+    """
+    if path.suffix in _NO_DIRECTORY:
+        raise InvalidInput(f"an export is a file that ends in .jsonl, or a directory of Parquet files, not {path.name}")
+    return path
+
+
+def open_writer(target: AtomicTarget, header: ExportHeader) -> ExportWriter:
+    """A writer beside the target: JSON lines where its name ends in ``.jsonl``, else Parquet. Blocks."""
+    if target.path.suffix == ".jsonl":
+        return JsonlWriter(target.beside, header)
+    return ParquetWriter(target.beside, header)
+
+
+def open_reader(path: Path) -> ExportReader:
+    """A reader of what is at `path`. Blocks.
+
+    Raises:
+        InvalidInput: nothing is there, or it cannot be read.
+        InvalidExport: it is no export.
+    """
+    try:
+        return ParquetReader(path) if path.is_dir() else JsonlReader(path)
+    except OSError as e:
+        raise InvalidInput(f"{path} cannot be read: {e.strerror or e}") from e

@@ -1,0 +1,67 @@
+"""Copying LanceDB tables that are written to meanwhile. Everything here blocks.
+
+A table is a directory of files that never change once they are there. Which of them make up the version that is on disk for
+certain, its record says (`storage/lance/files.py`); those are copied, and the record with them. Whatever is committed meanwhile
+is of later versions. Compaction and clean-up may remove files of a version that is not the newest any more, and erasing replaces
+whole tables: then the table is begun anew, from the version that is recorded by then.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from remora.errors import LongTermError
+from remora.storage.lance.files import ShardFiles, shard_names
+
+__all__ = ["copy_tables"]
+
+_ATTEMPTS = 60
+_CHUNK_BYTES = 1 << 20
+_LONGEST_PAUSE_S = 1.0
+_MOST_HELD = 256  # files of a table that are open at once
+
+
+def copy_tables(source: Path, target: Path) -> None:
+    """Copy each table in the directory `source` into `target`, which is made.
+
+    Raises:
+        LongTermError: a table is damaged, or changes faster than it can be copied.
+        OSError: the disk refused.
+    """
+    target.mkdir()
+    for name in shard_names(source):
+        _copy_persistently(source, target, name)
+
+
+def _copy_persistently(source: Path, target: Path, name: str) -> None:
+    files = ShardFiles(source, name, sync=False)
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _copy(source, target, files)
+        except FileNotFoundError:  # of a version that is the newest no longer
+            problem = "changes faster than it can be copied"
+        except (ValueError, IndexError) as e:
+            problem = f"has no version that can be read ({e}), see remora verify"
+        shutil.rmtree(target / files.directory.name, ignore_errors=True)
+        if not files.directory.is_dir():
+            return None  # dropped meanwhile, or lost before: whoever opens the copy fills it
+        # old files go a moment before the record names the new ones
+        time.sleep(min(0.01 * (attempt + 1), _LONGEST_PAUSE_S))
+    raise LongTermError(f"the table {name} {problem}", retryable=True)
+
+
+def _copy(source: Path, target: Path, files: ShardFiles) -> None:
+    certain = files.certain()
+    for start in range(0, len(certain.files), _MOST_HELD):
+        with ExitStack() as stack:  # one that is open can be read although its name is gone
+            held = [(path, stack.enter_context((source / path).open("rb"))) for path in certain.files[start : start + _MOST_HELD]]
+            for path, file in held:
+                copy = target / path
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                with copy.open("wb") as written:
+                    shutil.copyfileobj(file, written, _CHUNK_BYTES)
+    if certain.record:
+        (target / certain.name).write_bytes(certain.record)

@@ -1,0 +1,353 @@
+"""One LanceDB table: a part of long-term memory, its writes one after the other, its reads on versions that stay while they last.
+
+A write is done when `record` has it on disk (`storage/lance/files.py`). Reads hold a *reading* of the handle they began with;
+what rewrites the table works on a handle of its own, and readers change over to it in one step, so they meet neither a table
+without its indices nor a file that is gone.
+
+LanceDB's `optimize` folds neighbouring fragments that the same indices cover, so it writes a shard of 100 000 rows anew (132 MB)
+for every hundred rows that came to it. What an update touched is in no index: so in a shard of some size the small fragments are
+folded by an update that changes nothing (one commit, 10 ms), those of like size together, and `optimize`, which finds no
+neighbours to fold then, brings the indices up to date. What is behind the first fragment comes into it when that pays: by
+writing the shard anew, sorted.
+
+Old versions are removed by when they were superseded and not, as LanceDB does by itself, by when they were made: the version
+that an idle table stands at is hours old the moment that it is replaced, and somebody may be reading it.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from remora.logging import get_logger
+from remora.runtime.probes import reached
+from remora.storage.lance.files import ShardFiles
+from remora.storage.lance.manifest import Fragment, Manifest
+from remora.storage.lance.rows import SEARCHED, RowFormat
+
+__all__ = ["Shard", "Tools"]
+
+_logger = get_logger("remora.longterm")
+_NEVER = timedelta(days=36_500)
+_COMMIT_GRAIN_S = 1.0
+_CLOCK_SLACK_S = 5.0  # between our reading of the clock and LanceDB's
+_FEW_ROWS = 2_000  # of a shard: so few that it may be written anew each time
+_MOST_UNINDEXED = 1_500  # rows outside of the full-text indices: each costs a search 2.6 µs
+_DIRTY, _DIRTY_WHEN_QUIET = 0.5, 0.1  # rows behind the first fragment, by the rows in it
+_QUIET_S = 60.0
+_MOST_VERSIONS = 1_000
+
+
+class Tools:
+    """How indices are made, by LanceDB's module for them."""
+
+    def __init__(self, index: Any) -> None:
+        self._index = index
+
+    def full_text(self) -> Any:
+        """For words."""
+        return self._index.FTS(with_position=False)
+
+    def by_value(self) -> Any:
+        """For values of which there are many."""
+        return self._index.BTree()
+
+
+class _Reading:
+    """A handle, and how many read through it."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+        self.readers = 0
+        self.idle = anyio.Event()
+
+
+class Shard:
+    """A table, and what it went through since it was last compacted.
+
+    Args:
+        name: the table's.
+        table: its handle.
+        files: its files, if it is in a directory of this machine.
+        reopen: gives another handle on it.
+        rows: the columns.
+        tools: for indices.
+        checked: rows in it carry their check.
+
+    Attributes:
+        lock: held by whoever writes.
+        fragments: commits since it was last compacted.
+        searchable: its text columns have their indices.
+        uncertain: what was written last may not be there whole; the table goes back to what is on disk before the next write.
+        rewritten_bytes: what compacting and rewriting wrote.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        table: Any,
+        *,
+        files: ShardFiles | None,
+        reopen: Callable[[], Any],
+        rows: RowFormat,
+        tools: Tools,
+        checked: bool,
+        fragments: int = 0,
+        searchable: bool = False,
+    ) -> None:
+        self.name = name
+        self.files = files
+        self.lock = anyio.Lock()
+        self.fragments = fragments
+        self.searchable = searchable
+        self.checked = checked
+        self.uncertain = False
+        self.rewritten_bytes = 0
+        self._reading = _Reading(table)
+        self._retired: list[_Reading] = []
+        self._reopen = reopen
+        self._rows = rows
+        self._tools = tools
+        # when a commit began and when it was recorded, oldest first: how old a version may be that is still read
+        self._commits: deque[tuple[float, float]] = deque()
+        self._written_at = time.monotonic()
+        self._noted_version = self._optimized_version = 0
+        self._superseded = True
+
+    @property
+    def table(self) -> Any:
+        """The handle for writing; reads take `reading`."""
+        return self._reading.table
+
+    @contextmanager
+    def reading(self) -> Iterator[Any]:
+        """A handle whose version stays as long as this lasts."""
+        mine = self._reading
+        mine.readers += 1
+        try:
+            yield mine.table
+        finally:
+            mine.readers -= 1
+            if not mine.readers:
+                mine.idle.set()
+
+    # -- writing, under the lock ------------------------------------------------------------------------------------
+
+    async def ready(self) -> None:
+        """Go back to what is on disk, if it is not certain of the last write that it is there whole."""
+        if not self.uncertain:
+            return
+        work = await self._reopen()
+        if self.files is not None and self.files.version is not None:
+            reached("uncertain_write_undone")
+            await work.checkout(self.files.version)
+            await work.restore()
+            _logger.warning("uncertain_writes_undone", table=self.name, version=self.files.version)
+        self.searchable = (await _indexed(work)).issuperset(SEARCHED)
+        await self._record(work, time.time())
+        self._switch(work)
+        self.uncertain = False
+
+    async def add(self, rows: Any) -> None:
+        """Store rows that are known to be new."""
+        await self.table.add(rows)
+        self._wrote()
+
+    async def merge(self, rows: Any) -> None:
+        """Store those of the rows that are not there."""
+        # not through an index: with one, LanceDB doubles rows that two merges bring at once
+        result = await self.table.merge_insert("id").when_not_matched_insert_all().use_index(False).execute(rows)
+        if result.num_inserted_rows < len(rows):
+            reached("row_there_already")
+        self._wrote()
+
+    async def delete(self, which: Any) -> int:
+        """Take rows out of sight; returns how many."""
+        result = await self.table.delete(which)
+        self._wrote()
+        return int(result.num_deleted_rows)
+
+    def _wrote(self) -> None:
+        self.fragments += 1
+        self._written_at = time.monotonic()
+        self._superseded = True
+
+    async def make_searchable(self, table: Any = None) -> None:
+        """Index the text columns."""
+        for column in SEARCHED:
+            await (table or self.table).create_index(column, config=self._tools.full_text(), replace=True)
+        self.searchable = True
+
+    async def make_again(self, indices: tuple[str, ...]) -> None:
+        """Make damaged indices anew."""
+        for index in await self.table.list_indices():
+            if index.name in indices:
+                (column,) = index.columns
+                config = self._tools.full_text() if column in SEARCHED else self._tools.by_value()
+                await self.table.create_index(column, config=config, replace=True)
+                _logger.warning("index_made_again", table=self.name, column=column)
+
+    async def record(self, began: float) -> int:
+        """Return when all that was committed is on disk, and is said to be; how many bytes were new.
+
+        Raises:
+            OSError: it is not; it is undone before the next write.
+        """
+        return await self._record(self.table, began)
+
+    async def _record(self, table: Any, began: float) -> int:
+        version, written = await table.version(), 0
+        if self.files is not None:
+            try:
+                written = await anyio.to_thread.run_sync(self.files.record, version)
+            except BaseException:
+                self.uncertain = True
+                raise
+        now = time.time()
+        fresh, self._noted_version = version != self._noted_version, version
+        if fresh and (not self._commits or now - self._commits[-1][1] > _COMMIT_GRAIN_S):
+            self._commits.append((began, now))
+        return written
+
+    # -- upkeep, under the lock -------------------------------------------------------------------------------------
+
+    def wants_compacting(self, commits: int, *, keep_s: float) -> bool:
+        """After so many commits; in quiet time after any, and once more when nobody reads the versions of before."""
+        idle_s = time.monotonic() - self._written_at
+        return self.fragments >= commits or (
+            self._superseded and idle_s > _QUIET_S and (self.fragments > 0 or idle_s > _QUIET_S + keep_s)
+        )
+
+    async def compact(self, *, keep_s: float, index_rows: int) -> None:
+        """Fold what many commits have fragmented, have it indexed, and remove versions that were superseded `keep_s` ago.
+
+        What it writes is bounded by the rows that came since: a fold by their number; the whole shard is written anew only when
+        as many came as half of those that lie sorted, or a tenth where nothing was written for a while.
+        """
+        manifest = None if self.files is None else await anyio.to_thread.run_sync(self.files.manifest)
+        fragments = () if manifest is None else manifest.fragments
+        rows = sum(one.rows for one in fragments)
+        await self.index_users(index_rows)
+        quiet = time.monotonic() - self._written_at > _QUIET_S
+        if not self.checked:
+            await self.rewrite(None, index_rows=index_rows)
+            await self._optimize(keep_s)
+        elif manifest is None or rows <= _FEW_ROWS or len(fragments) == 1 or not self.fragments:
+            await self._optimize(keep_s)
+        elif rows - fragments[0].rows > fragments[0].rows * (_DIRTY_WHEN_QUIET if quiet else _DIRTY):
+            await self.rewrite(None, index_rows=index_rows)
+            await self._optimize(keep_s)
+        elif quiet or await self._behind(manifest):
+            await self._fold(fragments[1])
+            await self._optimize(keep_s)
+        else:
+            await self._fold(_like_sized(fragments))
+
+    async def _behind(self, manifest: Manifest) -> bool:
+        """Too many rows are in no index, or too many versions wait for being removed."""
+        unindexed = max((index.num_unindexed_rows for index in await self.table.list_indices()), default=0)
+        return unindexed > _MOST_UNINDEXED or manifest.version - self._optimized_version > _MOST_VERSIONS
+
+    async def _fold(self, first: Fragment) -> None:
+        """Have all rows from this fragment on in one."""
+        began = time.time()
+        await self.table.update(updates_sql={"seq": "seq"}, where=_rows_from(first.number))
+        self.rewritten_bytes += await self.record(began)
+        self.fragments = 0
+
+    async def _optimize(self, keep_s: float) -> None:
+        began, before = time.time(), await self.table.version()
+        age = self._removable(keep_s)
+        await self.table.optimize(cleanup_older_than=age)
+        self.rewritten_bytes += await self.record(began)
+        self.fragments = 0
+        self._optimized_version = await self.table.version()
+        # nothing is left to be removed when the newest version is the one that was the newest `keep_s` ago
+        self._superseded = self._optimized_version != before or len(self._commits) != 1 or age == _NEVER
+
+    def _removable(self, keep_s: float) -> timedelta:
+        """The age above which versions go: those before the one that was the newest `keep_s` ago."""
+        now = time.time()
+        settled = None
+        while self._commits and self._commits[0][1] <= now - keep_s:
+            settled = self._commits.popleft()
+        if settled is None:
+            return _NEVER
+        self._commits.appendleft(settled)
+        return timedelta(seconds=now - settled[0] + _CLOCK_SLACK_S)
+
+    async def index_users(self, least_rows: int, table: Any = None) -> None:
+        """Index the users' keys, where there are so many rows."""
+        table = table or self.table
+        if await table.count_rows() < least_rows or "user_key" in await _indexed(table):
+            return
+        await table.create_index("user_key", config=self._tools.by_value())
+
+    async def rewrite(self, drop: Callable[[dict[str, list[str]]], list[bool]] | None, *, index_rows: int) -> int:
+        """Write the table anew, without some rows: each user's side by side, in one fragment, indexed. Returns how many went.
+
+        A crash leaves the table as it was or as it is to be. Readers go on as before until it is.
+        """
+        began = time.time()
+        work = await self._reopen()
+        before = await work.query().to_arrow()
+        after = await anyio.to_thread.run_sync(self._rows.rearranged, before, drop)
+        removed, left = len(before) - len(after), len(after)
+        del before
+        self.uncertain = True
+        await work.add(after, mode="overwrite", write_parallelism=1)  # one fragment: nothing is left to be folded
+        del after
+        await work.set_unenforced_primary_key("id")
+        if left:
+            await self.make_searchable(work)
+            await self.index_users(index_rows, work)
+        self.rewritten_bytes += await self._record(work, began)
+        self._switch(work)
+        self.uncertain, self.searchable, self.checked, self.fragments = False, bool(left), True, 0
+        return removed
+
+    async def forget_versions(self) -> None:
+        """Remove all versions but the newest, and what failed writes have left, once nobody reads them."""
+        for old in self._retired:
+            await old.idle.wait()
+        self._retired.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that readers of older versions fail: there are none
+            stats = await self.table.optimize(cleanup_older_than=timedelta(0), delete_unverified=True)
+        if stats.compaction.fragments_removed:
+            raise RuntimeError("there was something to fold in a table that had just been rewritten")
+        self._commits.clear()
+        await self.record(time.time())
+
+    def _switch(self, table: Any) -> None:
+        old, self._reading = self._reading, _Reading(table)
+        if old.readers:
+            old.idle = anyio.Event()  # it may have been idle before
+            self._retired.append(old)
+
+
+def _rows_from(fragment: int) -> str:
+    """The filter for all rows from a fragment on: of a number of ours, and nobody's text."""
+    return f"_rowaddr >= {fragment << 32:d}"
+
+
+def _like_sized(fragments: Sequence[Fragment]) -> Fragment:
+    """Where the newest fragments begin, but for those that are larger than all that came after them."""
+    after = fragments[-1].rows
+    at = len(fragments) - 1
+    while at > 1 and fragments[at - 1].rows <= max(after, 1):
+        at -= 1
+        after += fragments[at].rows
+    return fragments[at]
+
+
+async def _indexed(table: Any) -> set[str]:
+    return {index.columns[0] for index in await table.list_indices()}

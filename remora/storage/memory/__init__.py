@@ -1,0 +1,8 @@
+"""Both stores in memory: `MemoryJournal` and `MemoryStore`."""
+
+from __future__ import annotations
+
+from remora.storage.memory.journal import MemoryJournal
+from remora.storage.memory.store import MemoryStore
+
+__all__ = ["MemoryJournal", "MemoryStore"]

@@ -1,0 +1,169 @@
+"""Long-term memory in this process: for tests, for what need not last, and to show what a store has to do (S2.16, S4.19)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import anyio.lowlevel
+import msgspec
+
+from remora.errors import LongTermError
+from remora.ids import session_key as session_digest
+from remora.ids import user_key as user_digest
+from remora.runtime.probes import reached
+from remora.storage.ports import EVERYTHING, Candidate, Finding, LongTermStatistics, MemoryRow, Scope, Vector
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["MemoryStore"]
+
+_WORD = re.compile(r"\w+")
+_SATURATION, _LENGTH = 1.2, 0.75  # BM25's own
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A row with what it is searched by."""
+
+    row: MemoryRow
+    vector: npt.NDArray[np.float32] | None
+    words: Mapping[str, Counter[str]]
+
+
+class MemoryStore:
+    """Implements `remora.storage.ports.LongTermStore`; nothing survives it, and each search looks at all of a user's rows.
+
+    Args:
+        dimension: of the vectors; None for rows without.
+    """
+
+    def __init__(self, dimension: int | None) -> None:
+        self._dimension = dimension
+        self._users: dict[str, dict[str, _Kept]] = {}
+        self._commits = self._merges = 0
+
+    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, doubtful: bool) -> None:
+        """Store rows; one whose id is there already stays as it is."""
+        await anyio.lowlevel.checkpoint()
+        if not rows:
+            return
+        if (vectors is None) != (self._dimension is None):
+            raise LongTermError("these rows and this store disagree on whether there are vectors", retryable=False)
+        if vectors is not None and vectors.shape != (len(rows), self._dimension):
+            raise LongTermError(f"vectors of shape {vectors.shape} do not fit; nothing was stored", retryable=False)
+        for row in rows:
+            if not (isinstance(row.user, str) and row.user and isinstance(row.content, str)):
+                raise LongTermError(f"the row {row.id} has no user or no content; nothing was stored", retryable=False)
+        for place, row in enumerate(rows):
+            words = {name: Counter(_WORD.findall(getattr(row, name).casefold())) for name in ("turn", "window")}
+            kept = _Kept(row, None if vectors is None else vectors[place].copy(), words)
+            if row.id in self._users.get(row.user, ()):
+                reached("row_there_already")
+            self._users.setdefault(row.user, {}).setdefault(row.id, kept)
+        self._commits += 1
+        self._merges += doubtful
+
+    async def search(
+        self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope = EVERYTHING
+    ) -> Sequence[Candidate]:
+        """The user's rows in `scope` that match, each with its scores."""
+        await anyio.lowlevel.checkpoint()
+        mine = self._within(user, scope)
+        lists = {name: _matches(mine, name, text) for name in ("turn", "window")}
+        if vector is not None:
+            lists["vector"] = {one.row.id: float(one.vector @ vector) for one in mine if one.vector is not None}
+        scores: dict[str, dict[str, float]] = {}
+        for name, found in lists.items():
+            for id_ in sorted(found, key=lambda one: -found[one])[:depth]:
+                scores.setdefault(id_, {})[name] = found[id_]
+        return [Candidate(one.row, scores[one.row.id]) for one in mine if one.row.id in scores]
+
+    async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
+        """All of the user's rows in `scope`, oldest first."""
+        await anyio.lowlevel.checkpoint()
+        rows = [one.row for one in self._within(user, scope)]
+        return sorted(rows, key=lambda row: (row.created_us, row.session, row.seq))
+
+    async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
+        """The same with their vectors."""
+        rows = await self.rows(user, scope)
+        if self._dimension is None:
+            return rows, None
+        import numpy as np  # noqa: PLC0415
+
+        kept = self._users.get(user, {})
+        vectors = [kept[row.id].vector for row in rows]
+        return rows, np.array(vectors, np.float32).reshape(len(rows), self._dimension)
+
+    async def delete(self, user: str, ids: Sequence[str]) -> int:
+        """Remove some of the user's rows."""
+        await anyio.lowlevel.checkpoint()
+        mine = self._users.get(user, {})
+        return sum(mine.pop(id_, None) is not None for id_ in ids)
+
+    async def erase(self, user_key: str, session_key: str = "") -> int:
+        """Remove all rows of a user, or of one of their sessions."""
+        await anyio.lowlevel.checkpoint()
+        removed = 0
+        for user in [one for one in self._users if user_digest(one) == user_key]:
+            mine = self._users[user]
+            gone = [id_ for id_, one in mine.items() if not session_key or session_digest(user, one.row.session) == session_key]
+            for id_ in gone:
+                del mine[id_]
+            if not mine:
+                del self._users[user]
+            removed += len(gone)
+        return removed
+
+    async def verify(self, *, deep: bool = False) -> Sequence[Finding]:  # noqa: ARG002
+        """Nothing: there is no file that could be damaged, and no place for a row twice."""
+        await anyio.lowlevel.checkpoint()
+        return ()
+
+    async def compact(self) -> int:
+        """Nothing to do."""
+        await anyio.lowlevel.checkpoint()
+        return 0
+
+    async def statistics(self) -> LongTermStatistics:
+        """Rows and counters."""
+        await anyio.lowlevel.checkpoint()
+        return LongTermStatistics(sum(map(len, self._users.values())), self._commits, self._merges, 0, 0)
+
+    async def row_ids(self) -> Sequence[str]:
+        """Every row's id."""
+        await anyio.lowlevel.checkpoint()
+        return [id_ for mine in self._users.values() for id_ in mine]
+
+    async def aclose(self) -> None:
+        """Nothing to release: an application that made it may go on using it."""
+        await anyio.lowlevel.checkpoint()
+
+    def _within(self, user: str, scope: Scope) -> list[_Kept]:
+        return [
+            one
+            for one in self._users.get(user, {}).values()
+            if (scope.session is None or one.row.session == scope.session)
+            and (scope.agent is None or one.row.agent == scope.agent)
+            and (not scope.types or one.row.memory_type in scope.types)
+        ]
+
+
+def _matches(rows: Sequence[_Kept], name: str, text: str) -> dict[str, float]:
+    """BM25 of the rows that hold a word of `text`."""
+    wanted = set(_WORD.findall(text.casefold()))
+    texts = {one.row.id: one.words[name] for one in rows}
+    mean = sum(words.total() for words in texts.values()) / len(texts) if texts else 0.0
+    scores: dict[str, float] = {}
+    for word in wanted:
+        holding = {id_: words[word] for id_, words in texts.items() if word in words}
+        rarity = math.log(1 + (len(texts) - len(holding) + 0.5) / (len(holding) + 0.5))
+        for id_, count in holding.items():
+            length = _SATURATION * (1 - _LENGTH + _LENGTH * texts[id_].total() / mean)
+            scores[id_] = scores.get(id_, 0.0) + rarity * count * (_SATURATION + 1) / (count + length)
+    return scores

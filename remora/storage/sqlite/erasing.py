@@ -1,0 +1,54 @@
+"""Deleting a user, or a session, from the journal: what of which table (G13). Runs in a transaction of the writer's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import aiosqlite
+
+from remora.ids import session_key, user_key
+from remora.storage.ports import Erased, Erasure
+from remora.storage.sqlite.schema import SEQ_BITS
+from remora.storage.telling import ERROR_REMOVED, SYNOPSIS_FACET, WORKING_FACET, scope_of
+
+__all__ = ["erased_rows"]
+
+_MESSAGES = f"DELETE FROM messages WHERE pos BETWEEN ?1 << {SEQ_BITS} AND ((?1 + 1) << {SEQ_BITS}) - 1"
+_BY_ACTOR = ("folds", "facets", "memories", "jobs", "actors")
+
+
+async def erased_rows(writer: aiosqlite.Connection, user: str, session: str | None) -> tuple[Erased, Sequence[int]]:
+    """Delete what there is of them, and leave the note; also, which actors there were."""
+    removed = dict.fromkeys(("actors", "messages", "folds", "facets", "memories", "jobs"), 0)
+
+    async def delete(table: str, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            removed[table] += (await writer.executemany(statement, rows)).rowcount
+
+    # Numbers of actors are parts of message ids and of jobs' ids, and never given out again.
+    await writer.execute(
+        "INSERT INTO settings SELECT 'last_sid', coalesce(max(sid), 0) FROM actors WHERE true "
+        "ON CONFLICT DO UPDATE SET value = max(CAST(value AS INTEGER), CAST(excluded.value AS INTEGER))"
+    )
+    rows = await writer.execute_fetchall("SELECT session, sid FROM actors WHERE user = ?", (user,))
+    found: dict[str, int] = {name: sid for name, sid in rows}  # noqa: C416
+    own = found.get("")
+    if session is not None:
+        if own is not None:
+            facets = await writer.execute_fetchall(
+                "SELECT kind, name, value FROM facets WHERE sid = ? AND kind IN (?, ?)", (own, SYNOPSIS_FACET, WORKING_FACET)
+            )
+            telling = [(own, kind, name) for kind, name, value in facets if kind == SYNOPSIS_FACET or scope_of(value) == session]
+            await delete("facets", "DELETE FROM facets WHERE sid = ? AND kind = ? AND name = ?", telling)
+            await delete("memories", "DELETE FROM memories WHERE sid = ? AND session = ?", [(own, session)])
+            await writer.execute("UPDATE jobs SET error = ? WHERE sid = ? AND error != ''", (ERROR_REMOVED, own))
+        found = {session: found[session]} if session in found else {}
+    sids = [(sid,) for sid in found.values()]
+    await delete("messages", _MESSAGES, sids)
+    for table in _BY_ACTOR:
+        await delete(table, f"DELETE FROM {table} WHERE sid = ?", sids)
+    digests = (user_key(user), "" if session is None else session_key(user, session))
+    cursor = await writer.execute("INSERT INTO erasures (user_key, session_key) VALUES (?, ?)", digests)
+    assert cursor.lastrowid is not None
+    return Erased(Erasure(cursor.lastrowid, *digests), removed), [sid for (sid,) in sids]

@@ -1,0 +1,158 @@
+"""The commit mark: how a journal notices that acknowledged commits are gone.
+
+A write-ahead log that was cut short, or lost, is for SQLite a shorter log: it opens, and says nothing. So beside the journal
+stands a file of a few bytes that says what was acknowledged last. It is written after each commit, and not synced: a commit is
+on the disk before the mark that names it, so after a power cut, or a kill, at any time the mark says too little or the truth,
+and never too much.
+
+What it names is a place in the order of commits. Commits that consist of messages alone are one statement, which must not grow;
+for them the position of one of their messages stands. All others count themselves in the journal. Since a log that is cut short
+loses its newest commits and no others, the journal is whole when it holds as many counted commits as the mark, and then the
+message that came after them; or when it holds more. What is erased or trimmed goes in a counted commit, so no message that the
+mark names can be gone with good reason while the counts agree.
+
+It is written in place and not mapped into memory: a file that somebody cuts short under a mapping kills the process, and so
+does a full disk on file systems that never write in place. Two slots are written in turn, each with a checksum: one that is
+torn leaves the other. A mark that is missing, stale, torn or another journal's says nothing, and is no error.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+from pathlib import Path
+from typing import Literal
+from zlib import crc32
+
+import msgspec
+
+from remora.config import Durability
+from remora.logging import get_logger
+from remora.storage.sqlite.schema import SEQ_BITS
+
+__all__ = ["CommitMark", "Marked", "accept_loss", "mark_path", "marked", "missing"]
+
+_logger = get_logger("remora.journal")
+_MAGIC = b"remoraM1"
+_LEVELS: tuple[Durability, ...] = ("power", "process", "none")
+_SLOT = 512  # what a disk writes whole
+_BODY = struct.Struct("<8s16sBQQQ")
+_SUM = struct.Struct("<I")
+
+
+class Marked(msgspec.Struct, frozen=True):
+    """What a mark says.
+
+    Attributes:
+        lineage: which journal it belongs to.
+        durability: what whoever wrote it promised.
+        commits: how many counted commits the journal holds.
+        newest: position of a message that came with the last of them, or after it; 0 for none.
+    """
+
+    lineage: str
+    durability: Durability
+    commits: int
+    newest: int
+
+
+def mark_path(journal: Path) -> Path:
+    """Where the mark of this journal is: ``journal.mark`` beside ``journal.db``."""
+    return journal.with_suffix(".mark")
+
+
+class CommitMark:
+    """A mark that is kept up to date. Made by `open`; where the file cannot be written it does nothing, and has said so."""
+
+    __slots__ = ("_descriptor", "_level", "_lineage", "_number", "path")
+
+    def __init__(self, path: Path, descriptor: int, lineage: str, durability: Durability) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._lineage = bytes.fromhex(lineage)
+        self._level = _LEVELS.index(durability)
+        self._number = 0
+
+    @classmethod
+    def open(cls, path: Path, lineage: str, durability: Durability, commits: int) -> CommitMark:
+        """Begin anew, whatever was there. Blocks on the file system."""
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as e:
+            _logger.warning("journal_without_mark", path=str(path), error=str(e))
+            descriptor = -1
+        mark = cls(path, descriptor, lineage, durability)
+        mark.put(commits, 0)
+        mark.put(commits, 0)
+        return mark
+
+    def put(self, commits: int, newest: int) -> None:
+        """Say what was acknowledged last. A microsecond, for the file's only page is in memory; never synced."""
+        if self._descriptor < 0:
+            return
+        self._number += 1
+        body = _BODY.pack(_MAGIC, self._lineage, self._level, commits, newest, self._number)
+        try:
+            os.pwrite(self._descriptor, body + _SUM.pack(crc32(body)), self._number % 2 * _SLOT)
+        except OSError as e:
+            _logger.warning("journal_without_mark", path=str(self.path), error=str(e))
+            self.close()
+
+    def close(self) -> None:
+        """Release the file; what it says stays."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def marked(path: Path) -> Marked | None:
+    """What the mark says; None for nothing. Blocks on the file system."""
+    try:
+        found = path.read_bytes()
+    except OSError:
+        return None
+    newest: tuple[int, Marked | None] = (-1, None)
+    for at in (0, _SLOT):
+        body = found[at : at + _BODY.size]
+        if len(body) < _BODY.size or found[at + _BODY.size : at + _BODY.size + _SUM.size] != _SUM.pack(crc32(body)):
+            continue
+        magic, lineage, level, commits, position, number = _BODY.unpack(body)
+        if magic == _MAGIC and level < len(_LEVELS) and number > newest[0]:
+            newest = (number, Marked(lineage.hex(), _LEVELS[level], commits, position))
+    return newest[1]
+
+
+def missing(mark: Marked, journal: sqlite3.Connection) -> str:
+    """What the mark names and the journal lacks; empty when it lacks nothing, or the mark is another journal's. Blocks."""
+    settings = dict(journal.execute("SELECT name, value FROM settings WHERE name IN ('commits', 'lineage')").fetchall())
+    if mark.lineage != settings.get("lineage"):
+        return ""
+    counted = str(settings.get("commits"))
+    commits = int(counted) if counted.isdecimal() else 0
+    if commits < mark.commits:
+        return f"{mark.commits - commits:,} or more acknowledged commits (it counts {commits:,} of {mark.commits:,})"
+    if commits > mark.commits or not mark.newest:
+        return ""
+    if journal.execute("SELECT 1 FROM messages WHERE pos = ?", (mark.newest,)).fetchone():
+        return ""
+    sid, seq = mark.newest >> SEQ_BITS, mark.newest & (1 << SEQ_BITS) - 1
+    whose = journal.execute("SELECT user, session FROM actors WHERE sid = ?", (sid,)).fetchone()
+    name = f"of the session {whose[1]!r} of the user {whose[0]!r}" if whose else f"of the actor {sid}"
+    return f"message {seq} {name}, which was acknowledged, and what else came with it or just before"
+
+
+def accept_loss(journal: Path) -> Literal["nothing", "accepted"]:
+    """Take what a journal holds for all that there is, although its mark names more: for repairs. Blocks on the file system.
+
+    Whoever calls owns the directory, and nobody has the journal open.
+
+    Returns:
+        ``accepted`` if there was a mark, which is gone now; ``nothing`` if there was none.
+    """
+    path = mark_path(journal)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return "nothing"
+    return "accepted"

@@ -1,0 +1,48 @@
+"""Looking into a journal that somebody else may have open: nothing is written, locked, migrated or run."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from remora.errors import DirectoryUnusable, JournalDamaged
+from remora.runtime.log import Job
+from remora.storage.sqlite.images import JOB_COLUMNS, jobs_of
+from remora.storage.sqlite.opening import readable
+from remora.storage.sqlite.schema import APPLICATION_ID
+
+__all__ = ["jobs_in"]
+
+_BUSY_S = 5.0
+
+
+def jobs_in(journal: Path) -> Sequence[Job]:
+    """The jobs of a journal, dead letters included, oldest first, as of the last commit. Blocks on the file system.
+
+    Args:
+        journal: the ``journal.db`` of a memory directory, which a running server may own.
+
+    Raises:
+        JournalTooNew: a newer remora wrote it.
+        JournalDamaged: it is no journal, or SQLite finds it malformed.
+        DirectoryUnusable: it cannot be read.
+    """
+    # Without a write-ahead log nobody has it open, and none need be made for this.
+    alone = not journal.with_name(f"{journal.name}-wal").exists()
+    address = f"{journal.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+    try:
+        with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as database:
+            ((application,),) = database.execute("PRAGMA application_id")
+            ((found,),) = database.execute("PRAGMA user_version")
+            if application != APPLICATION_ID:
+                raise JournalDamaged(f"{journal} is no remora journal; it was not touched")
+            readable(journal, found)
+            return jobs_of(
+                database.execute(f"SELECT {JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) ORDER BY j.number").fetchall()
+            )
+    except sqlite3.DatabaseError as e:
+        if isinstance(e, sqlite3.OperationalError):
+            raise DirectoryUnusable(f"{journal} cannot be read: {e}", path=journal.parent) from e
+        raise JournalDamaged(f"{journal} is damaged, or no SQLite file: {e}; restore a backup, or move it away") from e

@@ -1,0 +1,157 @@
+"""Removing archived originals beyond their limits: what the reader looks up, and what the writer deletes.
+
+The reader says what is beyond the limits, at leisure, chunk by chunk. The writer deletes in bounded transactions, and looks again
+first: what a session needs may have changed since, and nothing that it needs may go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import aiosqlite
+import msgspec
+
+from remora.storage.ports import Retention
+from remora.storage.records import Spec
+from remora.storage.retention import Archive, Sized, first_needed, oldest_first, removable
+from remora.storage.sqlite.schema import SEQ_BITS
+
+__all__ = ["BATCH_MESSAGES", "beyond", "trimmed_rows"]
+
+Query: TypeAlias = Callable[[str, Iterable[Any]], Awaitable[Iterable[Sequence[Any]]]]
+
+BATCH_MESSAGES = 1_000
+"""Messages deleted in one transaction, at most: the writes that queue behind it wait for some milliseconds."""
+
+_MASK = (1 << SEQ_BITS) - 1
+_SESSIONS_AT_ONCE = 500
+_ROWS_AT_ONCE = 65_536  # held in memory, of all sessions together, while the oldest are looked for
+_DAY_US = 86_400_000_000
+_decode_payload = msgspec.msgpack.Decoder(Spec).decode
+
+_ACTORS = "SELECT sid FROM actors WHERE sid > ? AND session != '' AND summarized > trimmed ORDER BY sid LIMIT ?"
+# On its way to long-term memory is what a flush job was journalled for (up to `flushing`) and what is not there yet, unless
+# it is never to be there, or is gone. What is past `flushing` and out of the buffer left it without long-term memory.
+_BOUNDS = (
+    "SELECT s.sid, s.trimmed, s.summarized, (SELECT m.pos FROM messages AS m "
+    f"WHERE m.pos > (s.sid << {SEQ_BITS}) + max(s.flushed, s.trimmed) "
+    f"AND m.pos <= (s.sid << {SEQ_BITS}) + min(s.flushing, s.summarized) "
+    "AND m.pruned IS NULL AND m.removed IS NULL ORDER BY m.pos LIMIT 1) "
+    "FROM json_each(?) AS w CROSS JOIN actors AS s ON s.sid = w.value"
+)
+_JOBS = "SELECT j.sid, j.payload FROM json_each(?) AS w CROSS JOIN jobs AS j ON j.sid = w.value"
+_RANGE = f"m.pos BETWEEN (?1 << {SEQ_BITS}) + ?2 AND (?1 << {SEQ_BITS}) + ?3"
+_FIRST_YOUNG = f"SELECT m.pos FROM messages AS m WHERE {_RANGE} AND m.at_us >= ?4 ORDER BY m.pos LIMIT 1"
+_NEWEST_BEYOND = f"SELECT m.pos FROM messages AS m WHERE {_RANGE} AND m.removed IS NULL ORDER BY m.pos DESC LIMIT 1 OFFSET ?4"
+_ARCHIVED_BYTES = (
+    "SELECT coalesce(sum(length(m.chat) + coalesce(length(m.meta), 0)), 0) "
+    "FROM json_each(?) AS w CROSS JOIN actors AS s ON s.sid = w.value "
+    f"CROSS JOIN messages AS m ON m.pos > s.sid << {SEQ_BITS} AND m.pos <= (s.sid << {SEQ_BITS}) + s.summarized"
+)
+_SIZES = (
+    "SELECT m.pos, m.at_us, length(m.chat) + coalesce(length(m.meta), 0) "
+    f"FROM messages AS m WHERE {_RANGE} ORDER BY m.pos LIMIT ?4"
+)
+
+
+async def _archives(read: Query, sids: Sequence[int]) -> list[Archive]:
+    """What may go of these sessions."""
+    wanted = (msgspec.json.encode(sids).decode(),)
+    needed: dict[int, list[int | None]] = {}
+    for sid, payload in await read(_JOBS, wanted):
+        try:
+            first = first_needed(_decode_payload(payload))
+        except msgspec.DecodeError:
+            first = 1  # nobody knows what it needs
+        needed.setdefault(sid, []).append(first)
+    found = []
+    for sid, trimmed, summarized, unflushed in await read(_BOUNDS, wanted):
+        through = removable(summarized, None if unflushed is None else unflushed & _MASK, needed.get(sid, ()))
+        if through > trimmed:
+            found.append(Archive(sid, trimmed, through))
+    return found
+
+
+async def beyond(read: Query, limits: Retention, now_us: int) -> AsyncIterator[dict[int, int]]:
+    """By session, the last message that is beyond the limits and may go; some sessions at a time."""
+    aged = limits.max_age_days > 0 or limits.max_messages > 0
+    if aged:
+        async for sids in _sessions(read):
+            if found := await _beyond_each(read, await _archives(read, sids), limits, now_us):
+                yield found
+    if limits.max_bytes > 0 and (found := await _beyond_bytes(read, limits.max_bytes)):
+        yield found
+
+
+async def _sessions(read: Query) -> AsyncIterator[list[int]]:
+    last = 0
+    while sids := [sid for (sid,) in await read(_ACTORS, (last, _SESSIONS_AT_ONCE))]:
+        yield sids
+        last = sids[-1]
+
+
+async def _beyond_each(read: Query, archives: Sequence[Archive], limits: Retention, now_us: int) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for sid, trimmed, through in ((one.sid, one.trimmed, one.through) for one in archives):
+        last = 0
+        if limits.max_age_days > 0:
+            oldest = now_us - int(limits.max_age_days * _DAY_US)
+            young = list(await read(_FIRST_YOUNG, (sid, trimmed + 1, through, oldest)))
+            last = (young[0][0] & _MASK) - 1 if young else through
+        if limits.max_messages > 0:
+            ((summarized,),) = await read("SELECT summarized FROM actors WHERE sid = ?", (sid,))
+            if summarized - trimmed > limits.max_messages:
+                surplus = list(await read(_NEWEST_BEYOND, (sid, trimmed + 1, summarized, limits.max_messages)))
+                last = max(last, min(surplus[0][0] & _MASK, through)) if surplus else last
+        if last > trimmed:
+            found[sid] = last
+    return found
+
+
+async def _beyond_bytes(read: Query, limit: int) -> dict[int, int]:
+    ((pages,),) = await read("PRAGMA page_count", ())
+    ((free,),) = await read("PRAGMA freelist_count", ())
+    ((size,),) = await read("PRAGMA page_size", ())
+    if (pages - free) * size <= limit:  # less than everything is less
+        return {}
+    total = 0
+    archives: list[Archive] = []
+    async for sids in _sessions(read):
+        ((size,),) = await read(_ARCHIVED_BYTES, (msgspec.json.encode(sids).decode(),))
+        total += size
+        archives.extend(await _archives(read, sids))
+    if total <= limit:
+        return {}
+    at_once = max(_ROWS_AT_ONCE // max(len(archives), 1), 1)
+
+    async def sizes(archive: Archive, first: int) -> Sized:
+        rows = await read(_SIZES, (archive.sid, first, archive.through, at_once))
+        return [(pos & _MASK, at_us, size) for pos, at_us, size in rows]
+
+    return await oldest_first(archives, total - limit, sizes)
+
+
+async def trimmed_rows(writer: aiosqlite.Connection, wanted: Mapping[int, int]) -> tuple[int, dict[int, int]]:
+    """Delete up to these messages, `BATCH_MESSAGES` at most; how many went, and what is left to do. Within a transaction."""
+
+    async def read(statement: str, parameters: Iterable[Any]) -> Iterable[Sequence[Any]]:
+        return await writer.execute_fetchall(statement, parameters)
+
+    room, count = BATCH_MESSAGES, 0
+    left: dict[int, int] = {}
+    for archive in await _archives(read, list(wanted)):
+        last = min(wanted[archive.sid], archive.through)
+        if last <= archive.trimmed:
+            continue
+        through = min(last, archive.trimmed + room)
+        if through > archive.trimmed:
+            cursor = await writer.execute(
+                f"DELETE FROM messages AS m WHERE {_RANGE}", (archive.sid, archive.trimmed + 1, through)
+            )
+            await writer.execute("UPDATE actors SET trimmed = ? WHERE sid = ?", (through, archive.sid))
+            count += cursor.rowcount
+            room -= through - archive.trimmed
+        if through < last:
+            left[archive.sid] = last
+    return count, left

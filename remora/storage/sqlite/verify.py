@@ -1,0 +1,260 @@
+"""Looking at every row of a journal: is it what was written, and does it hold together? Everything here blocks.
+
+It reads from a connection of its own, within one transaction: of a journal that is in use it sees one moment. Each row is
+decoded by hand rather than by `images`, which stops at the first that is damaged; here all of them are named.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remora.errors import StorageError
+from remora.storage.ports import Finding
+from remora.storage.records import Spec
+from remora.storage.sqlite.images import (
+    ENTRY_COLUMNS,
+    FACET_COLUMNS,
+    MEMORY_COLUMNS,
+    SEQ_MASK,
+    SUMMARY_COLUMNS,
+    RowDamaged,
+    differs,
+    entry_of,
+    facet_of,
+    memory_of,
+    summary_of,
+)
+from remora.storage.sqlite.mark import mark_path, marked, missing
+from remora.storage.sqlite.schema import FORMAT, SEQ_BITS
+
+__all__ = ["journal_findings"]
+
+_MOST = 100
+"""Findings of one kind of row that are listed one by one."""
+
+_BUSY_S = 30.0
+_NOT_DAMAGE = (
+    "SQLITE_CANTOPEN",
+    "SQLITE_BUSY",
+    "SQLITE_LOCKED",
+    "SQLITE_IOERR",
+    "SQLITE_PERM",
+    "SQLITE_READONLY",
+    "SQLITE_NOMEM",
+)
+_decode_payload = msgspec.msgpack.Decoder(Spec).decode
+_check = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
+class _Actor(msgspec.Struct):
+    """What the rows of an actor are compared with."""
+
+    name: str
+    session: bool
+    marks: tuple[int, int, int, int, int]  # generation, summarized, folding, flushing, cleared
+    flushed: int
+    trimmed: int
+    last: int = 0
+
+
+def journal_findings(path: Path) -> list[Finding]:
+    """Everything that is amiss in a journal, in use or not; empty when all is well.
+
+    Raises:
+        StorageError: it cannot be read at all.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)) as database:
+            database.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+            database.isolation_level = None
+            database.execute("BEGIN")
+            found: list[Finding] = []
+            for look in (_structure, _marked, _actors_and_messages, _folds, _facets, _memories, _jobs, _notes):
+                try:
+                    found.extend(_bounded(look(path, database)))
+                except TypeError as e:  # a number that is none, say
+                    found.append(_finding(path.name, f"it holds what was never written ({e})"))
+                if look is _structure and any(one.kind == "journal" for one in found):
+                    break  # what a malformed file says of its rows is worth nothing
+            return found
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as e:  # what SQLite says of damage may quote it
+        if getattr(e, "sqlite_errorname", "").startswith(_NOT_DAMAGE):
+            raise StorageError(f"{path} cannot be read: {e}") from e
+        return [_finding(path.name, f"SQLite cannot read it: {e}")]
+
+
+def _finding(where: str, detail: str) -> Finding:
+    return Finding("journal", where, detail, repairable=False)
+
+
+def _bounded(found: Iterator[Finding]) -> Iterator[Finding]:
+    count = 0
+    for count, one in enumerate(found, start=1):
+        if count <= _MOST:
+            yield one
+    if count > _MOST:
+        yield _finding("more", f"and {count - _MOST:,} more of the same kind")
+
+
+def _structure(path: Path, database: sqlite3.Connection) -> Iterator[Finding]:
+    ((number,),) = database.execute("PRAGMA user_version")
+    if number != FORMAT:
+        yield _finding(path.name, f"it has the format {number}, and not {FORMAT}")
+        return
+    for (text,) in database.execute(f"PRAGMA integrity_check({_MOST})"):
+        if text != "ok":
+            yield _finding(path.name, f"SQLite: {text}")
+
+
+def _marked(path: Path, database: sqlite3.Connection) -> Iterator[Finding]:
+    mark = marked(mark_path(path))
+    if mark is not None and (lost := missing(mark, database)):
+        detail = f"the journal lacks {lost}; promised at durability {mark.durability}"
+        yield Finding("wal", mark_path(path).name, detail, repairable=True)
+
+
+def _actors_and_messages(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
+    actors: dict[int, _Actor] = {}
+    for sid, user, session, created_us, crc, marks_crc, *marks, flushed, trimmed in database.execute(
+        "SELECT sid, user, session, created_us, crc, marks_crc, "
+        "generation, summarized, folding, flushing, cleared, flushed, trimmed FROM actors"
+    ):
+        name = f"session {session!r} of user {user!r}" if session else f"user {user!r}"
+        actors[sid] = _Actor(name, bool(session), tuple(marks), flushed, trimmed)
+        if differs(crc, (sid, user, session, created_us)):
+            yield _finding(name, "its name is not as it was written")
+        if differs(marks_crc, (sid, *marks)):
+            yield _finding(name, "its marks are not as they were written")
+    yield from _messages(database, actors)
+    for actor in actors.values():
+        yield from _marks(actor)
+
+
+def _marks(actor: _Actor) -> Iterator[Finding]:
+    _, summarized, folding, flushing, cleared = actor.marks
+    last = max(actor.last, summarized)  # of a session without rows behind the front, the front says it
+    for low, high, what in (
+        (cleared, summarized, "more was cleared than left the buffer"),
+        (summarized, folding, "more left the buffer than was to be folded"),
+        (folding, last, "more was to be folded than was said"),
+        (flushing, last, "more was handed over than was said"),
+        (actor.flushed, flushing, "more is in long-term memory than was handed over"),
+        (actor.trimmed, max(summarized - 2, 0), "more was trimmed than may be"),
+    ):
+        if low > high:
+            yield _finding(actor.name, f"{what} ({low} > {high})")
+
+
+def _messages(database: sqlite3.Connection, actors: dict[int, _Actor]) -> Iterator[Finding]:
+    sid, wanted, within = 0, 0, 0
+    actor: _Actor | None = None
+    orphans: set[int] = set()
+    for row in database.execute(f"SELECT {ENTRY_COLUMNS} FROM messages AS m ORDER BY m.pos"):
+        pos, batch = row[0], row[9]
+        if pos >> SEQ_BITS != sid or actor is None:
+            if within and actor is not None:
+                yield _finding(actor.name, f"message {wanted} is missing: it came under the same key as the one before")
+            sid, within = pos >> SEQ_BITS, 0
+            actor = actors.get(sid)
+            if actor is None:
+                if sid not in orphans:
+                    orphans.add(sid)
+                    yield _finding(f"actor {sid}", "there are messages of it, and nobody knows whose they are")
+                continue
+            wanted = actor.trimmed + 1
+        seq = pos & SEQ_MASK
+        if seq != wanted:
+            which = f"message {wanted} is" if seq == wanted + 1 else f"messages {wanted} to {seq - 1} are"
+            yield _finding(actor.name, f"{which} missing" if seq > wanted else f"message {seq} is there although it was trimmed")
+        wanted, actor.last = seq + 1, seq
+        within = max(within - 1, 0) if batch is None else batch - 1
+        try:
+            entry = entry_of(row)
+            if row[10] is None:
+                _check(entry.chat)
+        except (RowDamaged, msgspec.DecodeError) as e:
+            yield _finding(actor.name, str(e) if isinstance(e, RowDamaged) else f"message {seq} cannot be read ({e})")
+    if within and actor is not None:
+        yield _finding(actor.name, f"message {wanted} is missing: it came under the same key as the one before")
+
+
+def _folds(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
+    names = _names(database)
+    for user, session, summarized, generation, *row in database.execute(
+        f"SELECT s.user, s.session, s.summarized, s.generation, {SUMMARY_COLUMNS} FROM folds AS f "
+        "LEFT JOIN actors AS s ON s.sid = f.sid ORDER BY f.number"
+    ):
+        where = names.get(row[0], f"actor {row[0]}")
+        if user is None or session is None:
+            yield _finding(where, "there is a summary of it, and nobody knows whose it is")
+            continue
+        try:
+            _kind, of, summary = summary_of(row)
+        except RowDamaged as e:
+            yield _finding(where, str(e))
+            continue
+        if summary.first > summary.through + 1 or (of == generation and summary.through > summarized):
+            yield _finding(where, f"a summary covers messages {summary.first} to {summary.through}, past {summarized}")
+
+
+def _facets(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
+    names = _names(database)
+    for row in database.execute(f"SELECT {FACET_COLUMNS} FROM facets AS x ORDER BY x.rowid"):
+        if row[0] not in names:
+            yield _finding(f"actor {row[0]}", f"{row[1]!r} is kept for it, and nobody knows whose it is")
+        try:
+            facet_of(row)
+        except RowDamaged as e:
+            yield _finding(names.get(row[0], f"actor {row[0]}"), str(e))
+
+
+def _memories(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
+    users = {sid for (sid,) in database.execute("SELECT sid FROM actors WHERE session = ''")}
+    names = _names(database)
+    for row in database.execute(f"SELECT {MEMORY_COLUMNS} FROM memories AS m ORDER BY m.number"):
+        where = names.get(row[1], f"actor {row[1]}")
+        if row[1] not in users:
+            yield _finding(where, f"the memory {row[0]} is of no user")
+        try:
+            memory_of(row)
+        except RowDamaged as e:
+            yield _finding(where, str(e))
+
+
+def _jobs(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
+    names = _names(database)
+    for id_, lane, sid, payload, crc in database.execute("SELECT id, lane, sid, payload, crc FROM jobs ORDER BY number"):
+        where = names.get(sid, f"actor {sid}")
+        if sid not in names:
+            yield _finding(where, f"the job {id_} is for nobody")
+        if differs(crc, (id_, lane, sid, payload)):
+            yield _finding(where, f"the job {id_} is not as it was written")
+            continue
+        try:
+            _decode_payload(payload)
+        except (msgspec.DecodeError, TypeError) as e:
+            yield _finding(where, f"the job {id_} cannot be read ({e})")
+
+
+def _notes(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
+    for number, *digests in database.execute("SELECT number, user_key, session_key FROM erasures"):
+        if not all(isinstance(one, str) and len(one) in {0, 32} for one in digests) or not digests[0]:
+            yield _finding("erasures", f"the note {number} names nobody")
+    settings = dict(database.execute("SELECT name, value FROM settings"))
+    for name in ("epoch", "commits"):
+        if not str(settings.get(name, "0")).isdecimal():
+            yield _finding("settings", f"{name} is {settings.get(name)!r}, which is no number")
+
+
+def _names(database: sqlite3.Connection) -> dict[int, str]:
+    return {
+        sid: f"session {session!r} of user {user!r}" if session else f"user {user!r}"
+        for sid, user, session in database.execute("SELECT sid, user, session FROM actors")
+    }
