@@ -42,7 +42,7 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-async def measured(directory: Path, users: int, messages: int) -> dict[str, Any]:
+async def measure(directory: Path, users: int, messages: int) -> dict[str, Any]:
     if not (directory / "journal.db").exists():
         await fill(directory, users, messages)
     found: dict[str, Any] = {"rows": users * messages, "peak_mb_filled": peak_mb()}
@@ -67,7 +67,7 @@ def main() -> None:
         directory = (arguments.dir or Path(temporary)) / "memory"
         directory.parent.mkdir(parents=True, exist_ok=True)
         print(
-            json.dumps({"cpus": os.cpu_count(), **anyio.run(measured, directory, arguments.users, arguments.messages)}, indent=2)
+            json.dumps({"cpus": os.cpu_count(), **anyio.run(measure, directory, arguments.users, arguments.messages)}, indent=2)
         )
 
 

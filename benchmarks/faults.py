@@ -89,7 +89,7 @@ class Line(msgspec.Struct, kw_only=True):
 Done = Callable[[], None]
 
 
-def _killed(base: Path, extent: Extent, done: Done) -> Line:
+def _kill_processes(base: Path, extent: Extent, done: Done) -> Line:
     report = kill_again_and_again(base, extent.kills, progress=done)
     note = f"{report.recovering} of them while it recovered from the one before"
     if report.wrong:
@@ -144,7 +144,7 @@ def _long_term(fault: str) -> Callable[[Path, Extent, Done], Line]:
     return inject
 
 
-def _manifest_zeroed(base: Path, extent: Extent, done: Done) -> Line:
+def _zero_manifest(base: Path, extent: Extent, done: Done) -> Line:
     """What a power cut does to a table that is not synced: its newest manifest is as long as it was, and full of zeros."""
     line = Line(resumed_from="opening the directory until all is there again")
     config = Config.from_dict({"long_term": {"shards": 1, "batch_ms": 1}, "tokens": {"counter": "heuristic"}})
@@ -202,7 +202,7 @@ def _large_journal(base: Path, extent: Extent, done: Done) -> Line:
                         sent += 1
                 await runtime.journal.checkpoint()
 
-    async def opened() -> tuple[float, float]:
+    async def time_open() -> tuple[float, float]:
         begun = time.perf_counter()
         async with Runtime(directory, config=config) as runtime:
             entered = time.perf_counter() - begun
@@ -220,7 +220,7 @@ def _large_journal(base: Path, extent: Extent, done: Done) -> Line:
     for _ in range(_OPENED):
         if cold:
             _drop_caches()
-        _, first = anyio.run(opened)
+        _, first = anyio.run(time_open)
         line.injected += 1
         line.resumed_s.append(first)
         done()
@@ -243,7 +243,7 @@ def _drop_caches() -> bool:
 def _crash_states(level: Durability) -> Callable[[Path, Extent, Done], Line]:
     """What a power cut could have left of the journal's files, enumerated."""
 
-    def enumerated(_: Path, extent: Extent, done: Done) -> Line:
+    def enumerate_states(_: Path, extent: Extent, done: Done) -> Line:
         try:
             from tests.faults.crash_states import crash_states  # noqa: PLC0415 -- needs apsw, which is for tests
         except ImportError as e:
@@ -261,14 +261,14 @@ def _crash_states(level: Durability) -> Callable[[Path, Extent, Done], Line]:
             )
         return line
 
-    return enumerated
+    return enumerate_states
 
 
 FAULTS: dict[str, tuple[str, Callable[[Path, Extent, Done], Line]]] = {
     "power-cut": ("power cut, states enumerated, durability `power`", _crash_states("power")),
     "power-cut-process": ("the same, `process`", _crash_states("process")),
     "power-cut-none": ("the same, `none`", _crash_states("none")),
-    "kill": ("`kill -9`, folds, flushes and compactions in flight", _killed),
+    "kill": ("`kill -9`, folds, flushes and compactions in flight", _kill_processes),
     "full-at-each-write": ("ENOSPC at each write of a schedule", _disk("full-at-each-write")),
     "broken-write": ("EIO at each write of it", _disk("broken-write")),
     "broken-sync": ("EIO at each fsync of it", _disk("broken-sync")),
@@ -279,7 +279,7 @@ FAULTS: dict[str, tuple[str, Callable[[Path, Extent, Done], Line]]] = {
     "long-term-full": ("LanceDB file system full in mid-run", _long_term("full")),
     "long-term-moved": ("LanceDB directory gone in mid-run, and back", _long_term("moved")),
     "long-term-in-the-way": ("LanceDB tables replaced by files, and back", _long_term("in-the-way")),
-    "manifest-zeroed": ("newest LanceDB manifest full of zeros", _manifest_zeroed),
+    "manifest-zeroed": ("newest LanceDB manifest full of zeros", _zero_manifest),
     "large-journal": ("a large journal is opened", _large_journal),
 }
 """By the name that ``--only`` takes: what the table calls it, and what injects it."""

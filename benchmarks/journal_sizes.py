@@ -21,9 +21,9 @@ import anyio
 from benchmarks.shared import texts
 from remora.ids import SessionKey
 from remora.messages import encode_message
-from remora.runtime.supervisor import durable
+from remora.runtime.supervisor import commit_records
 from remora.storage.ports import Retention
-from remora.storage.records import Appended, Dropped, Marks, Opened
+from remora.storage.records import Appended, Dropped, Opened, Watermarks
 from remora.storage.sqlite.journal import SqliteJournal
 
 SESSIONS = 1_000
@@ -35,19 +35,19 @@ async def fill(journal: SqliteJournal, megabytes: int, path: Path) -> int:
     encoded = [encode_message(message)[0] for message in texts(1_000)]
     async with anyio.create_task_group() as tasks:
         for sid in range(1, SESSIONS + 1):
-            tasks.start_soon(durable, journal, [Opened(sid, f"user {sid}", "chat", 0)])
+            tasks.start_soon(commit_records, journal, [Opened(sid, f"user {sid}", "chat", 0)])
     seq = 0
     while path.stat().st_size < megabytes << 20:  # noqa: ASYNC240
         async with anyio.create_task_group() as tasks:
             for sid in range(1, SESSIONS + 1):
-                entries = tuple(encoded[(sid + seq + n) % 1_000].numbered(seq + n + 1) for n in range(AT_ONCE))
-                tasks.start_soon(durable, journal, [Appended(sid, entries, None)])
+                entries = tuple(encoded[(sid + seq + n) % 1_000].with_seq(seq + n + 1) for n in range(AT_ONCE))
+                tasks.start_soon(commit_records, journal, [Appended(sid, entries, None)])
         seq += AT_ONCE
         await journal.checkpoint()
     front = seq - 20
     async with anyio.create_task_group() as tasks:
         for sid in range(1, SESSIONS + 1):
-            tasks.start_soon(durable, journal, [Dropped(sid, Marks(0, front, front, 0), seq, ())])
+            tasks.start_soon(commit_records, journal, [Dropped(sid, Watermarks(0, front, front, 0), seq, ())])
     return seq * SESSIONS
 
 
@@ -85,8 +85,8 @@ async def measure(directory: Path, megabytes: int) -> dict[str, Any]:
             seq = image.next_seq  # type: ignore[union-attr]
             entry = encode_message({"role": "user", "content": "beside it"})[0]
             while going[0]:
-                record = Appended(8, (entry.numbered(seq),), None)
-                waits.append(await took(lambda record=record: durable(journal, [record])))  # type: ignore[misc]
+                record = Appended(8, (entry.with_seq(seq),), None)
+                waits.append(await took(lambda record=record: commit_records(journal, [record])))  # type: ignore[misc]
                 seq += 1
                 await anyio.sleep(0.01)
 

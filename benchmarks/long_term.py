@@ -54,7 +54,7 @@ from remora.config import LongTermConfig, RecallConfig
 from remora.ids import SessionKey, row_id, user_key
 from remora.models.static import WordLlamaEmbedder
 from remora.recall.recall import Recall
-from remora.recall.user_index import UserRows
+from remora.recall.user_index import UserIndex
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow
 
@@ -166,7 +166,7 @@ async def flushes(directory: Path, seconds: float, bar: Progress) -> dict[str, d
                 return [msgspec.structs.replace(row, id=f"{next(numbers):032x}") for row in pool[at : at + size]]
 
             for one in (store, unsynced):  # makes the table and its indices
-                await one.add(batch(), vectors[:size], doubtful=False)
+                await one.add(batch(), vectors[:size], may_exist=False)
             (shard,) = store._shards.values()  # noqa: SLF001
             database = await lancedb.connect_async(str(there / "bare"))
             table = await database.create_table("bare", schema=await shard.table.schema())
@@ -177,7 +177,7 @@ async def flushes(directory: Path, seconds: float, bar: Progress) -> dict[str, d
                 arrow = store._rows.table(zip(rows, vectors[: len(rows)], strict=True), checked=True)  # noqa: SLF001
                 for name, one in zip(WRITERS, (store, unsynced), strict=False):
                     begun = time.perf_counter()
-                    await one.add(rows, vectors[: len(rows)], doubtful=False)
+                    await one.add(rows, vectors[: len(rows)], may_exist=False)
                     took[name].append(time.perf_counter() - begun)
                 begun = time.perf_counter()
                 await table.add(arrow)
@@ -228,7 +228,7 @@ async def build(store: LanceStore, users: dict[int, list[str]], bar: Progress) -
             questions[size].append(Question(user, f"what about {' '.join(chance.sample(words, 5))}?"))
         batch += rows
         if len(batch) >= BUILT_AT_ONCE or place == len(turns) - 1:
-            await store.add(batch, vectors_of(len(batch), rng), doubtful=False)
+            await store.add(batch, vectors_of(len(batch), rng), may_exist=False)
             bar.advance(task, len(batch))
             batch = []
     await store.compact()
@@ -253,22 +253,22 @@ def asks(store: LanceStore, vectors: dict[str, npt.NDArray[np.float32]], recall:
         recall.forget(user)
         return await recall(user, text, k=16)
 
-    async def searched(user: str, text: str, vector: npt.NDArray[np.float32]) -> object:
+    async def search_rows(user: str, text: str, vector: npt.NDArray[np.float32]) -> object:
         return await store.search(user, text, vector, depth=DEPTH)
 
     def table(user: str) -> Any:
         return store._shards[store._shard_of(user_key(user))].table  # noqa: SLF001
 
-    async def fetched(query: Any, user: str, score: str) -> object:
+    async def fetch_rows(query: Any, user: str, score: str) -> object:
         mine = expr.col("user_key") == expr.lit(user_key(user))
         return await query.where(mine).limit(DEPTH).select([*COLUMNS, score]).to_arrow()
 
     async def vector_list(user: str, _: str, vector: npt.NDArray[np.float32]) -> object:
-        return await fetched(table(user).query().nearest_to(vector).distance_type("cosine"), user, "_distance")
+        return await fetch_rows(table(user).query().nearest_to(vector).distance_type("cosine"), user, "_distance")
 
     async def three_lists(user: str, text: str, vector: npt.NDArray[np.float32]) -> object:
         words = [
-            fetched(table(user).query().nearest_to_text(match(text, column=column)), user, "_score")
+            fetch_rows(table(user).query().nearest_to_text(match(text, column=column)), user, "_score")
             for column in ("turn", "window")
         ]
         return await asyncio.gather(*words, vector_list(user, text, vector))
@@ -277,10 +277,10 @@ def asks(store: LanceStore, vectors: dict[str, npt.NDArray[np.float32]], recall:
         near = np.vecdot(vectors[user], vector)  # on busy cores BLAS's threads wait for one another
         return np.argsort(-near)[:DEPTH]
 
-    return dict(zip(METHODS, (warm, written, first, searched, three_lists, vector_list, brute_force), strict=True))
+    return dict(zip(METHODS, (warm, written, first, search_rows, three_lists, vector_list, brute_force), strict=True))
 
 
-async def timed(
+async def time_searches(
     ask: Ask, questions: Sequence[Question], embedded: Sequence[npt.NDArray[np.float32]], callers: int, seconds: float
 ) -> dict[str, float]:
     """So many callers, each of whom asks again once answered."""
@@ -328,7 +328,7 @@ async def searches(directory: Path, rows: int, callers: Sequence[int], seconds: 
             embedded = list(await embedder.embed([question.text for question in mine]))
             read = {user: await store.embedded_rows(user) for user in few}
             vectors = {user: found for user, (_, found) in read.items() if found is not None}
-            one = UserRows(*read[few[0]])
+            one = UserIndex(*read[few[0]])
             # No result is kept, and every vector is computed: a question is new each time. Room for all who are asked about.
             recall = Recall(there, embedder, RecallConfig(cache=0, hot_mb=1024), importance_weight=0.2)
             figures[str(size)] = {"users": len(users[size]), "bytes_per_row": one.size_bytes / len(one)}
@@ -339,7 +339,7 @@ async def searches(directory: Path, rows: int, callers: Sequence[int], seconds: 
                         await ask(user, "warm", embedded[0])
                     figures[str(size)][name] = {}
                     for number in callers:
-                        figures[str(size)][name][str(number)] = await timed(ask, mine, embedded, number, seconds)
+                        figures[str(size)][name][str(number)] = await time_searches(ask, mine, embedded, number, seconds)
                         bar.advance(task)
                 tasks.cancel_scope.cancel()
         begun = time.perf_counter()

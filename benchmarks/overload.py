@@ -190,7 +190,7 @@ async def overload(directory: Path, *, seconds: float, factor: float = 2.0, seed
     """
     figures, journals = Overload(seconds), []
 
-    async def opened() -> SlowJournal:
+    async def open_slow_journal() -> SlowJournal:
         journal = await SlowJournal.open(directory / "journal.db", durability="power")
         assert isinstance(journal, SlowJournal)
         await journal.small()
@@ -208,7 +208,7 @@ async def overload(directory: Path, *, seconds: float, factor: float = 2.0, seed
             figures.lag_ms = max(figures.lag_ms, (time.perf_counter() - asleep - 0.02) * 1e3)
 
     await anyio.Path(directory).mkdir(parents=True, exist_ok=True)
-    async with Runtime(directory, config=CONFIG, journal=opened) as runtime:
+    async with Runtime(directory, config=CONFIG, journal=open_slow_journal) as runtime:
         for key in KEYS:
             await runtime.session(*key).load()
         senders = _Senders(runtime, figures, random.Random(seed))

@@ -101,7 +101,7 @@ def operations(runtime: Runtime, users: int) -> dict[str, Callable[[int], Awaita
     async def synopsis(n: int) -> object:
         return await runtime.user(f"user-{n % few}").synopsis()
 
-    async def written(n: int) -> object:
+    async def write_rows(n: int) -> object:
         return await runtime.user(f"user-{n % few}").synopsis(refresh=True)
 
     async def context(n: int) -> object:
@@ -112,7 +112,7 @@ def operations(runtime: Runtime, users: int) -> dict[str, Callable[[int], Awaita
         "buffer search": buffer_search,
         "working search": working_search,
         "persistent search": persistent_search,
-        "synopsis, written": written,
+        "synopsis, written": write_rows,
         "synopsis, cached": synopsis,
         "full context": context,
     }

@@ -78,12 +78,12 @@ def opened(directory: Path, *, sync: bool = True, **options: Any) -> AbstractAsy
     return long_term.opened(directory, sync=sync, **{**alone, **options})
 
 
-async def filled(store: LanceStore, count: int, source: Source, progress: Progress) -> None:
+async def fill(store: LanceStore, count: int, source: Source, progress: Progress) -> None:
     task = progress.add_task(f"filling {count} rows", total=count)
     for start in range(0, count, AT_ONCE):
         some = min(AT_ONCE, count - start)
         rows, vectors = await anyio.to_thread.run_sync(source.rows, some)
-        await store.add(rows, vectors, doubtful=False)
+        await store.add(rows, vectors, may_exist=False)
         progress.advance(task, some)
     for shard in store._shards.values():  # noqa: SLF001
         async with shard.lock:
@@ -101,14 +101,14 @@ async def flushes(directory: Path, repeats: int) -> dict[str, dict[str, float]]:
                 for number in range(repeats):
                     rows, vectors = source.rows(size)
                     begun = time.perf_counter()
-                    await store.add(rows, vectors, doubtful=False)
+                    await store.add(rows, vectors, may_exist=False)
                     if number > 2:  # not the first: it makes the table
                         took.append(1_000 * (time.perf_counter() - begun))
             figures[str(size)]["synced_ms" if sync else "unsynced_ms"] = round(statistics.median(took), 1)
     return figures
 
 
-async def searched(stores: Sequence[LanceStore], source: Source) -> list[float]:
+async def time_searches(stores: Sequence[LanceStore], source: Source) -> list[float]:
     """Milliseconds of a search in the median, in each store; alternately, with the same questions."""
     took: list[list[float]] = [[] for _ in stores]
     for _ in range(SEARCHES):
@@ -129,15 +129,15 @@ def on_disk(directory: Path) -> tuple[int, int]:
 async def day(directory: Path, rows: int, hours: int, flush_rows: int, shards: int, progress: Progress) -> list[dict[str, float]]:
     source, found = Source(7), list[dict[str, float]]()
     async with opened(directory / "untouched", shards=shards) as untouched, opened(directory / "day", shards=shards) as store:
-        await filled(untouched, rows, Source(7), progress)
-        await filled(store, rows, source, progress)
+        await fill(untouched, rows, Source(7), progress)
+        await fill(store, rows, source, progress)
 
         async def look(hour: int, before: int, worst: float) -> None:
             versions, size = await anyio.to_thread.run_sync(on_disk, directory / "day")
             manifests = [shard.files.manifest() for shard in store._shards.values() if shard.files]  # noqa: SLF001
             fragments = [len(manifest.fragments) for manifest in manifests if manifest]
             statistics = await store.statistics()
-            took, reference = await searched([store, untouched], source)
+            took, reference = await time_searches([store, untouched], source)
             found.append(
                 {
                     "hour": hour, "search_p50_ms": took, "untouched_p50_ms": reference, "rows": statistics.rows,
@@ -151,7 +151,7 @@ async def day(directory: Path, rows: int, hours: int, flush_rows: int, shards: i
         for hour in range(1, hours + 1):
             before, worst = (await store.statistics()).rewritten_bytes, 0.0
             for _ in range(60):
-                await store.add(*source.rows(flush_rows), doubtful=False)
+                await store.add(*source.rows(flush_rows), may_exist=False)
                 for _ in range(2):
                     begun = time.perf_counter()
                     await store.compact()
@@ -162,10 +162,10 @@ async def day(directory: Path, rows: int, hours: int, flush_rows: int, shards: i
     return found
 
 
-async def erased(directory: Path, rows: int, progress: Progress) -> dict[str, float]:
+async def time_erasure(directory: Path, rows: int, progress: Progress) -> dict[str, float]:
     source = Source(9)
     async with opened(directory / f"erase-{rows}") as store:
-        await filled(store, rows, source, progress)
+        await fill(store, rows, source, progress)
         gc.collect()
         before = (await store.statistics()).rewritten_bytes
         begun = time.perf_counter()
@@ -184,12 +184,12 @@ def shown(console: Console, title: str, rows: list[dict[str, float]]) -> None:
     console.print(table)
 
 
-async def measured(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+async def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place, Progress(console=console, transient=True) as progress:
         directory = Path(place)
         found: dict[str, Any] = {"machine": platform.platform(), "flush": await flushes(directory, 8 if arguments.smoke else 40)}
         shown(console, "add, by batch size", [{"rows": int(size), **row} for size, row in found["flush"].items()])
-        found["erase"] = [await erased(directory, rows, progress) for rows in ((500,) if arguments.smoke else ERASED)]
+        found["erase"] = [await time_erasure(directory, rows, progress) for rows in ((500,) if arguments.smoke else ERASED)]
         shown(console, "erasing one user of a table", found["erase"])
         hours = 1 if arguments.smoke else arguments.hours
         rows = 500 if arguments.smoke else arguments.rows
@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--smoke", action="store_true", help="a small run that only shows that it works")
     arguments = parser.parse_args()
-    found = anyio.run(measured, arguments, Console())
+    found = anyio.run(measure, arguments, Console())
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=2) + "\n")
 

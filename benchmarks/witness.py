@@ -124,7 +124,7 @@ async def judged(
         verdict.disordered += places != sorted(places) or any(numbers.get(place) != seq for place, seq in told.items())
         verdict.split += split_tool_calls((await chat.load()).messages)
         await chat.flush()
-        through = (await chat.inspect()).marks.flushing
+        through = (await chat.inspect()).watermarks.flushing
         wanted += [row_id(key, message.seq or 0) for message in history if (message.seq or 0) <= through]
     await runtime.settle()
     verdict.unfinished = len(await runtime.journal.jobs()) + len(await runtime.dead_letters())

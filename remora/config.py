@@ -15,9 +15,9 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from remora.config_keys import section, translated, unknown_key
+from remora.config_keys import section, translate_muxi, unknown_key
 from remora.errors import ConfigError
-from remora.secrets import Secret, asks_for_secret, resolved_secret
+from remora.secrets import Secret, refers_to_secret, resolve_secret
 
 __all__ = [
     "ActivationConfig",
@@ -77,33 +77,33 @@ _LOWEST: dict[str, tuple[float, bool]] = {
 
 
 class BufferConfig(_Section, frozen=True, kw_only=True):
-    """What a session keeps verbatim, and when it folds (S1.08, S1.09, S3.08, S3.09)."""
+    """What a session keeps verbatim, and when it folds."""
 
     policy: Literal["summary_buffer", "keep_all", "window", "token_window", "summary", "ring"] = "summary_buffer"
     """What leaves the buffer and what becomes of it: see remora.actors.policies.buffer. Windows and the ring go by `size`,
     the others by tokens."""
     size: int = 50
-    """Messages that a window or a ring holds (S2.02)."""
+    """Messages that a window or a ring holds."""
     multiplier: int = 10
-    """A ring keeps `size` times `multiplier` summary entries (S2.04)."""
+    """A ring keeps `size` times `multiplier` summary entries."""
     batch: int = 10
-    """Messages that a ring folds into one summary entry (S2.08)."""
+    """Messages that a ring folds into one summary entry."""
     token_flush_size: int = 3_000
-    """Tokens that long-term memory and memory blocks are handed at once, or one whole turn (S3.10)."""
+    """Tokens that long-term memory and memory blocks are handed at once, or one whole turn."""
     vector_search: bool = True
-    """Search in a session's buffer compares meanings where there is an embedder, and words otherwise (S2.09)."""
+    """Search in a session's buffer compares meanings where there is an embedder, and words otherwise."""
     dedup_window: int = 0
-    """A message equal to one of the newest so many is taken for a repetition and skipped; 0: equal messages are legal (S4.11)."""
+    """A message equal to one of the newest so many is taken for a repetition and skipped; 0: equal messages are legal."""
     token_limit: int = 30_000
-    """Short-term and long-term memory together, in one context (S3.08)."""
+    """Short-term and long-term memory together, in one context."""
     fold_ratio: float = 0.7
-    """The buffer folds above this share of `token_limit` (S3.09), down to half of that (S1.09)."""
+    """The buffer folds above this share of `token_limit`, down to half of that."""
     overdraft_ratio: float = 2.0
     """Unfolded tokens, as a multiple of `token_limit`, at which a slow summarizer is no longer waited for (G6)."""
     summary_tokens: int = 800
     """Longest summary."""
     summary_prefix: str = "Summary of earlier conversation: "
-    """What the summary's system message begins with (S1.13); kept with each summary, so a change is for later ones."""
+    """What the summary's system message begins with; kept with each summary, so a change is for later ones."""
     max_message_bytes: int = 16_777_216
     """Largest single message, encoded."""
 
@@ -191,9 +191,9 @@ class LongTermConfig(_Section, frozen=True, kw_only=True):
     uri: Secret = Secret()
     """Where LanceDB lives: a path or an object store's address. Empty means inside the directory."""
     max_user_rows: int = 0
-    """A user's rows beyond this are pruned by the supervisor; 0: never (S4.27)."""
+    """A user's rows beyond this are pruned by the supervisor; 0: never."""
     prune: Literal["fifo", "age", "importance", "lru"] = "importance"
-    """Which rows go first (S4.41)."""
+    """Which rows go first."""
     prune_interval_s: float = 3_600.0
     """How often the supervisor looks for users with too many rows."""
     max_age_days: float = 365.0
@@ -201,20 +201,20 @@ class LongTermConfig(_Section, frozen=True, kw_only=True):
 
 
 class WorkingConfig(_Section, frozen=True, kw_only=True):
-    """Working memory: what a user's agents look up within the day, by meaning (S2.10)."""
+    """Working memory: what a user's agents look up within the day, by meaning."""
 
     max_memory_mb: float = 10.0
-    """Of each user; the oldest items leave first (S2.14)."""
+    """Of each user; the oldest items leave first."""
     fifo_interval_min: float = 5.0
-    """How often the supervisor has every live user's actor clean up (S2.15)."""
+    """How often the supervisor has every live user's actor clean up."""
     embedding_cache: int = 1_000
-    """Texts whose vectors are kept, the least recently used leaving first (S2.05)."""
+    """Texts whose vectors are kept, the least recently used leaving first."""
     k: int = 5
     """Items that `load(query=…)` brings."""
 
 
 class SynopsisConfig(_Section, frozen=True, kw_only=True):
-    """The synopsis of a user: who they are, and what they are about (S2.22)."""
+    """The synopsis of a user: who they are, and what they are about."""
 
     identity_ttl: float = 604_800.0
     """Seconds for which name, preferences and traits hold: 7 days."""
@@ -223,7 +223,7 @@ class SynopsisConfig(_Section, frozen=True, kw_only=True):
     refresh_on_access: bool = True
     """A synopsis that is read lives on for a whole term."""
     max_tokens: int = 1_000
-    """Both parts together (S2.26)."""
+    """Both parts together."""
     deadline_s: float = 0.5
     """`load(query=…)` goes on without a synopsis after this long, and says so."""
     prompt: str = ""
@@ -231,28 +231,28 @@ class SynopsisConfig(_Section, frozen=True, kw_only=True):
 
 
 class ImportanceConfig(_Section, frozen=True, kw_only=True):
-    """What makes a memory worth keeping (S2.19)."""
+    """What makes a memory worth keeping."""
 
     formula: Literal["bounded", "seed"] = "bounded"
     """bounded: 0 to 1, whatever the access count. seed: MUXI's own, whose logarithm lets access count swamp the rest."""
     half_life_days: float = 30.0
     """Age at which recency has halved."""
     score_messages: bool = False
-    """Weigh messages as they come, by what they look like, where the application has no scorer of its own (S4.35)."""
+    """Weigh messages as they come, by what they look like, where the application has no scorer of its own."""
     weight: float = 0.2
     """How much the importance that its sender gave a memory moves its rank; 0.5 moves nothing."""
 
 
 class ContextConfig(_Section, frozen=True, kw_only=True):
-    """How a context is put together (S2.27 to S2.30)."""
+    """How a context is put together."""
 
     recent: int = 10
-    """The newest messages, which are in every context that they fit into (S2.27)."""
+    """The newest messages, which are in every context that they fit into."""
     insert_method: Literal["system", "user", "tail"] = "system"
     """Where memory blocks go: the system message, the newest user message, or a message before that, which leaves the
-    provider's prompt cache alone (S3.19)."""
+    provider's prompt cache alone."""
     blocks_share: float = 0.3
-    """Of the budget, kept for memory blocks from older messages (S3.09: the conversation has the other 0.7)."""
+    """Of the budget, kept for memory blocks from older messages (the conversation has the other 0.7)."""
     block_timeout_s: float = 5.0
     """A memory block that has not answered after this long is left out, and named in the context's sources."""
 
@@ -291,7 +291,7 @@ class RecallConfig(_Section, frozen=True, kw_only=True):
     context_share: float = 0.25
     """Of the budget, kept for recalled memories from older messages."""
     cache: int = 1_000
-    """Recalls whose results are kept until something is written about their user (S4.39)."""
+    """Recalls whose results are kept until something is written about their user."""
     hot_mb: int = 64
     """Memory for the rows and vectors of the users who recalled last, which are searched there and not in the store: 2.5 to
     3.5 kB a row of a conversation. 0 asks the store each time: for one that other processes write to, or searches its own way."""
@@ -318,7 +318,7 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     embedding_model: str = "text-embedding-3-small"
     """The endpoint's name for the model that embeds."""
     embedding_dimension: int = 1536
-    """Numbers in a vector of the endpoint's, or of a plain callable's; other embedders say it themselves (S2.10)."""
+    """Numbers in a vector of the endpoint's, or of a plain callable's; other embedders say it themselves."""
     timeout_s: float = 60.0
     """Deadline of one request to the endpoint."""
 
@@ -350,13 +350,13 @@ class TokensConfig(_Section, frozen=True, kw_only=True):
     """How tokens are counted."""
 
     counter: Literal["tiktoken", "heuristic"] = "tiktoken"
-    """tiktoken is exact for OpenAI's models and needs no network; the heuristic takes a quarter of the length (S1.15)."""
+    """tiktoken is exact for OpenAI's models and needs no network; the heuristic takes a quarter of the length."""
     encoding: Literal["o200k_base", "cl100k_base"] = "o200k_base"
     """Which of tiktoken's vocabularies."""
     unit: Literal["bytes", "characters"] = "bytes"
     """What the heuristic divides by four."""
     image_tokens: int = 256
-    """What an image is taken to cost (S3.32)."""
+    """What an image is taken to cost."""
     audio_tokens: int = 256
     """What a piece of audio is taken to cost."""
     file_tokens: int = 2_048
@@ -395,11 +395,11 @@ class Config(_Section, frozen=True, kw_only=True):
         secrets: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Config:
-        """Read a nested dict; MUXI's own keys are understood under ``memory`` (S2.33).
+        """Read a nested dict; MUXI's own keys are understood under ``memory``.
 
         Args:
             tree: sections of keys.
-            secrets: values for ``${{ secrets.NAME }}``, which fields of type `Secret` may hold (S2.34).
+            secrets: values for ``${{ secrets.NAME }}``, which fields of type `Secret` may hold.
             environment: where a name that is not in `secrets` is looked up; the process's own otherwise. Nothing else is
                 read from it: see `from_file` and `from_environment`.
 
@@ -407,7 +407,7 @@ class Config(_Section, frozen=True, kw_only=True):
             ConfigError: an unknown key (the nearest known one is named), a value of the wrong type or range, a secret that is
                 nowhere or stands where it would be printed.
         """
-        return _built(tree, {}, secrets, environment)
+        return _build(tree, {}, secrets, environment)
 
     @classmethod
     def from_file(
@@ -441,9 +441,9 @@ class Config(_Section, frozen=True, kw_only=True):
         try:
             tree = decode(data)
         except (msgspec.DecodeError, ValueError) as e:
-            raise ConfigError(f"{path}: {_syntax(e)}") from None
+            raise ConfigError(f"{path}: {_syntax_problem(e)}") from None
         variables = os.environ if environment is None else environment
-        return _built({} if tree is None else tree, variables, secrets, environment)
+        return _build({} if tree is None else tree, variables, secrets, environment)
 
     @classmethod
     def from_environment(
@@ -454,23 +454,23 @@ class Config(_Section, frozen=True, kw_only=True):
         Raises:
             ConfigError: see `from_dict`.
         """
-        return _built({}, os.environ if environment is None else environment, secrets, environment)
+        return _build({}, os.environ if environment is None else environment, secrets, environment)
 
 
-def _built(
+def _build(
     source: object, variables: Mapping[str, str], secrets: Mapping[str, str] | None, environment: Mapping[str, str] | None
 ) -> Config:
     if not isinstance(source, Mapping):
         raise ConfigError(f"the configuration must be a mapping of sections, not {type(source).__name__}")
     if secrets is not None and not isinstance(secrets, Mapping):
         raise ConfigError(f"secrets must be a mapping of names to texts, not {type(secrets).__name__}")
-    tree, written_as = translated(source)
+    tree, written_as = translate_muxi(source)
 
     def resolve(text: str, key: str) -> Secret:
-        return resolved_secret(text, key=key, secrets=secrets, environment=os.environ if environment is None else environment)
+        return resolve_secret(text, key=key, secrets=secrets, environment=os.environ if environment is None else environment)
 
     try:
-        return msgspec.convert(_checked(_overlay(tree, variables), Config, "", resolve), Config, dec_hook=_dec_hook)
+        return msgspec.convert(_check_keys(_apply_environment(tree, variables), Config, "", resolve), Config, dec_hook=_dec_hook)
     except msgspec.ValidationError as e:
         # msgspec: "what - at `$.section.key`"; a check of ours: "key must …", raised for the section as a whole
         text, _, at = str(e).partition(" - at `$")
@@ -483,7 +483,7 @@ def _built(
         raise ConfigError(f"{key}{written}{text}", key=key) from e
 
 
-def _syntax(error: Exception) -> str:
+def _syntax_problem(error: Exception) -> str:
     """What is wrong and where, without the line itself: it may hold a secret."""
     cause = error.__context__
     mark = getattr(cause, "problem_mark", None)
@@ -504,7 +504,7 @@ def _secret_keys(kind: type[msgspec.Struct], path: str = "") -> Iterator[str]:
             yield from _secret_keys(field.type, f"{path}{field.name}.")
 
 
-def _checked(
+def _check_keys(
     tree: Mapping[str, Any], kind: type[msgspec.Struct], path: str, resolve: Callable[[str, str], Secret]
 ) -> dict[str, Any]:
     """The tree, without unknown keys, and with secrets where they belong and nowhere else."""
@@ -516,10 +516,10 @@ def _checked(
             raise unknown_key(path, key, fields)
         wanted = fields[key]
         if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
-            checked[key] = _checked(section(value, dotted), wanted, f"{dotted}.", resolve)
+            checked[key] = _check_keys(section(value, dotted), wanted, f"{dotted}.", resolve)
         elif wanted is Secret and isinstance(value, str):
             checked[key] = resolve(value, dotted)
-        elif isinstance(value, str) and asks_for_secret(value):
+        elif isinstance(value, str) and refers_to_secret(value):
             allowed = ", ".join(_secret_keys(Config))
             raise ConfigError(f"{dotted} may not hold a secret, for it would be printed; these may: {allowed}", key=dotted)
         elif get_origin(wanted) is Literal and value not in get_args(wanted):
@@ -529,7 +529,7 @@ def _checked(
     return checked
 
 
-def _overlay(tree: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def _apply_environment(tree: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     merged: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in tree.items()}
     sections = {field.name: field.type for field in msgspec.structs.fields(Config)}
     for variable, text in environment.items():
@@ -539,11 +539,11 @@ def _overlay(tree: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
         kinds = {f.name: f.type for f in msgspec.structs.fields(sections[part])} if part in sections else {}
         target = merged.setdefault(part, {})
         if isinstance(target, dict):
-            target[key] = _parsed(text, kinds.get(key, str))
+            target[key] = _parse_variable(text, kinds.get(key, str))
     return merged
 
 
-def _parsed(text: str, kind: Any) -> object:
+def _parse_variable(text: str, kind: Any) -> object:
     """Environment text as the type that the key wants; what does not parse is left for the tree's own check."""
     if kind is Secret or (get_origin(kind) is Literal and text in get_args(kind)):
         return text

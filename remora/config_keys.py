@@ -1,4 +1,4 @@
-"""Which remora key is meant by a key that is written: MUXI's names for it (S2.33), and the nearest one to a misspelt one.
+"""Which remora key is meant by a key that is written: MUXI's names for it, and the nearest one to a misspelt one.
 
 MUXI's document configures memory in a tree of its own, under ``memory:``. It is read like this:
 
@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from remora.errors import ConfigError
 
-__all__ = ["Translated", "section", "translated", "unknown_key"]
+__all__ = ["TranslatedKeys", "section", "translate_muxi", "unknown_key"]
 
 
-class Translated(NamedTuple):
+class TranslatedKeys(NamedTuple):
     """A tree in remora's own keys.
 
     Attributes:
@@ -120,8 +120,8 @@ _MUXI: dict[str, dict[str, _Rule]] = {
 }
 
 
-def translated(tree: Mapping[str, Any]) -> Translated:
-    """The tree with what stands under ``memory:`` moved to remora's own sections (S2.33).
+def translate_muxi(tree: Mapping[str, Any]) -> TranslatedKeys:
+    """The tree with what stands under ``memory:`` moved to remora's own sections.
 
     Raises:
         ConfigError: a key there that MUXI does not have, a value that remora has nothing for, or one that is given both there
@@ -130,7 +130,7 @@ def translated(tree: Mapping[str, Any]) -> Translated:
     own: dict[str, Any] = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
     written_as: dict[str, str] = {}
     if "memory" not in own:
-        return Translated(own, written_as)
+        return TranslatedKeys(own, written_as)
     for part, keys in section(own.pop("memory"), "memory").items():
         if part not in _MUXI:
             raise unknown_key("memory.", part, _MUXI)
@@ -144,7 +144,7 @@ def translated(tree: Mapping[str, Any]) -> Translated:
                 written_as[target] = written
         if part == "buffer" and isinstance(own.setdefault("buffer", {}), dict):
             own["buffer"].setdefault("policy", "ring")
-    return Translated(own, written_as)
+    return TranslatedKeys(own, written_as)
 
 
 def _put(tree: dict[str, Any], target: str, value: object, written: str) -> None:

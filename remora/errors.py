@@ -70,7 +70,7 @@ class InvalidId(InvalidInput):
 
 
 class IndexOutOfRange(InvalidInput, IndexError):
-    """A place that is not in the buffer; nothing was changed (S4.12).
+    """A place that is not in the buffer; nothing was changed.
 
     Attributes:
         places: the places that are not there.
@@ -82,7 +82,7 @@ class IndexOutOfRange(InvalidInput, IndexError):
 
 
 class InvalidExport(InvalidInput):
-    """What is to be imported is no whole export; nothing was written (S4.37).
+    """What is to be imported is no whole export; nothing was written.
 
     Attributes:
         line: the line, or the row of a table, from 1.
@@ -94,7 +94,7 @@ class InvalidExport(InvalidInput):
 
 
 class InvalidMessage(RemoraError, TypeError):
-    """A message that is no chat message; nothing of its batch was written (S4.28).
+    """A message that is no chat message; nothing of its batch was written.
 
     Attributes:
         index: position of the offending message in its batch, from 0.
@@ -130,7 +130,7 @@ class ConfigError(InvalidInput):
 
 
 class NotGranted(RemoraError, PermissionError):
-    """Whoever asked has no such right in this shared scope; nothing was read or written (S4.33).
+    """Whoever asked has no such right in this shared scope; nothing was read or written.
 
     Attributes:
         scope: the shared scope.
@@ -148,7 +148,7 @@ class ReentrantAsk(RemoraError, RuntimeError):
 
 
 class RedactionFailed(RemoraError, RuntimeError):
-    """The redaction hook failed on a message, so the message was refused; nothing was stored (S4.43).
+    """The redaction hook failed on a message, so the message was refused; nothing was stored.
 
     The error holds nothing of the text.
 
@@ -223,7 +223,7 @@ class RuntimeClosed(RemoraError, RuntimeError):
 
 
 class StorageError(RemoraError, RuntimeError):
-    """A store cannot do what was asked (S4.30).
+    """A store cannot do what was asked.
 
     Attributes:
         retryable: whether the same call may succeed later.
@@ -242,7 +242,7 @@ class OwnershipLost(CommitFailed, StorageError):
 
 
 class RecordingFailed(StorageError):
-    """What was to be remembered may not be recorded; all of it is, or nothing (S4.30).
+    """What was to be remembered may not be recorded; all of it is, or nothing.
 
     Retry it as it was: what is recorded already is known by its words, and is not recorded twice. The journal's own error is
     the cause.
@@ -332,7 +332,7 @@ class LongTermError(StorageError):
 
 
 class BlockFailed(RemoraError, RuntimeError):
-    """A memory block did not take in what it was shown; it is shown it again with the next job of its session (S3.12).
+    """A memory block did not take in what it was shown; it is shown it again with the next job of its session.
 
     Attributes:
         blocks: which ones.

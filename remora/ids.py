@@ -21,7 +21,7 @@ __all__ = [
     "row_id",
     "session_key",
     "user_key",
-    "validated_id",
+    "validate_id",
     "working_id",
 ]
 
@@ -46,7 +46,7 @@ class UserKey(NamedTuple):
     user: str
 
 
-def validated_id(value: object, what: str) -> str:
+def validate_id(value: object, what: str) -> str:
     """Return `value` if it can name a user, a session or a request.
 
     Any printable text may: quotes, slashes, colons, spaces, emoji. Control characters (NUL and line breaks among
@@ -101,7 +101,7 @@ def entry_id(key: SessionKey, through: int) -> str:
 
 
 def memory_id(user: str, agent: str, content: str) -> str:
-    """The deterministic id (32 hex characters) of what was recorded on purpose (S2.31, S4.23).
+    """The deterministic id (32 hex characters) of what was recorded on purpose.
 
     The same words recorded twice, by a tool and by the application, say, are one memory. Lengths stand before the parts, so
     that no choice of names makes two users' ids collide.
@@ -112,7 +112,7 @@ def memory_id(user: str, agent: str, content: str) -> str:
 
 
 def working_id(session: str, text: str) -> str:
-    """The deterministic id (32 hex characters) of an item of working memory, within its user's (S2.11)."""
+    """The deterministic id (32 hex characters) of an item of working memory, within its user's."""
     name = session.encode()
     return blake2b(b"%d:%b%b" % (len(name), name, text.encode()), digest_size=16, person=b"remora.working").hexdigest()
 
@@ -123,5 +123,5 @@ def key_digest(key: str) -> bytes:
 
 
 def message_id(instance: str, sid: int, seq: int) -> str:
-    """The id of a message whose sender gave none: stable after reload, so it is never stored (S4.09)."""
+    """The id of a message whose sender gave none: stable after reload, so it is never stored."""
     return f"msg_{instance}{sid:x}_{seq:x}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["get_logger"]
 
 
-class _Later:
+class _LazyLogger:
     """Stands for a logger, which is made when it is first used."""
 
     def __init__(self, name: str) -> None:
@@ -47,4 +47,4 @@ class _Later:
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     """A structured logger over ``logging.getLogger(name)``."""
-    return cast("structlog.stdlib.BoundLogger", _Later(name))
+    return cast("structlog.stdlib.BoundLogger", _LazyLogger(name))

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from remora.errors import InvalidId, InvalidMessage
-from remora.ids import validated_id
+from remora.ids import validate_id
 
 __all__ = [
     "ChatDict",
@@ -27,15 +27,15 @@ __all__ = [
     "Role",
     "ToolCall",
     "ToolFunction",
-    "dated",
+    "dated_line",
     "decode_chat",
     "encode_message",
     "media_parts",
     "plain_text",
     "restore_message",
-    "sound_text",
     "speaker_of",
     "split_tool_calls",
+    "without_surrogates",
 ]
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
@@ -98,7 +98,7 @@ class _Chat(msgspec.Struct):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A chat message with its envelope (S0.02).
+    """A chat message with its envelope.
 
     Attributes:
         role: ``system``, ``developer``, ``user``, ``assistant`` or ``tool``.
@@ -141,12 +141,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def human(cls, content: str) -> Message:
-        """What a human says: a user message (S1.05)."""
+        """What a human says: a user message."""
         return cls.user(content)
 
     @classmethod
     def ai(cls, content: str) -> Message:
-        """What the AI says: an assistant message (S1.05)."""
+        """What the AI says: an assistant message."""
         return cls.assistant(content)
 
     @classmethod
@@ -184,7 +184,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         id: the sender's id, or None where the session's own is derived from `seq`.
         calls: ids of the tool calls that this message opens, in order.
         answers: the tool call that this message answers.
-        importance: 0 to 1; what it is worth keeping (S4.35).
+        importance: 0 to 1; what it is worth keeping.
     """
 
     seq: int
@@ -203,11 +203,11 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         """Bytes of content held (msgpack)."""
         return len(self.chat) + (len(self.meta) if self.meta else 0)
 
-    def weighed(self, tokens: int, importance: float) -> Entry:
+    def with_weight(self, tokens: int, importance: float) -> Entry:
         """The same entry with its size by the runtime's counter, and its worth."""
         return Entry(self.seq, self.at_us, tokens, self.role, self.chat, self.meta, self.id, self.calls, self.answers, importance)
 
-    def numbered(self, seq: int) -> Entry:
+    def with_seq(self, seq: int) -> Entry:
         """The same entry at its place in the session."""
         return Entry(
             seq, self.at_us, self.tokens, self.role, self.chat, self.meta, self.id, self.calls, self.answers, self.importance
@@ -273,8 +273,8 @@ def encode_message(
         )
     try:
         checked = msgspec.convert(chat, _Chat)
-        encoded = _exact(_encoder.encode(chat))
-        meta = _exact(_encoder.encode(msgspec.convert(metadata, dict[str, Any]))) if metadata else None
+        encoded = _shrink(_encoder.encode(chat))
+        meta = _shrink(_encoder.encode(msgspec.convert(metadata, dict[str, Any]))) if metadata else None
         for value in chat.values():
             if type(value) not in _PLAIN:
                 chat = _decoder.decode(encoded)  # what will come back is what is counted, whatever types were handed over
@@ -289,7 +289,7 @@ def encode_message(
         raise InvalidMessage(f"message {index} cannot be encoded: {e}", index=index) from e
     if id_ is not None:
         try:
-            validated_id(id_, "id")
+            validate_id(id_, "id")
         except InvalidId as e:
             raise InvalidMessage(f"message {index}: {e}", index=index) from e
     size = len(encoded) + (len(meta) if meta else 0)
@@ -321,7 +321,7 @@ def encode_message(
     return entry, chat
 
 
-def _exact(encoded: bytes) -> bytes:
+def _shrink(encoded: bytes) -> bytes:
     """The same bytes in no more memory than they take: msgspec's come in a buffer of at least 512, and they stay for long."""
     return bytes(memoryview(encoded))
 
@@ -394,7 +394,7 @@ def plain_text(chat: Mapping[str, Any]) -> str:
     return "\n".join(piece for piece in pieces if piece)
 
 
-def sound_text(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """`text` without lone surrogates, which are text to Python and to nobody else: a model may cut an emoji in half."""
     return text.encode("utf-8", "replace").decode()
 
@@ -425,7 +425,7 @@ def media_parts(chat: Mapping[str, Any]) -> Iterable[str]:
     return [part["type"] for part in content if part["type"] not in {"text", "refusal"}]
 
 
-def dated(at_us: int, text: str) -> str:
+def dated_line(at_us: int, text: str) -> str:
     """A line of the past, for searching and for a context: "(8 May 2023) Caroline: …"; `at_us` since the epoch."""
     at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
     return f"({at.day} {at:%B %Y}) {text}"

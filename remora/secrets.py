@@ -1,4 +1,4 @@
-"""Secrets of the configuration: written as ``${{ secrets.NAME }}``, looked up when it is read, and never printed (S2.34)."""
+"""Secrets of the configuration: written as ``${{ secrets.NAME }}``, looked up when it is read, and never printed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from remora.errors import ConfigError
 
-__all__ = ["Secret", "asks_for_secret", "resolved_secret"]
+__all__ = ["Secret", "refers_to_secret", "resolve_secret"]
 
 _STARS = "***"
 _REFERENCE = re.compile(r"\$\{\{\s*secrets\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
@@ -16,7 +16,7 @@ _OPENED = re.compile(r"\$\{\{\s*secrets\b")
 
 
 class Secret:
-    """A text that prints as stars wherever it turns up: in ``repr``, ``str``, f-strings, logs (S2.34).
+    """A text that prints as stars wherever it turns up: in ``repr``, ``str``, f-strings, logs.
 
     It is no ``str``, so that joining or encoding it by accident fails instead of disclosing it; `reveal` is the only way to
     the text. It is copied but not pickled, and false when empty.
@@ -64,12 +64,12 @@ class Secret:
         raise TypeError("a Secret is not pickled: hand over where it comes from instead")
 
 
-def asks_for_secret(text: str) -> bool:
+def refers_to_secret(text: str) -> bool:
     """Whether ``${{ secrets.…`` stands in it."""
     return _OPENED.search(text) is not None
 
 
-def resolved_secret(text: str, *, key: str, secrets: Mapping[str, str] | None, environment: Mapping[str, str]) -> Secret:
+def resolve_secret(text: str, *, key: str, secrets: Mapping[str, str] | None, environment: Mapping[str, str]) -> Secret:
     """The text with each ``${{ secrets.NAME }}`` replaced; what a secret holds is not looked through again.
 
     Args:

@@ -1,4 +1,4 @@
-"""Counting tokens: once per message, by a counter that the application may choose (S1.16, S3.23).
+"""Counting tokens: once per message, by a counter that the application may choose.
 
 The default is exact: tiktoken over a vocabulary that ships inside a package, so nothing is ever fetched (tiktoken's own
 `get_encoding` downloads, without a timeout). The vocabulary's hash is checked against the one that tiktoken expects.
@@ -35,7 +35,7 @@ INLINE_CHARACTERS = 16_000
 the interpreter while it counts."""
 
 MEDIA_TOKENS: Mapping[str, int] = {"image_url": 256, "input_audio": 256, "file": 2_048}
-"""What a part that is no text is taken to cost, by its type: LlamaIndex's estimates (S3.32)."""
+"""What a part that is no text is taken to cost, by its type: LlamaIndex's estimates."""
 
 
 class TokenCounter(Protocol):
@@ -90,7 +90,7 @@ def _suffix(media_tokens: Mapping[str, int]) -> str:
 
 
 class HeuristicCounter:
-    """A quarter of the text's length, at least 1 (S1.15). Under-counts 71 % of tool messages; free.
+    """A quarter of the text's length, at least 1. Under-counts 71 % of tool messages; free.
 
     Args:
         unit: ``"bytes"`` of UTF-8, as S1's source counts, or ``"characters"``.
@@ -112,7 +112,7 @@ class HeuristicCounter:
 
 
 class CallableCounter:
-    """Wraps a tokenizer ``str -> list`` (S3.23) or a counter ``str -> int``."""
+    """Wraps a tokenizer ``str -> list`` or a counter ``str -> int``."""
 
     message_overhead = 0
 

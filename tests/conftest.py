@@ -14,7 +14,7 @@ import structlog  # noqa: F401  # a runtime that opens loads it, in a thread; pa
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
-from remora.runtime.probes import PROBES, observed
+from remora.runtime.probes import PROBES, count_probes
 
 settings.register_profile(
     "ci", max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--probes") is not None:
         observing = ExitStack()
-        config.stash[_OBSERVED] = observing.enter_context(observed())
+        config.stash[_OBSERVED] = observing.enter_context(count_probes())
         config.add_cleanup(observing.close)
 
 

@@ -96,13 +96,13 @@ class Watched:
 
     def write(self, write: Write) -> None:
         names = ", ".join(type(record).__name__ for record in write.records)
-        told = write.on_settled
+        told = write.on_acknowledged
 
         def settled(one: Write, error: Exception | None) -> None:
             self.witness.at(f"{names} committed")
             told(one, error)
 
-        write.on_settled = settled
+        write.on_acknowledged = settled
         self.witness.at(f"{names} asked for")
         super().write(write)  # type: ignore[misc]
 
@@ -135,14 +135,14 @@ class WatchedStore(MemoryStore):
     def state(self) -> dict[str, Any]:
         return {user: dict(mine) for user, mine in self._users.items()}
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Any, *, doubtful: bool) -> None:
-        if not doubtful:
+    async def add(self, rows: Sequence[MemoryRow], vectors: Any, *, may_exist: bool) -> None:
+        if not may_exist:
             self.doubled += [row.id for row in rows if row.id in self._users.get(row.user, {})]
         half = len(rows) // 2
         self.witness.at("before rows are added")
-        await super().add(rows[:half], vectors[:half], doubtful=doubtful)
+        await super().add(rows[:half], vectors[:half], may_exist=may_exist)
         self.witness.at("half of the rows are added")
-        await super().add(rows[half:], vectors[half:], doubtful=doubtful)
+        await super().add(rows[half:], vectors[half:], may_exist=may_exist)
         self.witness.at("all rows are added")
 
     async def delete(self, user: str, ids: Sequence[str]) -> int:

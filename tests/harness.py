@@ -11,16 +11,16 @@ from typing import Any, Self
 import anyio
 
 from remora.actors.policies.buffer import BufferPolicy
-from remora.actors.session.behavior import SUMMARIZE_LANE, SessionBehavior
+from remora.actors.session.behavior import SUMMARIZE_QUEUE, SessionBehavior
 from remora.actors.session.messages import Append, Inspect, SessionView
 from remora.ids import SessionKey, key_digest
 from remora.jobs.sessions import SummarizeHandler
 from remora.messages import Entry, MessageLike, decode_chat, encode_message
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Line
-from remora.runtime.actor import Turn
+from remora.runtime.actor import Decision
 from remora.runtime.clock import Clock
-from remora.runtime.registry import Directory, DirectoryLimits
+from remora.runtime.registry import ActorRegistry, RegistryLimits
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor
 from remora.storage.memory import MemoryJournal
 from remora.tokens import HeuristicCounter, count_message
@@ -96,7 +96,7 @@ class LineCount:
 class Kernel:
     """A directory of session actors over a journal, with the summarize lane."""
 
-    def __init__(self, journal: MemoryJournal, directory: Directory, supervisor: Supervisor) -> None:
+    def __init__(self, journal: MemoryJournal, directory: ActorRegistry, supervisor: Supervisor) -> None:
         self.journal = journal
         self.directory = directory
         self.supervisor = supervisor
@@ -110,7 +110,7 @@ async def kernel(
     journal: MemoryJournal,
     *,
     clock: Clock | None = None,
-    limits: DirectoryLimits | None = None,
+    limits: RegistryLimits | None = None,
     fold_above: int = 60,
     summarizer: Any = None,
     fallback: Any = None,
@@ -123,12 +123,12 @@ async def kernel(
     behavior = behavior or SessionBehavior(lambda _: policy, instance="0", flushes=False)
     holder: list[Supervisor] = []
 
-    def decided(turn: Turn) -> None:
+    def decided(turn: Decision) -> None:
         holder[0].cancel(turn.cancel)
         holder[0].submit(turn.jobs)
         holder[0].expedite(turn.expedite)
 
-    directory = Directory(behavior, journal, clock, limits or DirectoryLimits(), decided, owner)
+    directory = ActorRegistry(behavior, journal, clock, limits or RegistryLimits(), decided, owner)
     supervisor = Supervisor(journal, directory.tell, clock, random.Random(0))
     holder.append(supervisor)
     summarizer = summarizer or UnionSummarizer()
@@ -141,7 +141,7 @@ async def kernel(
         journal, look, summarizer, fallback or summarizer,
         breaker=CircuitBreaker(clock, failures=5, rest_s=30.0), counter=COUNTER, max_tokens=100_000, prefix="",
     )  # fmt: skip
-    supervisor.add_lane(Lane(SUMMARIZE_LANE, handler, concurrency=2, retry=retry or RetryPolicy(backoff_s=0.01)))
+    supervisor.add_lane(Lane(SUMMARIZE_QUEUE, handler, concurrency=2, retry=retry or RetryPolicy(backoff_s=0.01)))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(journal.run)
         directory.start(tasks)

@@ -78,9 +78,9 @@ def vectors_of(rows: Sequence[MemoryRow]) -> npt.NDArray[np.float32]:
     return np.divide(vectors, lengths)
 
 
-async def put(store: LanceStore, rows: Sequence[MemoryRow], *, doubtful: bool = False) -> None:
+async def put(store: LanceStore, rows: Sequence[MemoryRow], *, may_exist: bool = False) -> None:
     """Add rows with their vectors."""
-    await store.add(rows, vectors_of(rows), doubtful=doubtful)
+    await store.add(rows, vectors_of(rows), may_exist=may_exist)
 
 
 async def held(store: LanceStore, users: Iterable[str] = USERS) -> list[str]:

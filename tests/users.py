@@ -11,9 +11,9 @@ from remora.actors.user.messages import Learn, ReadSynopsis, Synopsis, SynopsisR
 from remora.actors.user.state import UserState
 from remora.actors.user.working import WorkingItem
 from remora.ids import UserKey
-from remora.runtime.actor import Turn
+from remora.runtime.actor import Decision
 from remora.runtime.log import Job, JobDone
-from remora.storage.records import UserImage
+from remora.storage.records import SavedUser
 
 KEY = UserKey("alice")
 DIMENSION = 4
@@ -36,7 +36,7 @@ class UserModel:
     def __init__(self, **options: Any) -> None:
         self.options: dict[str, Any] = {"dimension": DIMENSION, "max_bytes": 10 << 20, **options}
         self.actor = UserBehavior(self.options.pop("dimension"), **self.options)
-        self.state: UserState = self.actor.restore(KEY, UserImage(1, opened=False))
+        self.state: UserState = self.actor.restore(KEY, SavedUser(1, opened=False))
         self.records: list[Any] = []
         self.writes = 0
         self.jobs: dict[str, Job] = {}
@@ -44,8 +44,8 @@ class UserModel:
 
     def ask(self, message: Any) -> Any:
         turn = self.actor.handle(self.state, message)
-        assert isinstance(turn, Turn)
-        for record in (*turn.notes, *turn.records):
+        assert isinstance(turn, Decision)
+        for record in (*turn.volatile, *turn.records):
             self.actor.apply(self.state, record)
         self.records.extend(turn.records)
         self.writes += bool(turn.records)

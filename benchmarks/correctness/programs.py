@@ -154,7 +154,7 @@ async def _writers(bench: Bench, subject: Subject, session: str, count: int, eac
     return written
 
 
-async def _read(work: Awaitable[list[str]]) -> tuple[list[str], str]:
+async def _texts_or_error(work: Awaitable[list[str]]) -> tuple[list[str], str]:
     """The texts, or none and the name of what was raised."""
     try:
         return await work, ""
@@ -175,7 +175,7 @@ def _inverted(order: Sequence[str]) -> int:
 
 async def _still_kept(subject: Subject, session: str, missing: set[str]) -> int:
     """How many of the missing the library can give back all the same."""
-    texts, _ = await _read(subject.kept(session))
+    texts, _ = await _texts_or_error(subject.kept(session))
     return len(missing & set(marks(texts)))
 
 
@@ -190,7 +190,7 @@ async def concurrent_appends(bench: Bench) -> None:
         await subject.append(session, [marked("first", 4)])
         written = await _writers(bench, subject, session, count, each, words=4)
         await subject.settle()
-        texts, unreadable = await _read(subject.load(session))
+        texts, unreadable = await _texts_or_error(subject.load(session))
         there = marks(texts)
         order = [mark for mark in _in_order(texts) if mark != "first"]
         missing = set(written.acknowledged) - set(there)
@@ -226,7 +226,7 @@ async def deliveries(bench: Bench) -> None:
         await subject.append(session, [marked("first")])
         written = await _writers(bench, subject, session, count, every, words=30)
         await subject.settle()
-        buffered, unreadable = await _read(subject.buffered(session))
+        buffered, unreadable = await _texts_or_error(subject.buffered(session))
         left = set(written.acknowledged) - set(marks(buffered))
         rows = marks(await subject.delivered())
         times = [rows[mark] for mark in left]
@@ -260,7 +260,7 @@ async def summarizer_raises(bench: Bench) -> None:
             ended = await _within(subject.append(session, [marked(mark)]), bench.sizes.patience_s)
             (written.acknowledged if ended is True else written.refused).append(mark)
         await subject.settle()
-        texts, unreadable = await _read(subject.load(session))
+        texts, unreadable = await _texts_or_error(subject.load(session))
         there = summaries.covered(texts)
         missing = set(written.acknowledged) - there
         bench.report(
@@ -289,7 +289,7 @@ async def overflow(bench: Bench) -> None:
         written = await _writers(bench, subject, session, writers, each, words=30)
         await asyncio.sleep(1)
         await subject.settle()
-        texts, unreadable = await _read(subject.load(session))
+        texts, unreadable = await _texts_or_error(subject.load(session))
         missing = set(written.acknowledged) - summaries.covered(texts)
         bench.report(
             {
@@ -325,7 +325,7 @@ async def loads_meanwhile(bench: Bench) -> None:
         nonlocal loads, missing, failed, during, missing_during
         while not done.is_set():
             known, running = set(acknowledged), summaries.running > 0
-            texts, error = await _read(subject.load(session))
+            texts, error = await _texts_or_error(subject.load(session))
             if error:
                 failed += 1
             else:
@@ -387,7 +387,7 @@ async def _cancelled_summary(bench: Bench) -> None:
     if await _within(subject.append(session, [marked("next")]), bench.sizes.patience_s) is True:
         acknowledged.append("next")
     await _within(subject.settle(), bench.sizes.patience_s)
-    texts, _ = await _read(subject.load(session))
+    texts, _ = await _texts_or_error(subject.load(session))
     missing = set(acknowledged) - summaries.covered(texts)
     bench.report(
         {
@@ -405,7 +405,7 @@ async def _until_summary(
     """Append until a summary is being made: the marks acknowledged by then, the append that was under way, or the last one."""
     acknowledged: list[str] = []
     for number in range(200):
-        appending = asyncio.ensure_future(_timed(subject.append(session, [marked(f"n{number}")])))
+        appending = asyncio.ensure_future(_time(subject.append(session, [marked(f"n{number}")])))
         begun = asyncio.ensure_future(summaries.begun.wait())
         await asyncio.wait({appending, begun}, return_when=asyncio.FIRST_COMPLETED)
         begun.cancel()
@@ -475,8 +475,8 @@ async def append_behind_summary(bench: Bench) -> None:
         subject = await bench.open(f"slow-{number}", Setting(limit_tokens=400, summarize=summaries))
         session = "ann/1"
         _, appending = await _until_summary(subject, session, summaries)
-        beside = asyncio.ensure_future(_timed(subject.append(session, [marked("beside")])))
-        loading = asyncio.ensure_future(_timed(subject.load(session)))
+        beside = asyncio.ensure_future(_time(subject.append(session, [marked("beside")])))
+        loading = asyncio.ensure_future(_time(subject.load(session)))
         await asyncio.wait({beside, loading})
         unhindered += appending.done() and summaries.running > 0
         for name, waiting in (("beside", beside), ("load", loading), ("own", appending)):
@@ -489,7 +489,7 @@ async def append_behind_summary(bench: Bench) -> None:
     bench.report({**medians, **errors, "rounds": bench.sizes.rounds, "unhindered": unhindered})
 
 
-async def _timed(work: Awaitable[object]) -> tuple[float, str]:
+async def _time(work: Awaitable[object]) -> tuple[float, str]:
     """Milliseconds, and what was raised."""
     start = time.perf_counter()
     error = ""
@@ -512,7 +512,7 @@ async def same_key_twice(bench: Bench) -> None:
             errors[_named(e)] += 1
 
     async def copies(session: str, key: str) -> int:
-        texts, _ = await _read(subject.load(session))
+        texts, _ = await _texts_or_error(subject.load(session))
         return marks(texts)[f"once{key}"]
 
     for session in ("ann/1", "ann/2", "ann/3"):
@@ -528,7 +528,7 @@ async def same_key_twice(bench: Bench) -> None:
     await subject.settle()
     await subject.close()
     subject = await bench.open("keys")
-    survived = await _survived(subject, "ann/3")
+    survived = await _first_is_there(subject, "ann/3")
     if survived:
         await send("ann/3", "c")
         bench.report({"restart": await copies("ann/3", "c"), "restart.errors": ", ".join(errors)})
@@ -537,8 +537,8 @@ async def same_key_twice(bench: Bench) -> None:
     await subject.close()
 
 
-async def _survived(subject: Subject, session: str) -> bool:
-    texts, _ = await _read(subject.load(session))
+async def _first_is_there(subject: Subject, session: str) -> bool:
+    texts, _ = await _texts_or_error(subject.load(session))
     return marks(texts)["first"] > 0
 
 
@@ -559,12 +559,12 @@ async def left_on_disk(bench: Bench) -> None:
     readable: set[str] = set()
     for session in sessions:
         for work in (subject.load(session), subject.kept(session)):
-            texts, _ = await _read(work)  # what is not there any more may well be refused
+            texts, _ = await _texts_or_error(work)  # what is not there any more may well be refused
             readable |= set(marks(texts))
     others: set[str] = set()
     for work in (subject.load("bob/1"), subject.kept("bob/1")):
-        others |= set(marks((await _read(work))[0]))
-    rows = set(marks((await _read(subject.delivered()))[0]))
+        others |= set(marks((await _texts_or_error(work))[0]))
+    rows = set(marks((await _texts_or_error(subject.delivered()))[0]))
     await subject.close()
     files = _found_in(directory, said)
     bench.report(

@@ -148,7 +148,7 @@ class Crowd:
             elif chance < 0.97:
                 view = await self._persist(chat.inspect)
                 await self._persist(chat.clear)
-                witness.cleared.append(range(view.marks.flushing + 1, view.last_seq + 1))
+                witness.cleared.append(range(view.watermarks.flushing + 1, view.last_seq + 1))
             elif chance < 0.985:
                 await self._delete(household, number)
             else:
@@ -173,7 +173,7 @@ class Crowd:
                     with anyio.move_on_after(patience_s):
                         receipt = await chat.append(messages, key=key, timeout_s=rng.choice((0.3, 30.0)))
                 except _REFUSED as e:
-                    await self._refused(e)
+                    await self._count_refusal(e)
                     continue
                 if receipt is not None:
                     break
@@ -207,7 +207,7 @@ class Crowd:
             try:
                 found = await user.recall("the walnut table", k=5)
             except (LongTermError, ModelError, *_REFUSED) as e:
-                await self._refused(e)
+                await self._count_refusal(e)
             else:
                 household.witnesses[0].words(memory.text for memory in found)
             await self._nap(rng.uniform(0.5, 2.0))
@@ -218,9 +218,9 @@ class Crowd:
             try:
                 return await operation()
             except (*_REFUSED, LongTermError, ModelError) as e:
-                await self._refused(e)
+                await self._count_refusal(e)
 
-    async def _refused(self, error: Exception) -> None:
+    async def _count_refusal(self, error: Exception) -> None:
         self._tally[type(error).__name__] += 1
         await anyio.sleep(0.01 + self._rng.random() * 0.03)
 
@@ -240,7 +240,7 @@ class Crowd:
                 self._look(witness, await chat.load(max_tokens=_BUDGET))
                 acknowledged += witness.acknowledged
                 await chat.flush()
-                through = (await chat.inspect()).marks.flushing
+                through = (await chat.inspect()).watermarks.flushing
                 handed_over = {message.seq or 0 for message in history if (message.seq or 0) <= through}.difference(
                     *witness.cleared
                 )

@@ -126,16 +126,16 @@ class StormyStore(LanceStore):
 
     weather: Weather | None = None
 
-    async def _met(self) -> str | None:
+    async def _next_fault(self) -> str | None:
         fault = None if self.weather is None else await self.weather.met_by("store")
         if fault == "down":
             raise LongTermError("long-term memory failed: the disk is away", retryable=True)
         return fault
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, doubtful: bool) -> None:
+    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool) -> None:
         """Store rows."""
-        fault = await self._met()
-        await super().add(rows, vectors, doubtful=doubtful)
+        fault = await self._next_fault()
+        await super().add(rows, vectors, may_exist=may_exist)
         if fault == "kept":
             raise LongTermError("long-term memory failed writing: nobody knows", retryable=True)
 
@@ -143,12 +143,12 @@ class StormyStore(LanceStore):
         self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope = EVERYTHING
     ) -> Sequence[Candidate]:
         """Search."""
-        await self._met()
+        await self._next_fault()
         return await super().search(user, text, vector, depth=depth, scope=scope)
 
     async def delete(self, user: str, ids: Sequence[str]) -> int:
         """Remove rows."""
-        fault = await self._met()
+        fault = await self._next_fault()
         count = await super().delete(user, ids)
         if fault == "kept":
             raise LongTermError("long-term memory failed deleting: nobody knows", retryable=True)

@@ -80,7 +80,7 @@ async def measured(
     store = await opened(contestant, directory)
     closed = False
     try:
-        ready = await _prepared(store, [f"s{n}" for n in range(sessions)], text, filled, prepare_s)
+        ready = await _prepare_sessions(store, [f"s{n}" for n in range(sessions)], text, filled, prepare_s)
         latencies: list[float] = []
         errors: list[Exception] = []
         acknowledged = filled * len(ready)
@@ -133,7 +133,9 @@ async def measured(
     return figures
 
 
-async def _prepared(store: Store, sessions: Sequence[str], text: Callable[[], str], filled: int, prepare_s: float) -> list[str]:
+async def _prepare_sessions(
+    store: Store, sessions: Sequence[str], text: Callable[[], str], filled: int, prepare_s: float
+) -> list[str]:
     """Sessions that are filled within the time box.
 
     Raises:

@@ -20,7 +20,7 @@ from remora.ids import SessionKey
 from remora.messages import encode_message
 from remora.runtime.clock import SystemClock
 from remora.runtime.log import Write
-from remora.storage.records import Appended, Opened, SessionImage
+from remora.storage.records import Appended, Opened, SavedSession
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.tokens import TiktokenCounter, count_message
 
@@ -87,12 +87,12 @@ async def filled(directory: Path, sessions: int, each: int, seed: int) -> None:
             keys = [session_name(number) for number in range(first, min(first + 200, sessions))]
             records: list[Any] = []
             for number, (key, image) in enumerate(zip(keys, await journal.hydrate(keys), strict=True), start=first):
-                assert isinstance(image, SessionImage)
+                assert isinstance(image, SavedSession)
                 start = number * 7 % (len(pool) - each)
-                entries = tuple(pool[start + n].numbered(n + 1) for n in range(each))
+                entries = tuple(pool[start + n].with_seq(n + 1) for n in range(each))
                 records += [Opened(image.sid, key.user, key.session, entries[0].at_us), Appended(image.sid, entries, None)]
             done = anyio.Event()
-            journal.write(Write(records, functools.partial(_stored, done)))
+            journal.write(Write(records, functools.partial(_on_stored, done)))
             await done.wait()
             if first % 20_000 == 0:
                 progress(f"{first} sessions of {sessions}")
@@ -102,7 +102,7 @@ async def filled(directory: Path, sessions: int, each: int, seed: int) -> None:
     await journal.aclose()
 
 
-def _stored(done: anyio.Event, _: Write, error: Exception | None) -> None:
+def _on_stored(done: anyio.Event, _: Write, error: Exception | None) -> None:
     if error is not None:
         raise error
     done.set()

@@ -10,9 +10,9 @@ from remora.actors.session.state import SessionState
 from remora.actors.user.behavior import UserBehavior
 from remora.actors.user.state import UserState
 from remora.ids import SessionKey, UserKey
-from remora.runtime.actor import Behavior, Missing, Turn
+from remora.runtime.actor import Behavior, Decision, NeedsLookup
 from remora.runtime.log import Job
-from remora.storage.records import SessionImage, UserImage
+from remora.storage.records import SavedSession, SavedUser
 
 __all__ = ["ByKind"]
 
@@ -31,10 +31,10 @@ class ByKind:
     def __init__(self, session: SessionBehavior, user: UserBehavior) -> None:
         self._of: dict[type, Behavior[Any]] = {
             SessionKey: session,
-            SessionImage: session,
+            SavedSession: session,
             SessionState: session,
             UserKey: user,
-            UserImage: user,
+            SavedUser: user,
             UserState: user,
         }
 
@@ -46,7 +46,7 @@ class ByKind:
         """The actor's jobs that stand in the journal."""
         return self._of[type(image)].jobs(image)
 
-    def handle(self, state: Any, message: Any) -> Turn | Missing:
+    def handle(self, state: Any, message: Any) -> Decision | NeedsLookup:
         """One turn."""
         return self._of[type(state)].handle(state, message)
 
@@ -54,9 +54,9 @@ class ByKind:
         """Fold one record into the state."""
         self._of[type(state)].apply(state, record)
 
-    def supply(self, state: Any, query: Any, answer: Any) -> None:
+    def store_answer(self, state: Any, query: Any, answer: Any) -> None:
         """Take what a turn missed."""
-        self._of[type(state)].supply(state, query, answer)
+        self._of[type(state)].store_answer(state, query, answer)
 
     def on_idle(self, state: Any) -> Any | None:
         """What an idle actor has to do before it may leave memory."""

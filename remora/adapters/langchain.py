@@ -1,4 +1,4 @@
-"""LangChain's chat message history over a remora session (S1.20). Needs the extra: ``pip install "remora[langchain]"``.
+"""LangChain's chat message history over a remora session. Needs the extra: ``pip install "remora[langchain]"``.
 
 Each LangChain message becomes the chat message that says the same, so that `Session.load`, summaries and recall work on it; one
 that its chat message does not give back exactly is kept beside it, in the message's metadata.
@@ -57,7 +57,7 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
     async def aget_messages(self) -> list[BaseMessage]:
         """The summary, as a system message, and what is in the buffer."""
         summaries, messages = await self.session.contents()
-        return [*convert_to_messages(summaries), *(_restored(message) for message in messages)]
+        return [*convert_to_messages(summaries), *(_restore(message) for message in messages)]
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages: all of them, or none.
@@ -115,31 +115,31 @@ def _message(message: BaseMessage, index: int) -> ChatDict:
     if not isinstance(found, BaseMessage):
         raise InvalidMessage(f"message {index} is a {type(found).__name__}, not a message of LangChain", index=index)
     chat = _chat(message)
-    return chat if _equal(chat, message) else {**chat, "metadata": {_KEY: message_to_dict(message)}}
+    return chat if _round_trips(chat, message) else {**chat, "metadata": {_KEY: message_to_dict(message)}}
 
 
 def _chat(message: BaseMessage) -> ChatDict:
     chat: ChatDict = convert_to_openai_messages(message)
     content = chat.get("content")
     if isinstance(content, list):
-        chat["content"] = [part if part.get("type") in _PARTS else _named(part) for part in content]
+        chat["content"] = [part if part.get("type") in _PARTS else _placeholder(part) for part in content]
     if not content and chat.get("tool_calls"):
         chat["content"] = None
     return chat
 
 
-def _named(part: dict[str, Any]) -> dict[str, Any]:
+def _placeholder(part: dict[str, Any]) -> dict[str, Any]:
     return {"type": "text", "text": f"[{part.get('type')}]"}
 
 
-def _equal(chat: ChatDict, message: BaseMessage) -> bool:
+def _round_trips(chat: ChatDict, message: BaseMessage) -> bool:
     try:
         return bool(convert_to_messages([chat])[0] == message)
     except ValueError:
         return False  # a role that LangChain has no message for
 
 
-def _restored(message: Message) -> BaseMessage:
+def _restore(message: Message) -> BaseMessage:
     kept = (message.metadata or {}).get(_KEY)
     if kept is not None:
         return messages_from_dict([kept])[0]

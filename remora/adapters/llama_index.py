@@ -1,4 +1,4 @@
-"""LlamaIndex's `Memory` over a remora session: the document's names, and nothing of its own (S3.01, S3.02)."""
+"""LlamaIndex's `Memory` over a remora session: the document's names, and nothing of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ChatMemory:
     One that was made with a runtime is ready at once; one without opens a runtime of its own: ``async with memory: …``.
 
     Attributes:
-        session_id: names the conversation; given again, the conversation carries on (S3.27).
+        session_id: names the conversation; given again, the conversation carries on.
         runtime: what keeps it.
         session: the conversation.
         token_limit: the budget of `get`.
@@ -88,16 +88,16 @@ class ChatMemory:
             limit = runtime.config.buffer.token_limit if token_limit is None else token_limit
             return cls(runtime, session_id=session_id, user=user, token_limit=limit, owned=False)
         config = config if config is not None else Config.from_environment()
-        buffer = _changed(
+        buffer = _replace(
             config.buffer, token_limit=token_limit, fold_ratio=chat_history_token_ratio, token_flush_size=token_flush_size
         )
-        context = _changed(config.context, insert_method=insert_method)
-        config = _changed(config, buffer=buffer, context=context)
-        # what leaves goes to the blocks and the journal; no summary is made of it (S3.11)
+        context = _replace(config.context, insert_method=insert_method)
+        config = _replace(config, buffer=buffer, context=context)
+        # what leaves goes to the blocks and the journal; no summary is made of it
         policy = options.pop("policy", None) or BufferPolicy.token_window(buffer.fold_above_tokens)
         options = {"config": config, "policy": policy, "blocks": memory_blocks, **options}
-        opened = Runtime.in_memory(**options) if directory is None else Runtime(directory, **options)
-        return cls(opened, session_id=session_id, user=user, token_limit=buffer.token_limit, owned=True)
+        new_runtime = Runtime.in_memory(**options) if directory is None else Runtime(directory, **options)
+        return cls(new_runtime, session_id=session_id, user=user, token_limit=buffer.token_limit, owned=True)
 
     async def __aenter__(self) -> Self:
         if self._owned:
@@ -114,7 +114,7 @@ class ChatMemory:
         return await self.session.append(message)
 
     async def put_messages(self, messages: Iterable[MessageLike]) -> Receipt:
-        """Store many messages, all or none, in order (S3.04)."""
+        """Store many messages, all or none, in order."""
         return await self.session.append(messages)
 
     async def get(self, input: str | None = None, *, messages: Sequence[MessageLike] | None = None) -> list[ChatDict]:  # noqa: A002
@@ -122,7 +122,7 @@ class ChatMemory:
 
         Args:
             input: what the user says now: recalls what was said before that bears on it.
-            messages: what the memory blocks are asked about, instead of the conversation (S3.21).
+            messages: what the memory blocks are asked about, instead of the conversation.
         """
         context = await self.session.load(input, messages=messages, max_tokens=self.token_limit)
         return context.messages
@@ -147,5 +147,5 @@ class ChatMemory:
     areset = reset
 
 
-def _changed(config: Any, **values: Any) -> Any:
+def _replace(config: Any, **values: Any) -> Any:
     return msgspec.structs.replace(config, **{name: value for name, value in values.items() if value is not None})

@@ -1,7 +1,7 @@
-"""MassGen's `ConversationMemory` and `PersistentMemory` over remora: the document's names, nothing of their own (S4.06, S4.07).
+"""MassGen's `ConversationMemory` and `PersistentMemory` over remora: the document's names, nothing of their own.
 
 agentscope's `InMemoryMemory` and `Mem0LongTermMemory` are the same two, and ``record_to_memory`` and ``retrieve_from_memory`` are
-names for the tools as well (S4.44).
+names for the tools as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from remora.api.session import Session
 from remora.api.tools import MemoryTools
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput
-from remora.ids import validated_id
+from remora.ids import validate_id
 from remora.messages import Message, MessageLike, Role
 from remora.models.ports import ChatModelLike, EmbedderLike
 
@@ -42,7 +42,7 @@ class ConversationMemory:
             allow_duplicates: take a message although one with its id is there.
 
         Raises:
-            InvalidMessage: one of them is no chat message (a `TypeError`); nothing was written (S4.28).
+            InvalidMessage: one of them is no chat message (a `TypeError`); nothing was written.
         """
         if messages is None:
             return
@@ -56,7 +56,7 @@ class ConversationMemory:
         """Remove messages by their place, from 0.
 
         Raises:
-            IndexOutOfRange: a place that is not there (an `IndexError`); nothing was removed (S4.12).
+            IndexOutOfRange: a place that is not there (an `IndexError`); nothing was removed.
         """
         await self.session.delete(index)
 
@@ -65,7 +65,7 @@ class ConversationMemory:
 
         MassGen's own refuses, and agentscope's returns everything.
         """
-        return [_shown(hit.message) for hit in await self.session.search(query, limit)]
+        return [_with_id(hit.message) for hit in await self.session.search(query, limit)]
 
     async def size(self) -> int:
         """How many messages there are."""
@@ -77,16 +77,16 @@ class ConversationMemory:
 
     async def get_messages(self, limit: int | None = None) -> list[dict[str, Any]]:
         """All messages, or the newest `limit` of them."""
-        return [_shown(message) for message in await self.session.get_messages(limit=limit)]
+        return [_with_id(message) for message in await self.session.get_messages(limit=limit)]
 
     async def get_messages_by_role(self, role: Role) -> list[dict[str, Any]]:
-        """The messages of one role (S4.13)."""
-        return [_shown(message) for message in await self.session.get_messages(role)]
+        """The messages of one role."""
+        return [_with_id(message) for message in await self.session.get_messages(role)]
 
     async def get_last_message(self) -> dict[str, Any] | None:
-        """The newest message (S4.15)."""
+        """The newest message."""
         message = await self.session.get_last_message()
-        return None if message is None else _shown(message)
+        return None if message is None else _with_id(message)
 
     async def truncate_to_size(self, max_messages: int) -> None:
         """Keep the newest messages, none for 0, and never half a tool call; see `remora.Session.truncate_to_size`."""
@@ -110,7 +110,7 @@ class PersistentMemory:
 
     Made from models, ``PersistentMemory("agent", llm_backend=…, embedding_backend=…)``, or from a whole configuration,
     ``PersistentMemory("agent", config=…)``, it opens a runtime of its own: ``async with memory: …``. Made with a ``runtime=…`` it
-    is ready at once, and shares that with its sessions (S4.24).
+    is ready at once, and shares that with its sessions.
 
     Args:
         agent_name: whose memories: an agent finds its own only.
@@ -155,7 +155,7 @@ class PersistentMemory:
         self.runtime = runtime or Runtime(directory, config=config, chat_model=llm_backend, embedder=embedding_backend)
         user = self.runtime.user("default" if user_name is None else user_name)
         self._memory = user if agent_name is None else user.agent(agent_name)
-        self._session = None if session_name is None else validated_id(session_name, "a session id")
+        self._session = None if session_name is None else validate_id(session_name, "a session id")
         self._tools: MemoryTools = self._memory.tools(session=self._session)
 
     async def __aenter__(self) -> Self:
@@ -174,8 +174,8 @@ class PersistentMemory:
         """Keep what was said; returns the ids of the memories. See `remora.User.record`.
 
         Raises:
-            InvalidMessage: one of them is no chat message (a `TypeError`); nothing was written (S4.28).
-            RecordingFailed: the journal failed (a `RuntimeError`); all of it is recorded, or nothing (S4.30).
+            InvalidMessage: one of them is no chat message (a `TypeError`); nothing was written.
+            RecordingFailed: the journal failed (a `RuntimeError`); all of it is recorded, or nothing.
         """
         return await self._memory.record(messages, session=self._session)
 
@@ -210,6 +210,6 @@ class PersistentMemory:
         await self._memory.settle()
 
 
-def _shown(message: Message) -> dict[str, Any]:
-    shown = {**message.to_chat(), "id": message.id}
-    return {**shown, "metadata": message.metadata} if message.metadata else shown
+def _with_id(message: Message) -> dict[str, Any]:
+    chat = {**message.to_chat(), "id": message.id}
+    return {**chat, "metadata": message.metadata} if message.metadata else chat

@@ -14,7 +14,7 @@ __all__ = ["BufferMemory"]
 class BufferMemory:
     """MUXI's buffer. Its ``buffer_size`` and ``summarizer`` are the session's policy: ``BufferPolicy.window(5, fold="summary")``.
 
-    Users are kept apart by a session for each; `filter_metadata` is there as well, for what one conversation holds (S0.18).
+    Users are kept apart by a session for each; `filter_metadata` is there as well, for what one conversation holds.
 
     Args:
         session: where the conversation is kept.
@@ -32,8 +32,8 @@ class BufferMemory:
         return await self.session.append({"role": role, "content": content, "metadata": dict(metadata) if metadata else None})
 
     async def get_messages(self, filter_metadata: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """The buffer: dicts with ``role``, ``content``, ``timestamp`` (UTC) and, where there is any, ``metadata`` (S0.04)."""
-        return [_muxi(message) for message in await self.session.get_messages(filter_metadata=filter_metadata)]
+        """The buffer: dicts with ``role``, ``content``, ``timestamp`` (UTC) and, where there is any, ``metadata``."""
+        return [_in_muxi_format(message) for message in await self.session.get_messages(filter_metadata=filter_metadata)]
 
     async def get_formatted_messages(self) -> list[ChatDict]:
         """The summary's system message, if there is one, and role and content of each message."""
@@ -64,7 +64,7 @@ class BufferMemory:
         return cls(session)
 
 
-def _muxi(message: Message) -> dict[str, Any]:
+def _in_muxi_format(message: Message) -> dict[str, Any]:
     assert message.created_at is not None
-    shown = {"role": message.role, "content": message.content, "timestamp": message.created_at.isoformat()}
-    return {**shown, "metadata": message.metadata} if message.metadata else shown
+    fields = {"role": message.role, "content": message.content, "timestamp": message.created_at.isoformat()}
+    return {**fields, "metadata": message.metadata} if message.metadata else fields

@@ -1,4 +1,4 @@
-"""A session of the OpenAI Agents SDK over a remora session (S3.03). Needs the extra: ``pip install "remora[openai-agents]"``.
+"""A session of the OpenAI Agents SDK over a remora session. Needs the extra: ``pip install "remora[openai-agents]"``.
 
 The SDK speaks in items of the Responses API, remora in chat messages. An item becomes the message that says the same, so that
 `Session.load`, summaries and recall work on it; an item that its message does not give back exactly is kept beside it, in the
@@ -93,9 +93,9 @@ def chat_messages(items: Iterable[TResponseInputItem]) -> list[ChatDict]:
 
     def close() -> None:
         if any(item["type"] == "function_call" for item in calls):
-            messages.append(_message(_call_message(calls), calls))
+            messages.append(_message(_message_of_calls(calls), calls))
         else:
-            messages.extend(_message(_single(item), [item]) for item in calls)
+            messages.extend(_message(_message_of_item(item), [item]) for item in calls)
         calls.clear()
 
     for index, item in enumerate(items):
@@ -106,7 +106,7 @@ def chat_messages(items: Iterable[TResponseInputItem]) -> list[ChatDict]:
             calls.append(found)
             continue
         close()
-        messages.append(_message(_single(found), [found]))
+        messages.append(_message(_message_of_item(found), [found]))
     close()
     return messages
 
@@ -123,7 +123,7 @@ def _message(chat: ChatDict, items: Iterable[Mapping[str, Any]]) -> ChatDict:
     return chat if _items(chat) == originals else {**chat, "metadata": {_KEY: originals}}
 
 
-def _call_message(items: Iterable[Mapping[str, Any]]) -> ChatDict:
+def _message_of_calls(items: Iterable[Mapping[str, Any]]) -> ChatDict:
     calls = [
         {
             "id": item.get("call_id"),
@@ -136,7 +136,7 @@ def _call_message(items: Iterable[Mapping[str, Any]]) -> ChatDict:
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
-def _single(item: Mapping[str, Any]) -> ChatDict:
+def _message_of_item(item: Mapping[str, Any]) -> ChatDict:
     """What any other item says."""
     kind = item.get("type", "message")
     if kind == "message":

@@ -1,4 +1,4 @@
-"""What an agent asks of a memory: `put` and `get`, no more (S3.01)."""
+"""What an agent asks of a memory: `put` and `get`, no more."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ __all__ = ["ConversationSummaryBufferMemory"]
 
 
 class ConversationSummaryBufferMemory:
-    """Recent messages as they are, older ones as a running summary: what a runtime does by default (S1.20).
+    """Recent messages as they are, older ones as a running summary: what a runtime does by default.
 
     Synaptic's ``store``, ``model`` and ``max_token_limit`` are the runtime's::
 

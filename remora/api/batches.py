@@ -10,7 +10,7 @@ from remora.api.session import Session
 from remora.errors import InvalidInput, RemoraError
 from remora.ids import SessionKey
 from remora.messages import MessageLike, Receipt
-from remora.runtime.concurrency import in_order
+from remora.runtime.concurrency import map_concurrently
 from remora.services.parts import Services
 from remora.storage.export.transfer import TransferReport
 
@@ -26,7 +26,7 @@ class TransferVerbs:
     async def export(
         self, path: str | Path, *, overwrite: bool = False, progress: Progress | None = None
     ) -> TransferReport:  # fmt: skip
-        """Write all sessions, and what users have beside them, to a file or a directory (S4.25, S4.37; docs/export-format.md).
+        """Write all sessions, and what users have beside them, to a file or a directory (docs/export-format.md).
 
         Appends go on meanwhile: each session is written as it stands when its turn comes. What there is at `path` in the end is
         whole, and on the disk; until then nothing is.
@@ -41,14 +41,14 @@ class TransferVerbs:
             StorageError: the journal cannot be read, or the disk refused.
         """
         from remora.maintenance.export import export_to  # noqa: PLC0415  # `remora.services.preload` has loaded both
-        from remora.storage.export.targets import checked_target  # noqa: PLC0415
+        from remora.storage.export.targets import check_target  # noqa: PLC0415
 
-        return await export_to(cast("Services", self), checked_target(Path(path)), overwrite=overwrite, progress=progress)
+        return await export_to(cast("Services", self), check_target(Path(path)), overwrite=overwrite, progress=progress)
 
     async def import_(
         self, path: str | Path, *, skip_existing: bool = False, progress: Progress | None = None
     ) -> TransferReport:  # fmt: skip
-        """Take over what `export` wrote, here or elsewhere (S4.37).
+        """Take over what `export` wrote, here or elsewhere.
 
         The export is looked through to its end before anything is written. Sizes are counted, and long-term memory is embedded,
         by this runtime's own models, in the background: `settle` waits for that. Idempotency keys do not come along. A crash in
@@ -74,7 +74,7 @@ class TransferVerbs:
         *,
         concurrency: int = 64,
     ) -> list[Receipt | RemoraError]:
-        """Append to many sessions, of any users, many at once (S4.40); each batch is all or none, as by `Session.append`.
+        """Append to many sessions, of any users, many at once; each batch is all or none, as by `Session.append`.
 
         A batch that is refused keeps no other from being written, so nothing is raised: what became of each batch stands in its
         place, a `Receipt` or the exception. Batches for one session keep their order.
@@ -102,5 +102,5 @@ class TransferVerbs:
                 except RemoraError as e:
                     results[place] = e
 
-        await in_order(append, list(by_session.values()), concurrency=concurrency)
+        await map_concurrently(append, list(by_session.values()), concurrency=concurrency)
         return [results[place] for place in range(len(taken))]

@@ -29,8 +29,8 @@ import anyio
 from remora.errors import InvalidInput, NoDeadLetter
 from remora.ids import SessionKey
 from remora.logging import get_logger
-from remora.runtime.log import Job, JobDone, JobRevived
-from remora.runtime.supervisor import Supervisor, durable
+from remora.runtime.log import DeadLetterRetried, Job, JobDone
+from remora.runtime.supervisor import Supervisor, commit_records
 from remora.storage.ports import Journal
 from remora.storage.records import DiscardSpec, EntryFlushSpec, FlushSpec, JobsStarted, Pruned, SummarizeSpec, UnflushSpec
 
@@ -52,7 +52,7 @@ class DeadLetters:
         self._supervisor = supervisor
         self._lock = anyio.Lock()
 
-    async def listed(self) -> list[Job]:
+    async def jobs(self) -> list[Job]:
         """All of them, oldest first."""
         return list(await self._journal.jobs(dead=True))
 
@@ -64,11 +64,11 @@ class DeadLetters:
             CommitFailed, OutcomeUnknown: see `Session.append`; a second try does no harm.
         """
         async with self._lock:
-            dead = await self._chosen(ids)
+            dead = await self._select(ids)
             if dead and self._supervisor is not None:
-                await self._supervisor.revive(dead)
+                await self._supervisor.retry_dead_letters(dead)
             elif dead:
-                await durable(self._journal, [JobRevived(job.id) for job in dead])
+                await commit_records(self._journal, [DeadLetterRetried(job.id) for job in dead])
         for job in dead:
             _logger.info("dead_letter_retried", job=job.id, lane=job.lane)
         return len(dead)
@@ -82,17 +82,17 @@ class DeadLetters:
             CommitFailed, OutcomeUnknown: see `Session.append`.
         """
         async with self._lock:
-            dead = await self._chosen(ids)
-            followers = [job for job in map(_follower, dead) if job is not None]
+            dead = await self._select(ids)
+            followers = [job for job in map(_cleanup_job, dead) if job is not None]
             if dead:
-                await durable(self._journal, [record for job in dead for record in _given_up(job)])
+                await commit_records(self._journal, [record for job in dead for record in _drop_records(job)])
             if self._supervisor is not None:
                 self._supervisor.submit(followers)
         for job in dead:
             _logger.warning("dead_letter_dropped", job=job.id, lane=job.lane, error=job.error)
         return len(dead)
 
-    async def _chosen(self, ids: Sequence[str] | None) -> list[Job]:
+    async def _select(self, ids: Sequence[str] | None) -> list[Job]:
         if isinstance(ids, str):
             raise InvalidInput(f"ids is a list of ids, not one id: [{ids!r}]; nothing was changed")
         dead = {job.id: job for job in await self._journal.jobs(dead=True)}
@@ -108,7 +108,7 @@ class DeadLetters:
         return [dead[id_] for id_ in dict.fromkeys(ids)]
 
 
-def _given_up(job: Job) -> list[Any]:
+def _drop_records(job: Job) -> list[Any]:
     """The records that say that nobody waits for the job's effect."""
     match job.payload:
         case SummarizeSpec():
@@ -123,7 +123,7 @@ def _given_up(job: Job) -> list[Any]:
             )
         case FlushSpec(sid=sid, first=first, through=through):
             assert isinstance(job.key, SessionKey)
-            follower = _follower(job)
+            follower = _cleanup_job(job)
             assert follower is not None
             return [Pruned(job.key, tuple(range(first, through + 1))), JobsStarted(sid, (follower,)), JobDone(job.id)]
         case EntryFlushSpec(entry=entry):
@@ -133,7 +133,7 @@ def _given_up(job: Job) -> list[Any]:
             return [JobDone(job.id)]
 
 
-def _follower(job: Job) -> Job | None:
+def _cleanup_job(job: Job) -> Job | None:
     """What removes the rows that a dropped job may have written before it failed."""
     if not isinstance(job.payload, FlushSpec):
         return None

@@ -17,13 +17,13 @@ import anyio.to_thread
 
 from remora.actors.policies.importance import DEFAULT_IMPORTANCE
 from remora.actors.policies.pruning import PruningStrategy
-from remora.actors.policies.redaction import redacted_text
-from remora.actors.user.messages import PruneNow, Remember, Remembering, Touch
+from remora.actors.policies.redaction import redact_text
+from remora.actors.user.messages import PruneNow, Remember, RememberReceipt, Touch
 from remora.api.tools import MemoryTools
 from remora.errors import CommitFailed, InvalidInput, InvalidMessage, OutcomeUnknown, RecordingFailed
-from remora.ids import UserKey, memory_id, validated_id
+from remora.ids import UserKey, memory_id, validate_id
 from remora.jobs.memories import MEMORY_TYPES, ROW_TYPES
-from remora.messages import Message, MessageLike, dated, decode_chat, encode_message, plain_text, sound_text
+from remora.messages import Message, MessageLike, dated_line, decode_chat, encode_message, plain_text, without_surrogates
 from remora.recall.recall import Memory, Recall
 from remora.services.parts import Services
 from remora.storage.ports import Scope
@@ -43,7 +43,7 @@ _RECORDED_ROLES = ("user", "assistant")
 
 
 def touched(services: Services, user: str, memories: Sequence[Memory]) -> None:
-    """Have the user's own actor count these as retrieved, once, without waiting for it (S2.21)."""
+    """Have the user's own actor count these as retrieved, once, without waiting for it."""
     if memories:
         now_us = int(services.clock.time() * 1_000_000)
         services.directory.post(UserKey(user), Touch(tuple(memory.id for memory in memories), now_us))
@@ -51,7 +51,7 @@ def touched(services: Services, user: str, memories: Sequence[Memory]) -> None:
 
 @contextmanager
 def recording(op: str, user: str, session: str) -> Iterator[None]:
-    """Say of a failing journal what it failed at (S4.30).
+    """Say of a failing journal what it failed at.
 
     Raises:
         RecordingFailed: for CommitFailed and OutcomeUnknown.
@@ -83,7 +83,7 @@ def prune_message(
         raise InvalidInput(f"max_age_s goes with the strategy age, not with {strategy}")
     if keep is None and max_age_s is None:
         raise InvalidInput("pruning needs a bound: keep, or max_age_s with the strategy age")
-    return PruneNow(-1 if keep is None else keep, strategy, max_age_s or 0.0, _types(types))
+    return PruneNow(-1 if keep is None else keep, strategy, max_age_s or 0.0, _check_types(types))
 
 
 class LongTermHandle:
@@ -107,13 +107,13 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[str]:
-        """Record something in long-term memory; returns its id, or those of several, when it is durable (S2.17, G3).
+        """Record something in long-term memory; returns its id, or those of several, when it is durable (G3).
 
         It can be recalled a moment later: `settle` waits for that. All of it is recorded, or nothing. The same words of the same
-        agent are one memory, whoever recorded them (S4.23); the first to do so decides its type, importance and session.
+        agent are one memory, whoever recorded them; the first to do so decides its type, importance and session.
 
         Args:
-            content: a text, a dict (see `MemoryLike`), or many of either (S4.27, S4.40).
+            content: a text, a dict (see `MemoryLike`), or many of either.
             type: ``fact``, ``preference``, ``context``, ``procedural`` or ``message_batch``.
             importance: 0 to 1; None for 0.5.
             session: where it was learned.
@@ -122,23 +122,23 @@ class LongTermHandle:
         Raises:
             InvalidInput: no text, an empty one, or another value out of range; nothing was written.
             RecordingFailed: the journal failed; all of it is recorded, or nothing. Retry it as it was.
-            RedactionFailed: the redaction hook failed on it; nothing was written (S4.43).
+            RedactionFailed: the redaction hook failed on it; nothing was written.
             MailboxFull, SessionQuarantined: nothing ran.
         """
-        contents = [content] if isinstance(content, (str, Mapping)) else _listed(content)
+        contents = [content] if isinstance(content, (str, Mapping)) else _as_list(content)
         if not contents:
             raise InvalidInput("there is nothing to remember")
         defaults = {"type": type, "importance": importance, "session": session, "agent": agent}
-        return await self._recorded([self._item(one, defaults) for one in contents], "remember", session)
+        return await self._record_items([self._item(one, defaults) for one in contents], "remember", session)
 
     async def remember_many(self, contents: Iterable[MemoryLike]) -> list[str]:
-        """Record many memories as one: all or nothing; see `remember` (S4.27, S4.40)."""
+        """Record many memories as one: all or nothing; see `remember`."""
         return await self.remember(contents)
 
     async def record(
         self, messages: MessageLike | Iterable[MessageLike], *, session: str | None = None, agent: str | None = None
     ) -> list[str]:
-        """Record what the user and the assistant said in these messages, as memories of the type ``context`` (S4.07, S4.21).
+        """Record what the user and the assistant said in these messages, as memories of the type ``context``.
 
         What others put into the prompt (system messages, retrieved memories among them, and tools' results) is passed over, or
         each round would remember what it had remembered before. What was recorded already stays as it is. For a conversation
@@ -148,7 +148,7 @@ class LongTermHandle:
             The ids of the memories; none where nobody said anything.
 
         Raises:
-            InvalidMessage: one of them is no chat message; nothing was written (S4.28).
+            InvalidMessage: one of them is no chat message; nothing was written.
             RecordingFailed, MailboxFull, SessionQuarantined: see `remember`.
         """
         (ids,) = await self.record_many([messages], session=session, agent=agent)
@@ -161,14 +161,14 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[list[str]]:
-        """Record several conversations at once, all or nothing; returns the ids for each. See `record` (S4.40)."""
-        said = [self._said(messages) for messages in conversations]
+        """Record several conversations at once, all or nothing; returns the ids for each. See `record`."""
+        said = [self._recorded_texts(messages) for messages in conversations]
         defaults = {"type": "context", "importance": None, "session": session, "agent": agent}
         items = [[self._item(text, defaults) for text in texts] for texts in said]
-        ids = iter(await self._recorded([item for part in items for item in part], "record", session))
+        ids = iter(await self._record_items([item for part in items for item in part], "record", session))
         return [[next(ids) for _ in part] for part in items]
 
-    def _said(self, messages: MessageLike | Iterable[MessageLike]) -> list[str]:
+    def _recorded_texts(self, messages: MessageLike | Iterable[MessageLike]) -> list[str]:
         batch = [messages] if isinstance(messages, (Message, Mapping)) else messages
         found: object = batch
         if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
@@ -194,9 +194,9 @@ class LongTermHandle:
         text = values.get("content")
         if not isinstance(text, str):
             raise InvalidInput(f"what is to be remembered must be text, not {type(text).__name__}")
-        text = sound_text(text)
+        text = without_surrogates(text)
         if self._services.redact is not None:
-            text = sound_text(redacted_text(text, self._services.redact))
+            text = without_surrogates(redact_text(text, self._services.redact))
         if not text.strip():
             raise InvalidInput("what is to be remembered is empty")
         limit = self._services.config.buffer.max_message_bytes
@@ -209,11 +209,11 @@ class LongTermHandle:
         session = values["session"]
         return MemoryItem(
             id=memory_id(self._user, agent, text),
-            session="" if session is None else validated_id(session, "a session id"),
+            session="" if session is None else validate_id(session, "a session id"),
             agent=agent,
             content=text,
             type=kind,
-            importance=_importance(values["importance"]),
+            importance=_check_importance(values["importance"]),
             created_us=self._created_us(values.get("created_at")),
             tokens=0,
         )
@@ -231,7 +231,7 @@ class LongTermHandle:
             raise InvalidInput(f"created_at {value!r} is out of range") from e
         raise InvalidInput(f"created_at must be a datetime or seconds since the epoch, not {type(value).__name__}")
 
-    async def _recorded(self, items: Sequence[MemoryItem], op: str, session: str | None) -> list[str]:
+    async def _record_items(self, items: Sequence[MemoryItem], op: str, session: str | None) -> list[str]:
         services = self._services
         self._recall  # noqa: B018 -- refused where long-term memory is switched off
         if not items:
@@ -239,12 +239,12 @@ class LongTermHandle:
         counter = services.counter
 
         def counted() -> tuple[MemoryItem, ...]:
-            return tuple(_counted(item, counter.count(dated(item.created_us, item.content))) for item in items)
+            return tuple(_with_tokens(item, counter.count(dated_line(item.created_us, item.content))) for item in items)
 
         size = sum(len(item.content) for item in items)
         sized = counted() if size <= INLINE_CHARACTERS else await anyio.to_thread.run_sync(counted)
         with recording(op, self._user, session or ""):
-            reply: Remembering = await services.directory.ask(UserKey(self._user), Remember(sized), size=size)
+            reply: RememberReceipt = await services.directory.ask(UserKey(self._user), Remember(sized), size=size)
         return list(reply.ids)
 
     # -- recalling --------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class LongTermHandle:
         """What was said before, or recorded, that bears on `query`; best first.
 
         Finds what is in long-term memory: what was remembered, folded, flushed, or left idle. Each thing asked for narrows, and
-        all of it must hold (S4.17).
+        all of it must hold.
 
         Args:
             query: what is asked.
@@ -269,7 +269,7 @@ class LongTermHandle:
             types: memory types: ``message``, ``summary``, or what `remember` takes; None for all.
             session: what was said or learned in this session.
             agent: what this agent recorded; None for all of the user's agents and what is common to them. On an agent's
-                handle only its own (S4.18).
+                handle only its own.
 
         Raises:
             InvalidInput: `k` is not positive, the query is no text, there is no such type, or long-term memory is switched off.
@@ -293,10 +293,10 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[list[Memory]]:
-        """Several recalls at once, each as by `recall`; results in the order of the queries (S4.40)."""
-        kinds = _types(types) or None
+        """Several recalls at once, each as by `recall`; results in the order of the queries."""
+        kinds = _check_types(types) or None
         one = partial(self.recall, k=k, types=kinds, session=session, agent=agent)
-        return await gathered([partial(one, query) for query in _listed(queries)])
+        return await gathered([partial(one, query) for query in _as_list(queries)])
 
     async def retrieve(
         self,
@@ -307,7 +307,7 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> str:
-        """What bears on `query`, as a text for a system message; empty where there is nothing (S4.07, S4.21). See `recall`."""
+        """What bears on `query`, as a text for a system message; empty where there is nothing. See `recall`."""
         return _as_text(await self.recall(query, k=limit, types=types, session=session, agent=agent))
 
     async def retrieve_many(
@@ -319,7 +319,7 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[str]:
-        """Several retrievals at once, each as by `retrieve` (S4.40)."""
+        """Several retrievals at once, each as by `retrieve`."""
         found = await self.recall_many(queries, k=limit, types=types, session=session, agent=agent)
         return [_as_text(one) for one in found]
 
@@ -332,7 +332,7 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[Memory]:
-        """What long-term memory holds, oldest first, or the most important first (S2.18). Does not count as retrieval.
+        """What long-term memory holds, oldest first, or the most important first. Does not count as retrieval.
 
         Args:
             types: see `recall`; messages are among them unless they are left out.
@@ -357,7 +357,7 @@ class LongTermHandle:
     # -- for agents -------------------------------------------------------------------------------------------------
 
     def tools(self, *, agent: str | None = None, session: str | None = None) -> MemoryTools:
-        """Two tools by which a model saves and recalls for itself (S4.22).
+        """Two tools by which a model saves and recalls for itself.
 
         Args:
             agent: whose memories they save and find; None for what is common to the user's agents, and for all.
@@ -368,7 +368,7 @@ class LongTermHandle:
         """
         agent = self._agent_of(agent)
         if session is not None:
-            validated_id(session, "a session id")
+            validate_id(session, "a session id")
         return MemoryTools(LongTermHandle(self._services, self._user, agent), session=session)
 
     async def settle(self) -> None:
@@ -391,19 +391,19 @@ class LongTermHandle:
     def _agent_of(self, agent: str | None) -> str | None:
         if agent is None:
             return self._agent
-        validated_id(agent, "an agent's id")
+        validate_id(agent, "an agent's id")
         if self._agent is not None and agent != self._agent:
             raise InvalidInput(f"this is the handle of agent {self._agent!r}; ask the user for one of agent {agent!r}")
         return agent
 
     def _scope(self, types: str | Iterable[str] | None, session: str | None, agent: str | None) -> Scope:
         if session is not None:
-            validated_id(session, "a session id")
-        return Scope(session=session, agent=self._agent_of(agent), types=_types(types))
+            validate_id(session, "a session id")
+        return Scope(session=session, agent=self._agent_of(agent), types=_check_types(types))
 
 
 class Agent(LongTermHandle):
-    """One agent of a user: what it records is its own, and it finds nothing else (S4.17, S4.18). Get one from `User.agent`.
+    """One agent of a user: what it records is its own, and it finds nothing else. Get one from `User.agent`.
 
     What is common to a user's agents, or was said in the user's sessions, is the user's: `User.recall` finds it. What several
     agents are to share goes into a `SharedScope`.
@@ -425,14 +425,14 @@ class Agent(LongTermHandle):
         return self._agent or ""
 
 
-def _listed(values: Iterable[Any]) -> list[Any]:
+def _as_list(values: Iterable[Any]) -> list[Any]:
     found: object = values
     if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
         raise InvalidInput(f"expected several, not one {type(found).__name__}")
     return list(found)
 
 
-def _types(types: str | Iterable[str] | None) -> tuple[str, ...]:
+def _check_types(types: str | Iterable[str] | None) -> tuple[str, ...]:
     if types is not None and not isinstance(types, Iterable):
         raise InvalidInput(f"types must be texts, not {types!r:.40}")
     kinds = () if types is None else (types,) if isinstance(types, str) else tuple(types)
@@ -444,7 +444,7 @@ def _types(types: str | Iterable[str] | None) -> tuple[str, ...]:
     return tuple(sorted(set(kinds)))
 
 
-def _importance(value: object) -> float:
+def _check_importance(value: object) -> float:
     if value is None:
         return DEFAULT_IMPORTANCE
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 <= value <= 1:
@@ -452,7 +452,7 @@ def _importance(value: object) -> float:
     return float(value)
 
 
-def _counted(item: MemoryItem, tokens: int) -> MemoryItem:
+def _with_tokens(item: MemoryItem, tokens: int) -> MemoryItem:
     return MemoryItem(
         item.id, item.session, item.agent, item.content, item.type, item.importance, item.created_us, tokens
     )  # fmt: skip

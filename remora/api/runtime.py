@@ -19,17 +19,17 @@ import msgspec
 
 from remora.actors.blocks.base import BlockServices, BlocksLike, block_name
 from remora.actors.blocks.render import BlockView
-from remora.actors.blocks.state import BlockSet, checked
+from remora.actors.blocks.state import BlockSet, check_blocks
 from remora.actors.blocks.vector import VectorMemoryBlock
 from remora.actors.kinds import ByKind
-from remora.actors.policies.buffer import PolicyLike, chosen_policy, policy_of
-from remora.actors.policies.redaction import validated_hook
+from remora.actors.policies.buffer import PolicyLike, configured_policy, resolve_policy
+from remora.actors.policies.redaction import validate_hook
 from remora.actors.policies.scoring import heuristic_score
 from remora.actors.policies.summary import DEFAULT_PROMPT, ChatSummarizer
-from remora.actors.session.behavior import BLOCKS_LANE, FLUSH_LANE, SUMMARIZE_LANE, SessionBehavior
+from remora.actors.session.behavior import BLOCKS_QUEUE, FLUSH_QUEUE, SUMMARIZE_QUEUE, SessionBehavior
 from remora.actors.session.messages import Flush, Inspect, SessionView
-from remora.actors.user.behavior import PRUNE_LANE, RECORD_LANE, SYNOPSIS_LANE, UserBehavior
-from remora.actors.user.messages import Found, InspectUser, ReadSynopsis, SearchWorking, Synopsis, UserView
+from remora.actors.user.behavior import PRUNE_QUEUE, RECORD_QUEUE, SYNOPSIS_QUEUE, UserBehavior
+from remora.actors.user.messages import InspectUser, ReadSynopsis, ScoredItem, SearchWorking, Synopsis, UserView
 from remora.api.batches import TransferVerbs
 from remora.api.dead_letters import DeadLetters
 from remora.api.session import Session
@@ -37,14 +37,14 @@ from remora.api.shared import SharedScope
 from remora.api.user import User
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, ReentrantAsk, RuntimeClosed, StorageError
-from remora.ids import SessionKey, UserKey, validated_id
-from remora.jobs.cleanup import FifoCleanup
+from remora.ids import SessionKey, UserKey, validate_id
+from remora.jobs.cleanup import WorkingMemoryCleanup
 from remora.jobs.feed_blocks import BlocksHandler
 from remora.jobs.memories import PruneHandler, RecordHandler
 from remora.jobs.sessions import FlushHandler, SummarizeHandler
 from remora.jobs.synopsis import SynopsisHandler
 from remora.logging import get_logger
-from remora.messages import ChatDict, MessageLike, encode_message, sound_text
+from remora.messages import ChatDict, MessageLike, encode_message, without_surrogates
 from remora.models.breaker import CircuitBreaker
 from remora.models.cache import CachingEmbedder
 from remora.models.compression import CompressionMeter, CompressionStatistics, LeadSummarizer, TailSummarizer
@@ -62,19 +62,19 @@ from remora.models.ports import (
 )
 from remora.recall.planner import Planner, Tiers
 from remora.recall.recall import Recall
-from remora.recall.user_index import HotStatistics
-from remora.runtime.actor import Turn
+from remora.recall.user_index import UserIndexStatistics
+from remora.runtime.actor import Decision
 from remora.runtime.clock import Clock, SystemClock
-from remora.runtime.guard import contained
+from remora.runtime.guard import guarded_call
 from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, LogStatistics
-from remora.runtime.probes import reached
-from remora.runtime.registry import Directory, DirectoryLimits, DirectoryStatistics
+from remora.runtime.probes import probe
+from remora.runtime.registry import ActorRegistry, RegistryLimits, RegistryStatistics
 from remora.runtime.schedule import Schedule, TaskStatistics
 from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor, SupervisorStatistics
 from remora.services.erasure import Eraser
-from remora.services.index import LongTermMemory
-from remora.services.preload import load_the_rest
+from remora.services.index import LongTermIndex
+from remora.services.preload import preload
 from remora.services.rebuild import ReembedProgress
 from remora.storage.lock import DirectoryLock
 from remora.storage.memory import MemoryJournal
@@ -100,13 +100,13 @@ JournalLike: TypeAlias = Journal | Callable[[], Awaitable[Journal]]
 class RuntimeStatistics(msgspec.Struct, frozen=True):
     """Every part's own counters."""
 
-    directory: DirectoryStatistics
+    directory: RegistryStatistics
     log: LogStatistics
     supervisor: SupervisorStatistics
     schedule: dict[str, TaskStatistics]
     compression: dict[str, CompressionStatistics]
     """By the name of the strategy that made the summaries."""
-    hot: HotStatistics = HotStatistics()
+    hot: UserIndexStatistics = UserIndexStatistics()
     """Users' rows in memory."""
 
 
@@ -114,7 +114,7 @@ class _Parts(msgspec.Struct):
     """What is there while the runtime is open."""
 
     journal: Journal
-    directory: Directory
+    directory: ActorRegistry
     supervisor: Supervisor
     dead_letters: DeadLetters
     schedule: Schedule
@@ -133,21 +133,21 @@ class Runtime(TransferVerbs):
         config: the configuration; `Config()` otherwise, changed by ``REMORA_…`` environment variables.
         chat_model: summarizes; an object with ``async complete(messages) -> str``, or a callable ``prompt -> str``.
             Without one, `models.summarizer` decides; the default is an extract that needs no model.
-        summarizer: makes the summaries, in a way of its own: a compression strategy (S4.34).
+        summarizer: makes the summaries, in a way of its own: a compression strategy.
         embedder: an object with ``async embed(texts)``, ``name`` and ``dimension``, or a callable. Without one,
             `models.embedder` decides; the default is embedded.
         store: keeps long-term memory, instead of LanceDB in the directory; its vectors have the embedder's dimension. The runtime
-            closes it at its end (S2.16).
+            closes it at its end.
         counter: counts tokens; `tokens.counter` decides otherwise.
         policy: what sessions keep and what becomes of the rest, one for all or a function of the session's key;
             `buffer.policy` decides otherwise.
         blocks: memory blocks (`remora.blocks`), which see what leaves a session's buffer and speak in its context: prototypes for
             all sessions, or a function of the session's key that gives the same ones each time.
-        redact: goes over every text of a message before the journal sees it; where it raises, the message is refused (S4.43).
+        redact: goes over every text of a message before the journal sees it; where it raises, the message is refused.
         redact_long_term: goes over what is left before long-term memory sees it.
         reembed: where another embedder made long-term memory, make it anew from the journal, in the background (`reembedding`).
-        scorer: says from 0 to 1 what a chat message is worth keeping (S4.35); `importance.score_messages` decides otherwise.
-        journal: a journal of your own instead of the embedded SQLite (S1.02, S3.26): an object that follows
+        scorer: says from 0 to 1 what a chat message is worth keeping; `importance.score_messages` decides otherwise.
+        journal: a journal of your own instead of the embedded SQLite: an object that follows
             `remora.storage.ports.Journal`, or an async callable that opens one. The runtime closes it on leaving; the directory
             then holds long-term memory alone.
         clock: for tests.
@@ -193,13 +193,13 @@ class Runtime(TransferVerbs):
         self._given_embedder = None if embedder is None else as_embedder(embedder, dimension=config.models.embedding_dimension)
         self._given_store = store
         self._given_counter = counter
-        self._redact = None if redact is None else validated_hook(redact)
-        self._redact_long_term = None if redact_long_term is None else validated_hook(redact_long_term)
+        self._redact = None if redact is None else validate_hook(redact)
+        self._redact_long_term = None if redact_long_term is None else validate_hook(redact_long_term)
         self._scorer = heuristic_score if scorer is None and config.importance.score_messages else scorer
-        self._policies = policy if policy is not None else policy_of(config.buffer)
+        self._policies = policy if policy is not None else configured_policy(config.buffer)
         if not callable(self._policies):
-            self._policies = chosen_policy(self._policies)
-        self._blocks: BlocksLike | None = blocks if blocks is None or callable(blocks) else checked(blocks) or None
+            self._policies = resolve_policy(self._policies)
+        self._blocks: BlocksLike | None = blocks if blocks is None or callable(blocks) else check_blocks(blocks) or None
         if journal is not None and not callable(journal) and not hasattr(journal, "hydrate"):
             raise ConfigError(f"journal must follow remora.storage.ports.Journal or open one, not {type(journal).__name__}")
         self._given_journal = journal
@@ -209,7 +209,7 @@ class Runtime(TransferVerbs):
         self._tasks: anyio.abc.TaskGroup | None = None
         self._ended = anyio.Event()
         self._warmed = anyio.Event()
-        self._long_term: LongTermMemory | None = None
+        self._long_term: LongTermIndex | None = None
         self._embedder: Embedder | None = None
         self._cached_embedder: CachingEmbedder | None = None
         if reembed and not config.long_term.enabled:
@@ -246,19 +246,19 @@ class Runtime(TransferVerbs):
         Raises:
             InvalidId: the id cannot name a user.
         """
-        return User(self, validated_id(user, "a user id"))
+        return User(self, validate_id(user, "a user id"))
 
     def session(self, user: str, session: str) -> Session:
         """Short for ``runtime.user(user).session(session)``."""
         return self.user(user).session(session)
 
     def shared(self, name: str) -> SharedScope:
-        """A handle on a memory that agents share, of any user or none (S4.33).
+        """A handle on a memory that agents share, of any user or none.
 
         Raises:
             InvalidId: the name cannot be one.
         """
-        return SharedScope(self, validated_id(name, "a shared scope's name"))
+        return SharedScope(self, validate_id(name, "a shared scope's name"))
 
     # -- what handles need --------------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class Runtime(TransferVerbs):
         return self._config
 
     @property
-    def directory(self) -> Directory:
+    def directory(self) -> ActorRegistry:
         """The kernel's directory of live sessions."""
         return self._open.directory
 
@@ -364,7 +364,7 @@ class Runtime(TransferVerbs):
             with anyio.move_on_after(self._config.supervisor.drain_s, shield=True) as scope:
                 await parts.directory.drain()
             if scope.cancelled_caught:
-                reached("drain_timed_out")
+                probe("drain_timed_out")
                 _logger.error("drain_timed_out", seconds=self._config.supervisor.drain_s)
         finally:  # even where the event loop's own cancellation broke the shield, nobody is left waiting
             self._abandon(
@@ -445,7 +445,7 @@ class Runtime(TransferVerbs):
         self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
         if self._embedder is not None:
             self._cached_embedder = CachingEmbedder(self._embedder, size=config.working.embedding_cache)
-        memory = self._long_term = LongTermMemory(
+        memory = self._long_term = LongTermIndex(
             journal, config, self._directory, given=self._given_store, embedder=self._embedder, clock=self._clock, rng=self._rng
         )
         if long_term:
@@ -458,7 +458,7 @@ class Runtime(TransferVerbs):
             # Rows hold the figures of the counter that they were written under; a budget is kept by today's (G9).
             recount = partial(count_message, counter)
         sessions = SessionBehavior(
-            partial(chosen_policy, self._policies),
+            partial(resolve_policy, self._policies),
             instance=journal.instance,
             flushes=long_term,
             blocks=self._blocks is not None,
@@ -474,12 +474,12 @@ class Runtime(TransferVerbs):
             refresh_on_access=config.synopsis.refresh_on_access,
         )
 
-        def decided(turn: Turn) -> None:
+        def decided(turn: Decision) -> None:
             supervisor.cancel(turn.cancel)
             supervisor.submit(turn.jobs)
             supervisor.expedite(turn.expedite)
 
-        directory = Directory(ByKind(sessions, users), journal, self._clock, self._limits(), decided, attrgetter("user"))
+        directory = ActorRegistry(ByKind(sessions, users), journal, self._clock, self._limits(), decided, attrgetter("user"))
         supervisor = Supervisor(journal, directory.tell, self._clock, self._rng)
         breaker = CircuitBreaker(
             self._clock, failures=config.supervisor.breaker_failures, rest_s=config.supervisor.breaker_rest_s
@@ -500,22 +500,22 @@ class Runtime(TransferVerbs):
             max_tokens=config.buffer.summary_tokens, prefix=config.buffer.summary_prefix, timeout_s=config.models.timeout_s,
         )  # fmt: skip
         concurrency = config.supervisor
-        supervisor.add_lane(Lane(SUMMARIZE_LANE, summarize, concurrency=concurrency.summarize_concurrency, retry=retry))
+        supervisor.add_lane(Lane(SUMMARIZE_QUEUE, summarize, concurrency=concurrency.summarize_concurrency, retry=retry))
         synopsis = SynopsisHandler(
             journal, chat, fallback, clock=self._clock, breaker=breaker, counter=counter,
             max_tokens=config.synopsis.max_tokens, prompt=config.synopsis.prompt, timeout_s=config.models.timeout_s,
         )  # fmt: skip
-        supervisor.add_lane(Lane(SYNOPSIS_LANE, synopsis, concurrency=concurrency.summarize_concurrency, retry=retry))
+        supervisor.add_lane(Lane(SYNOPSIS_QUEUE, synopsis, concurrency=concurrency.summarize_concurrency, retry=retry))
         schedule = Schedule(self._clock)
         schedule.every(_CHECKPOINT_S, "checkpoint", journal.checkpoint)
         if config.retention.age_days or config.retention.session_messages or config.retention.total_mb:
             schedule.every(config.retention.interval_s, "retention", self._retain)
-        cleanup = FifoCleanup(directory, max_working_bytes)
+        cleanup = WorkingMemoryCleanup(directory, max_working_bytes)
         schedule.every(config.working.fifo_interval_min * 60, "fifo_cleanup", cleanup)
         recall = None
         writers = SharedLocks()
         eraser = Eraser(
-            journal, directory, supervisor, stores=memory.every_store, alone=writers.alone,
+            journal, directory, supervisor, stores=memory.open_all_stores, alone=writers.alone,
             forget_cached=self._forget_cached, withdraw_anew=memory.withdraw, clock=self._clock, retry=retry, rng=self._rng,
         )  # fmt: skip
         eraser.resume(await journal.erasures())
@@ -528,22 +528,22 @@ class Runtime(TransferVerbs):
                 journal, self.long_term, self._embedder, counter, window_chars=config.long_term.window_chars,
                 batch_tokens=config.buffer.token_flush_size, redact=self._redact_long_term, written=self._written, users=writers,
             )  # fmt: skip
-            supervisor.add_lane(Lane(FLUSH_LANE, flush, concurrency=concurrency.flush_concurrency, retry=retry))
+            supervisor.add_lane(Lane(FLUSH_QUEUE, flush, concurrency=concurrency.flush_concurrency, retry=retry))
             record = RecordHandler(
                 journal, self.long_term, self._embedder, redact=self._redact_long_term, written=self._written, users=writers
             )
-            supervisor.add_lane(Lane(RECORD_LANE, record, concurrency=concurrency.flush_concurrency, retry=retry))
+            supervisor.add_lane(Lane(RECORD_QUEUE, record, concurrency=concurrency.flush_concurrency, retry=retry))
             memory.serve(directory, flush, record, retry)
 
             async def look_at_user(key: UserKey) -> UserView:
-                view: UserView = await directory.tell(key, InspectUser(), use=False)
+                view: UserView = await directory.tell(key, InspectUser(), keeps_alive=False)
                 return view
 
             prune = PruneHandler(
                 journal, self.long_term, look_at_user, now=self._clock.time, importance=config.importance,
                 written=recall.removed, users=writers,
             )  # fmt: skip
-            supervisor.add_lane(Lane(PRUNE_LANE, prune, concurrency=_PRUNE_CONCURRENCY, retry=retry))
+            supervisor.add_lane(Lane(PRUNE_QUEUE, prune, concurrency=_PRUNE_CONCURRENCY, retry=retry))
             if config.long_term.max_user_rows or config.long_term.prune == "age":
                 schedule.every(config.long_term.prune_interval_s, "prune", partial(memory.prune, directory.tell))
             schedule.every(config.long_term.compact_interval_s, "compact", memory.compact)
@@ -554,16 +554,16 @@ class Runtime(TransferVerbs):
                 journal, directory.tell, blocks, batch_tokens=config.buffer.token_flush_size, redact=self._redact_long_term
             )
             # as many at once as summaries: what blocks wait for is the chat model as well
-            supervisor.add_lane(Lane(BLOCKS_LANE, show, concurrency=concurrency.summarize_concurrency, retry=retry))
+            supervisor.add_lane(Lane(BLOCKS_QUEUE, show, concurrency=concurrency.summarize_concurrency, retry=retry))
             block_view = BlockView(
                 blocks, count=partial(count_message, counter), method=config.context.insert_method,
                 timeout_s=config.context.block_timeout_s,
             )  # fmt: skip
 
-        async def working(user: str, session: str, query: str) -> Sequence[Found]:
+        async def working(user: str, session: str, query: str) -> Sequence[ScoredItem]:
             assert self._cached_embedder is not None
-            vector = (await embed_texts(self._cached_embedder, [sound_text(query)]))[0]
-            found: Sequence[Found] = await directory.tell(UserKey(user), SearchWorking(vector, config.working.k, session))
+            vector = (await embed_texts(self._cached_embedder, [without_surrogates(query)]))[0]
+            found: Sequence[ScoredItem] = await directory.tell(UserKey(user), SearchWorking(vector, config.working.k, session))
             return found
 
         async def known(user: str) -> Synopsis:
@@ -636,7 +636,7 @@ class Runtime(TransferVerbs):
         return CompressionMeter(chosen, counter.count), fallback
 
     def _make_chat_model(self) -> ChatModel | None:
-        load_the_rest()  # where there is no directory, nothing has until now
+        preload()  # where there is no directory, nothing has until now
         if self._chat_model is not None:
             return self._chat_model
         if self._config.models.summarizer != "openai":
@@ -660,9 +660,9 @@ class Runtime(TransferVerbs):
         found: Embedder = embedder
         return found
 
-    def _limits(self) -> DirectoryLimits:
+    def _limits(self) -> RegistryLimits:
         mailbox, activation = self._config.mailbox, self._config.activation
-        return DirectoryLimits(
+        return RegistryLimits(
             mailbox_messages=mailbox.max_messages,
             mailbox_bytes=mailbox.max_bytes,
             total_bytes=mailbox.max_total_bytes,
@@ -731,9 +731,9 @@ class Runtime(TransferVerbs):
         a time, and once for a garbage collection of some 60 ms.
         """
         try:
-            await contained(self.long_term)
+            await guarded_call(self.long_term)
             if self._embedder is not None and self._given_embedder is None and self._config.models.embedder == "wordllama":
-                await contained(self._embedder.embed, ["warm"])
+                await guarded_call(self._embedder.embed, ["warm"])
         except Exception:
             _logger.exception("warming_failed")  # whoever needs it tries again, and says why it fails
         finally:
@@ -745,7 +745,7 @@ class Runtime(TransferVerbs):
         if parts is not None and parts.recall is not None:
             parts.recall.written(user)
         if self._long_term is not None:
-            self._long_term.grew(user)
+            self._long_term.note_rows_added(user)
 
     async def _retain(self) -> None:
         """Let archived originals go that are older, or more, than are kept."""
@@ -771,7 +771,7 @@ class Runtime(TransferVerbs):
             for key in tails:
                 if not parts.directory.is_live(key):
                     try:
-                        reached("tail_flushed")
+                        probe("tail_flushed")
                         await parts.directory.tell(key, Flush())
                     except Exception:
                         _logger.exception("tail_flush_failed", session=key)
@@ -781,7 +781,7 @@ class Runtime(TransferVerbs):
                 group.start_soon(work)
 
     def reschedule(self, task: str, seconds: float) -> None:
-        """Run a periodic task, ``fifo_cleanup`` for instance, each `seconds` from now on (S2.15); `statistics` names them all.
+        """Run a periodic task, ``fifo_cleanup`` for instance, each `seconds` from now on; `statistics` names them all.
 
         Raises:
             InvalidInput: there is no such task, or the interval is no positive number.
@@ -793,7 +793,7 @@ class Runtime(TransferVerbs):
 
     async def settle(self) -> None:
         """Wait until all background work that exists now is done: for tests, scripts and shutdown."""
-        await self._open.supervisor.settle_all()
+        await self._open.supervisor.drain_all()
 
     def message_tokens(self, message: MessageLike) -> int:
         """What a chat message costs by the runtime's counter.
@@ -839,7 +839,7 @@ class Runtime(TransferVerbs):
 
     async def dead_letters(self) -> list[Job]:
         """Jobs that failed for good, oldest first; their messages still load."""
-        return await self._open.dead_letters.listed()
+        return await self._open.dead_letters.jobs()
 
     async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int:
         """Have dead letters run again, all or those of `ids`, when what they failed of was mended; returns how many.
@@ -873,12 +873,12 @@ class Runtime(TransferVerbs):
             parts.supervisor.statistics(),
             parts.schedule.statistics(),
             {meter.name: meter.statistics() for meter in parts.meters},
-            parts.recall.hot_statistics() if parts.recall is not None else HotStatistics(),
+            parts.recall.index_statistics() if parts.recall is not None else UserIndexStatistics(),
         )
 
 
 def _prepare(lock: DirectoryLock) -> None:
-    load_the_rest()
+    preload()
     lock.acquire()
 
 

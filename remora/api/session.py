@@ -1,6 +1,6 @@
 """Handles: what an application holds of a session. Making one does no I/O and starts no actor.
 
-The scope is the handle: there is no call that takes another user's id, so none can reach another user's data (S2.31).
+The scope is the handle: there is no call that takes another user's id, so none can reach another user's data.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import anyio.to_thread
 import msgspec
 
 from remora.actors.session.messages import Append, Clear, Flush, Load, Snapshot
-from remora.actors.session.window import select
+from remora.actors.session.window import fit_buffer
 from remora.api.memories import touched
 from remora.api.session_buffer import BufferVerbs
 from remora.errors import InvalidInput
-from remora.ids import key_digest, validated_id
+from remora.ids import key_digest, validate_id
 from remora.messages import Entry, Message, MessageLike, Receipt
 from remora.recall.planner import Context
-from remora.services.arguments import checked_text, whole_number
+from remora.services.arguments import check_int, check_text
 from remora.services.erasure import ErasureReceipt
-from remora.services.intake import batch_of, encoded_entries
+from remora.services.intake import batch_of, encode_entries
 from remora.services.parts import Services
 from remora.storage.export.transfer import SessionExport
-from remora.storage.ports import FoldFigures, earlier_buffer
-from remora.storage.records import Facet, Summary
+from remora.storage.ports import SummaryFigures, earlier_buffer
+from remora.storage.records import StateItem, Summary
 
 __all__ = ["Session", "SessionStatistics"]
 
@@ -32,7 +32,7 @@ _IN_THREAD = 200  # messages from which on decoding them is a thread's work
 
 
 class SessionStatistics(msgspec.Struct, frozen=True):
-    """A session in figures (S4.36, S1.19).
+    """A session in figures.
 
     Attributes:
         messages: ever taken; those deleted or rewound included.
@@ -50,7 +50,7 @@ class SessionStatistics(msgspec.Struct, frozen=True):
     buffered_tokens: int
     pending: int
     summary_tokens: int
-    folds: FoldFigures
+    folds: SummaryFigures
     flushed: int
     restated: int
 
@@ -80,7 +80,7 @@ class Session(BufferVerbs):
             messages: dicts in the OpenAI chat format, or `Message` objects.
             key: idempotency key: a second append under it, restart or not, adds nothing and returns the original numbers.
             allow_duplicates: take a message although one with its id is there; otherwise it is skipped, and the receipt has
-                the number of the one that is there (S4.11). Ids that were cleared or deleted may come again.
+                the number of the one that is there. Ids that were cleared or deleted may come again.
             timeout_s: seconds to wait; the configured default otherwise.
 
         Raises:
@@ -92,9 +92,9 @@ class Session(BufferVerbs):
             OutcomeUnknown: it may have been written; retry with the same key.
         """
         batch = batch_of(messages)
-        digest = None if key is None else key_digest(validated_id(key, "an idempotency key"))
+        digest = None if key is None else key_digest(validate_id(key, "an idempotency key"))
         services = self._services
-        entries = await encoded_entries(services, batch)
+        entries = await encode_entries(services, batch)
         size = 0
         for entry in entries:
             size += entry.size
@@ -121,8 +121,8 @@ class Session(BufferVerbs):
         Args:
             query: what to recall for, usually the user's newest message.
             max_tokens: the budget; `buffer.token_limit` otherwise.
-            override: a conversation to be shown instead of the session's own, which stays as it is (S3.05).
-            messages: what memory blocks are asked about instead of the conversation (S3.21).
+            override: a conversation to be shown instead of the session's own, which stays as it is.
+            messages: what memory blocks are asked about instead of the conversation.
             at: show the session as it was when this message was its newest.
             timeout_s: seconds to wait for the session; the configured default otherwise.
 
@@ -134,17 +134,17 @@ class Session(BufferVerbs):
         """
         services = self._services
         budget = services.config.buffer.token_limit if max_tokens is None else max_tokens
-        whole_number(budget, "max_tokens")
+        check_int(budget, "max_tokens")
         if query is not None:
-            checked_text(query, "query")
+            check_text(query, "query")
         snapshot: Snapshot
         if override is not None:
             entries = await _given(services, override)
-            numbered = [entry.numbered(n) for n, entry in enumerate(entries, start=1)]
-            snapshot = _snapshot(numbered, None, (), budget, (await self.inspect()).blocks)
+            with_seq = [entry.with_seq(n) for n, entry in enumerate(entries, start=1)]
+            snapshot = _snapshot(with_seq, None, (), budget, (await self.inspect()).blocks)
         elif at is not None:
             view = await self.inspect()
-            if not 0 <= whole_number(at, "at") <= view.last_seq:
+            if not 0 <= check_int(at, "at") <= view.last_seq:
                 raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
             earlier = await earlier_buffer(services.journal, self.key, at, as_it_was=True)
             snapshot = _snapshot(earlier.entries, earlier.summary, earlier.summaries, budget, view.blocks)
@@ -156,7 +156,7 @@ class Session(BufferVerbs):
         return context
 
     async def clear(self, *, timeout_s: float | None = None) -> int:
-        """Empty the buffer and the summary; returns how many messages left the buffer (S1.14).
+        """Empty the buffer and the summary; returns how many messages left the buffer.
 
         What was said stays in `history()`, and what was flushed stays in long-term memory. Idempotency keys stay.
 
@@ -190,7 +190,7 @@ class Session(BufferVerbs):
         return receipt
 
     async def history(self, *, include_archived: bool = True, at: int | None = None) -> list[Message]:
-        """Every message ever appended and not deleted, rewound or forgotten, oldest first, with their numbers (S1.22).
+        """Every message ever appended and not deleted, rewound or forgotten, oldest first, with their numbers.
 
         Args:
             include_archived: those that left the buffer (folded, cleared) as well.
@@ -199,8 +199,8 @@ class Session(BufferVerbs):
         view = await self.inspect()
         if view.last_seq == 0:
             return []
-        first = 1 if include_archived else view.marks.summarized + 1
-        last = view.last_seq if at is None else min(whole_number(at, "at"), view.last_seq)
+        first = 1 if include_archived else view.watermarks.archived_through + 1
+        last = view.last_seq if at is None else min(check_int(at, "at"), view.last_seq)
         # As of `last` in any case: what is removed while this reads, with later messages there, was there when it looked (G2).
         entries = await self._services.journal.read(self.key, first, last, at=last)
         if len(entries) < _IN_THREAD:
@@ -208,7 +208,7 @@ class Session(BufferVerbs):
         return await anyio.to_thread.run_sync(self._restored, view.sid, entries)
 
     async def stats(self) -> SessionStatistics:
-        """The session in figures (S4.36)."""
+        """The session in figures."""
         view = await self.inspect()
         folds = await self._services.journal.folds(self.key)
         summaries = [*([view.summary] if view.summary else []), *view.summaries]
@@ -219,12 +219,12 @@ class Session(BufferVerbs):
             pending=view.pending,
             summary_tokens=sum(one.tokens for one in summaries),
             folds=folds,
-            flushed=min(view.marks.flushing, view.last_seq),
-            restated=view.marks.generation,
+            flushed=min(view.watermarks.flushing, view.last_seq),
+            restated=view.watermarks.generation,
         )
 
     async def export(self) -> SessionExport:
-        """The whole session as plain data, its past and the states of its memory blocks included (S3.28, S4.36).
+        """The whole session as plain data, its past and the states of its memory blocks included.
 
         `User.import_session` makes a session of it again, here or elsewhere. Its messages are numbered from 1 without gaps: what
         was deleted or rewound is left out. Idempotency keys are left out as well.
@@ -232,9 +232,9 @@ class Session(BufferVerbs):
         Raises:
             InvalidInput: the session has no messages.
         """
-        from remora.maintenance.export import exported_session  # noqa: PLC0415  # `remora.services.preload` has loaded it
+        from remora.maintenance.export import export_session  # noqa: PLC0415  # `remora.services.preload` has loaded it
 
-        exported = await exported_session(self._services, self.key)
+        exported = await export_session(self._services, self.key)
         if exported is None:
             raise InvalidInput(f"the session {self.key.session} has no messages")
         return exported
@@ -252,15 +252,15 @@ async def _given(services: Services, messages: Sequence[MessageLike]) -> list[En
     """Messages that a caller shows instead of the conversation's; none are a list as well."""
     if isinstance(messages, (list, tuple)) and not messages:
         return []
-    return await encoded_entries(services, batch_of(messages))
+    return await encode_entries(services, batch_of(messages))
 
 
 def _snapshot(
-    entries: Sequence[Entry], summary: Summary | None, summaries: Sequence[Summary], budget: int, blocks: tuple[Facet, ...]
+    entries: Sequence[Entry], summary: Summary | None, summaries: Sequence[Summary], budget: int, blocks: tuple[StateItem, ...]
 ) -> Snapshot:
     """What `load` shows of another buffer than the session's own."""
     tools = any(entry.calls or entry.answers for entry in entries)
-    shown = select(entries, sum(entry.tokens for entry in entries), summary, summaries, budget, tools=tools)
+    shown = fit_buffer(entries, sum(entry.tokens for entry in entries), summary, summaries, budget, tools=tools)
     return Snapshot(
         summary=shown.summary,
         summaries=shown.summaries,

@@ -12,18 +12,18 @@ from typing import Any, Self
 import anyio.to_thread
 import msgspec
 
-from remora.actors.blocks.state import adopted, unseen_facet
-from remora.actors.policies.redaction import redacted_text
+from remora.actors.blocks.state import copy_block_items, excluded_item
+from remora.actors.policies.redaction import redact_text
 from remora.actors.policies.search import lexical_scores
-from remora.actors.policies.summary import shortened
-from remora.actors.session.messages import Adopt, Buffer, Inspect, Look, Remove, Replace, Rewind, SessionView, Truncate
-from remora.actors.user.messages import Outdate
+from remora.actors.policies.summary import shorten
+from remora.actors.session.messages import Adopt, Buffer, Inspect, ReadBuffer, Remove, Replace, Rewind, SessionView, Truncate
+from remora.actors.user.messages import ExpireSynopsis
 from remora.errors import InvalidInput, InvalidMessage
-from remora.ids import SessionKey, UserKey, message_id, validated_id
-from remora.messages import ChatDict, Entry, Message, Receipt, Role, decode_chat, plain_text, restore_message, sound_text
+from remora.ids import SessionKey, UserKey, message_id, validate_id
+from remora.messages import ChatDict, Entry, Message, Receipt, Role, decode_chat, plain_text, restore_message, without_surrogates
 from remora.models.ports import Embedder, embed_texts
-from remora.services.arguments import checked_text, whole_number
-from remora.services.intake import encoded_entries
+from remora.services.arguments import check_int, check_text
+from remora.services.intake import encode_entries
 from remora.storage.ports import earlier_buffer
 from remora.storage.records import Summary
 from remora.tokens import count_message
@@ -55,7 +55,7 @@ class BufferVerbs:
         return view
 
     async def _look(self) -> Buffer:
-        buffer: Buffer = await self._services.directory.ask(self.key, Look())
+        buffer: Buffer = await self._services.directory.ask(self.key, ReadBuffer())
         return buffer
 
     def _restored(self, sid: int, entries: Sequence[Entry]) -> list[Message]:
@@ -67,7 +67,7 @@ class BufferVerbs:
     async def get_messages(
         self, role: Role | None = None, *, filter_metadata: Mapping[str, Any] | None = None, limit: int | None = None
     ) -> list[Message]:
-        """The messages in the buffer, oldest first (S0.13, S0.17, S4.13, S4.15).
+        """The messages in the buffer, oldest first.
 
         Args:
             role: those of this role.
@@ -78,7 +78,7 @@ class BufferVerbs:
             InvalidInput: a negative limit.
         """
         if limit is not None:
-            whole_number(limit, "limit")
+            check_int(limit, "limit")
         if filter_metadata is not None and not isinstance(filter_metadata, Mapping):
             raise InvalidInput(f"filter_metadata must be a dict, not {type(filter_metadata).__name__}")
         buffer = await self._look()
@@ -90,23 +90,23 @@ class BufferVerbs:
         return messages if limit is None else messages[max(len(messages) - limit, 0) :]
 
     async def get_recent(self, count: int) -> list[Message]:
-        """The newest `count` messages in the buffer, oldest first, or all there are (S2.07)."""
+        """The newest `count` messages in the buffer, oldest first, or all there are."""
         return await self.get_messages(limit=count)
 
     async def get_last_message(self) -> Message | None:
-        """The newest message in the buffer (S4.15)."""
+        """The newest message in the buffer."""
         newest = await self.get_messages(limit=1)
         return newest[0] if newest else None
 
     async def get_formatted_messages(self, *, summary_prefix: str = _MUXI_PREFIX) -> list[ChatDict]:
-        """Role and content alone, the summary in front as a system message, if there is one (S0.14, S0.15)."""
+        """Role and content alone, the summary in front as a system message, if there is one."""
         buffer = await self._look()
         shown = [{"role": "system", "content": summary_prefix + one.text} for one in _summaries(buffer)]
         chats = (decode_chat(entry.chat) for entry in buffer.entries)
         return [*shown, *({"role": chat["role"], "content": chat.get("content")} for chat in chats)]
 
     async def get_context(self) -> list[ChatDict]:
-        """The summary's system message, if there is one, and every message of the buffer as a chat dict (S0.16).
+        """The summary's system message, if there is one, and every message of the buffer as a chat dict.
 
         Unlike `load` it has no budget, and shows tool calls that still wait for a result.
         """
@@ -121,11 +121,11 @@ class BufferVerbs:
         return shown, self._restored(buffer.sid, buffer.entries)
 
     async def size(self) -> int:
-        """How many messages the buffer holds (S4.16)."""
+        """How many messages the buffer holds."""
         return len((await self._look()).entries)
 
     async def search(self, query: str, k: int = 5, *, semantic: bool | None = None) -> list[BufferHit]:
-        """The messages of the buffer that bear on `query`, best first (S2.09).
+        """The messages of the buffer that bear on `query`, best first.
 
         Args:
             query: what to look for.
@@ -136,8 +136,8 @@ class BufferVerbs:
             InvalidInput: `k` is not positive, or meanings are asked for and there is no embedder.
             ModelError: the embedder failed.
         """
-        checked_text(query, "query")
-        whole_number(k, "k", low=1)
+        check_text(query, "query")
+        check_int(k, "k", low=1)
         embedder: Embedder | None = self._services.embedder
         if semantic and embedder is None:
             raise InvalidInput("there is no embedder to search by meaning with: models.embedder is none")
@@ -156,7 +156,7 @@ class BufferVerbs:
     # -- cutting ------------------------------------------------------------------------------------------------------
 
     async def delete(self, index: int | Iterable[int] = (), *, ids: Iterable[str] = ()) -> int:
-        """Take messages out of the buffer, by place (from 0, oldest first) or by id; returns how many went (S4.12).
+        """Take messages out of the buffer, by place (from 0, oldest first) or by id; returns how many went.
 
         They leave long-term memory as well, and `history`. Ids that are not in the buffer are passed over.
 
@@ -170,19 +170,19 @@ class BufferVerbs:
             raise InvalidInput(f"a place in the buffer is an integer: {e}") from e
         if not isinstance(ids, Iterable):
             raise InvalidInput(f"ids must be texts, not {type(ids).__name__}")
-        wanted = (ids,) if isinstance(ids, str) else tuple(checked_text(id_, "an id") for id_ in ids)
+        wanted = (ids,) if isinstance(ids, str) else tuple(check_text(id_, "an id") for id_ in ids)
         count: int = await self._services.directory.ask(self.key, Remove(places, wanted))
         return self._gone(count)
 
     async def truncate_to_size(self, size: int) -> int:
-        """Let the newest `size` messages stay, or fewer where the cut would part a turn; returns how many left (S4.14).
+        """Let the newest `size` messages stay, or fewer where the cut would part a turn; returns how many left.
 
         What leaves is archived: it stays in `history`, and goes to long-term memory where there is one.
 
         Raises:
             InvalidInput: a negative size.
         """
-        whole_number(size, "size")
+        check_int(size, "size")
         count: int = await self._services.directory.ask(self.key, Truncate(size))
         return count
 
@@ -194,14 +194,14 @@ class BufferVerbs:
         Raises:
             InvalidInput: there is no message with that number, or not any more.
         """
-        whole_number(to, "to")
+        check_int(to, "to")
         count: int = await self._services.directory.ask(self.key, Rewind(to))
         return self._gone(count)
 
     def _gone(self, count: int) -> int:
         """What was taken out of a session is in no synopsis of its user, either."""
         if count:
-            self._services.directory.post(UserKey(self.key.user), Outdate())
+            self._services.directory.post(UserKey(self.key.user), ExpireSynopsis())
         return count
 
     async def fork(self, session: str, *, at: int | None = None) -> Self:
@@ -214,7 +214,7 @@ class BufferVerbs:
             InvalidInput: that session has messages already, or this one has no message `at`.
         """
         view = await self.inspect()
-        at = view.last_seq if at is None else whole_number(at, "at")
+        at = view.last_seq if at is None else check_int(at, "at")
         if not 0 <= at <= view.last_seq:
             raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
         journal = self._services.journal
@@ -229,24 +229,24 @@ class BufferVerbs:
             return msgspec.structs.replace(one, first=moved(one.first - 1) + 1, through=moved(one.through))
 
         front, cleared = moved(earlier.front), moved(earlier.cleared)
-        facets = adopted(view.blocks, front)
+        state_items = copy_block_items(view.blocks, front)
         adopt = Adopt(
-            entries=tuple(entry.numbered(numbers[entry.seq]) for entry in entries),
+            entries=tuple(entry.with_seq(numbers[entry.seq]) for entry in entries),
             front=front,
-            flushing=moved(view.marks.flushing),
+            flushing=moved(view.watermarks.flushing),
             summary=summary(earlier.summary) if earlier.summary else None,
             summaries=tuple(summary(one) for one in earlier.summaries),
-            facets=(*facets, unseen_facet(((1, front),))) if front else facets,
+            state_items=(*state_items, excluded_item(((1, front),))) if front else state_items,
             cleared=cleared,
         )
-        copy = type(self)(self._services, SessionKey(self.key.user, validated_id(session, "a session id")))
+        copy = type(self)(self._services, SessionKey(self.key.user, validate_id(session, "a session id")))
         await self._services.directory.ask(copy.key, adopt)
         return copy
 
     # -- carrying elsewhere -------------------------------------------------------------------------------------------
 
     async def state_dict(self) -> dict[str, Any]:
-        """The buffer and its summary as plain data (S4.10): ``{"messages": [{"role", "content", "id", …}], "summary": …}``."""
+        """The buffer and its summary as plain data: ``{"messages": [{"role", "content", "id", …}], "summary": …}``."""
         buffer = await self._look()
         messages = []
         for one in self._restored(buffer.sid, buffer.entries):
@@ -260,7 +260,7 @@ class BufferVerbs:
         return {"messages": messages, "summary": text}
 
     async def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> Receipt:
-        """Let the buffer and the summary be what a `state_dict` says, instead of what they are (S4.10).
+        """Let the buffer and the summary be what a `state_dict` says, instead of what they are.
 
         What was in the buffer stays in `history`. The runtime's summarizer and policy go on with it.
 
@@ -276,7 +276,7 @@ class BufferVerbs:
         text = state.get("summary")
         if text is not None and not isinstance(text, str):
             raise InvalidInput(f"the summary of a state must be text, not {type(text).__name__}")
-        entries = await encoded_entries(self._services, list(messages))
+        entries = await encode_entries(self._services, list(messages))
         summary = await self._restored_summary(text) if text else None
         size = sum(entry.size for entry in entries)
         receipt: Receipt = await self._services.directory.ask(self.key, Replace(tuple(entries), summary, size), size=size)
@@ -286,21 +286,21 @@ class BufferVerbs:
         """A summary from outside: redacted like any text, and no longer than one of our own."""
         services = self._services
         if services.redact is not None:
-            text = redacted_text(text, services.redact)
+            text = redact_text(text, services.redact)
         prefix, counter = services.config.buffer.summary_prefix, services.counter
         room = max(services.config.buffer.summary_tokens - counter.message_overhead - counter.count(prefix), 1)
-        text = await anyio.to_thread.run_sync(shortened, sound_text(text), room, counter)
+        text = await anyio.to_thread.run_sync(shorten, without_surrogates(text), room, counter)
         tokens = count_message(counter, {"role": "system", "content": prefix + text})
         return Summary(0, prefix, text, tokens, degraded=False, model="restored")
 
     async def to_json(self) -> str:
-        """`state_dict` as JSON, with ``buffer_size``: the policy's number of messages, or None (S0.19)."""
+        """`state_dict` as JSON, with ``buffer_size``: the policy's number of messages, or None."""
         state = await self.state_dict()
         policy = (await self.inspect()).policy
         return msgspec.json.encode({**state, "buffer_size": policy.above_messages}).decode()
 
     async def from_json(self, text: str | bytes) -> Receipt:
-        """Restore what `to_json` wrote (S0.20); a missing summary means none. The policy in force stays.
+        """Restore what `to_json` wrote; a missing summary means none. The policy in force stays.
 
         Raises:
             InvalidInput: it is no such JSON.

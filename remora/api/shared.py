@@ -1,4 +1,4 @@
-"""Memory that several agents share, by grants (S4.33, S4.42); docs/sharing.md describes the messages behind it.
+"""Memory that several agents share, by grants; docs/sharing.md describes the messages behind it.
 
 A shared scope is an actor like a user's own, under a name that no user can have, so nothing of any user's is ever in it, and no
 user's handle reaches it. Who may do what, the actor itself keeps and says, before anything is read or written.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from remora.actors.user.messages import Grant, GrantsOf, Right
+from remora.actors.user.messages import Grant, ReadGrants, Right
 from remora.api.memories import LongTermHandle, MemoryLike, recording
 from remora.errors import InvalidInput, NotGranted
-from remora.ids import SHARED_PREFIX, UserKey, validated_id
+from remora.ids import SHARED_PREFIX, UserKey, validate_id
 from remora.recall.recall import Memory
 from remora.services.erasure import ErasureReceipt
 from remora.services.parts import Services
@@ -41,7 +41,7 @@ class SharedScope:
         Raises:
             InvalidId: the id cannot name an agent.
         """
-        return SharedMember(self._services, self.name, validated_id(who, "an agent's id"))
+        return SharedMember(self._services, self.name, validate_id(who, "an agent's id"))
 
 
 class SharedMember:
@@ -126,7 +126,7 @@ class SharedMember:
         """
         if right not in _READ:
             raise InvalidInput(f"a right is one of {', '.join(_READ)}, not {right!r}")
-        await self._grant(validated_id(to, "an agent's id"), right)
+        await self._grant(validate_id(to, "an agent's id"), right)
 
     async def revoke(self, to: str) -> None:
         """Take an agent's right away; from now on it neither reads nor writes. What it recorded stays.
@@ -135,7 +135,7 @@ class SharedMember:
             NotGranted: this agent does not own the scope, or the other is its last owner; nothing was changed.
             RecordingFailed: the journal failed.
         """
-        await self._grant(validated_id(to, "an agent's id"), None)
+        await self._grant(validate_id(to, "an agent's id"), None)
 
     async def members(self) -> dict[str, str]:
         """Who may do what: each agent's right.
@@ -168,7 +168,7 @@ class SharedMember:
             raise NotGranted(str(e).replace(repr(self._key.user), repr(self.scope)), scope=self.scope, who=self.who) from None
 
     async def _check(self, wanted: str, rights: tuple[Right, ...]) -> dict[str, str]:
-        grants: dict[str, str] = await self._services.directory.ask(self._key, GrantsOf())
+        grants: dict[str, str] = await self._services.directory.ask(self._key, ReadGrants())
         if grants.get(self.who) not in rights:
             raise NotGranted(
                 f"{self.who!r} may not {wanted} in the shared scope {self.scope!r}; its owner can grant that",

@@ -1,4 +1,4 @@
-"""Two tools by which a model looks after its own long-term memory (S4.22), for any tool-call loop.
+"""Two tools by which a model looks after its own long-term memory, for any tool-call loop.
 
 A tool never raises into the loop: what went wrong is in its answer, so that the model can say so or try otherwise.
 """
@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 from remora.errors import InvalidInput, RemoraError
 from remora.logging import get_logger
-from remora.messages import sound_text
+from remora.messages import without_surrogates
 from remora.recall.recall import Memory
 
-__all__ = ["MemoryTools", "Remembers"]
+__all__ = ["MemoryHandle", "MemoryTools"]
 
 _MOST_FOUND = 50  # memories for each keyword: a model may ask for any number
 _MOST_KEYWORDS = 20
@@ -61,7 +61,7 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
 }
 
 
-class Remembers(Protocol):
+class MemoryHandle(Protocol):
     """What the tools need of a handle."""
 
     async def remember(self, content: Any, *, type: str = ..., session: str | None = ...) -> list[str]:  # noqa: A002
@@ -81,7 +81,7 @@ class MemoryTools:
         session: where what is saved was learned.
     """
 
-    def __init__(self, memory: Remembers, *, session: str | None = None) -> None:
+    def __init__(self, memory: MemoryHandle, *, session: str | None = None) -> None:
         self._memory = memory
         self._session = session
 
@@ -95,7 +95,7 @@ class MemoryTools:
         Returns:
             ``success``, ``memory_ids`` and ``message``; or ``success`` False and ``error``.
         """
-        return await self._answered(self._save, thinking, content)
+        return await self._run_safely(self._save, thinking, content)
 
     async def recall_from_memory(self, keywords: list[str], limit: int = 5) -> dict[str, Any]:
         """Search your memory.
@@ -108,7 +108,7 @@ class MemoryTools:
             ``success``, ``memories`` (dicts with ``id``, ``content``, ``type``, ``importance``, ``date``, each memory once) and
             ``message``; or ``success`` False and ``error``.
         """
-        return await self._answered(self._find, keywords, limit)
+        return await self._run_safely(self._find, keywords, limit)
 
     record_to_memory = save_to_memory
     retrieve_from_memory = recall_from_memory
@@ -135,11 +135,11 @@ class MemoryTools:
         """Run the tool that a model called; returns JSON for the tool message, whatever happens.
 
         Args:
-            name: of the tool, or its older name (``record_to_memory``, ``retrieve_from_memory``; S4.44).
+            name: of the tool, or its older name (``record_to_memory``, ``retrieve_from_memory``).
             arguments: JSON text as the model wrote it, or a dict.
         """
         # what went wrong may quote what the model wrote, half an emoji included
-        return sound_text(json.dumps(await self._answered(self._call, name, arguments), ensure_ascii=False))
+        return without_surrogates(json.dumps(await self._run_safely(self._call, name, arguments), ensure_ascii=False))
 
     # -- what they do -----------------------------------------------------------------------------------------------
 
@@ -168,14 +168,14 @@ class MemoryTools:
     async def _save(self, thinking: object, content: object) -> dict[str, Any]:
         if not isinstance(thinking, str):
             raise InvalidInput(f"thinking must be text, not {type(thinking).__name__}")
-        pieces = _texts(content, "content")
+        pieces = _require_texts(content, "content")
         ids = await self._memory.remember(pieces, type="fact", session=self._session)
-        return {"success": True, "memory_ids": ids, "message": f"Saved {_counted(len(set(ids)))}."}
+        return {"success": True, "memory_ids": ids, "message": f"Saved {_count_text(len(set(ids)))}."}
 
     async def _find(self, keywords: object, limit: object) -> dict[str, Any]:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InvalidInput(f"limit must be a positive number, not {limit!r}")
-        wanted = list(dict.fromkeys(_texts(keywords, "keywords")))
+        wanted = list(dict.fromkeys(_require_texts(keywords, "keywords")))
         if limit > _MOST_FOUND or len(wanted) > _MOST_KEYWORDS:
             raise InvalidInput(f"at most {_MOST_KEYWORDS} keywords and a limit of {_MOST_FOUND} are searched at once")
         lists = await self._memory.recall_many(wanted, k=limit)
@@ -195,9 +195,9 @@ class MemoryTools:
             }
             for memory in found.values()
         ]
-        return {"success": True, "memories": memories, "message": f"Found {_counted(len(memories))}."}
+        return {"success": True, "memories": memories, "message": f"Found {_count_text(len(memories))}."}
 
-    async def _answered(self, tool: Callable[..., Awaitable[dict[str, Any]]], *arguments: object) -> dict[str, Any]:
+    async def _run_safely(self, tool: Callable[..., Awaitable[dict[str, Any]]], *arguments: object) -> dict[str, Any]:
         try:
             return await tool(*arguments)
         except Exception as e:
@@ -206,7 +206,7 @@ class MemoryTools:
             return {"success": False, "error": f"{e}" or type(e).__name__}
 
 
-def _texts(value: object, what: str) -> list[str]:
+def _require_texts(value: object, what: str) -> list[str]:
     """A list of texts; a model that has one may leave the brackets out."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(text, str) for text in texts):
@@ -214,5 +214,5 @@ def _texts(value: object, what: str) -> list[str]:
     return list(texts)
 
 
-def _counted(number: int) -> str:
+def _count_text(number: int) -> str:
     return f"{number} {'memory' if number == 1 else 'memories'}"

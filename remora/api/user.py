@@ -12,15 +12,15 @@ import anyio.to_thread
 import msgspec
 
 from remora.actors.policies.pruning import PruningStrategy
-from remora.actors.policies.redaction import redacted_text
-from remora.actors.user.messages import Found, InspectUser, Learn, ReadSynopsis, SearchWorking, Synopsis, UserView
+from remora.actors.policies.redaction import redact_text
+from remora.actors.user.messages import InspectUser, Learn, ReadSynopsis, ScoredItem, SearchWorking, Synopsis, UserView
 from remora.actors.user.working import WorkingItem
 from remora.api.memories import Agent, LongTermHandle, gathered, prune_message, recording
 from remora.api.session import Session
 from remora.errors import InvalidInput, LongTermError, ModelTimeout
-from remora.ids import SessionKey, UserKey, validated_id, working_id
+from remora.ids import SessionKey, UserKey, validate_id, working_id
 from remora.jobs.memories import ROW_TYPES
-from remora.messages import MessageLike, Receipt, sound_text
+from remora.messages import MessageLike, Receipt, without_surrogates
 from remora.models.cache import CachingEmbedder
 from remora.models.ports import embed_texts
 from remora.services.erasure import ErasureReceipt
@@ -53,7 +53,7 @@ class WorkingHit(msgspec.Struct, frozen=True):
 
 
 class UserStatistics(msgspec.Struct, frozen=True):
-    """A user in figures (S4.36). Hit rates are of the runtime, since it was opened.
+    """A user in figures. Hit rates are of the runtime, since it was opened.
 
     Attributes:
         sessions: that have ever had a message.
@@ -104,14 +104,14 @@ class User(LongTermHandle):
         Raises:
             InvalidId: the id cannot name a session.
         """
-        return Session(self._services, SessionKey(self.id, validated_id(session, "a session id")))
+        return Session(self._services, SessionKey(self.id, validate_id(session, "a session id")))
 
     async def sessions(self) -> Sequence[SessionListing]:
         """The user's sessions, the one with the newest message last."""
         return await self._services.journal.sessions(self.id)
 
     async def import_session(self, export: SessionExport, *, session: str | None = None) -> Session:
-        """Begin a session of this user as what `Session.export` gave, whoever's it was (S3.28); returns the handle.
+        """Begin a session of this user as what `Session.export` gave, whoever's it was; returns the handle.
 
         Sizes are counted, and what long-term memory had of it is embedded, by this runtime's own models; `settle` waits for that.
 
@@ -125,14 +125,14 @@ class User(LongTermHandle):
             InvalidMessage, RedactionFailed: see `Session.append`; nothing was written.
             MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
         """
-        from remora.maintenance.import_ import imported_session  # noqa: PLC0415  # `remora.services.preload` has loaded it
+        from remora.maintenance.import_ import import_session  # noqa: PLC0415  # `remora.services.preload` has loaded it
 
         taken = self.session(export.session if session is None else session)
-        await imported_session(self._services, export, taken.key)
+        await import_session(self._services, export, taken.key)
         return taken
 
     async def export_arrow(self, *, types: str | Iterable[str] | None = None) -> Any:
-        """The user's rows in long-term memory as a `pyarrow.Table`, oldest first (S2.17).
+        """The user's rows in long-term memory as a `pyarrow.Table`, oldest first.
 
         Its columns are id, user_id, session_id (null for none), content, embedding (null where nothing is embedded), memory_type,
         importance, created_at, accessed_at (null for never) and access_count.
@@ -156,15 +156,15 @@ class User(LongTermHandle):
     # -- long-term memory (what else there is of it: `LongTermHandle`) ------------------------------------------------
 
     def agent(self, agent: str) -> Agent:
-        """A handle on one of the user's agents: what it records is its own, and it finds nothing else (S4.17, S4.18).
+        """A handle on one of the user's agents: what it records is its own, and it finds nothing else.
 
         Raises:
             InvalidId: the id cannot name an agent.
         """
-        return Agent(self._services, self.id, validated_id(agent, "an agent's id"))
+        return Agent(self._services, self.id, validate_id(agent, "an agent's id"))
 
     async def append_many(self, messages: Mapping[str, MessageLike | Iterable[MessageLike]]) -> dict[str, Receipt]:
-        """Append to several of the user's sessions at once; each as by `Session.append` (S4.40).
+        """Append to several of the user's sessions at once; each as by `Session.append`.
 
         Args:
             messages: for each session's id, one message or many; those of a session are all or none.
@@ -186,7 +186,7 @@ class User(LongTermHandle):
         types: str | Iterable[str] | None = None,
         wait: bool = True,
     ) -> None:
-        """Take out of long-term memory what matters least (S4.41); what was said stays in the sessions' history.
+        """Take out of long-term memory what matters least; what was said stays in the sessions' history.
 
         Args:
             keep: memories that stay, at most; None for no such bound.
@@ -211,7 +211,7 @@ class User(LongTermHandle):
             job: str = await services.directory.ask(UserKey(self.id), message)
         if not wait:
             return
-        await services.supervisor.finished(job)
+        await services.supervisor.wait_for_job(job)
         for dead in await services.journal.jobs(dead=True):
             if dead.id == job:
                 raise LongTermError(f"pruning for user {self.id!r} failed: {dead.error}", retryable=False)
@@ -219,7 +219,7 @@ class User(LongTermHandle):
     # -- working memory -----------------------------------------------------------------------------------------------
 
     async def learn(self, text: str | Iterable[str], *, source: str = "application", session: str = "") -> list[str]:
-        """Put something at hand: a tool's output, something that the user told (S2.11); returns the ids when it is durable.
+        """Put something at hand: a tool's output, something that the user told; returns the ids when it is durable.
 
         It can be found at once, by `search_working`, and leaves when working memory is full and it is the oldest, or with
         `forget`. The same text, for the same session, is held once, and keeps its age.
@@ -240,13 +240,13 @@ class User(LongTermHandle):
         if not isinstance(text, (str, Iterable)):
             raise InvalidInput(f"what is learned must be one text or many, not {type(text).__name__}")
         texts = [_text(one, "what is learned") for one in ([text] if isinstance(text, str) else text)]
-        validated_id(source, "a source")
+        validate_id(source, "a source")
         if session:
-            validated_id(session, "a session id")
+            validate_id(session, "a session id")
         if not texts:
             return []
         if (redact := self._services.redact) is not None:
-            texts = [_text(redacted_text(one, redact), "what redaction leaves") for one in texts]
+            texts = [_text(redact_text(one, redact), "what redaction leaves") for one in texts]
         vectors = await embed_texts(embedder, texts)
         count = self._services.counter.count
         if sum(map(len, texts)) <= INLINE_CHARACTERS:
@@ -262,7 +262,7 @@ class User(LongTermHandle):
         return [item.id for item in items]
 
     async def search_working(self, query: str, k: int = 5, session: str | None = None) -> list[WorkingHit]:
-        """What in working memory is nearest in meaning to `query`, best first; of equals the older (S2.12).
+        """What in working memory is nearest in meaning to `query`, best first; of equals the older.
 
         Args:
             query: what to look for.
@@ -281,9 +281,9 @@ class User(LongTermHandle):
         if k < 1:
             raise InvalidInput(f"k must be positive, not {k}")
         if session is not None:
-            validated_id(session, "a session id")
-        (vector,) = await embed_texts(embedder, [sound_text(query)])
-        found: tuple[Found, ...] = await self._services.directory.ask(UserKey(self.id), SearchWorking(vector, k, session))
+            validate_id(session, "a session id")
+        (vector,) = await embed_texts(embedder, [without_surrogates(query)])
+        found: tuple[ScoredItem, ...] = await self._services.directory.ask(UserKey(self.id), SearchWorking(vector, k, session))
         return [
             WorkingHit(
                 text=one.item.text,
@@ -308,9 +308,9 @@ class User(LongTermHandle):
     # -- the user as a whole ------------------------------------------------------------------------------------------
 
     async def synopsis(self, *, refresh: bool = False, timeout_s: float | None = None) -> Synopsis:
-        """Who the user is, and what they are about (S2.22); what is held of it, or else written now, by one model call.
+        """Who the user is, and what they are about; what is held of it, or else written now, by one model call.
 
-        However many ask at once, it is written once (S2.24). Without a chat model it is an extract.
+        However many ask at once, it is written once. Without a chat model it is an extract.
 
         Args:
             refresh: have it written anew although it still holds.
@@ -330,7 +330,7 @@ class User(LongTermHandle):
                 found: Synopsis = await services.directory.ask(UserKey(self.id), request, timeout_s=limit)
                 if found.state != "pending":
                     return found
-                await services.supervisor.finished(found.job)
+                await services.supervisor.wait_for_job(found.job)
                 request = msgspec.structs.replace(request, refresh=False)
         raise ModelTimeout(f"the synopsis of {self.id!r} was not written within {limit:g} s; it goes on being written, ask later")
 
@@ -357,7 +357,7 @@ class User(LongTermHandle):
         return view
 
     async def stats(self) -> UserStatistics:
-        """The user in figures (S4.36).
+        """The user in figures.
 
         Raises:
             LongTermError: long-term memory cannot be read.
@@ -394,4 +394,4 @@ def _text(value: object, what: str) -> str:
         raise InvalidInput(f"{what} must be text, not {type(value).__name__}")
     if not value.strip():
         raise InvalidInput(f"{what} must not be empty")
-    return sound_text(value)
+    return without_surrogates(value)

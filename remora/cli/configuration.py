@@ -16,7 +16,7 @@ import msgspec
 from remora.config import Config
 from remora.secrets import Secret
 
-__all__ = ["rendered_changes", "rendered_defaults"]
+__all__ = ["render_changes", "render_defaults"]
 
 _WIDTH = 110
 _IDS = re.compile(r" \((?:(?:[SG][\d.]+)(?:, | to )?)+\)")
@@ -32,43 +32,43 @@ _FORCE_HEADER = """\
 """
 
 
-def rendered_defaults() -> str:
+def render_defaults() -> str:
     """Every key with its default, documented; `Config.from_file` reads it back as ``Config()``."""
-    return _DEFAULTS_HEADER + "".join(_commented(Config(), ""))
+    return _DEFAULTS_HEADER + "".join(_comment_section(Config(), ""))
 
 
-def rendered_changes(config: Config) -> str:
-    """Every key of `config`, the default beside what differs from it; secrets as stars (S2.34)."""
-    return _FORCE_HEADER + "".join(_compared(config, Config(), ""))
+def render_changes(config: Config) -> str:
+    """Every key of `config`, the default beside what differs from it; secrets as stars."""
+    return _FORCE_HEADER + "".join(_compare_section(config, Config(), ""))
 
 
-def _commented(part: msgspec.Struct, indent: str) -> Iterator[str]:
+def _comment_section(part: msgspec.Struct, indent: str) -> Iterator[str]:
     for field in msgspec.structs.fields(part):
         value = getattr(part, field.name)
         if isinstance(value, msgspec.Struct):
             yield "\n"
             yield _comment(_docstrings()[type(value).__name__, ""], "")
             yield f"{field.name}:\n"
-            yield from _commented(value, "  ")
+            yield from _comment_section(value, "  ")
         else:
             yield _comment(_docstrings().get((type(part).__name__, field.name), ""), indent)
             if get_origin(field.type) is Literal:
                 yield _comment(f"One of: {', '.join(get_args(field.type))}.", indent)
             elif field.type is Secret:
                 yield _comment("May be ${{ secrets.NAME }}.", indent)
-            yield _line(field.name, value, indent)
+            yield _yaml_line(field.name, value, indent)
 
 
-def _compared(part: msgspec.Struct, default: msgspec.Struct, indent: str) -> Iterator[str]:
+def _compare_section(part: msgspec.Struct, default: msgspec.Struct, indent: str) -> Iterator[str]:
     for name in part.__struct_fields__:
         value, usual = getattr(part, name), getattr(default, name)
         if isinstance(value, msgspec.Struct):
             yield f"{name}:\n"
-            yield from _compared(value, usual, "  ")
+            yield from _compare_section(value, usual, "  ")
         elif value == usual:
-            yield _line(name, value, indent)
+            yield _yaml_line(name, value, indent)
         else:
-            yield _line(name, value, indent).rstrip("\n") + f"  # default: {_line('', usual, '')[4:]}"
+            yield _yaml_line(name, value, indent).rstrip("\n") + f"  # default: {_yaml_line('', usual, '')[4:]}"
 
 
 def _comment(text: str, indent: str) -> str:
@@ -77,7 +77,7 @@ def _comment(text: str, indent: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _line(name: str, value: Any, indent: str) -> str:
+def _yaml_line(name: str, value: Any, indent: str) -> str:
     shown = str(value) if isinstance(value, Secret) else value
     return textwrap.indent(msgspec.yaml.encode({name: shown}).decode(), indent)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from remora.cli.prompt import confirmed
+from remora.cli.prompt import confirm
 from remora.cli.render import printable
-from remora.cli.transfer import opened
+from remora.cli.transfer import open_runtime
 
 __all__ = ["add_forget_parser", "command_forget"]
 
@@ -36,11 +36,11 @@ async def command_forget(console: Console, arguments: argparse.Namespace) -> int
     user, session = arguments.user, arguments.session
     what = f"everything of {user}" if session is None else f"the session {session} of {user}"
     if not arguments.yes:
-        unattended = f"this erases {what} for good; say --yes where nobody can be asked"
-        if not await confirmed(console, f"This erases {printable(what)} for good. Go on?", unattended=unattended):
+        without_terminal = f"this erases {what} for good; say --yes where nobody can be asked"
+        if not await confirm(console, f"This erases {printable(what)} for good. Go on?", without_terminal=without_terminal):
             console.print("nothing was erased")
             return 1
-    async with opened(arguments, journal_alone=True) as runtime:
+    async with open_runtime(arguments, journal_only=True) as runtime:
         who = runtime.user(user)
         with console.status("rewriting the files"):
             receipt = await (who if session is None else who.session(session)).forget()

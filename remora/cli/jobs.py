@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from remora.api.dead_letters import DeadLetters
-from remora.cli.prompt import confirmed
+from remora.cli.prompt import confirm
 from remora.cli.render import printable
 from remora.errors import DirectoryLocked, InvalidInput
 from remora.ids import SessionKey, UserKey
@@ -26,7 +26,7 @@ from remora.runtime.log import Job
 from remora.storage.committing import committing
 from remora.storage.lock import DirectoryLock
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.storage.sqlite.onlooker import jobs_in
+from remora.storage.sqlite.onlooker import peek_jobs
 
 __all__ = ["add_jobs_parser", "command_jobs"]
 
@@ -63,7 +63,7 @@ _DROP = (
 )
 
 
-class _Line(msgspec.Struct, frozen=True):
+class _JobLine(msgspec.Struct, frozen=True):
     """What ``--json`` prints of a job.
 
     Attributes:
@@ -120,15 +120,15 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
     match arguments.action:
         case "retry":
             chosen = None if arguments.all else arguments.ids
-            count = await _worked_on(directory, arguments, "retry_dead_letters()", lambda dead: dead.retry(chosen))
-            done = f"{_letters(count)} will run again, when a server opens {directory} next" if count else "none is dead"
+            count = await _change_dead_letters(directory, arguments, "retry_dead_letters()", lambda dead: dead.retry(chosen))
+            done = f"{_count_of_letters(count)} will run again, when a server opens {directory} next" if count else "none is dead"
         case "drop":
-            count = await _worked_on(
+            count = await _change_dead_letters(
                 directory, arguments, "drop_dead_letters([…])", partial(_drop, console, arguments.ids, sure=arguments.yes)
             )
-            done = f"{_letters(count)} dropped; their messages load as before"
+            done = f"{_count_of_letters(count)} dropped; their messages load as before"
         case _:
-            jobs = await anyio.to_thread.run_sync(jobs_in, directory / "journal.db")
+            jobs = await anyio.to_thread.run_sync(peek_jobs, directory / "journal.db")
             _print(console, [job for job in jobs if job.dead or not arguments.dead], as_json=arguments.json)
             return 0
     console.print(done, markup=False, highlight=False)
@@ -137,15 +137,17 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
 
 async def _drop(console: Console, ids: Sequence[str], dead: DeadLetters, *, sure: bool) -> int:
     if not sure:
-        meant = [job for job in await dead.listed() if job.id in ids]
-        unattended = "a dropped job does not come back: say --yes; nothing was changed"
+        meant = [job for job in await dead.jobs() if job.id in ids]
+        without_terminal = "a dropped job does not come back: say --yes; nothing was changed"
         show = partial(_print, console, meant, as_json=False)
-        if not await confirmed(console, f"give {_letters(len(meant))} up for good?", unattended=unattended, show=show):
+        if not await confirm(
+            console, f"give {_count_of_letters(len(meant))} up for good?", without_terminal=without_terminal, show=show
+        ):
             raise InvalidInput("nothing was changed")
     return await dead.drop(ids)
 
 
-async def _worked_on(
+async def _change_dead_letters(
     directory: Path, arguments: argparse.Namespace, verb: str, work: Callable[[DeadLetters], Awaitable[int]]
 ) -> int:
     """Do something to the dead letters of a directory that nobody has open. No lane runs: that is for the server's models."""
@@ -163,13 +165,13 @@ async def _worked_on(
             await anyio.to_thread.run_sync(lock.release)
 
 
-def _letters(count: int) -> str:
+def _count_of_letters(count: int) -> str:
     return f"{count} dead letter{'s' if count != 1 else ''}"
 
 
 def _print(console: Console, jobs: Sequence[Job], *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.writelines(msgspec.json.encode(_line(job)).decode() + "\n" for job in jobs)
+        sys.stdout.writelines(msgspec.json.encode(_job_line(job)).decode() + "\n" for job in jobs)
         return
     if not jobs:
         console.print("no background work waits, and none is dead")
@@ -187,7 +189,7 @@ def _print(console: Console, jobs: Sequence[Job], *, as_json: bool) -> None:
         console.print(line, soft_wrap=True, highlight=False)  # one line each, however narrow the terminal: for grep
     dead = sum(job.dead for job in jobs)
     if dead:
-        hint = f"{_letters(dead)}: mend the cause and remora jobs retry ID… (or --all), or remora jobs drop ID…"
+        hint = f"{_count_of_letters(dead)}: mend the cause and remora jobs retry ID… (or --all), or remora jobs drop ID…"
         console.print(hint, style="dim", soft_wrap=True, markup=False, highlight=False)
 
 
@@ -198,11 +200,11 @@ def _owner(job: Job) -> tuple[str, str]:
 
 def _state(job: Job, now: float) -> str:
     if job.dead:
-        return f"dead, tried {_span(now - job.not_before)} ago" if job.not_before else "dead"
-    return f"again in {_span(job.not_before - now)}" if job.not_before > now else "waiting"
+        return f"dead, tried {_duration(now - job.not_before)} ago" if job.not_before else "dead"
+    return f"again in {_duration(job.not_before - now)}" if job.not_before > now else "waiting"
 
 
-def _span(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     """Seconds as a person says them."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
@@ -210,11 +212,11 @@ def _span(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def _line(job: Job) -> _Line:
+def _job_line(job: Job) -> _JobLine:
     user, session = _owner(job)
     due = datetime.fromtimestamp(job.not_before, UTC).isoformat(timespec="milliseconds") if job.not_before else None
     delayed = not job.dead and job.not_before > time.time()
-    return _Line(
+    return _JobLine(
         job.id,
         "dead" if job.dead else "delayed" if delayed else "waiting",
         job.lane,

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from remora.api.runtime import Runtime
-from remora.cli.configuration import rendered_changes, rendered_defaults
+from remora.cli.configuration import render_changes, render_defaults
 from remora.cli.erasure import add_forget_parser, command_forget
 from remora.cli.jobs import add_jobs_parser, command_jobs
 from remora.cli.reader import Conversations, read_conversations
@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _configured(arguments: argparse.Namespace) -> Config:
+def _load_config(arguments: argparse.Namespace) -> Config:
     config = Config.from_file(arguments.config) if arguments.config else Config.from_environment()
     if arguments.token_limit is not None:
         if arguments.token_limit < 1:
@@ -189,9 +189,9 @@ async def _command_replay(console: Console, arguments: argparse.Namespace) -> in
             for user in conversations.users:
                 console.rule(Text(f"recall for {user}"), align="left")
                 print_memories(console, await runtime.user(user).recall(arguments.query))
-    if conversations.passed_over:
+    if conversations.ignored:
         console.print(
-            f"{conversations.passed_over} lines hold no conversation (questions, prompts) and were passed over", style="dim"
+            f"{conversations.ignored} lines hold no conversation (questions, prompts) and were passed over", style="dim"
         )
     print_bad_lines(console, conversations)
     return EXIT_BAD_LINES if conversations.bad else 0
@@ -283,9 +283,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "demo" and arguments.token_limit is None and arguments.config is None:
             arguments.token_limit = _DEMO_TOKENS  # short conversations: let them fold
         if arguments.command == "config":
-            sys.stdout.write(rendered_defaults() if arguments.defaults else rendered_changes(_configured(arguments)))
+            sys.stdout.write(render_defaults() if arguments.defaults else render_changes(_load_config(arguments)))
             return 0
-        arguments.configured = _configured(arguments)
+        arguments.configured = _load_config(arguments)
         if arguments.command in {"show", "recall", "export", "reembed", "stats", "jobs", "forget"}:
             _require_memory(arguments)
         return anyio.run(_COMMANDS[arguments.command], console, arguments)

@@ -10,23 +10,23 @@ from rich.console import Console
 
 from remora.errors import InvalidInput
 
-__all__ = ["confirmed"]
+__all__ = ["confirm"]
 
 
-async def confirmed(console: Console, question: str, *, unattended: str, show: Callable[[], None] = lambda: None) -> bool:
+async def confirm(console: Console, question: str, *, without_terminal: str, show: Callable[[], None] = lambda: None) -> bool:
     """Whether somebody says yes.
 
     Args:
         console: where the question goes.
         question: what would be done.
-        unattended: what to tell where nobody can be asked.
+        without_terminal: what to tell where nobody can be asked.
         show: prints what whoever is asked has to see first.
 
     Raises:
         InvalidInput: nobody can be asked.
     """
     if not sys.stdin.isatty():
-        raise InvalidInput(unattended)
+        raise InvalidInput(without_terminal)
     show()
     console.print(f"{question} [y/N] ", end="", markup=False, highlight=False)
     answer = await anyio.to_thread.run_sync(sys.stdin.readline)

@@ -26,15 +26,15 @@ from typing import Any
 import msgspec
 
 from remora.errors import InvalidInput, InvalidMessage, RemoraError
-from remora.ids import SessionKey, validated_id
+from remora.ids import SessionKey, validate_id
 from remora.messages import ChatDict, encode_message
 
-__all__ = ["BadLine", "Conversations", "Planned", "read_conversations"]
+__all__ = ["BadLine", "Conversations", "PlannedMessage", "read_conversations"]
 
 _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-class Planned(msgspec.Struct):
+class PlannedMessage(msgspec.Struct):
     """One message to be replayed, and the idempotency key that its place and content give it."""
 
     message: ChatDict
@@ -54,12 +54,12 @@ class Conversations(msgspec.Struct):
     Attributes:
         sessions: messages by session, in the file's order; dicts keep that order.
         bad: lines that were left out.
-        passed_over: lines of types that are no conversation.
+        ignored: lines of types that are no conversation.
     """
 
-    sessions: dict[SessionKey, list[Planned]]
+    sessions: dict[SessionKey, list[PlannedMessage]]
     bad: list[BadLine]
-    passed_over: int
+    ignored: int
 
     @property
     def users(self) -> dict[str, list[SessionKey]]:
@@ -91,7 +91,7 @@ def read_conversations(path: Path) -> Conversations:
                 if not line.strip():
                     continue
                 try:
-                    _take(line, found, speakers)
+                    _read_line(line, found, speakers)
                 except (RemoraError, KeyError, ValueError, TypeError, RecursionError, OverflowError) as e:
                     reason = f"the key {e} is missing" if isinstance(e, KeyError) else str(e)
                     found.bad.append(BadLine(number, reason if len(reason) <= 200 else reason[:199] + "…"))
@@ -100,7 +100,7 @@ def read_conversations(path: Path) -> Conversations:
     return found
 
 
-def _take(line: bytes, found: Conversations, speakers: dict[str, list[str]]) -> None:
+def _read_line(line: bytes, found: Conversations, speakers: dict[str, list[str]]) -> None:
     try:
         row = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
@@ -109,15 +109,15 @@ def _take(line: bytes, found: Conversations, speakers: dict[str, list[str]]) -> 
         raise InvalidInput(f"a line must hold a JSON object, not {type(row).__name__}")
     kind = row.get("type")
     if kind == "turn":
-        _turn(row, found, speakers)
+        _plan_turn(row, found, speakers)
     elif kind == "trace":
         source, id_ = str(row["source"]), str(row["id"])
         _plan(found, f"{source}/{id_}", id_, None, row["messages"])
     elif kind == "conversation" and "messages" not in row:
         speakers[str(row["conv"])] = [str(speaker) for speaker in row["speakers"]]
-        found.passed_over += 1
+        found.ignored += 1
     elif kind is not None and "messages" not in row and "role" not in row:
-        found.passed_over += 1
+        found.ignored += 1
     elif "messages" in row:
         _plan(found, row["user"], row["session"], row.get("timestamp"), row["messages"])
     else:
@@ -125,7 +125,7 @@ def _take(line: bytes, found: Conversations, speakers: dict[str, list[str]]) -> 
         _plan(found, row["user"], row["session"], row.get("timestamp"), [chat], key=row.get("key"))
 
 
-def _turn(row: Mapping[str, Any], found: Conversations, speakers: dict[str, list[str]]) -> None:
+def _plan_turn(row: Mapping[str, Any], found: Conversations, speakers: dict[str, list[str]]) -> None:
     conv, speaker, text = str(row["conv"]), str(row["speaker"]), str(row["text"])
     if image := row.get("image"):
         text = f"{text} [shares {image}]"
@@ -145,31 +145,31 @@ def _turn(row: Mapping[str, Any], found: Conversations, speakers: dict[str, list
 
 def _plan(found: Conversations, user: Any, session: Any, timestamp: Any, messages: Any, *, key: str | None = None) -> None:
     """Check a line's messages, all of them, and then take them."""
-    session_key = SessionKey(validated_id(user, "user"), validated_id(session, "session"))
+    session_key = SessionKey(validate_id(user, "user"), validate_id(session, "session"))
     if not isinstance(messages, list):
         raise InvalidMessage("messages must be a list of chat dicts")
-    begun = _time(timestamp)
+    started = _parse_time(timestamp)
     place = len(found.sessions.get(session_key, ()))
     planned = []
     for offset, message in enumerate(messages):
         if not isinstance(message, dict):
             raise InvalidMessage(f"message {offset} is a {type(message).__name__}, not a chat dict", index=offset)
         chat = dict(message)
-        own = _time(chat.pop("timestamp", None))
+        own = _parse_time(chat.pop("timestamp", None))
         if own is not None:
             chat["created_at"] = own
-        elif begun is not None and "created_at" not in chat:
-            chat["created_at"] = begun + timedelta(seconds=offset)
+        elif started is not None and "created_at" not in chat:
+            chat["created_at"] = started + timedelta(seconds=offset)
         encode_message(chat, index=offset)
         if key is None:
             said = blake2b(msgspec.json.encode(message, order="deterministic"), digest_size=12).hexdigest()
-            planned.append(Planned(chat, f"replay:{place + offset}:{said}"))
+            planned.append(PlannedMessage(chat, f"replay:{place + offset}:{said}"))
         else:
-            planned.append(Planned(chat, f"replay:{validated_id(key, 'key')}"))
+            planned.append(PlannedMessage(chat, f"replay:{validate_id(key, 'key')}"))
     found.sessions.setdefault(session_key, []).extend(planned)
 
 
-def _time(value: Any) -> datetime | None:
+def _parse_time(value: Any) -> datetime | None:
     if value is None:
         return None
     if not isinstance(value, str):

@@ -65,7 +65,7 @@ def print_report(console: Console, report: ReplayReport) -> None:
         row(f"{name} p50 / p99", f"{p50:.2f} / {p99:.2f} ms", "durable when it returns" if name == "append" else "")
     if report.appending_s:
         row("appends/s", f"{len(report.append_s) / report.appending_s:,.0f}", f"in {report.appending_s:.1f} s, with the loads")
-    row("background work", f"{report.settling_s:.1f} s", "to finish folds and flushes after the last append")
+    row("background work", f"{report.draining_s:.1f} s", "to finish folds and flushes after the last append")
     console.print(table)
 
 
@@ -99,17 +99,17 @@ def print_session(
     table.add_column(justify="right", style="dim")
     table.add_column(style="cyan")
     table.add_column()
-    recent = [message for message in messages if (message.seq or 0) > view.marks.summarized]
+    recent = [message for message in messages if (message.seq or 0) > view.watermarks.archived_through]
     if len(recent) > most:
         table.add_row("…", "", f"{len(recent) - most} more")
     for message in recent[len(recent) - most if len(recent) > most else 0 :]:
-        pending = "pending" if (message.seq or 0) <= view.marks.folding else ""
-        text = Text(_short(plain_text(message.to_chat()), 300))
-        table.add_row(str(message.seq), Text(_short(message.name or message.role, 64)), text, pending)
+        pending = "pending" if (message.seq or 0) <= view.watermarks.summarizing_through else ""
+        text = Text(_shorten(plain_text(message.to_chat()), 300))
+        table.add_row(str(message.seq), Text(_shorten(message.name or message.role, 64)), text, pending)
     console.print(table)
     console.print(
         f"{view.last_seq} messages ever, {view.buffered} in the buffer ({view.buffered_tokens} tokens), {view.pending} folded "
-        f"and waiting for their summary, {view.marks.flushing} handed over to long-term memory",
+        f"and waiting for their summary, {view.watermarks.flushing} handed over to long-term memory",
         style="dim",
     )
     for job in jobs:
@@ -130,11 +130,11 @@ def print_memories(console: Console, memories: Sequence[Memory]) -> None:
                 (f"{memory.score:.2f}", "green"), "  ", (where, "cyan"), (f"  {memory.created_at:%Y-%m-%d}  {parts}", "dim")
             )
         )
-        said = Text.assemble((f"{_short(memory.speaker or memory.role, 64)}: ", "bold"), _short(memory.text, 400))
+        said = Text.assemble((f"{_shorten(memory.speaker or memory.role, 64)}: ", "bold"), _shorten(memory.text, 400))
         console.print(Padding(said, (0, 0, 0, 6)))
 
 
-def _short(text: str, length: int) -> str:
+def _shorten(text: str, length: int) -> str:
     one_line = printable(" ".join(text.split()))
     return one_line if len(one_line) <= length else one_line[: length - 1] + "…"
 

@@ -39,7 +39,7 @@ class ReplayReport(msgspec.Struct):
     append_s: list[float] = msgspec.field(default_factory=list)
     load_s: list[float] = msgspec.field(default_factory=list)
     appending_s: float = 0.0
-    settling_s: float = 0.0
+    draining_s: float = 0.0
     folds: int = 0
     flushes: int = 0
     rows: int | None = None
@@ -62,14 +62,14 @@ async def replay(
     report = ReplayReport(users=len(conversations.users), sessions=len(conversations.sessions), messages=conversations.messages)
     before = runtime.statistics().supervisor.lanes
     limiter = anyio.CapacityLimiter(concurrency)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     async with anyio.create_task_group() as tasks:
         for user, sessions in conversations.users.items():
             tasks.start_soon(_replay_user, runtime, conversations, user, sessions, limiter, report, progress)
-    report.appending_s = time.perf_counter() - begun
-    begun = time.perf_counter()
+    report.appending_s = time.perf_counter() - started
+    started = time.perf_counter()
     await runtime.settle()
-    report.settling_s = time.perf_counter() - begun
+    report.draining_s = time.perf_counter() - started
     after = runtime.statistics().supervisor.lanes
     report.folds = after["summarize"].done - before["summarize"].done
     if "flush" in after:
@@ -100,30 +100,30 @@ async def _replay_user(
             live = True  # what was replayed before shows the session's end, not the turn that it was
             for planned in conversations.sessions[key]:
                 if planned.message["role"] == "assistant":
-                    begun = time.perf_counter()
+                    started = time.perf_counter()
                     context = await session.load()
-                    report.load_s.append(time.perf_counter() - begun)
-                    _judge(report, context, runtime.config.buffer.token_limit, said if live else None)
+                    report.load_s.append(time.perf_counter() - started)
+                    _count_context(report, context, runtime.config.buffer.token_limit, said if live else None)
                 while True:
-                    begun = time.perf_counter()
+                    started = time.perf_counter()
                     try:
                         receipt = await session.append(planned.message, key=planned.key)
                     except MailboxFull:
                         await anyio.sleep(0.01)  # nothing ran: simply again
                         continue
                     break
-                report.append_s.append(time.perf_counter() - begun)
+                report.append_s.append(time.perf_counter() - started)
                 live = not receipt.duplicate
                 report.added += live
                 report.duplicates += receipt.duplicate
                 said += runtime.message_tokens(planned.message)
                 progress(1)
             context = await session.load()
-            _judge(report, context, runtime.config.buffer.token_limit, said if live else None)
+            _count_context(report, context, runtime.config.buffer.token_limit, said if live else None)
             await session.flush()  # hands over what it has not, so a replay that was cut short is completed
 
 
-def _judge(report: ReplayReport, context: Context, budget: int, said: int | None) -> None:
+def _count_context(report: ReplayReport, context: Context, budget: int, said: int | None) -> None:
     report.loads += 1
     report.split += split_tool_calls(context.messages)
     report.over_budget += context.tokens > budget

@@ -25,7 +25,7 @@ from remora.storage.export.transfer import TransferReport
 from remora.storage.ports import JournalCounts
 
 __all__ = [
-    "add_transfer_parsers", "command_export", "command_import", "command_reembed", "command_stats", "opened", "progress_bar",
+    "add_transfer_parsers", "command_export", "command_import", "command_reembed", "command_stats", "open_runtime", "progress_bar",
 ]  # fmt: skip
 
 
@@ -85,16 +85,16 @@ def progress_bar(doing: str) -> Iterator[tuple[Progress, Callable[[int, int], No
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(doing, total=None)
 
-        def moved(done: int, total: int) -> None:
+        def advance(done: int, total: int) -> None:
             progress.update(task, completed=done, total=total)
 
-        yield progress, moved
+        yield progress, advance
 
 
-def opened(arguments: argparse.Namespace, *, journal_alone: bool = False, **options: Any) -> Runtime:
-    """The runtime that a command works with; with `journal_alone`, without long-term memory and models."""
+def open_runtime(arguments: argparse.Namespace, *, journal_only: bool = False, **options: Any) -> Runtime:
+    """The runtime that a command works with; with `journal_only`, without long-term memory and models."""
     config = arguments.configured
-    if journal_alone:
+    if journal_only:
         long_term = msgspec.structs.replace(config.long_term, enabled=False)
         models = msgspec.structs.replace(config.models, embedder="none")
         config = msgspec.structs.replace(config, long_term=long_term, models=models)
@@ -103,23 +103,23 @@ def opened(arguments: argparse.Namespace, *, journal_alone: bool = False, **opti
 
 async def command_export(console: Console, arguments: argparse.Namespace) -> int:
     """Export; returns the exit code."""
-    async with opened(arguments, journal_alone=True) as runtime:
-        with progress_bar("exporting") as (_, moved):
-            report = await runtime.export(arguments.dest, overwrite=arguments.overwrite, progress=moved)
-    console.print(f"{_what(report)} in {arguments.dest}", markup=False, highlight=False)
+    async with open_runtime(arguments, journal_only=True) as runtime:
+        with progress_bar("exporting") as (_, advance):
+            report = await runtime.export(arguments.dest, overwrite=arguments.overwrite, progress=advance)
+    console.print(f"{_contents(report)} in {arguments.dest}", markup=False, highlight=False)
     return 0
 
 
 async def command_import(console: Console, arguments: argparse.Namespace) -> int:
     """Import; returns the exit code."""
-    async with opened(arguments) as runtime:
-        with progress_bar("importing") as (progress, moved):
-            report = await runtime.import_(arguments.src, skip_existing=arguments.skip_existing, progress=moved)
+    async with open_runtime(arguments) as runtime:
+        with progress_bar("importing") as (progress, advance):
+            report = await runtime.import_(arguments.src, skip_existing=arguments.skip_existing, progress=advance)
             progress.update(progress.task_ids[0], description="embedding", completed=0, total=None)
             await runtime.settle()
         dead = (await runtime.counts()).dead_jobs
     skipped = f"; {report.skipped:,} sessions were there already" if report.skipped else ""
-    console.print(f"{_what(report)} imported{skipped}", highlight=False)
+    console.print(f"{_contents(report)} imported{skipped}", highlight=False)
     if dead:
         console.print(f"{dead} jobs failed for good: remora jobs says why, and the sessions still load", style="red")
     return 0
@@ -127,15 +127,15 @@ async def command_import(console: Console, arguments: argparse.Namespace) -> int
 
 async def command_reembed(console: Console, arguments: argparse.Namespace) -> int:
     """Make long-term memory anew; returns the exit code."""
-    async with opened(arguments, reembed=True) as runtime:
+    async with open_runtime(arguments, reembed=True) as runtime:
         name = embedder_name(runtime.embedder)
         await runtime.long_term()  # what is damaged is made anew as well
         begun = runtime.reembedding
         if begun is None:
             console.print(f"long-term memory is {name}'s already: there is nothing to do", markup=False, highlight=False)
             return 0
-        with progress_bar("embedding") as (_, moved):
-            await runtime.reembedded(moved)
+        with progress_bar("embedding") as (_, advance):
+            await runtime.reembedded(advance)
         rows = (await runtime.long_term_statistics()).rows
     console.print(f"long-term memory is {name}'s now: {rows:,} rows", markup=False, highlight=False)
     return 0
@@ -144,10 +144,10 @@ async def command_reembed(console: Console, arguments: argparse.Namespace) -> in
 async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
     """Print figures; returns the exit code."""
     directory = Path(arguments.dir or arguments.configured.directory)
-    async with opened(arguments, journal_alone=True) as runtime:
+    async with open_runtime(arguments, journal_only=True) as runtime:
         if arguments.user is None:
             settings = {name: await runtime.journal.setting(name) or "-" for name in ("embedder", "counter")}
-            on_disk = await anyio.to_thread.run_sync(_bytes, directory)
+            on_disk = await anyio.to_thread.run_sync(_bytes_on_disk, directory)
             _print(console, f"{directory}", {**_counts(await runtime.counts()), **settings, "bytes on disk": f"{on_disk:,}"})
         elif arguments.session is None:
             user = runtime.user(arguments.user)
@@ -167,7 +167,7 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _what(report: TransferReport) -> str:
+def _contents(report: TransferReport) -> str:
     return f"{report.sessions:,} sessions with {report.messages:,} messages, {report.memories:,} memories"
 
 
@@ -198,5 +198,5 @@ def _print(console: Console, title: str, figures: dict[str, str]) -> None:
     console.print(table)
 
 
-def _bytes(directory: Path) -> int:
+def _bytes_on_disk(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

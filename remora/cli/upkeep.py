@@ -14,7 +14,7 @@ from remora.cli.render import printable
 from remora.cli.transfer import progress_bar
 from remora.errors import EmbedderChanged, RemoraError
 from remora.maintenance.backup import backup
-from remora.maintenance.repair import Repaired, repair
+from remora.maintenance.repair import RepairReport, repair
 from remora.maintenance.verify import Verification, verify
 from remora.storage.ports import Finding
 
@@ -81,8 +81,8 @@ def add_upkeep_parsers(commands: Any) -> None:
 async def command_verify(console: Console, arguments: argparse.Namespace) -> int:
     """Verify; returns the exit code."""
     try:
-        with progress_bar("comparing") as (_, moved):
-            found = await verify(arguments.directory, arguments.configured, deep=arguments.deep, progress=moved)
+        with progress_bar("comparing") as (_, advance):
+            found = await verify(arguments.directory, arguments.configured, deep=arguments.deep, progress=advance)
     except RemoraError as e:
         if arguments.json:
             console.print_json(data={"directory": str(arguments.directory), "error": str(e)})
@@ -107,84 +107,86 @@ async def command_verify(console: Console, arguments: argparse.Namespace) -> int
 
 async def command_backup(console: Console, arguments: argparse.Namespace) -> int:
     """Back up; returns the exit code."""
-    with progress_bar("comparing") as (_, moved):
-        report = await backup(arguments.directory, arguments.dest, arguments.configured, progress=moved)
+    with progress_bar("comparing") as (_, advance):
+        report = await backup(arguments.directory, arguments.dest, arguments.configured, progress=advance)
     counts = report.counts
-    _say(
+    _print_line(
         console,
         f"{counts.sessions:,} sessions with {counts.messages:,} messages, {counts.memories:,} memories and {report.rows:,} rows "
         f"of long-term memory in {arguments.dest}: {report.bytes:,} bytes",
     )
     if not report.long_term:
-        _say(console, "long-term memory is not in it: whoever opens it has that made anew from the journal")
+        _print_line(console, "long-term memory is not in it: whoever opens it has that made anew from the journal")
     elif report.refilled:
-        _say(console, f"{report.refilled:,} pieces of long-term memory are written when it is opened first")
+        _print_line(console, f"{report.refilled:,} pieces of long-term memory are written when it is opened first")
     _print_findings(console, report.findings)
     return EXIT_FINDINGS if report.findings else 0
 
 
 async def command_repair(console: Console, arguments: argparse.Namespace) -> int:
     """Repair; returns the exit code."""
-    with progress_bar("comparing") as (_, moved):
+    with progress_bar("comparing") as (_, advance):
         done = await repair(
             arguments.directory,
             arguments.configured,
             accept_loss=arguments.accept_loss,
             drop_damaged=arguments.drop_damaged,
-            progress=moved,
+            progress=advance,
         )
-    _print_repaired(console, done)
+    _print_repair(console, done)
     if done.waiting and not arguments.no_fill:
         try:
-            await _fill(arguments)
+            await _run_background_work(arguments)
         except EmbedderChanged:
-            _say(console, "missing rows are written at the application's next start: its embedder is not the one configured here")
+            _print_line(
+                console, "missing rows are written at the application's next start: its embedder is not the one configured here"
+            )
         else:
-            _say(console, "missing rows are written")
+            _print_line(console, "missing rows are written")
     elif done.waiting:
-        _say(console, "missing rows are written at the next start")
+        _print_line(console, "missing rows are written at the next start")
     return EXIT_FINDINGS if done.left else 0
 
 
-async def _fill(arguments: argparse.Namespace) -> None:
+async def _run_background_work(arguments: argparse.Namespace) -> None:
     """Do the work that waits, as the next start would."""
     async with Runtime(arguments.directory, config=arguments.configured) as runtime:
-        with progress_bar("writing") as (_, moved):
-            await runtime.reembedded(moved)
+        with progress_bar("writing") as (_, advance):
+            await runtime.reembedded(advance)
             await runtime.settle()
 
 
 def _print_verification(console: Console, directory: Path, found: Verification) -> None:
     _print_findings(console, found.findings)
     for note in found.notes:
-        _say(console, note, style="dim")
+        _print_line(console, note, style="dim")
     counts = found.counts
     held = (
         ""
         if counts is None
         else f"{counts.sessions:,} sessions, {counts.messages:,} messages, {found.rows:,} rows of long-term memory: "
     )
-    amiss = "nothing is amiss" if found.clean else f"{len(found.findings):,} findings"
+    verdict = "nothing is amiss" if found.clean else f"{len(found.findings):,} findings"
     if not found.clean and any(one.repairable for one in found.findings):
-        amiss += "; remora repair mends what can be mended"
-    _say(console, f"{directory}: {held}{amiss}")
+        verdict += "; remora repair mends what can be mended"
+    _print_line(console, f"{directory}: {held}{verdict}")
 
 
-def _print_repaired(console: Console, done: Repaired) -> None:
+def _print_repair(console: Console, done: RepairReport) -> None:
     for line in done.done:
-        _say(console, line)
+        _print_line(console, line)
     if not done.done:
-        _say(console, "there was nothing to repair")
+        _print_line(console, "there was nothing to repair")
     if done.left:
-        _say(console, "what is left:")
+        _print_line(console, "what is left:")
         _print_findings(console, done.left)
 
 
 def _print_findings(console: Console, findings: tuple[Finding, ...]) -> None:
     for one in findings:
         lost = "" if one.repairable else " (cannot be made again: restore a backup)"
-        _say(console, f"{one.kind}: {one.where}: {one.detail}{lost}", style="red")
+        _print_line(console, f"{one.kind}: {one.where}: {one.detail}{lost}", style="red")
 
 
-def _say(console: Console, text: str, style: str = "") -> None:
+def _print_line(console: Console, text: str, style: str = "") -> None:
     console.print(printable(text), style=style or None, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The supervisor's round through working memories: every few minutes, a message to each user's actor that is awake (S2.15)."""
+"""The supervisor's round through working memories: every few minutes, a message to each user's actor that is awake."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import anyio
 from remora.actors.user.messages import CleanUp
 from remora.ids import UserKey
 from remora.logging import get_logger
-from remora.runtime.registry import Directory
+from remora.runtime.registry import ActorRegistry
 
-__all__ = ["FifoCleanup"]
+__all__ = ["WorkingMemoryCleanup"]
 
 _logger = get_logger("remora.cleanup")
 _CONCURRENCY = 16
 
 
-class FifoCleanup:
+class WorkingMemoryCleanup:
     """Has every live user's actor evict what is over the limit, and write the figures that it has gathered.
 
     A user who is not in memory needs none of it: an actor does both before it leaves. The round wakes nobody, and keeps nobody
@@ -25,10 +25,10 @@ class FifoCleanup:
 
     Args:
         directory: where the actors live.
-        max_bytes: of each user's working memory (S2.14).
+        max_bytes: of each user's working memory.
     """
 
-    def __init__(self, directory: Directory, max_bytes: int) -> None:
+    def __init__(self, directory: ActorRegistry, max_bytes: int) -> None:
         self._directory = directory
         self._max_bytes = max_bytes
 
@@ -44,6 +44,6 @@ class FifoCleanup:
             if not self._directory.is_live(key):
                 continue  # it left while the others were cleaning up
             try:
-                await self._directory.tell(key, CleanUp(self._max_bytes), use=False)
+                await self._directory.tell(key, CleanUp(self._max_bytes), keeps_alive=False)
             except Exception:
                 _logger.exception("cleanup_failed", user=key)

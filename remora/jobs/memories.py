@@ -13,19 +13,19 @@ from remora.actors.policies.pruning import PruneRow, PruningStrategy, victims
 from remora.actors.user.messages import UserView
 from remora.config import ImportanceConfig
 from remora.ids import SessionKey, UserKey, entry_id
-from remora.jobs.sessions import lone_row, prepared
-from remora.messages import dated
+from remora.jobs.sessions import prepare_rows, standalone_row
+from remora.messages import dated_line
 from remora.models.ports import Embedder
 from remora.runtime.locks import SharedLocks
-from remora.runtime.probes import reached
-from remora.runtime.supervisor import Attempt, Verdict, durable
+from remora.runtime.probes import probe
+from remora.runtime.supervisor import JobAttempt, JobResult, commit_records
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
-from remora.storage.records import ENTRY_FACET, MemoriesRemoved, MemoryItem, Pruned, PruneSpec, RecordSpec
+from remora.storage.records import ENTRY_KIND, MemoriesRemoved, MemoryItem, Pruned, PruneSpec, RecordSpec
 
-__all__ = ["MEMORY_TYPES", "ROW_TYPES", "PruneHandler", "RecordHandler", "recorded_row"]
+__all__ = ["MEMORY_TYPES", "ROW_TYPES", "PruneHandler", "RecordHandler", "memory_row"]
 
 MEMORY_TYPES = ("fact", "preference", "context", "procedural", "message_batch")
-"""What may be recorded on purpose (S2.17, S4.27)."""
+"""What may be recorded on purpose."""
 
 ROW_TYPES = ("message", "summary", *MEMORY_TYPES)
 """What long-term memory holds."""
@@ -34,14 +34,14 @@ _AT_ONCE = 256  # rows that are embedded and written together
 _DAY_S = 86_400
 
 
-def recorded_row(user: str, item: MemoryItem) -> MemoryRow:
+def memory_row(user: str, item: MemoryItem) -> MemoryRow:
     """The row of a memory."""
-    return lone_row(
+    return standalone_row(
         item.id,
         user,
         item.session,
         item.content,
-        dated(item.created_us, item.content),
+        dated_line(item.created_us, item.content),
         memory_type=item.type,
         importance=item.importance,
         created_us=item.created_us,
@@ -51,13 +51,13 @@ def recorded_row(user: str, item: MemoryItem) -> MemoryRow:
 
 
 class RecordHandler:
-    """The record lane: memories from the journal into long-term memory (S2.17).
+    """The record lane: memories from the journal into long-term memory.
 
     Args:
         journal: where they are.
         store: opens long-term memory at first use.
         embedder: None for text search alone.
-        redact: goes over every text before long-term memory sees it (S4.43).
+        redact: goes over every text before long-term memory sees it.
         written: told the user of whatever was written, or may have been.
         users: keeps it apart from the pruning of the same user's rows.
     """
@@ -79,13 +79,13 @@ class RecordHandler:
         self._written = written
         self._users = users
 
-    async def __call__(self, attempt: Attempt) -> Verdict:
+    async def __call__(self, attempt: JobAttempt) -> JobResult:
         """One attempt; those of its memories that are searchable already stay as they are."""
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(spec, RecordSpec)
         assert isinstance(key, UserKey)
         await self._bring(key.user, spec.ids)
-        return Verdict()
+        return JobResult()
 
     async def rebuild(self, user: str) -> None:
         """Write from the journal alone what was recorded of a user."""
@@ -103,28 +103,28 @@ class RecordHandler:
         async with self._users.shared(user):  # from the reading on, or rows that are forgotten meanwhile would come back
             rows = await read()
             for start in range(0, len(rows), _AT_ONCE):
-                some, vectors = await prepared(rows[start : start + _AT_ONCE], None, self._embedder)
-                await (await self._store()).add(some, vectors, doubtful=True)
+                some, vectors = await prepare_rows(rows[start : start + _AT_ONCE], None, self._embedder)
+                await (await self._store()).add(some, vectors, may_exist=True)
 
     async def _record(self, user: str, ids: Sequence[str]) -> None:
-        found = [recorded_row(user, item) for item in await self._journal.memories(user, ids)]
+        found = [memory_row(user, item) for item in await self._journal.memories(user, ids)]
         if not found:
             return
-        rows, vectors = await prepared(found, self._redact, self._embedder)
+        rows, vectors = await prepare_rows(found, self._redact, self._embedder)
         store = await self._store()
         async with self._users.shared(user):
             # The model took its time, and what was removed meanwhile must not come back.
             present = {item.id for item in await self._journal.memories(user, ids)}
             kept = [place for place, row in enumerate(rows) if row.id in present]
             if len(kept) < len(rows):
-                reached("memory_gone_while_embedded")
+                probe("memory_gone_while_embedded")
             # Doubtful even at the first attempt: the same words recorded twice are one memory with two jobs.
             if kept:
-                await store.add([rows[place] for place in kept], None if vectors is None else vectors[kept], doubtful=True)
+                await store.add([rows[place] for place in kept], None if vectors is None else vectors[kept], may_exist=True)
 
 
 class PruneHandler:
-    """The prune lane: a user's long-term memory down to its bound (S4.41, S4.27).
+    """The prune lane: a user's long-term memory down to its bound.
 
     Args:
         journal: told what goes before it goes.
@@ -155,7 +155,7 @@ class PruneHandler:
         self._written = written
         self._users = users
 
-    async def __call__(self, attempt: Attempt) -> Verdict:
+    async def __call__(self, attempt: JobAttempt) -> JobResult:
         """One attempt. A later one first finishes what an earlier one began, and then finds nothing more to do."""
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(spec, PruneSpec)
@@ -166,17 +166,17 @@ class PruneHandler:
             rows = [row for row in found if row.memory_type != BLOCK_TYPE]
             begun: Collection[str] = ()
             if attempt.job.resumed or attempt.job.attempts > 0:
-                reached("prune_resumed")
-                begun = await self._gone_from_the_journal(key.user, rows)
+                probe("prune_resumed")
+                begun = await self._forgotten_in_journal(key.user, rows)
             chosen = set(await self._chosen(key, spec, [row for row in rows if row.id not in begun]))
             leaving = [row for row in rows if row.id in chosen]
             try:
                 if leaving:
-                    await durable(self._journal, await self._records(spec.sid, leaving))
+                    await commit_records(self._journal, await self._records(spec.sid, leaving))
                 await store.delete(key.user, [row.id for row in rows if row.id in chosen or row.id in begun])
             finally:
                 self._written(key.user)
-        return Verdict()
+        return JobResult()
 
     async def _chosen(self, key: UserKey, spec: PruneSpec, rows: Sequence[MemoryRow]) -> list[str]:
         accesses = (await self._look(key)).accesses
@@ -194,7 +194,7 @@ class PruneHandler:
             max_age_s=spec.max_age_s or float("inf"),
         )
 
-    async def _gone_from_the_journal(self, user: str, rows: Sequence[MemoryRow]) -> set[str]:
+    async def _forgotten_in_journal(self, user: str, rows: Sequence[MemoryRow]) -> set[str]:
         """Rows that an earlier attempt had the journal forget, and did not come to delete.
 
         The rows were read before the journal is: what was recorded since cannot look forgotten.
@@ -211,7 +211,7 @@ class PruneHandler:
         records: list[Any] = [Pruned(key, tuple(row.seq for row in said)) for key, said in _by_session(rows).items()]
         for key, summaries in _by_session(rows, "summary").items():
             ids = {row.id for row in summaries}
-            kept = [int(facet.name) for facet in await self._journal.facets(key) if facet.kind == ENTRY_FACET]
+            kept = [int(state_item.name) for state_item in await self._journal.state_items(key) if state_item.kind == ENTRY_KIND]
             records.append(Pruned(key, (), tuple(through for through in kept if entry_id(key, through) in ids)))
         recorded = tuple(row.id for row in rows if row.memory_type in MEMORY_TYPES)
         return [*records, MemoriesRemoved(sid, recorded)] if recorded else records

@@ -1,4 +1,4 @@
-"""Writing a user's synopsis: who they are, and what they are about (S2.23).
+"""Writing a user's synopsis: who they are, and what they are about.
 
 It is made of what was recorded of the user on purpose, the most important first, and of the newest messages of their newest
 sessions; both bounded, so that a synopsis costs the same whether a user has said a hundred things or a million. What an agent
@@ -22,22 +22,22 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from remora.actors.policies.summary import refuses, shortened
+from remora.actors.policies.summary import refuses, shorten
 from remora.actors.user.messages import SynopsisReady
 from remora.errors import ModelAnswerInvalid, ModelError
 from remora.ids import UserKey
 from remora.logging import get_logger
-from remora.messages import ChatDict, decode_chat, plain_text, sound_text, speaker_of
+from remora.messages import ChatDict, decode_chat, plain_text, speaker_of, without_surrogates
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import ChatModel, Line, Summarizer
 from remora.runtime.clock import Clock
-from remora.runtime.probes import reached
-from remora.runtime.supervisor import Attempt, Verdict
+from remora.runtime.probes import probe
+from remora.runtime.supervisor import JobAttempt, JobResult
 from remora.storage.ports import Journal
 from remora.storage.records import MemoryItem
 from remora.tokens import TokenCounter
 
-__all__ = ["DEFAULT_PROMPT", "SynopsisHandler", "synopsis_parts"]
+__all__ = ["DEFAULT_PROMPT", "SynopsisHandler", "parse_synopsis"]
 
 _logger = get_logger("remora.synopsis")
 DEFAULT_PROMPT = (
@@ -76,7 +76,7 @@ class SynopsisHandler:
         clock: when it was written.
         breaker: shared with the summaries, which ask the same model.
         counter: for its size.
-        max_tokens: of both parts together (S2.26).
+        max_tokens: of both parts together.
         prompt: what the model is told first; empty for `DEFAULT_PROMPT`.
         timeout_s: how long the model may take.
     """
@@ -105,18 +105,18 @@ class SynopsisHandler:
         self._max_tokens = max_tokens
         self._prompt = prompt or DEFAULT_PROMPT
 
-    async def __call__(self, attempt: Attempt) -> Verdict:
+    async def __call__(self, attempt: JobAttempt) -> JobResult:
         """One attempt; the last comes to something, whatever happens: readers wait for it."""
         try:
             return await self._write(attempt)
         except Exception as e:
             if not attempt.last or getattr(e, "retryable", False):
                 raise
-            reached("synopsis_unwritten")
+            probe("synopsis_unwritten")
             _logger.exception("synopsis_unwritten", user=attempt.job.key)
             return await self._ready(attempt, ("", ""), "none", degraded=True)
 
-    async def _write(self, attempt: Attempt) -> Verdict:
+    async def _write(self, attempt: JobAttempt) -> JobResult:
         assert isinstance(attempt.job.key, UserKey)
         known = await self._gather(attempt.job.key.user)
         if not known.memories and not known.said:
@@ -127,16 +127,16 @@ class SynopsisHandler:
         if parts is not None:
             return await self._ready(attempt, parts, self._name, degraded=False)
         if self._model is not None:
-            reached("synopsis_degraded")
+            probe("synopsis_degraded")
             _logger.warning("synopsis_degraded", user=attempt.job.key, attempts=attempt.job.attempts + 1)
-        extracted = await self._extracted(known)
+        extracted = await self._extract_parts(known)
         return await self._ready(attempt, extracted, self._extract.name, degraded=self._model is not None)
 
-    async def _ready(self, attempt: Attempt, parts: tuple[str, str], model: str, *, degraded: bool) -> Verdict:
-        identity, context, tokens = await anyio.to_thread.run_sync(self._fitted, *parts)
-        return Verdict(message=SynopsisReady(attempt.job.id, identity, context, self._clock.time(), degraded, model, tokens))
+    async def _ready(self, attempt: JobAttempt, parts: tuple[str, str], model: str, *, degraded: bool) -> JobResult:
+        identity, context, tokens = await anyio.to_thread.run_sync(self._fit, *parts)
+        return JobResult(message=SynopsisReady(attempt.job.id, identity, context, self._clock.time(), degraded, model, tokens))
 
-    def _fitted(self, identity: str, context: str) -> tuple[str, str, tuple[int, int]]:
+    def _fit(self, identity: str, context: str) -> tuple[str, str, tuple[int, int]]:
         """Both parts within the bound, the identity with half of it, or with what the context leaves."""
         most = self._max_tokens
         identity = self._cut(identity, max(most // 2, most - self._size(context)))
@@ -148,7 +148,7 @@ class SynopsisHandler:
 
     def _cut(self, text: str, room: int) -> str:
         if self._size(text) > room:
-            text = shortened(text, room, self._counter)
+            text = shorten(text, room, self._counter)
         return text if self._size(text) <= room else ""  # not a word fits
 
     # -- gathering ----------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class SynopsisHandler:
         """Both parts, of one call; None when it failed for the last time."""
 
         async def ask() -> tuple[str, str]:
-            return synopsis_parts(await model.complete(self._messages(known)))
+            return parse_synopsis(await model.complete(self._messages(known)))
 
         try:
             return await self._breaker.call(self._name, ask, timeout_s=self._timeout_s)
@@ -202,7 +202,7 @@ class SynopsisHandler:
 
     # -- without one --------------------------------------------------------------------------------------------------
 
-    async def _extracted(self, known: _Known) -> tuple[str, str]:
+    async def _extract_parts(self, known: _Known) -> tuple[str, str]:
         room = self._max_tokens // 2
         identity: list[str] = []
         for memory in known.memories:
@@ -221,7 +221,7 @@ class SynopsisHandler:
         return "\n".join(text for text in identity if text), context
 
 
-def synopsis_parts(answer: object) -> tuple[str, str]:
+def parse_synopsis(answer: object) -> tuple[str, str]:
     """Identity and context, from what a model answered.
 
     A JSON object is looked for, fenced or amid prose; its values may be texts, lists or objects. An answer that is plain prose is
@@ -232,7 +232,7 @@ def synopsis_parts(answer: object) -> tuple[str, str]:
     """
     if not isinstance(answer, str) or not answer.strip():
         raise ModelAnswerInvalid("the model returned no synopsis")
-    text = sound_text(answer.strip())
+    text = without_surrogates(answer.strip())
     if fenced := _FENCE.match(text):
         text = fenced[1].strip()
     found: Any = None

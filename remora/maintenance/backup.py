@@ -20,7 +20,7 @@ import msgspec
 from remora.config import Config
 from remora.errors import InvalidInput, StorageError
 from remora.maintenance.backfill import refilled
-from remora.maintenance.compare import Progress, reconcile
+from remora.maintenance.compare import Progress, compare_index
 from remora.maintenance.offline import JOURNAL, Offline, offline, require_memory
 from remora.secrets import Secret
 from remora.storage.atomic import AtomicTarget
@@ -94,8 +94,8 @@ async def backup(
         async with offline(beside, config, journal=journal) as memory:
             rows, lacking = await _agree(memory, progress)
             counts = await memory.journal.counts()
-        await anyio.to_thread.run_sync(_finish, beside)
-        size = await anyio.to_thread.run_sync(_bytes, beside)
+        await anyio.to_thread.run_sync(_rename_journal, beside)
+        size = await anyio.to_thread.run_sync(_size_bytes, beside)
         await anyio.to_thread.run_sync(target.commit)
     except OSError as e:
         raise StorageError(f"{dest} cannot be written, or {directory} not read: {e}") from e
@@ -126,19 +126,19 @@ async def _agree(memory: Offline, progress: Progress | None) -> tuple[int, int]:
     if memory.place is None:
         return 0, 0
     lacking = removed = 0
-    async with memory.store(sync=False) as store, memory.outlines() as outlines:
-        async for difference in reconcile(memory.journal, outlines, whole=memory.whole, progress=progress):
+    async with memory.store(sync=False) as store, memory.scan() as scan:
+        async for difference in compare_index(memory.journal, scan, whole=memory.whole, progress=progress):
             if difference.surplus:
-                removed += await store.discard(difference.table, [row.place for row in difference.surplus])
-            lacking += await refilled(memory.journal, difference.refills)
-        return outlines.rows - removed, lacking
+                removed += await store.delete_row_ids(difference.table, [row.place for row in difference.surplus])
+            lacking += await refilled(memory.journal, difference.backfills)
+        return scan.rows - removed, lacking
 
 
-def _finish(beside: Path) -> None:
+def _rename_journal(beside: Path) -> None:
     """The journal gets its name; whatever belongs to it goes with it."""
     for path in sorted(beside.glob(f"{_UNFINISHED}*")):
         path.rename(beside / path.name.replace(_UNFINISHED, JOURNAL))
 
 
-def _bytes(directory: Path) -> int:
+def _size_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

@@ -6,7 +6,7 @@ The journal is the source of truth and long-term memory an index over it, so wha
 rows                expected
 ==================  ==========================================================================================
 messages            up to where the session has handed them over, but for those that were removed or pruned
-summary entries     one for each facet that a session keeps of an entry that left its list (`ENTRY_FACET`)
+summary entries     one for each facet that a session keeps of an entry that left its list (`ENTRY_KIND`)
 memories            one for each row of what was recorded on purpose
 of memory blocks    none: they are long-term memory's own, and only what no session or block can have written is amiss
 ==================  ==========================================================================================
@@ -27,16 +27,16 @@ from typing import TypeAlias
 
 import msgspec
 
-from remora.actors.blocks.state import joined, progress_of
+from remora.actors.blocks.state import block_progress, join_ranges
 from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.errors import JournalDamaged
 from remora.ids import SessionKey, UserKey, entry_id, row_id, session_key, user_key
 from remora.jobs.memories import MEMORY_TYPES
 from remora.runtime.log import Job
-from remora.storage.lance.scan import Outlines, RowOutline, UserRows
+from remora.storage.lance.scan import ScannedRow, ScannedUser, TableScan
 from remora.storage.ports import BLOCK_TYPE, NEIGHBOURS, Finding, Journal
 from remora.storage.records import (
-    ENTRY_FACET,
+    ENTRY_KIND,
     BlocksSpec,
     DiscardSpec,
     EntryFlushSpec,
@@ -47,7 +47,7 @@ from remora.storage.records import (
     UnflushSpec,
 )
 
-__all__ = ["Difference", "Progress", "Refill", "reconcile"]
+__all__ = ["Backfill", "Difference", "Progress", "compare_index"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Told how many are done, of how many."""
@@ -60,7 +60,7 @@ _LAST = (1 << 32) - 1
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 
 
-class Refill(msgspec.Struct, frozen=True):
+class Backfill(msgspec.Struct, frozen=True):
     """Work that writes rows which are lacking: for whom, and what; `sid` is left 0."""
 
     key: SessionKey | UserKey
@@ -74,16 +74,16 @@ class Difference(msgspec.Struct, frozen=True):
         finding: what a reader is told.
         table: where the surplus rows stand.
         surplus: rows that must go.
-        refills: what brings back rows that are lacking.
+        backfills: what brings back rows that are lacking.
     """
 
     finding: Finding
     table: str = ""
-    surplus: Sequence[RowOutline] = ()
-    refills: Sequence[Refill] = ()
+    surplus: Sequence[ScannedRow] = ()
+    backfills: Sequence[Backfill] = ()
 
 
-class _Owed:
+class _PendingJobs:
     """What jobs still have to do for one session or user, and so explain."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class _Owed:
                 pass
 
 
-class _Account:
+class _JournalUser:
     """One user in the journal."""
 
     def __init__(self, user: str) -> None:
@@ -127,36 +127,36 @@ class _Account:
         self.done = False
 
 
-async def reconcile(
-    journal: Journal, outlines: Outlines, *, whole: bool = True, sound: bool = True, progress: Progress | None = None
+async def compare_index(
+    journal: Journal, scan: TableScan, *, whole: bool = True, journal_intact: bool = True, progress: Progress | None = None
 ) -> AsyncIterator[Difference]:
     """Everything in which long-term memory differs from what the journal says it should hold.
 
     Args:
         journal: of a directory that nobody writes to meanwhile.
-        outlines: its long-term memory.
+        scan: its long-term memory.
         whole: False while long-term memory is being made anew: what is lacking then is on its way.
-        sound: False where the journal is damaged: nothing is to go then for not being in it.
+        journal_intact: False where the journal is damaged: nothing is to go then for not being in it.
         progress: told how many rows were looked through, of how many.
 
     Raises:
         StorageError: the journal cannot be read. What is damaged in it is no error: rows of a damaged message are left alone, and
             a session that cannot be compared is named.
     """
-    accounts: dict[str, _Account] = {}
+    accounts: dict[str, _JournalUser] = {}
     for actor, flushed in await journal.flushed():
-        account = accounts.setdefault(user_key(actor.user), _Account(actor.user))
+        account = accounts.setdefault(user_key(actor.user), _JournalUser(actor.user))
         if isinstance(actor, SessionKey):
             account.sessions[actor.session] = flushed
-    owed: defaultdict[SessionKey | UserKey, _Owed] = defaultdict(_Owed)
+    pending: defaultdict[SessionKey | UserKey, _PendingJobs] = defaultdict(_PendingJobs)
     for dead in (False, True):
         for job in await journal.jobs(dead=dead):
             assert isinstance(job.key, (SessionKey, UserKey))
-            owed[job.key].take(job)
+            pending[job.key].take(job)
     erasing = {(note.user_key, note.session_key) for note in await journal.erasures()}
-    comparison = _Comparison(journal, owed, erasing, whole=whole, sound=sound)
-    total = await outlines.count()
-    async for found in outlines.users():
+    comparison = _Comparison(journal, pending, erasing, whole=whole, journal_intact=journal_intact)
+    total = await scan.count()
+    async for found in scan.users():
         owner = accounts.get(found.key)
         if not found.home:
             yield _foreign(found, f"in the table {found.table}, which is not their user's")
@@ -165,13 +165,13 @@ async def reconcile(
                 yield difference
         else:
             owner.done = True
-            async for difference in comparison.of_user(owner, found):
+            async for difference in comparison.compare_user(owner, found):
                 yield difference
         if progress is not None:
-            progress(outlines.rows, total)
+            progress(scan.rows, total)
     for key, account in accounts.items():
-        if not account.done and not outlines.unreadable(key):
-            async for difference in comparison.of_user(account, UserRows("", key, home=True, rows=())):
+        if not account.done and not scan.is_unreadable(key):
+            async for difference in comparison.compare_user(account, ScannedUser("", key, home=True, rows=())):
                 yield difference
 
 
@@ -181,46 +181,46 @@ class _Comparison:
     def __init__(
         self,
         journal: Journal,
-        owed: Mapping[SessionKey | UserKey, _Owed],
+        pending: Mapping[SessionKey | UserKey, _PendingJobs],
         erasing: Collection[tuple[str, str]],
         *,
         whole: bool,
-        sound: bool,
+        journal_intact: bool,
     ) -> None:
         self._journal = journal
-        self._owed = owed
+        self._owed = pending
         self._erasing = erasing
         self._whole = whole
-        self._sound = sound
+        self._sound = journal_intact
 
-    def _absent(self, where: str, table: str, rows: Sequence[RowOutline], why: str) -> Difference:
+    def _orphaned(self, where: str, table: str, rows: Sequence[ScannedRow], why: str) -> Difference:
         """Rows of what the journal does not have; they go only where the journal is to be trusted."""
         found = _surplus("orphan", where, table, rows, why)
         if self._sound:
             return found
         return Difference(msgspec.structs.replace(found.finding, repairable=False))
 
-    def unknown(self, found: UserRows) -> Iterator[Difference]:
+    def unknown(self, found: ScannedUser) -> Iterator[Difference]:
         """Rows of a user that the journal does not know."""
         strange = [row for row in found.rows if user_key(row.user) != found.key]
         if strange:
             yield _foreign(msgspec.structs.replace(found, rows=strange), "under the key of another user")
         rows = [row for row in found.rows if user_key(row.user) == found.key and not self._being_erased(row)]
         if rows:
-            yield self._absent(rows[0].user, found.table, rows, "of a user that the journal does not know")
+            yield self._orphaned(rows[0].user, found.table, rows, "of a user that the journal does not know")
 
-    def _being_erased(self, row: RowOutline) -> bool:
+    def _being_erased(self, row: ScannedRow) -> bool:
         if (row.user_key, "") in self._erasing:
             return True
         return bool(self._erasing) and (row.user_key, session_key(row.user, row.session)) in self._erasing
 
-    async def of_user(self, account: _Account, found: UserRows) -> AsyncIterator[Difference]:
+    async def compare_user(self, account: _JournalUser, found: ScannedUser) -> AsyncIterator[Difference]:
         """One user's rows, none among them, against what the journal says."""
         strange = [row for row in found.rows if row.user != account.user]
         if strange:
             yield _foreign(msgspec.structs.replace(found, rows=strange), "under the key of another user")
-        once: dict[str, RowOutline] = {}
-        doubles: list[RowOutline] = []
+        once: dict[str, ScannedRow] = {}
+        doubles: list[ScannedRow] = []
         for row in found.rows:
             if row.user == account.user:
                 if row.id in once:
@@ -229,72 +229,72 @@ class _Comparison:
                     once[row.id] = row
         if doubles:
             yield _surplus("doubled", account.user, found.table, doubles, "there more than once")
-        of_sessions: defaultdict[str, list[RowOutline]] = defaultdict(list)
-        recorded: list[RowOutline] = []
+        of_sessions: defaultdict[str, list[ScannedRow]] = defaultdict(list)
+        recorded: list[ScannedRow] = []
         for row in once.values():
             if row.memory_type in MEMORY_TYPES:
                 recorded.append(row)
             elif not self._being_erased(row):
                 of_sessions[row.session].append(row)
         try:
-            async for difference in self._of_memories(account.user, found.table, recorded):
+            async for difference in self._compare_memories(account.user, found.table, recorded):
                 yield difference
         except JournalDamaged as e:
             yield Difference(Finding("journal", account.user, str(e), repairable=False))
         for session in of_sessions.keys() - account.sessions.keys():
             why = "of a session that the journal does not know"
-            yield self._absent(_name(SessionKey(account.user, session)), found.table, of_sessions[session], why)
+            yield self._orphaned(_name(SessionKey(account.user, session)), found.table, of_sessions[session], why)
         sessions = list(account.sessions)
         for start in range(0, len(sessions), _SESSIONS_AT_ONCE):
             keys = [SessionKey(account.user, session) for session in sessions[start : start + _SESSIONS_AT_ONCE]]
             for key, image in zip(keys, await self._journal.hydrate(keys), strict=True):
                 flushed = account.sessions[key.session]
                 if not isinstance(image, Exception):
-                    flushed = max(flushed, image.marks.flushing)  # what is not there yet has a job
+                    flushed = max(flushed, image.watermarks.flushing)  # what is not there yet has a job
                 try:
-                    async for difference in self._of_session(key, flushed, found.table, of_sessions.get(key.session, [])):
+                    async for difference in self._compare_session(key, flushed, found.table, of_sessions.get(key.session, [])):
                         yield difference
                 except JournalDamaged as e:
                     yield Difference(Finding("journal", _name(key), str(e), repairable=False))
 
     # -- what was recorded on purpose -------------------------------------------------------------------------------
 
-    async def _of_memories(self, user: str, table: str, rows: Sequence[RowOutline]) -> AsyncIterator[Difference]:
-        owed = self._owed.get(UserKey(user)) or _Owed()
+    async def _compare_memories(self, user: str, table: str, rows: Sequence[ScannedRow]) -> AsyncIterator[Difference]:
+        pending = self._owed.get(UserKey(user)) or _PendingJobs()
         items = {item.id for item in await self._journal.memories(user)}
         present = {row.id for row in rows}
-        surplus = [row for row in rows if row.id not in items and not owed.pruning and not self._being_erased(row)]
+        surplus = [row for row in rows if row.id not in items and not pending.pruning and not self._being_erased(row)]
         if surplus:
-            yield self._absent(user, table, surplus, "memories that the journal does not have")
-        lacking = sorted(items - present - owed.memories) if self._whole else []
+            yield self._orphaned(user, table, surplus, "memories that the journal does not have")
+        lacking = sorted(items - present - pending.memories) if self._whole else []
         if lacking:
             finding = Finding("missing", user, f"{_count(lacking, 'memory', 'memories')} {_some(lacking)}", repairable=True)
             chunks = [lacking[start : start + _REFILL_AT_ONCE] for start in range(0, len(lacking), _REFILL_AT_ONCE)]
-            yield Difference(finding, refills=[Refill(UserKey(user), RecordSpec(0, tuple(ids))) for ids in chunks])
+            yield Difference(finding, backfills=[Backfill(UserKey(user), RecordSpec(0, tuple(ids))) for ids in chunks])
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 
-    async def _of_session(
-        self, key: SessionKey, flushed: int, table: str, rows: Sequence[RowOutline]
+    async def _compare_session(
+        self, key: SessionKey, flushed: int, table: str, rows: Sequence[ScannedRow]
     ) -> AsyncIterator[Difference]:  # fmt: skip
-        owed = self._owed.get(key) or _Owed()
-        pruning = (self._owed.get(UserKey(key.user)) or _Owed()).pruning
+        pending = self._owed.get(key) or _PendingJobs()
+        pruning = (self._owed.get(UserKey(key.user)) or _PendingJobs()).pruning
         said = [row for row in rows if row.memory_type == "message"]
-        async for difference in self._of_messages(key, flushed, table, said, owed, pruning=pruning):
+        async for difference in self._compare_messages(key, flushed, table, said, pending, pruning=pruning):
             yield difference
-        facets = await self._journal.facets(key) if flushed or rows or owed.entries else ()
-        kept = {spec.entry.through: spec for spec in (_decode_entry(one.value) for one in facets if one.kind == ENTRY_FACET)}
-        async for difference in self._of_entries(
-            key, table, [row for row in rows if row.memory_type == "summary"], kept, owed, pruning=pruning
+        state_items = await self._journal.state_items(key) if flushed or rows or pending.entries else ()
+        kept = {spec.entry.through: spec for spec in (_decode_entry(one.value) for one in state_items if one.kind == ENTRY_KIND)}
+        async for difference in self._compare_entries(
+            key, table, [row for row in rows if row.memory_type == "summary"], kept, pending, pruning=pruning
         ):
             yield difference
         batches = [row for row in rows if row.memory_type == BLOCK_TYPE]
-        seen = progress_of(facets) if batches else {}
+        seen = block_progress(state_items) if batches else {}
         ahead = [
             row
             for row in batches
             if (mine := seen.get(row.agent.removeprefix(BLOCK_AGENT))) is not None
-            and row.seq > owed.blocks
+            and row.seq > pending.blocks
             and not _within(row.seq, mine.seen)
         ]
         if ahead:
@@ -305,10 +305,10 @@ class _Comparison:
             kinds = ", ".join(sorted({repr(row.memory_type) for row in other}))
             yield _surplus("orphan", _name(key), table, other, f"of the type {kinds}, which remora does not write")
 
-    async def _of_messages(
-        self, key: SessionKey, flushed: int, table: str, rows: Sequence[RowOutline], owed: _Owed, *, pruning: bool
+    async def _compare_messages(
+        self, key: SessionKey, flushed: int, table: str, rows: Sequence[ScannedRow], pending: _PendingJobs, *, pruning: bool
     ) -> AsyncIterator[Difference]:
-        coming = joined(owed.coming)
+        coming = join_ranges(pending.coming)
         through = max([flushed, *(row.seq for row in rows), *(last for _, last in coming)])
         if not through:
             return
@@ -318,9 +318,9 @@ class _Comparison:
         if any(row.seq not in times for row in rows):
             trimmed = (await self._journal.past(key, _LAST)).trimmed
         present: set[int] = set()
-        wrong: list[RowOutline] = []
-        gone: list[RowOutline] = []
-        early: list[RowOutline] = []
+        wrong: list[ScannedRow] = []
+        gone: list[ScannedRow] = []
+        early: list[ScannedRow] = []
         for row in rows:
             seq = row.seq
             if row.id != row_id(key, seq) or (seq in times and times[seq] != row.created_us):
@@ -330,7 +330,7 @@ class _Comparison:
             if 0 < seq <= trimmed or seq in damaged:
                 continue
             if seq not in times or seq in pruned:
-                if seq not in owed.leaving and not (pruning and seq in pruned):
+                if seq not in pending.leaving and not (pruning and seq in pruned):
                     gone.append(row)
             elif seq > flushed and not _within(seq, coming):
                 early.append(row)
@@ -338,7 +338,7 @@ class _Comparison:
             yield _surplus("orphan", _name(key), table, wrong, f"of another message than {_numbers(wrong)} in the journal")
         if gone:
             why = f"of messages {_numbers(gone)}, which the journal does not have, or which were removed or pruned"
-            yield self._absent(_name(key), table, gone, why)
+            yield self._orphaned(_name(key), table, gone, why)
         if early:
             why = f"of messages {_numbers(early)}, which the journal has not handed over (up to {flushed})"
             yield _surplus("orphan", _name(key), table, early, why)
@@ -350,16 +350,16 @@ class _Comparison:
             ]  # fmt: skip
             if lacking:
                 detail = f"{_count(lacking, 'message')} {_ranges(lacking)}, handed over up to {flushed}"
-                refills = [Refill(key, FlushSpec(0, first, last)) for first, last in _batches(lacking)]
-                yield Difference(Finding("missing", _name(key), detail, repairable=True), refills=refills)
+                backfills = [Backfill(key, FlushSpec(0, first, last)) for first, last in _batches(lacking)]
+                yield Difference(Finding("missing", _name(key), detail, repairable=True), backfills=backfills)
 
-    async def _of_entries(
+    async def _compare_entries(
         self,
         key: SessionKey,
         table: str,
-        rows: Sequence[RowOutline],
+        rows: Sequence[ScannedRow],
         kept: Mapping[int, EntryFlushSpec],
-        owed: _Owed,
+        pending: _PendingJobs,
         *,
         pruning: bool,
     ) -> AsyncIterator[Difference]:
@@ -369,15 +369,15 @@ class _Comparison:
         if surplus and not pruning:
             # One that a rewind brought back into its list is there until it leaves it again.
             listed = {entry_id(key, one.through) for one in (await self._journal.past(key, _LAST)).summaries}
-            leaving = {entry_id(key, seq) for seq in owed.leaving}
+            leaving = {entry_id(key, seq) for seq in pending.leaving}
             surplus = [row for row in surplus if row.id not in listed and row.id not in leaving]
             if surplus:
-                yield self._absent(_name(key), table, surplus, "summary entries that the journal does not have")
-        lacking = [t for id_, t in expected.items() if id_ not in present and t not in owed.entries] if self._whole else []
+                yield self._orphaned(_name(key), table, surplus, "summary entries that the journal does not have")
+        lacking = [t for id_, t in expected.items() if id_ not in present and t not in pending.entries] if self._whole else []
         if lacking:
             detail = f"{_count(lacking, 'summary entry', 'summary entries')} up to message {_ranges(lacking)}"
-            refills = [Refill(key, msgspec.structs.replace(kept[through], sid=0)) for through in lacking]
-            yield Difference(Finding("missing", _name(key), detail, repairable=True), refills=refills)
+            backfills = [Backfill(key, msgspec.structs.replace(kept[through], sid=0)) for through in lacking]
+            yield Difference(Finding("missing", _name(key), detail, repairable=True), backfills=backfills)
 
     async def _times(self, key: SessionKey, through: int) -> tuple[dict[int, int], set[int]]:
         """When each message up to `through` that is there was said, and which cannot be read."""
@@ -397,12 +397,12 @@ class _Comparison:
         return dict(sorted(times.items())), damaged
 
 
-def _foreign(found: UserRows, why: str) -> Difference:
+def _foreign(found: ScannedUser, why: str) -> Difference:
     users = sorted({row.user for row in found.rows})
     return _surplus("foreign", ", ".join(users[:_NAMED]), found.table, found.rows, why)
 
 
-def _surplus(kind: str, where: str, table: str, rows: Sequence[RowOutline], why: str) -> Difference:
+def _surplus(kind: str, where: str, table: str, rows: Sequence[ScannedRow], why: str) -> Difference:
     detail = f"{_count(rows, 'row')} {why}: {_some([row.id for row in rows])}"
     return Difference(Finding(kind, where, detail, repairable=True), table, rows)
 
@@ -419,12 +419,12 @@ def _some(ids: Sequence[str]) -> str:
     return ", ".join(ids[:_NAMED]) + (" …" if len(ids) > _NAMED else "")
 
 
-def _numbers(rows: Iterable[RowOutline]) -> str:
+def _numbers(rows: Iterable[ScannedRow]) -> str:
     return _ranges(sorted(row.seq for row in rows))
 
 
 def _ranges(seqs: Sequence[int]) -> str:
-    runs = joined((seq, seq) for seq in seqs)
+    runs = join_ranges((seq, seq) for seq in seqs)
     named = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:_NAMED]]
     return ", ".join(named) + (" …" if len(runs) > _NAMED else "")
 

@@ -1,4 +1,4 @@
-"""Reading sessions and users out of a runtime that goes on working: each session as of one moment of its actor's (S4.37)."""
+"""Reading sessions and users out of a runtime that goes on working: each session as of one moment of its actor's."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from remora.actors.blocks.state import progress_facet, progress_of, renumbered, unseen_facet, unseen_of
+from remora.actors.blocks.state import block_progress, excluded_item, excluded_ranges, progress_item, renumber_ranges
 from remora.actors.session.messages import Inspect, SessionView
 from remora.actors.user.messages import InspectUser, UserView
 from remora.errors import StorageError
 from remora.ids import SessionKey, UserKey, message_id, row_id
 from remora.messages import Entry, decode_chat, restore_message
-from remora.runtime.concurrency import in_order
+from remora.runtime.concurrency import map_concurrently
 from remora.services.parts import Services
 from remora.storage.atomic import AtomicTarget
 from remora.storage.export.targets import open_writer
@@ -32,9 +32,9 @@ from remora.storage.export.transfer import (
     TransferReport,
     UserExport,
 )
-from remora.storage.records import ENTRY_FACET, EntryFlushSpec, Facet, Summary
+from remora.storage.records import ENTRY_KIND, EntryFlushSpec, StateItem, Summary
 
-__all__ = ["Progress", "export_to", "exported_session"]
+__all__ = ["Progress", "export_session", "export_to"]
 
 Progress = Callable[[int, int], None]
 """Told how many messages are done, of how many."""
@@ -47,7 +47,7 @@ _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _Numbers:
+class _Renumbering:
     """Numbers of the messages that are left of `last`, and which those are when they are counted from 1 without gaps."""
 
     def __init__(self, seqs: Sequence[int], last: int) -> None:
@@ -65,7 +65,7 @@ class _Numbers:
         return ((seq, new.get(seq)) for seq in range(1, self._last + 1))
 
 
-async def exported_session(source: Services, key: SessionKey) -> SessionExport | None:
+async def export_session(source: Services, key: SessionKey) -> SessionExport | None:
     """A session as it is now; None if it has no messages.
 
     Raises:
@@ -75,34 +75,34 @@ async def exported_session(source: Services, key: SessionKey) -> SessionExport |
     return exported
 
 
-async def _session(source: Services, key: SessionKey) -> tuple[SessionExport | None, _Numbers]:
+async def _session(source: Services, key: SessionKey) -> tuple[SessionExport | None, _Renumbering]:
     journal = source.journal
-    view = await _look(source, key)
+    view = await _inspect(source, key)
     for _ in range(_ATTEMPTS):
         entries = await journal.read(key, 1, view.last_seq)
         pruned = set(await journal.pruned(key))
-        left = [facet for facet in await journal.facets(key) if facet.kind == ENTRY_FACET]
-        after = await _look(source, key)
-        if _settled(view) == _settled(after):
+        left = [state_item for state_item in await journal.state_items(key) if state_item.kind == ENTRY_KIND]
+        after = await _inspect(source, key)
+        if _fixed_parts(view) == _fixed_parts(after):
             break
         view = after
     else:
         raise StorageError(f"the past of {key!r} changes faster than it can be read; export it again")
-    numbers = _Numbers([entry.seq for entry in entries], view.last_seq)
+    numbers = _Renumbering([entry.seq for entry in entries], view.last_seq)
     if not entries:
         return None, numbers
     build = anyio.to_thread.run_sync
     return await build(_build, key, view, entries, pruned, left, numbers, journal.instance), numbers
 
 
-async def _look(source: Services, key: SessionKey) -> SessionView:
+async def _inspect(source: Services, key: SessionKey) -> SessionView:
     view: SessionView = await source.directory.ask(key, Inspect())
     return view
 
 
-def _settled(view: SessionView) -> tuple[Any, ...]:
+def _fixed_parts(view: SessionView) -> tuple[Any, ...]:
     """What of a session must not have changed while its messages were read: all but what was appended and flushed."""
-    return view.marks.generation, view.marks.summarized, view.summary, view.summaries, view.blocks
+    return view.watermarks.generation, view.watermarks.archived_through, view.summary, view.summaries, view.blocks
 
 
 def _build(
@@ -110,8 +110,8 @@ def _build(
     view: SessionView,
     entries: Sequence[Entry],
     pruned: set[int],
-    left: Sequence[Facet],
-    numbers: _Numbers,
+    left: Sequence[StateItem],
+    numbers: _Renumbering,
     instance: str,
 ) -> SessionExport:
     def summary(one: Summary) -> Summary:
@@ -129,60 +129,60 @@ def _build(
                 entry.seq in pruned,
             )
         )  # fmt: skip
-    facets = list(view.blocks)
+    state_items = list(view.blocks)
     if not numbers.gapless:
-        facets = _renumbered_blocks(view.blocks, numbers)
-    for facet in left:
-        spec = _decode_entry(facet.value)
+        state_items = _renumber_blocks(view.blocks, numbers)
+    for state_item in left:
+        spec = _decode_entry(state_item.value)
         moved = EntryFlushSpec(0, summary(spec.entry), spec.at_us)
-        facets.append(Facet(ENTRY_FACET, str(moved.entry.through), _encode(moved)))
+        state_items.append(StateItem(ENTRY_KIND, str(moved.entry.through), _encode(moved)))
     return SessionExport(
         user=key.user,
         session=key.session,
         messages=tuple(messages),
-        front=numbers.through(view.marks.summarized),
-        flushed=numbers.through(view.marks.flushing),
+        front=numbers.through(view.watermarks.archived_through),
+        flushed=numbers.through(view.watermarks.flushing),
         summary=summary(view.summary) if view.summary else None,
         summaries=tuple(summary(one) for one in view.summaries),
-        facets=tuple(facets),
+        state_items=tuple(state_items),
     )
 
 
-def _renumbered_blocks(blocks: Sequence[Facet], numbers: _Numbers) -> list[Facet]:
+def _renumber_blocks(blocks: Sequence[StateItem], numbers: _Renumbering) -> list[StateItem]:
     """The blocks' facets: what each has seen, and what none is to see, in the new numbers."""
-    facets = []
-    for name, progress in progress_of(blocks).items():
-        seen = renumbered(progress.seen, numbers.through)
-        facets.append(progress_facet(name, msgspec.structs.replace(progress, seen=seen)))
-    if unseen := unseen_of(blocks, 0):
-        facets.append(unseen_facet(renumbered(unseen, numbers.through)))
-    order = {facet.name: place for place, facet in enumerate(blocks)}
-    return sorted(facets, key=lambda facet: order[facet.name])
+    state_items = []
+    for name, progress in block_progress(blocks).items():
+        seen = renumber_ranges(progress.seen, numbers.through)
+        state_items.append(progress_item(name, msgspec.structs.replace(progress, seen=seen)))
+    if unseen := excluded_ranges(blocks, 0):
+        state_items.append(excluded_item(renumber_ranges(unseen, numbers.through)))
+    order = {state_item.name: place for place, state_item in enumerate(blocks)}
+    return sorted(state_items, key=lambda state_item: order[state_item.name])
 
 
-async def _user(source: Services, key: UserKey, renumbered_sessions: dict[str, _Numbers]) -> UserExport | None:
-    facets = [facet for facet in await source.journal.facets(key) if facet.kind not in _NOT_EXPORTED]
+async def _user(source: Services, key: UserKey, renumbered_sessions: dict[str, _Renumbering]) -> UserExport | None:
+    state_items = [state_item for state_item in await source.journal.state_items(key) if state_item.kind not in _NOT_EXPORTED]
     if source.directory.is_live(key):  # it journals figures of access by the hundred
-        view: UserView = await source.directory.tell(key, InspectUser(), use=False)
-        figures = [Facet("access", row, _encode(figure)) for row, figure in view.accesses.items()]
-        facets = [*(facet for facet in facets if facet.kind != "access"), *figures]
+        view: UserView = await source.directory.tell(key, InspectUser(), keeps_alive=False)
+        figures = [StateItem("access", row, _encode(figure)) for row, figure in view.accesses.items()]
+        state_items = [*(state_item for state_item in state_items if state_item.kind != "access"), *figures]
     memories = await source.journal.memories(key.user)
-    if not facets and not memories:
+    if not state_items and not memories:
         return None
     moved: dict[str, str | None] = {}
     for session, numbers in renumbered_sessions.items():
         one = SessionKey(key.user, session)
         moved.update((row_id(one, old), None if new is None else row_id(one, new)) for old, new in numbers.items())
     # Figures of access are kept under the ids of rows, which come of messages' numbers.
-    facets = [one for one in (_moved(facet, moved) for facet in facets) if one is not None]
-    return UserExport(key.user, tuple(memories), tuple(facets))
+    state_items = [one for one in (_renumber_facet(state_item, moved) for state_item in state_items) if one is not None]
+    return UserExport(key.user, tuple(memories), tuple(state_items))
 
 
-def _moved(facet: Facet, moved: dict[str, str | None]) -> Facet | None:
-    if facet.kind != "access" or facet.name not in moved:
-        return facet
-    name = moved[facet.name]
-    return None if name is None else Facet(facet.kind, name, facet.value)
+def _renumber_facet(state_item: StateItem, moved: dict[str, str | None]) -> StateItem | None:
+    if state_item.kind != "access" or state_item.name not in moved:
+        return state_item
+    name = moved[state_item.name]
+    return None if name is None else StateItem(state_item.kind, name, state_item.value)
 
 
 async def export_to(source: Services, path: Path, *, overwrite: bool, progress: Progress | None) -> TransferReport:
@@ -190,7 +190,7 @@ async def export_to(source: Services, path: Path, *, overwrite: bool, progress: 
 
     Raises:
         InvalidInput: `path` exists, or cannot be told to be one or the other.
-        StorageError: see `exported_session`; or the disk refused. Nothing stands at `path` then.
+        StorageError: see `export_session`; or the disk refused. Nothing stands at `path` then.
     """
     journal = source.journal
     remora = await anyio.to_thread.run_sync(_version)
@@ -220,11 +220,11 @@ async def _write_all(
     sessions = [key for key in keys if isinstance(key, SessionKey)]
     awake = source.directory.live_keys()  # one that has journalled nothing may have figures of access all the same
     users = list(dict.fromkeys(key for key in (*keys, *awake) if isinstance(key, UserKey)))
-    gaps: dict[str, dict[str, _Numbers]] = {}
+    gaps: dict[str, dict[str, _Renumbering]] = {}
     count = messages = done = 0
     for start in range(0, len(sessions), _AT_ONCE):
         chunk = sessions[start : start + _AT_ONCE]
-        read = await in_order(partial(_session, source), chunk, concurrency=_AT_ONCE)
+        read = await map_concurrently(partial(_session, source), chunk, concurrency=_AT_ONCE)
         for key, (_, numbers) in zip(chunk, read, strict=True):
             if not numbers.gapless:
                 gaps.setdefault(key.user, {})[key.session] = numbers

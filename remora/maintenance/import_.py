@@ -1,4 +1,4 @@
-"""Bringing sessions and users into a runtime: looked through to the end before anything is written (S4.37)."""
+"""Bringing sessions and users into a runtime: looked through to the end before anything is written."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from remora.actors.blocks.state import progress_of, unseen_of
-from remora.actors.policies.redaction import redacted_chat, redacted_metadata, redacted_text
+from remora.actors.blocks.state import block_progress, excluded_ranges
+from remora.actors.policies.redaction import redact_chat, redact_metadata, redact_text
 from remora.actors.session.messages import Adopt
 from remora.actors.user.messages import AdoptUser, Right
 from remora.actors.user.state import SynopsisPart
-from remora.actors.user.working import WorkingItem, embedded_anew
+from remora.actors.user.working import WorkingItem, embed_items
 from remora.errors import InvalidExport, InvalidInput, RemoraError
-from remora.ids import SHARED_PREFIX, SessionKey, UserKey, memory_id, validated_id
+from remora.ids import SHARED_PREFIX, SessionKey, UserKey, memory_id, validate_id
 from remora.jobs.memories import MEMORY_TYPES
 from remora.maintenance.export import Progress
-from remora.messages import ChatDict, Entry, dated, encode_message
+from remora.messages import ChatDict, Entry, dated_line, encode_message
 from remora.models.ports import embedder_name
-from remora.runtime.concurrency import in_order
+from remora.runtime.concurrency import map_concurrently
 from remora.services.intake import Door
 from remora.services.parts import Services
 from remora.storage.export.targets import open_reader
@@ -37,10 +37,10 @@ from remora.storage.export.transfer import (
     TransferReport,
     UserExport,
 )
-from remora.storage.records import ENTRY_FACET, EntryFlushSpec, Facet, MemoryItem, Summary
+from remora.storage.records import ENTRY_KIND, EntryFlushSpec, MemoryItem, StateItem, Summary
 from remora.tokens import count_message
 
-__all__ = ["checked_session", "import_from", "imported_session"]
+__all__ = ["check_session", "import_from", "import_session"]
 
 _AT_ONCE = 32  # sessions that are read, counted and written together
 _TIMEOUT_S = 600.0  # a session is one commit, however long it is
@@ -59,22 +59,22 @@ _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 # -- looking through --------------------------------------------------------------------------------------------------
 
 
-def checked_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
+def check_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
     """`one`, if a session can be made of it.
 
     Raises:
         InvalidInput: a name, a number or a facet that cannot be.
         InvalidMessage: a message that is none.
     """
-    validated_id(one.user, "a user id")
-    validated_id(one.session, "a session id")
+    validate_id(one.user, "a user id")
+    validate_id(one.session, "a session id")
     last = len(one.messages)
     if not last:
         raise InvalidInput(f"the session {one.session} has no messages")
     for place, message in enumerate(one.messages):
         if message.seq != place + 1:
             raise InvalidInput(f"messages are numbered 1, 2, 3 …: number {message.seq} stands where {place + 1} should")
-        validated_id(message.id, "a message id")
+        validate_id(message.id, "a message id")
         if not 0 <= message.importance <= 1:
             raise InvalidInput(f"the importance of message {message.seq} is {message.importance}, not between 0 and 1")
         if message.created_at.tzinfo is None:
@@ -87,41 +87,41 @@ def checked_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
         if not (reached <= summary.through <= one.front and summary.first <= summary.through + 1):
             raise InvalidInput(f"a summary of messages {summary.first} to {summary.through} cannot stand before {one.front}")
         reached = summary.through
-    for facet in one.facets:
-        _check_session_facet(facet)
+    for state_item in one.state_items:
+        _check_session_facet(state_item)
     return one
 
 
-def _check_session_facet(facet: Facet) -> None:
+def _check_session_facet(state_item: StateItem) -> None:
     try:
-        if facet.kind == ENTRY_FACET:
-            _decode_entry(facet.value)
-        elif facet.kind == "block":
-            progress_of([facet])
-            unseen_of([facet], 0)
+        if state_item.kind == ENTRY_KIND:
+            _decode_entry(state_item.value)
+        elif state_item.kind == "block":
+            block_progress([state_item])
+            excluded_ranges([state_item], 0)
         else:
-            raise InvalidInput(f"a session keeps nothing of the kind {facet.kind!r}")
+            raise InvalidInput(f"a session keeps nothing of the kind {state_item.kind!r}")
     except msgspec.MsgspecError as e:
-        raise InvalidInput(f"the facet {facet.kind}/{facet.name} cannot be read: {e}") from e
+        raise InvalidInput(f"the facet {state_item.kind}/{state_item.name} cannot be read: {e}") from e
 
 
-def _checked_user(one: UserExport) -> None:
-    validated_id(one.user.removeprefix(SHARED_PREFIX), "a user id")
+def _check_user(one: UserExport) -> None:
+    validate_id(one.user.removeprefix(SHARED_PREFIX), "a user id")
     for item in one.memories:
-        validated_id(item.id, "a memory's id")
+        validate_id(item.id, "a memory's id")
         if not item.content or item.type not in MEMORY_TYPES or not 0 <= item.importance <= 1:
             raise InvalidInput(f"the memory {item.id} has no content, an unknown type, or an importance that is not 0 to 1")
-    for facet in one.facets:
-        _decoded(facet)
+    for state_item in one.state_items:
+        _decode_facet(state_item)
 
 
-def _decoded(facet: Facet) -> Any:
-    if facet.kind not in _USER_FACETS:
-        raise InvalidInput(f"a user keeps nothing of the kind {facet.kind!r}")
+def _decode_facet(state_item: StateItem) -> Any:
+    if state_item.kind not in _USER_FACETS:
+        raise InvalidInput(f"a user keeps nothing of the kind {state_item.kind!r}")
     try:
-        return _USER_FACETS[facet.kind].decode(facet.value)
+        return _USER_FACETS[state_item.kind].decode(state_item.value)
     except msgspec.MsgspecError as e:
-        raise InvalidInput(f"the facet {facet.kind}/{facet.name} cannot be read: {e}") from e
+        raise InvalidInput(f"the facet {state_item.kind}/{state_item.name} cannot be read: {e}") from e
 
 
 class _Contents(msgspec.Struct):
@@ -131,14 +131,14 @@ class _Contents(msgspec.Struct):
     messages: int
 
 
-def _look_through(reader: ExportReader, max_bytes: int) -> _Contents:
+def _validate(reader: ExportReader, max_bytes: int) -> _Contents:
     found = _Contents(set(), 0)
     for line, one in reader.read():
         try:
             if isinstance(one, UserExport):
-                _checked_user(one)
+                _check_user(one)
                 continue
-            checked_session(one, max_bytes=max_bytes)
+            check_session(one, max_bytes=max_bytes)
             key = SessionKey(one.user, one.session)
             if key in found.sessions:
                 raise InvalidInput(f"{key!r} stands here a second time")
@@ -152,29 +152,31 @@ def _look_through(reader: ExportReader, max_bytes: int) -> _Contents:
 # -- taking -----------------------------------------------------------------------------------------------------------
 
 
-async def imported_session(target: Services, export: SessionExport, key: SessionKey) -> int:
+async def import_session(target: Services, export: SessionExport, key: SessionKey) -> int:
     """Begin the session `key` as what `export` says; returns how many messages that is.
 
     Raises:
-        InvalidInput, InvalidMessage: see `checked_session`; or the session has messages already.
+        InvalidInput, InvalidMessage: see `check_session`; or the session has messages already.
         RedactionFailed: the redaction hook failed; nothing was written.
         MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
     """
-    adopt = await anyio.to_thread.run_sync(_adopt, target, export, target.indexed_blocks(key))
+    adopt = await anyio.to_thread.run_sync(_adopt_message, target, export, target.indexed_blocks(key))
     count: int = await target.directory.ask(key, adopt, timeout_s=_TIMEOUT_S)
     return count
 
 
-def _adopt(door: Door, export: SessionExport, indexed: Collection[str]) -> Adopt:
+def _adopt_message(door: Door, export: SessionExport, indexed: Collection[str]) -> Adopt:
     """What the actor is told; `indexed` blocks begin anew, and so are shown everything again: their rows are not exported."""
-    checked_session(export, max_bytes=door.config.buffer.max_message_bytes)
+    check_session(export, max_bytes=door.config.buffer.max_message_bytes)
     return Adopt(
         entries=tuple(_entry(door, message) for message in export.messages),
         front=export.front,
         flushing=export.flushed,
         summary=_summary(door, export.summary) if export.summary else None,
         summaries=tuple(_summary(door, one) for one in export.summaries),
-        facets=tuple(facet for facet in export.facets if facet.kind != "block" or facet.name not in indexed),
+        state_items=tuple(
+            state_item for state_item in export.state_items if state_item.kind != "block" or state_item.name not in indexed
+        ),
         flush=True,
         pruned=tuple(message.seq for message in export.messages if message.pruned),
     )
@@ -188,8 +190,8 @@ def _plain(chat: ChatDict) -> ChatDict:
 def _entry(door: Door, message: MessageExport) -> Entry:
     chat, metadata = message.chat, message.metadata
     if (redact := door.redact) is not None:
-        chat = redacted_chat(chat, redact)
-        metadata = None if metadata is None else redacted_metadata(metadata, redact)
+        chat = redact_chat(chat, redact)
+        metadata = None if metadata is None else redact_metadata(metadata, redact)
     checked, _ = encode_message(_plain(chat), index=message.seq - 1, max_bytes=door.config.buffer.max_message_bytes)
     timed, _ = encode_message({"role": "user", "content": "", "created_at": message.created_at})
     return Entry(
@@ -207,7 +209,7 @@ def _entry(door: Door, message: MessageExport) -> Entry:
 
 
 def _summary(door: Door, summary: Summary) -> Summary:
-    text = summary.text if door.redact is None else redacted_text(summary.text, door.redact)
+    text = summary.text if door.redact is None else redact_text(summary.text, door.redact)
     tokens = count_message(door.counter, {"role": "system", "content": summary.prefix + text})
     return msgspec.structs.replace(summary, text=text, tokens=tokens)
 
@@ -215,28 +217,30 @@ def _summary(door: Door, summary: Summary) -> Summary:
 async def _adopt_user(target: Services, one: UserExport) -> int:
     """Give a user what an export holds; returns how many memories that is. What is there already stays as it is."""
     memories = await anyio.to_thread.run_sync(lambda: tuple(_memory(target, one.user, item) for item in one.memories))
-    facets = tuple(facet for facet in one.facets if facet.kind not in {"embedder", "working"})
-    await target.directory.ask(UserKey(one.user), AdoptUser(memories, await _working(target, one), facets), timeout_s=_TIMEOUT_S)
+    state_items = tuple(state_item for state_item in one.state_items if state_item.kind not in {"embedder", "working"})
+    await target.directory.ask(
+        UserKey(one.user), AdoptUser(memories, await _working(target, one), state_items), timeout_s=_TIMEOUT_S
+    )
     return len(memories)
 
 
 def _memory(door: Door, user: str, item: MemoryItem) -> MemoryItem:
     """Redacted, and counted anew; what redaction changes has another id."""
-    text = item.content if door.redact is None else redacted_text(item.content, door.redact)
+    text = item.content if door.redact is None else redact_text(item.content, door.redact)
     id_ = item.id if text == item.content else memory_id(user, item.agent, text)
-    return msgspec.structs.replace(item, id=id_, content=text, tokens=door.counter.count(dated(item.created_us, text)))
+    return msgspec.structs.replace(item, id=id_, content=text, tokens=door.counter.count(dated_line(item.created_us, text)))
 
 
 async def _working(target: Services, one: UserExport) -> tuple[WorkingItem, ...]:
     """Working memory, embedded anew where another embedder made its vectors; nothing where there is none."""
     embedder = target.embedder
-    items: list[WorkingItem] = [_decoded(facet) for facet in one.facets if facet.kind == "working"]
+    items: list[WorkingItem] = [_decode_facet(state_item) for state_item in one.state_items if state_item.kind == "working"]
     if embedder is None or not items:
         return ()
-    made_by = next((_decoded(facet) for facet in one.facets if facet.kind == "embedder"), "")
+    made_by = next((_decode_facet(state_item) for state_item in one.state_items if state_item.kind == "embedder"), "")
     if made_by == embedder_name(embedder) and all(len(item.vector) == 4 * embedder.dimension for item in items):
         return tuple(items)
-    return await embedded_anew(embedder, items)
+    return await embed_items(embedder, items)
 
 
 async def import_from(target: Services, path: Path, *, skip_existing: bool, progress: Progress | None) -> TransferReport:
@@ -250,7 +254,7 @@ async def import_from(target: Services, path: Path, *, skip_existing: bool, prog
     reader = await anyio.to_thread.run_sync(open_reader, path)
     try:
         limit = target.config.buffer.max_message_bytes
-        contents = await anyio.to_thread.run_sync(_look_through, reader, limit)
+        contents = await anyio.to_thread.run_sync(_validate, reader, limit)
         there = contents.sessions.intersection([key for key, _ in await target.journal.flushed()])
         if there and not skip_existing:
             some = ", ".join(f"{key.user}/{key.session}" for key in sorted(there)[:3])
@@ -258,13 +262,13 @@ async def import_from(target: Services, path: Path, *, skip_existing: bool, prog
                 f"{len(there)} of the {len(contents.sessions)} sessions are there already, {some} for instance: nothing was "
                 "written; pass skip_existing=True (--skip-existing) to import the others"
             )
-        return await _take_all(target, reader.read(), contents, there, progress)
+        return await _import_all(target, reader.read(), contents, there, progress)
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(reader.close)
 
 
-async def _take_all(
+async def _import_all(
     target: Services, placed: Iterator[Placed], contents: _Contents, there: set[SessionKey], progress: Progress | None
 ) -> TransferReport:  # fmt: skip
     sessions = messages = users = memories = done = 0
@@ -272,11 +276,11 @@ async def _take_all(
     async def take(one: Exported) -> int:
         if isinstance(one, UserExport):
             return await _adopt_user(target, one)
-        return await imported_session(target, one, SessionKey(one.user, one.session))
+        return await import_session(target, one, SessionKey(one.user, one.session))
 
     while chunk := await anyio.to_thread.run_sync(partial(_next, placed)):
         wanted = [one for one in chunk if isinstance(one, UserExport) or (one.user, one.session) not in there]
-        for one, count in zip(wanted, await in_order(take, wanted, concurrency=_AT_ONCE), strict=True):
+        for one, count in zip(wanted, await map_concurrently(take, wanted, concurrency=_AT_ONCE), strict=True):
             if isinstance(one, UserExport):
                 users, memories = users + 1, memories + count
             else:

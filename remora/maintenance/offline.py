@@ -13,14 +13,14 @@ import msgspec
 
 from remora.config import Config
 from remora.errors import InvalidInput, JournalDamaged
-from remora.services.rebuild import Leftover, Place, kept, place_of
+from remora.services.rebuild import OldDirectory, Place, kept, location_of
 from remora.storage.committing import committing
-from remora.storage.lance.scan import Outlines, outlined
+from remora.storage.lance.scan import TableScan, open_scan
 from remora.storage.lance.store import LanceStore
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.storage.sqlite.mark import mark_path, marked, missing
+from remora.storage.sqlite.mark import mark_path, missing, read_mark
 
-__all__ = ["JOURNAL", "Lost", "Offline", "lost_commits", "offline", "require_memory"]
+__all__ = ["JOURNAL", "LostCommits", "Offline", "lost_commits", "offline", "require_memory"]
 
 JOURNAL = "journal.db"
 """Name of the journal in a memory directory."""
@@ -39,10 +39,10 @@ class Offline(msgspec.Struct, frozen=True):
     """
 
     journal: SqliteJournal
-    used: Leftover | None
+    used: OldDirectory | None
     place: Place | None
     whole: bool
-    leftovers: tuple[Leftover, ...]
+    leftovers: tuple[OldDirectory, ...]
     config: Config
 
     @property
@@ -52,11 +52,11 @@ class Offline(msgspec.Struct, frozen=True):
             return ()
         return tuple(one.name for one in (self.used, *self.leftovers))
 
-    def outlines(self, *, lost: Mapping[str, str] | None = None) -> AbstractAsyncContextManager[Outlines]:
+    def scan(self, *, lost: Mapping[str, str] | None = None) -> AbstractAsyncContextManager[TableScan]:
         """All rows of long-term memory in outline; `place` must not be None. `lost`: tables that were put aside, and why."""
         assert self.place is not None
         assert self.used is not None
-        return outlined(self.place, shards=self.used.shards, lost=lost)
+        return open_scan(self.place, shards=self.used.shards, lost=lost)
 
     @asynccontextmanager
     async def store(self, *, sync: bool = True) -> AsyncIterator[LanceStore]:
@@ -85,22 +85,22 @@ async def offline(directory: Path, config: Config, *, journal: Path | None = Non
         JournalTooNew, JournalDamaged, DirectoryUnusable: the journal cannot be opened.
     """
     async with committing(await SqliteJournal.open(journal or directory / JOURNAL, durability="power")) as opened:
-        yield await _described(opened, directory, config)
+        yield await _describe(opened, directory, config)
 
 
-async def _described(journal: SqliteJournal, directory: Path, config: Config) -> Offline:
+async def _describe(journal: SqliteJournal, directory: Path, config: Config) -> Offline:
     found = await kept(journal)
     whole = not await journal.setting("reembed")
     if not found:  # no runtime ever used long-term memory here
         return Offline(journal, None, None, whole, (), config)
     used, *leftovers = found
-    place: Place | None = place_of(config.long_term.uri.reveal() or directory, used.name)
+    place: Place | None = location_of(config.long_term.uri.reveal() or directory, used.name)
     if isinstance(place, Path) and not await anyio.to_thread.run_sync(place.is_dir):
         place = None
     return Offline(journal, used, place, whole, tuple(leftovers), config)
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LostCommits(msgspec.Struct, frozen=True):
     """Acknowledged commits that are gone.
 
     Attributes:
@@ -112,13 +112,13 @@ class Lost(msgspec.Struct, frozen=True):
     promised: bool
 
 
-def lost_commits(journal: Path) -> Lost | None:
+def lost_commits(journal: Path) -> LostCommits | None:
     """What a journal lacks, by its commit mark; None for nothing. Blocks on the file system.
 
     Raises:
         JournalDamaged: SQLite cannot read it.
     """
-    mark = marked(mark_path(journal))
+    mark = read_mark(mark_path(journal))
     if mark is None:
         return None
     try:
@@ -126,7 +126,7 @@ def lost_commits(journal: Path) -> Lost | None:
             what = missing(mark, database)
     except sqlite3.DatabaseError as e:
         raise JournalDamaged(f"{journal} is damaged, or no SQLite file: {e}; restore a backup") from e
-    return Lost(what, mark.durability == "power") if what else None
+    return LostCommits(what, mark.durability == "power") if what else None
 
 
 def require_memory(directory: Path) -> None:

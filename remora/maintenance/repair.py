@@ -17,10 +17,10 @@ import msgspec
 from remora.config import Config
 from remora.errors import JournalDamaged
 from remora.maintenance.backfill import refilled
-from remora.maintenance.compare import Progress, reconcile
+from remora.maintenance.compare import Progress, compare_index
 from remora.maintenance.offline import JOURNAL, Offline, lost_commits, offline, require_memory
-from remora.maintenance.verify import looked_at
-from remora.services.rebuild import to_be_made_anew
+from remora.maintenance.verify import verify_owned
+from remora.services.rebuild import request_rebuild
 from remora.storage.lance.files import shard_names
 from remora.storage.lock import DirectoryLock
 from remora.storage.ports import Finding
@@ -28,7 +28,7 @@ from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.mark import accept_loss as forget_loss
 from remora.storage.sqlite.salvage import drop_damaged as dropped
 
-__all__ = ["Repaired", "repair"]
+__all__ = ["RepairReport", "repair"]
 
 _WHY = {
     "orphan": "that the journal does not have",
@@ -37,7 +37,7 @@ _WHY = {
 }
 
 
-class Repaired(msgspec.Struct, frozen=True):
+class RepairReport(msgspec.Struct, frozen=True):
     """What a repair came to.
 
     Attributes:
@@ -58,7 +58,7 @@ async def repair(
     accept_loss: bool = False,
     drop_damaged: bool = False,
     progress: Progress | None = None,
-) -> Repaired:
+) -> RepairReport:
     """Repair a directory that nobody uses; a second time, there is nothing to do.
 
     Args:
@@ -78,19 +78,19 @@ async def repair(
     lock = DirectoryLock(directory)
     await anyio.to_thread.run_sync(lock.acquire)
     try:
-        done = await _journal(directory, accept_loss=accept_loss, drop_damaged=drop_damaged)
+        done = await _repair_journal(directory, accept_loss=accept_loss, drop_damaged=drop_damaged)
         async with offline(directory, config) as memory:
-            sound = not await memory.journal.verify()
-            done += await _long_term(memory, progress, sound=sound)
+            journal_intact = not await memory.journal.verify()
+            done += await _repair_long_term(memory, progress, journal_intact=journal_intact)
             waiting = len(await memory.journal.jobs()) + bool(await memory.journal.setting("reembed"))
-        found = await looked_at(directory, config, deep=True)
+        found = await verify_owned(directory, config, deep=True)
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(lock.release)
-    return Repaired(tuple(done), found.findings, waiting)
+    return RepairReport(tuple(done), found.findings, waiting)
 
 
-async def _journal(directory: Path, *, accept_loss: bool, drop_damaged: bool) -> list[str]:
+async def _repair_journal(directory: Path, *, accept_loss: bool, drop_damaged: bool) -> list[str]:
     """Make the journal one that can be opened, as far as the caller allows; what was done."""
     journal = directory / JOURNAL
     done: list[str] = []
@@ -110,17 +110,17 @@ async def _journal(directory: Path, *, accept_loss: bool, drop_damaged: bool) ->
     return done
 
 
-async def _long_term(memory: Offline, progress: Progress | None, *, sound: bool) -> list[str]:
+async def _repair_long_term(memory: Offline, progress: Progress | None, *, journal_intact: bool) -> list[str]:
     """Make long-term memory agree with the journal; what was done."""
     if memory.place is None:
         if not memory.whole or not any(flushed for _, flushed in await memory.journal.flushed()):
             return []
-        await to_be_made_anew(memory.journal)
+        await request_rebuild(memory.journal)
         return ["long-term memory is not there: to be made anew from the journal; what memory blocks had stored in it is lost"]
     done: list[str] = []
     before = await anyio.to_thread.run_sync(shard_names, memory.place) if isinstance(memory.place, Path) else []
     async with memory.store() as store:
-        done += await store.mend()
+        done += await store.repair_tables()
         if isinstance(memory.place, Path):
             there = set(await anyio.to_thread.run_sync(shard_names, memory.place))
             done += [
@@ -130,15 +130,17 @@ async def _long_term(memory: Offline, progress: Progress | None, *, sound: bool)
                 if name not in there
             ]
         removed: Counter[str] = Counter()
-        async with memory.outlines() as outlines:
-            async for difference in reconcile(memory.journal, outlines, whole=memory.whole, sound=sound, progress=progress):
+        async with memory.scan() as scan:
+            async for difference in compare_index(
+                memory.journal, scan, whole=memory.whole, journal_intact=journal_intact, progress=progress
+            ):
                 if difference.surplus:
                     places = [row.place for row in difference.surplus]
-                    removed[difference.finding.kind] += await store.discard(difference.table, places)
-                if difference.refills:
-                    await refilled(memory.journal, difference.refills)
+                    removed[difference.finding.kind] += await store.delete_row_ids(difference.table, places)
+                if difference.backfills:
+                    await refilled(memory.journal, difference.backfills)
                     done.append(f"to be written again, of {difference.finding.where}: {difference.finding.detail}")
         done += [f"{count:,} rows removed {_WHY[kind]}" for kind, count in removed.items()]
         if store.refill_needed:
-            await store.refill_noted()  # what is lacking has its jobs
+            await store.clear_refill()  # what is lacking has its jobs
     return done

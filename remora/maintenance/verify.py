@@ -20,15 +20,15 @@ import msgspec
 
 from remora.config import Config
 from remora.errors import JournalDamaged, StorageError
-from remora.maintenance.compare import Progress, reconcile
+from remora.maintenance.compare import Progress, compare_index
 from remora.maintenance.offline import JOURNAL, Offline, lost_commits, offline, require_memory
 from remora.services.rebuild import Place
 from remora.storage.lance.files import ShardFiles, shard_names
-from remora.storage.lock import QuietLock
+from remora.storage.lock import ReadLock
 from remora.storage.ports import Finding, JournalCounts
 from remora.storage.sqlite.mark import accept_loss
 
-__all__ = ["Verification", "looked_at", "verify"]
+__all__ = ["Verification", "verify", "verify_owned"]
 
 
 class Verification(msgspec.Struct, frozen=True):
@@ -69,22 +69,22 @@ async def verify(directory: Path, config: Config, *, deep: bool = False, progres
         StorageError: it cannot be read at all; JournalTooNew, where a newer remora wrote it.
     """
     await anyio.to_thread.run_sync(require_memory, directory)
-    lock = QuietLock(directory)
+    lock = ReadLock(directory)
     await anyio.to_thread.run_sync(lock.acquire)
     try:
-        return await looked_at(directory, config, deep=deep, progress=progress)
+        return await verify_owned(directory, config, deep=deep, progress=progress)
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(lock.release)
 
 
-async def looked_at(directory: Path, config: Config, *, deep: bool = False, progress: Progress | None = None) -> Verification:
+async def verify_owned(directory: Path, config: Config, *, deep: bool = False, progress: Progress | None = None) -> Verification:
     """The same for whoever owns the directory.
 
     Raises:
         StorageError: see `verify`.
     """
-    async with _mirrored(directory) as mirror:
+    async with _temporary_mirror(directory) as mirror:
         wal: tuple[Finding, ...] = ()
         notes: tuple[str, ...] = ()
         try:
@@ -97,15 +97,15 @@ async def looked_at(directory: Path, config: Config, *, deep: bool = False, prog
                 else:
                     notes = (f"{JOURNAL}-wal: {told}, which journal.durability did not promise to keep",)
             async with offline(mirror, config) as memory:
-                found = await _verified(memory, deep=deep, progress=progress)
+                found = await _check_directory(memory, deep=deep, progress=progress)
         except JournalDamaged as e:
             found = Verification((Finding("journal", JOURNAL, str(e), repairable=False),), (), None, 0)
-        return _renamed(
+        return _with_real_paths(
             msgspec.structs.replace(found, findings=(*wal, *found.findings), notes=(*notes, *found.notes)), mirror, directory
         )
 
 
-async def _verified(memory: Offline, *, deep: bool = False, progress: Progress | None = None) -> Verification:
+async def _check_directory(memory: Offline, *, deep: bool = False, progress: Progress | None = None) -> Verification:
     """What is amiss in a directory that is open: its journal, its long-term memory, and between the two.
 
     Long-term memory is opened as a runtime would, which puts aside what is damaged; so the directory must be one that may change.
@@ -115,7 +115,7 @@ async def _verified(memory: Offline, *, deep: bool = False, progress: Progress |
     """
     journal = memory.journal
     findings = list(await journal.verify())
-    sound = not findings
+    journal_intact = not findings
     notes = await _notes(memory)
     for erasure in await journal.erasures():
         detail = "something was forgotten, and its bytes are not known to be gone yet: the next start finishes it"
@@ -127,33 +127,35 @@ async def _verified(memory: Offline, *, deep: bool = False, progress: Progress |
             detail = f"it is not there, and {handed_over:,} messages were handed over to it"
             findings.append(Finding("table", "long-term memory", detail, repairable=True))
     else:
-        damaged = await anyio.to_thread.run_sync(_examined, memory.place)
+        damaged = await anyio.to_thread.run_sync(_examine_tables, memory.place)
         findings += [finding for some in damaged.values() for finding in some]
         async with memory.store(sync=False) as store:
             told = await store.verify(deep=deep)
             # rows that are doubled or in the wrong place are named below, with whose they are
             findings += [one for one in told if one.kind in {"file", "table"}]
-            lost = await anyio.to_thread.run_sync(_put_aside, memory.place, damaged)
-            async with memory.outlines(lost=lost) as outlines:
-                async for difference in reconcile(journal, outlines, whole=memory.whole, sound=sound, progress=progress):
+            lost = await anyio.to_thread.run_sync(_quarantined, memory.place, damaged)
+            async with memory.scan(lost=lost) as scan:
+                async for difference in compare_index(
+                    journal, scan, whole=memory.whole, journal_intact=journal_intact, progress=progress
+                ):
                     findings.append(difference.finding)
-                rows = outlines.rows
+                rows = scan.rows
                 findings += [
                     Finding("table", table, problem, repairable=True)
-                    for table, problem in outlines.broken.items()
+                    for table, problem in scan.broken.items()
                     if not any(table in one.where for one in findings if one.kind in {"file", "table"})
                 ]
     return Verification(tuple(dict.fromkeys(findings)), tuple(notes), await journal.counts(), rows)
 
 
-def _examined(place: Place) -> dict[str, list[Finding]]:
+def _examine_tables(place: Place) -> dict[str, list[Finding]]:
     """What is damaged of each table, before it is opened; nothing of tables at an address."""
     if not isinstance(place, Path):
         return {}
-    return {name: ShardFiles(place, name, sync=False).examine() for name in shard_names(place)}
+    return {name: ShardFiles(place, name, sync=False).find_damage() for name in shard_names(place)}
 
 
-def _put_aside(place: Place, damaged: dict[str, list[Finding]]) -> dict[str, str]:
+def _quarantined(place: Place, damaged: dict[str, list[Finding]]) -> dict[str, str]:
     """The damaged tables that are not there any more, now that it was opened."""
     if not isinstance(place, Path):
         return {}
@@ -164,7 +166,7 @@ def _put_aside(place: Place, damaged: dict[str, list[Finding]]) -> dict[str, str
     }
 
 
-def _renamed(found: Verification, mirror: Path, directory: Path) -> Verification:
+def _with_real_paths(found: Verification, mirror: Path, directory: Path) -> Verification:
     """The same of the directory that it stands for."""
 
     def told(text: str) -> str:
@@ -192,7 +194,7 @@ async def _notes(memory: Offline) -> list[str]:
 
 
 @asynccontextmanager
-async def _mirrored(directory: Path) -> AsyncIterator[Path]:
+async def _temporary_mirror(directory: Path) -> AsyncIterator[Path]:
     """A stand-in for the directory that may be opened: a copy of the journal, and links to everything else."""
     temporary = await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix="remora-verify-"))
     mirror = Path(temporary)
@@ -211,15 +213,15 @@ def _mirror(directory: Path, mirror: Path) -> None:
     directory = directory.resolve()
     for one in sorted(directory.iterdir()):
         if one.is_dir():
-            _linked(one, mirror / one.name)
+            _link_tree(one, mirror / one.name)
         elif not one.name.endswith(("-shm", ".lock")):
             shutil.copyfile(one, mirror / one.name)
 
 
-def _linked(source: Path, target: Path) -> None:
+def _link_tree(source: Path, target: Path) -> None:
     target.mkdir()
     for one in source.iterdir():
         if one.is_dir():
-            _linked(one, target / one.name)
+            _link_tree(one, target / one.name)
         else:
             (target / one.name).symlink_to(one)

@@ -10,8 +10,8 @@ import anyio
 
 from remora.errors import ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
 from remora.runtime.clock import Clock
-from remora.runtime.guard import contained
-from remora.runtime.probes import reached
+from remora.runtime.guard import guarded_call
+from remora.runtime.probes import probe
 
 __all__ = ["CircuitBreaker"]
 
@@ -42,7 +42,7 @@ class CircuitBreaker:
             ModelUnavailable: the breaker is open.
         """
         if self.open:
-            reached("breaker_refused")
+            probe("breaker_refused")
             raise ModelUnavailable(f"the model failed {self._failures} times in a row and is left alone for now")
         trial = self._trial = self._failures >= self._limit
         try:
@@ -50,12 +50,12 @@ class CircuitBreaker:
         except ModelError:
             self._failures += 1
             if self._failures >= self._limit:
-                reached("breaker_opened")
+                probe("breaker_opened")
                 self._open_until = self._clock.monotonic() + self._rest_s
             raise
         else:
             if trial:
-                reached("breaker_closed")
+                probe("breaker_closed")
             self._failures = 0
         finally:
             if trial:
@@ -78,11 +78,11 @@ class CircuitBreaker:
         with self.guard():
             try:
                 with anyio.fail_after(timeout_s):
-                    return await contained(function)
+                    return await guarded_call(function)
             except ModelError:
                 raise
             except TimeoutError as e:
-                reached("model_hung")
+                probe("model_hung")
                 raise ModelTimeout(f"{name} did not answer within {timeout_s:g} s") from e
             except Exception as e:  # a plugged-in model may raise anything
                 raise ModelAnswerInvalid(f"{name} failed: {type(e).__name__}: {e}") from e

@@ -1,4 +1,4 @@
-"""Vectors of texts that were embedded lately (S2.05): a repeated text costs no call, nor does one that is being embedded.
+"""Vectors of texts that were embedded lately: a repeated text costs no call, nor does one that is being embedded.
 
 Texts are told apart by a digest, so that an entry takes the same room whatever the text's length, and the cache keeps nothing
 that anyone said.
@@ -16,7 +16,7 @@ import msgspec
 
 from remora.errors import InvalidInput
 from remora.models.ports import Embedder, embed_texts
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 
 if TYPE_CHECKING:  # loaded by those who compute with it, at first use
     import numpy as np
@@ -60,7 +60,7 @@ class CachingEmbedder:
         self._embedder = embedder
         self._size = size
         self._vectors: OrderedDict[bytes, npt.NDArray[np.float32]] = OrderedDict()
-        self._under_way: dict[bytes, _Embedding] = {}
+        self._in_flight: dict[bytes, _Embedding] = {}
         self._hits = self._misses = self._evictions = 0
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -82,42 +82,42 @@ class CachingEmbedder:
             else:
                 result[row] = held  # now: it may be evicted while the others are embedded
                 self._vectors.move_to_end(key)
-        others = {key: self._under_way[key] for key in rows if key in self._under_way}
+        others = {key: self._in_flight[key] for key in rows if key in self._in_flight}
         mine = {key: texts[rows[key][0]] for key in rows if key not in others}
         self._hits += len(texts) - len(rows)
-        for key, vector in (await self._embedded(mine)).items():
+        for key, vector in (await self._embed_missing(mine)).items():
             result[rows[key]] = vector
         for key, embedding in others.items():
             await embedding.done.wait()
-            reached("embedding_joined")
+            probe("embedding_joined")
             if embedding.vector is not None:
                 self._hits += 1
                 result[rows[key]] = embedding.vector
         left = [key for key, embedding in others.items() if embedding.vector is None]
         if left:
-            reached("embedding_joined_failed")
+            probe("embedding_joined_failed")
             again = await self.embed([texts[rows[key][0]] for key in left])
             for key, vector in zip(left, again, strict=True):
                 result[rows[key]] = vector
         return result
 
-    async def _embedded(self, texts: dict[bytes, str]) -> dict[bytes, npt.NDArray[np.float32]]:
+    async def _embed_missing(self, texts: dict[bytes, str]) -> dict[bytes, npt.NDArray[np.float32]]:
         """Vectors of texts by digest, in one call; others who ask for them meanwhile get them, too."""
         if not texts:
             return {}
         self._misses += len(texts)
         embeddings = {key: _Embedding() for key in texts}
-        self._under_way.update(embeddings)
+        self._in_flight.update(embeddings)
         try:
             fresh = dict(zip(texts, await embed_texts(self._embedder, list(texts.values())), strict=True))
             for key in list(fresh)[-self._size :]:
-                self._hold(key, fresh[key])
+                self._keep(key, fresh[key])
             for key, embedding in embeddings.items():
                 embedding.vector = fresh[key]
             return fresh
         finally:
             for key, embedding in embeddings.items():
-                del self._under_way[key]
+                del self._in_flight[key]
                 embedding.done.set()
 
     def clear(self) -> None:
@@ -128,7 +128,7 @@ class CachingEmbedder:
         """The present counts."""
         return EmbeddingCacheStatistics(self._hits, self._misses, self._evictions, len(self._vectors))
 
-    def _hold(self, key: bytes, vector: npt.NDArray[np.float32]) -> None:
+    def _keep(self, key: bytes, vector: npt.NDArray[np.float32]) -> None:
         self._vectors[key] = vector.copy()  # a view would keep its whole batch
         self._vectors.move_to_end(key)
         if len(self._vectors) > self._size:

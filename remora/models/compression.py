@@ -1,4 +1,4 @@
-"""Two more ways to compress a conversation without a model, and a meter for any (S4.34).
+"""Two more ways to compress a conversation without a model, and a meter for any.
 
 ==============  ===========================================================  ============================================
 summarizer      keeps                                                        when that is right
@@ -27,7 +27,7 @@ from remora.models.ports import Line, Summarizer
 
 __all__ = ["CompressionMeter", "CompressionStatistics", "LeadSummarizer", "TailSummarizer"]
 
-_LONGEST_SENTENCE = 600  # characters; what has no sentence ends (logs, JSON) is cut here
+_MAX_SENTENCE_CHARS = 600  # characters; what has no sentence ends (logs, JSON) is cut here
 
 
 class LeadSummarizer:
@@ -51,14 +51,14 @@ class LeadSummarizer:
         leads = []
         for line in lines:
             time.sleep(0)  # lets the event loop have the interpreter
-            first = next((one for one in segment("en", line.text.strip()[: 2 * _LONGEST_SENTENCE]) if one.strip()), "")
+            first = next((one for one in segment("en", line.text.strip()[: 2 * _MAX_SENTENCE_CHARS]) if one.strip()), "")
             sentence = " ".join(first.split())
-            if len(sentence) > _LONGEST_SENTENCE:
-                sentence = sentence[: _LONGEST_SENTENCE - 1] + "…"
+            if len(sentence) > _MAX_SENTENCE_CHARS:
+                sentence = sentence[: _MAX_SENTENCE_CHARS - 1] + "…"
             if sentence:
                 at = datetime.fromtimestamp(line.at_us / 1_000_000, UTC)
                 leads.append(f"- {at.day} {at:%b %Y}, {line.speaker}: {sentence}")
-        return _within(previous, leads, max_tokens, self._count, _beginning)
+        return _fit(previous, leads, max_tokens, self._count, _keep_start)
 
 
 class TailSummarizer:
@@ -79,7 +79,7 @@ class TailSummarizer:
 
     def _summarize(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
         said = [f"{line.speaker}: {line.text}" for line in lines if line.text.strip()]
-        return _within(previous, said, max_tokens, self._count, _end)
+        return _fit(previous, said, max_tokens, self._count, _keep_end)
 
 
 class CompressionStatistics(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ class CompressionStatistics(msgspec.Struct, frozen=True):
 
 
 class CompressionMeter:
-    """Implements `remora.models.ports.Summarizer` by another, under its name, and measures it (S4.34).
+    """Implements `remora.models.ports.Summarizer` by another, under its name, and measures it.
 
     Args:
         summarizer: what does the work.
@@ -136,7 +136,7 @@ class CompressionMeter:
         return CompressionStatistics(self._calls, self._failures, self._tokens_in, self._tokens_out)
 
 
-def _within(
+def _fit(
     previous: str | None, lines: Sequence[str], max_tokens: int, count: Callable[[str], int], cut: Callable[[str, int], str]
 ) -> str:
     """The previous summary and the lines, the oldest left out that do not fit; `cut` shortens a line that alone does not."""
@@ -145,24 +145,26 @@ def _within(
     if count(whole) <= max_tokens:
         return whole
     left = max_tokens - count("\n".join(["", *lines])) if lines else max_tokens
-    carried = _newest("", earlier, max(max_tokens // 3, left), count, _beginning)
-    return _newest(carried, lines, max_tokens, count, cut)
+    carried = _fit_newest("", earlier, max(max_tokens // 3, left), count, _keep_start)
+    return _fit_newest(carried, lines, max_tokens, count, cut)
 
 
-def _newest(head: str, lines: Sequence[str], max_tokens: int, count: Callable[[str], int], cut: Callable[[str, int], str]) -> str:
+def _fit_newest(
+    head: str, lines: Sequence[str], max_tokens: int, count: Callable[[str], int], cut: Callable[[str, int], str]
+) -> str:
     """`head`, and as many lines, from the last back, as fit; if none does, as much of the last as fits."""
 
-    def joined(tail: Sequence[str]) -> str:
+    def join_with_head(tail: Sequence[str]) -> str:
         return "\n".join([*([head] if head else []), *tail])
 
-    if number := _most(len(lines), lambda n: count(joined(lines[-n:])) <= max_tokens):
-        return joined(lines[-number:])
-    if lines and (length := _most(len(lines[-1]), lambda n: count(joined([cut(lines[-1], n)])) <= max_tokens)):
-        return joined([cut(lines[-1], length)])
+    if number := _largest(len(lines), lambda n: count(join_with_head(lines[-n:])) <= max_tokens):
+        return join_with_head(lines[-number:])
+    if lines and (length := _largest(len(lines[-1]), lambda n: count(join_with_head([cut(lines[-1], n)])) <= max_tokens)):
+        return join_with_head([cut(lines[-1], length)])
     return head
 
 
-def _most(top: int, fits: Callable[[int], bool]) -> int:
+def _largest(top: int, fits: Callable[[int], bool]) -> int:
     """A number up to `top` that fits, the greatest if all below it do; 0 if none was found.
 
     It gallops from below, so that what is tried is never much larger than what fits.
@@ -180,13 +182,13 @@ def _most(top: int, fits: Callable[[int], bool]) -> int:
     return low
 
 
-def _beginning(line: str, length: int) -> str:
+def _keep_start(line: str, length: int) -> str:
     """The first `length` characters, to the end of a word if there is one."""
     cut = line.rfind(" ", 0, length)
     return line[: cut if cut > length // 2 else length].rstrip() + " …"
 
 
-def _end(line: str, length: int) -> str:
+def _keep_end(line: str, length: int) -> str:
     """Who speaks, and the last `length` characters, from the beginning of a word if there is one."""
     speaker, _, text = line.partition(": ")
     start = max(len(text) - length, 0)

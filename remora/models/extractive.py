@@ -38,8 +38,8 @@ _INNER_NAME = re.compile(r"(?<=[a-z,;] )[A-Z][\w-]+")
 _LINE = re.compile(r"^- (?P<head>.+?): (?P<text>.+)$")
 _LAMBDA = 0.8
 _PAUSE_S = 50e-6
-_MOST_CANDIDATES = 2_000
-_LONGEST_SENTENCE = 600  # characters; what has no sentence ends (logs, JSON) is cut here
+_MAX_CANDIDATES = 2_000
+_MAX_SENTENCE_CHARS = 600  # characters; what has no sentence ends (logs, JSON) is cut here
 _STOP = frozenset(
     (  # noqa: SIM905
         "a an and are as at be been but by can could did do does for from get go had has have he her him his "
@@ -88,17 +88,17 @@ class ExtractiveSummarizer:
         for order, sentence in enumerate(sentences):
             sentence.order = order
         _score(sentences)
-        candidates = sorted(sentences, key=lambda s: -s.score)[:_MOST_CANDIDATES]
+        candidates = sorted(sentences, key=lambda s: -s.score)[:_MAX_CANDIDATES]
         chosen: list[_Sentence] = []
-        closeness = [0.0] * len(candidates)
-        who_has = _postings(candidates)
+        similarity = [0.0] * len(candidates)
+        postings = _postings(candidates)
         left = max_tokens
         top = candidates[0].score or 1.0
         open_ = set(range(len(candidates)))
         while open_ and left > 0:
-            _give_way()
+            _yield_interpreter()
             for best in sorted(
-                open_, key=lambda i: _LAMBDA * candidates[i].score / top - (1 - _LAMBDA) * closeness[i], reverse=True
+                open_, key=lambda i: _LAMBDA * candidates[i].score / top - (1 - _LAMBDA) * similarity[i], reverse=True
             ):  # the order stays as it is until one of them is chosen
                 open_.discard(best)
                 sentence = candidates[best]
@@ -106,8 +106,8 @@ class ExtractiveSummarizer:
                 if cost <= left:
                     left -= cost
                     chosen.append(sentence)
-                    for i, cosine in _cosines(sentence.vector, who_has).items():
-                        closeness[i] = max(closeness[i], cosine)
+                    for i, cosine in _cosines(sentence.vector, postings).items():
+                        similarity[i] = max(similarity[i], cosine)
                     break
         return "\n".join(s.line for s in sorted(chosen, key=lambda s: s.order))
 
@@ -128,11 +128,11 @@ def _sentences(lines: Sequence[Line]) -> list[_Sentence]:
     for line in lines:
         at = datetime.fromtimestamp(line.at_us / 1_000_000, UTC)
         head = f"{at.day} {at:%b %Y}, {line.speaker}"
-        _give_way()
+        _yield_interpreter()
         for sentence in segment("en", line.text):
             text = " ".join(sentence.split())
-            if len(text) > _LONGEST_SENTENCE:
-                text = text[: _LONGEST_SENTENCE - 1] + "…"
+            if len(text) > _MAX_SENTENCE_CHARS:
+                text = text[: _MAX_SENTENCE_CHARS - 1] + "…"
             if words := _words(text):
                 found.append(_Sentence(head, text, 0, words))
     return found
@@ -148,7 +148,7 @@ def _score(sentences: Sequence[_Sentence]) -> None:
     for sentence in sentences:
         if not sentence.words:
             continue
-        _give_way()
+        _yield_interpreter()
         counts = Counter(sentence.words)
         vector = {word: count * idf[word] for word, count in counts.items()}
         length = math.sqrt(sum(value * value for value in vector.values())) or 1.0
@@ -165,7 +165,7 @@ def _score(sentences: Sequence[_Sentence]) -> None:
         sentence.score = score
 
 
-def _give_way() -> None:
+def _yield_interpreter() -> None:
     """Let the event loop have the interpreter, which a busy thread gives up after 5 ms only, at each of the loop's wake-ups.
 
     A sleep of 0 s is over before whoever waits for the interpreter has noticed.
@@ -182,10 +182,10 @@ def _postings(sentences: Sequence[_Sentence]) -> dict[str, list[tuple[int, float
     return found
 
 
-def _cosines(vector: dict[str, float], who_has: dict[str, list[tuple[int, float]]]) -> dict[int, float]:
+def _cosines(vector: dict[str, float], postings: dict[str, list[tuple[int, float]]]) -> dict[int, float]:
     """How close each sentence is that shares a word."""
     found: dict[int, float] = {}
     for word, value in vector.items():
-        for i, other in who_has[word]:
+        for i, other in postings[word]:
             found[i] = found.get(i, 0.0) + value * other
     return found

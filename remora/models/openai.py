@@ -62,11 +62,11 @@ class _Endpoint:
         self._key = key
         self._timeout_s = config.timeout_s
         self._client: httpx2.AsyncClient | None = None
-        self._connecting = anyio.Lock()
+        self._connect_lock = anyio.Lock()
 
-    async def _connected(self) -> httpx2.AsyncClient:
+    async def _connect(self) -> httpx2.AsyncClient:
         # Making a client reads the machine's certificates: not on the event loop.
-        async with self._connecting:
+        async with self._connect_lock:
             if self._client is None:
                 self._client = await anyio.to_thread.run_sync(self._make_client)
         return self._client
@@ -79,7 +79,7 @@ class _Endpoint:
         )
 
     async def post(self, path: str, body: dict[str, Any], answer: type[Any]) -> Any:
-        client = self._client or await self._connected()
+        client = self._client or await self._connect()
         try:
             response = await client.post(path, content=msgspec.json.encode(body), headers={"Content-Type": "application/json"})
         except httpx2.TimeoutException as e:

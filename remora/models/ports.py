@@ -1,4 +1,4 @@
-"""Ports to models, and the adapters that let a plain callable be one (S0.12, S4.20)."""
+"""Ports to models, and the adapters that let a plain callable be one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 
 from remora.errors import ConfigError, ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
 from remora.messages import ChatDict
-from remora.runtime.guard import contained
-from remora.runtime.probes import reached
+from remora.runtime.guard import guarded_call
+from remora.runtime.probes import probe
 
 if TYPE_CHECKING:  # loaded by those who compute with it, at first use
     import numpy as np
@@ -98,7 +98,7 @@ class _CallableChatModel:
     async def complete(self, messages: Sequence[ChatDict]) -> str:
         prompt = "\n\n".join(str(message["content"]) for message in messages)
         answer = await _call(self._function, prompt, self._threads)
-        text: str = await _whole(answer, self._threads)  # whoever asked checks that it is text
+        text: str = await _collect(answer, self._threads)  # whoever asked checks that it is text
         return text
 
 
@@ -111,12 +111,12 @@ class _StreamingChatModel:
         self._threads = anyio.CapacityLimiter(_THREADS)
 
     async def complete(self, messages: Sequence[ChatDict]) -> str:
-        text: str = await _whole(self._model.complete(messages), self._threads)
+        text: str = await _collect(self._model.complete(messages), self._threads)
         return text
 
 
-async def _whole(answer: Any, threads: anyio.CapacityLimiter) -> Any:
-    """An answer that comes in pieces, put together; any other as it is (S4.20)."""
+async def _collect(answer: Any, threads: anyio.CapacityLimiter) -> Any:
+    """An answer that comes in pieces, put together; any other as it is."""
     if isinstance(answer, AsyncIterator):
         return "".join([piece async for piece in answer])
     if isinstance(answer, Iterator):
@@ -150,7 +150,7 @@ async def _call(function: Callable[[Any], Any], argument: Any, threads: anyio.Ca
 def as_chat_model(model: ChatModelLike) -> ChatModel:
     """An object with ``complete``, or a callable ``prompt -> str``, as a chat model.
 
-    A callable may be sync or async, and return the whole answer or yield it piece by piece; ``complete`` may do so, too (S4.20).
+    A callable may be sync or async, and return the whole answer or yield it piece by piece; ``complete`` may do so, too.
 
     Raises:
         ConfigError: it is neither.
@@ -192,11 +192,11 @@ async def embed_texts(embedder: Embedder, texts: Sequence[str], *, timeout_s: fl
 
     try:
         with anyio.fail_after(timeout_s):
-            answer = await contained(embedder.embed, texts)
+            answer = await guarded_call(embedder.embed, texts)
     except ModelError:
         raise
     except TimeoutError as e:
-        reached("embedder_hung")
+        probe("embedder_hung")
         raise ModelTimeout(f"the embedder {embedder.name} did not answer within {timeout_s:g} s") from e
     except Exception as e:  # whatever a plugged-in embedder raises: it may be well again later
         raise ModelUnavailable(f"the embedder {embedder.name} failed: {type(e).__name__}: {e}") from e
@@ -206,13 +206,13 @@ async def embed_texts(embedder: Embedder, texts: Sequence[str], *, timeout_s: fl
     except (TypeError, ValueError) as e:
         raise ModelAnswerInvalid(f"the embedder {embedder.name} returned no vectors: {e}") from e
     if vectors.shape != (len(texts), embedder.dimension):
-        reached("embedder_misshaped")
+        probe("embedder_misshaped")
         raise ModelAnswerInvalid(
             f"the embedder {embedder.name} returned shape {vectors.shape}, not {(len(texts), embedder.dimension)}"
         )
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not np.isfinite(lengths).all():  # nor are the vectors, or they are too long to have a direction
-        reached("embedder_not_finite")
+        probe("embedder_not_finite")
         raise ModelAnswerInvalid(f"the embedder {embedder.name} returned values that are not finite")
     return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32, copy=False)

@@ -1,4 +1,4 @@
-"""Context assembly: what a model is shown, within the budget, in an order that keeps provider caches warm (S2.27 to S2.30).
+"""Context assembly: what a model is shown, within the budget, in an order that keeps provider caches warm.
 
 *Order.* What is stable goes first: memory blocks, the synopsis, the summary, then the conversation, which only grows at its
 end until a fold replaces its front (`prefix_changed` says when). What was recalled for this one question goes last but one,
@@ -21,18 +21,18 @@ from typing import Literal
 import anyio
 import msgspec
 
-from remora.actors.blocks.render import BlockView, FittedBlocks, Gathered
+from remora.actors.blocks.render import BlockView, FittedBlocks, GatheredBlocks
 from remora.actors.blocks.source import Source
-from remora.actors.policies.turns import newest, units
+from remora.actors.policies.turns import newest_start, units
 from remora.actors.session.messages import Snapshot
-from remora.actors.user.messages import Found, Synopsis
+from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.config import Config
 from remora.errors import LongTermError, ModelError
 from remora.ids import SessionKey
 from remora.logging import get_logger
 from remora.messages import ChatDict, Entry, decode_chat
 from remora.recall.recall import Memory, Recall
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 from remora.storage.ports import Scope
 from remora.storage.records import Summary
 from remora.tokens import TokenCounter, count_message
@@ -41,7 +41,7 @@ __all__ = ["Context", "Planner", "Source", "Tiers", "synopsis_text"]
 
 _logger = get_logger("remora.planner")
 _RECALL_HEAD = "Possibly relevant, from what is known of this user and earlier conversations:"
-_COMMON = Scope(agent="")  # what an agent keeps to itself is in no session's context (S4.18)
+_COMMON = Scope(agent="")  # what an agent keeps to itself is in no session's context
 _OFF = Source("off")
 _FRONTS = 10_000  # sessions whose last front is remembered
 
@@ -74,7 +74,7 @@ class Context(msgspec.Struct, frozen=True):
     omitted: int
     awaiting: tuple[str, ...]
     orphans: int
-    working: tuple[Found, ...] = ()
+    working: tuple[ScoredItem, ...] = ()
     synopsis: Synopsis | None = None
 
 
@@ -89,7 +89,7 @@ class Tiers(msgspec.Struct, frozen=True):
     """
 
     recall: Recall | None = None
-    working: Callable[[str, str, str], Awaitable[Sequence[Found]]] | None = None
+    working: Callable[[str, str, str], Awaitable[Sequence[ScoredItem]]] | None = None
     synopsis: Callable[[str], Awaitable[Synopsis]] | None = None
     blocks: BlockView | None = None
 
@@ -99,19 +99,19 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.memories: Sequence[Memory] = ()
-        self.working: Sequence[Found] = ()
+        self.working: Sequence[ScoredItem] = ()
         self.synopsis: Synopsis | None = None
-        self.blocks = Gathered()
+        self.blocks = GatheredBlocks()
         self.sources: dict[str, Source] = {name: Source("off") for name in ("synopsis", "working", "long_term")}
 
 
-class _Recalled(msgspec.Struct, frozen=True):
+class _RecallLine(msgspec.Struct, frozen=True):
     """One line of what was recalled, and where it came from."""
 
     line: str
     tokens: int
     memory: Memory | None = None
-    found: Found | None = None
+    found: ScoredItem | None = None
 
 
 class Planner:
@@ -198,17 +198,19 @@ class Planner:
         config, tiers = self._config, self._tiers
         # What is shown in any case is not recalled; what only just fits now may have to make room.
         least = int(budget * (1 - config.recall.context_share - (config.context.blocks_share if tiers.blocks else 0)))
-        shown = {(key.session, entry.seq) for entry in snapshot.entries[newest(snapshot.entries, least) :]} if own else set()
+        shown = (
+            {(key.session, entry.seq) for entry in snapshot.entries[newest_start(snapshot.entries, least) :]} if own else set()
+        )
 
         async def tier(name: str, deadline_s: float, ask: Callable[[], Awaitable[Source]]) -> None:
             try:
                 with anyio.fail_after(deadline_s):
                     found.sources[name] = await ask()
             except TimeoutError:
-                reached("tier_late")
+                probe("tier_late")
                 found.sources[name] = Source("late", detail=f"no answer within {deadline_s:g} s")
             except Exception as e:  # whatever became of it, the conversation itself can be shown
-                reached("tier_failed")
+                probe("tier_failed")
                 if not isinstance(e, (LongTermError, ModelError)):
                     _logger.exception("tier_failed", tier=name, session=key)
                 found.sources[name] = Source("failed", detail=str(e))
@@ -263,7 +265,7 @@ class Planner:
         if synopsis is not None:
             left -= synopsis[1]
         first = _recent(entries, config.context.recent)
-        first += newest(entries[first:], left)
+        first += newest_start(entries[first:], left)
         left -= sum(entry.tokens for entry in entries[first:])
         summaries: list[Summary] = []
         for one in reversed(_summaries(snapshot)):
@@ -283,10 +285,10 @@ class Planner:
         # What of the older conversation will be shown needs not be recalled; its place in the budget depends on what is.
         shown = {(key.session, entry.seq) for entry in entries[first:]}
         message, taken, cost = self._fitted([one for one in self._ranked(gathered) if not _among(one, shown)], room)
-        start = newest(entries[:first], left - cost)
+        start = newest_start(entries[:first], left - cost)
         shown.update((key.session, entry.seq) for entry in entries[start:first])
         if any(_among(one, shown) for one in taken):
-            reached("recalled_already_shown")
+            probe("recalled_already_shown")
             message, taken, cost = self._fitted([one for one in taken if not _among(one, shown)], cost)
         context = self._context(key, snapshot, gathered, entries[start:], summaries, taken, message, cost, synopsis)
         if blocks is None:
@@ -305,7 +307,7 @@ class Planner:
         gathered: _Gathered,
         entries: Sequence[Entry],
         summaries: Sequence[Summary],
-        taken: Sequence[_Recalled],
+        taken: Sequence[_RecallLine],
         recalled: ChatDict | None,
         cost: int,
         synopsis: tuple[ChatDict, int] | None,
@@ -380,28 +382,30 @@ class Planner:
         message: ChatDict = {"role": "system", "content": text}
         cost = count_message(self._counter, message)
         if cost > room:
-            reached("synopsis_left_out")
+            probe("synopsis_left_out")
             gathered.sources["synopsis"] = Source("omitted", detail=f"it needs {cost} tokens, and {max(room, 0)} are left for it")
             return None
         return message, cost
 
-    def _ranked(self, gathered: _Gathered) -> list[_Recalled]:
-        """Both tiers in one list, best first: each scaled by its own best, what both found once (S2.29)."""
-        scored: list[tuple[float, int, _Recalled]] = []
+    def _ranked(self, gathered: _Gathered) -> list[_RecallLine]:
+        """Both tiers in one list, best first: each scaled by its own best, what both found once."""
+        scored: list[tuple[float, int, _RecallLine]] = []
         best = max((memory.score for memory in gathered.memories), default=0.0)
         for place, memory in enumerate(gathered.memories):
-            scored.append((memory.score / best if best > 0 else 0.0, place, _Recalled(memory.line, memory.tokens, memory=memory)))
+            scored.append(
+                (memory.score / best if best > 0 else 0.0, place, _RecallLine(memory.line, memory.tokens, memory=memory))
+            )
         said = {_plain(memory.text) for memory in gathered.memories}
         for place, found in enumerate(gathered.working):
             if _plain(found.item.text) not in said:
                 line = f"({found.item.source}) {found.item.text}" if found.item.source else found.item.text
-                scored.append((found.score, place, _Recalled(line, found.item.tokens, found=found)))
+                scored.append((found.score, place, _RecallLine(line, found.item.tokens, found=found)))
         return [one for _, _, one in sorted(scored, key=lambda entry: (-entry[0], entry[1]))]
 
-    def _fitted(self, lines: Sequence[_Recalled], room: int) -> tuple[ChatDict | None, list[_Recalled], int]:
+    def _fitted(self, lines: Sequence[_RecallLine], room: int) -> tuple[ChatDict | None, list[_RecallLine], int]:
         """As many lines as fit, best first; the message's exact size is counted once it stands."""
         left = room - self._counter.message_overhead - self._counter.count(_RECALL_HEAD)
-        taken: list[_Recalled] = []
+        taken: list[_RecallLine] = []
         for one in lines:
             cost = one.tokens + 2  # a bullet and a line break
             if cost <= left:
@@ -443,7 +447,7 @@ def _recent(entries: Sequence[Entry], count: int) -> int:
     return start
 
 
-def _among(one: _Recalled, shown: set[tuple[str, int]]) -> bool:
+def _among(one: _RecallLine, shown: set[tuple[str, int]]) -> bool:
     return one.memory is not None and one.memory.seq > 0 and (one.memory.session, one.memory.seq) in shown
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # loaded by those who compute with it, at first use
     Numbers: TypeAlias = npt.NDArray[np.float64]
     Flags: TypeAlias = npt.NDArray[np.bool_]
 
-__all__ = ["Found", "Ranked", "Ranking", "Traits", "asks", "fuse", "question_share", "rank", "rank_order", "speakers_named"]
+__all__ = ["Ranked", "Ranking", "ScoreList", "Traits", "asks", "fuse", "question_share", "rank", "rank_order", "speakers_named"]
 
 _MARKS = "?\uff1f\u061f"  # of a question: Latin, Chinese and Japanese, Arabic
 _SENTENCE = re.compile(rf"([^.!\u3002\uff01\n{_MARKS}]+)([.!\u3002\uff01{_MARKS}]*)")
@@ -56,7 +56,7 @@ class Ranked(msgspec.Struct, frozen=True):
     parts: dict[str, float]
 
 
-class Found(msgspec.Struct, frozen=True):
+class ScoreList(msgspec.Struct, frozen=True):
     """One list of what a search found.
 
     Attributes:
@@ -140,7 +140,7 @@ def fuse(candidates: Sequence[Candidate], config: RecallConfig, query: str = "",
         candidates: what the searches found.
         config: weights.
         query: what was asked; speakers that it names count for more.
-        gain: factor on the score of the most important; the least important is divided by it, and 0.5 stays (S2.20).
+        gain: factor on the score of the most important; the least important is divided by it, and 0.5 stays.
     """
     if not candidates:
         return []
@@ -152,12 +152,12 @@ def fuse(candidates: Sequence[Candidate], config: RecallConfig, query: str = "",
     for name in _LISTS:
         pairs = [(place, one.scores[name]) for place, one in enumerate(ordered) if name in one.scores]
         places, scores = zip(*pairs, strict=True) if pairs else ((), ())
-        lists[name] = Found(np.array(places, np.intp), np.array(scores, np.float64))
+        lists[name] = ScoreList(np.array(places, np.intp), np.array(scores, np.float64))
     ranking = rank(Traits(rows), lists, config, query, gain=gain)
     return [Ranked(rows[place], score, parts) for place, score, parts in ranking.best(len(rows))]
 
 
-def rank(traits: Traits, lists: Mapping[str, Found], config: RecallConfig, query: str = "", *, gain: float = 1.0) -> Ranking:
+def rank(traits: Traits, lists: Mapping[str, ScoreList], config: RecallConfig, query: str = "", *, gain: float = 1.0) -> Ranking:
     """Rank what the lists ``turn``, ``window`` and ``vector`` found; see `fuse`.
 
     Args:
@@ -201,7 +201,7 @@ def rank(traits: Traits, lists: Mapping[str, Found], config: RecallConfig, query
     return Ranking(places[order], score[order], {name: part[order] for name, part in parts.items()})
 
 
-def _scaled(found: Found, places: Places) -> Numbers:
+def _scaled(found: ScoreList, places: Places) -> Numbers:
     """Min-max over what the list found; NaN at places where it found nothing."""
     import numpy as np  # noqa: PLC0415
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import msgspec
 
 from remora.config import RecallConfig
-from remora.messages import sound_text
+from remora.messages import without_surrogates
 from remora.models.ports import Embedder, embed_texts
 from remora.recall.ranking import Ranked, fuse
 from remora.recall.result_cache import RetrievalCache, RetrievalCacheStatistics
-from remora.recall.user_index import HotStatistics, HotUsers
+from remora.recall.user_index import UserIndexCache, UserIndexStatistics
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope, Vector
 
 __all__ = ["Memory", "Recall"]
@@ -37,7 +37,7 @@ class Memory(msgspec.Struct, frozen=True):
         tokens: size in a context.
         id: its own, for good.
         type: ``message``, ``summary``, or what it was recorded as: ``fact``, ``preference``, ``context``, ``procedural``,
-            ``message_batch`` (S2.17).
+            ``message_batch``.
         importance: 0 to 1, as its sender gave it.
         agent: whose it is; empty for all of the user's agents.
     """
@@ -86,7 +86,7 @@ class _Found(msgspec.Struct, frozen=True):
 class Recall:
     """Search in one user's long-term memory.
 
-    Results are kept until something is written about their user (S4.39), and so are the rows of the users who recalled last: they
+    Results are kept until something is written about their user, and so are the rows of the users who recalled last: they
     are searched in memory (`remora.recall.user_index`).
 
     Args:
@@ -94,7 +94,7 @@ class Recall:
         embedder: None for text search alone.
         config: weights, depths, and how much is kept.
         importance_weight: how much importance moves the rank: the most important gains this share, the least loses as
-            much, and 0.5 moves nothing (S2.20).
+            much, and 0.5 moves nothing.
         admit: raises for a user of whom nothing is to be shown, because they are being forgotten.
     """
 
@@ -113,9 +113,9 @@ class Recall:
         self._config = config
         self._gain = 1.0 + importance_weight
         self._cache: RetrievalCache[_Found] | None = RetrievalCache(config.cache) if config.cache else None
-        self._hot: HotUsers | None = None
+        self._hot: UserIndexCache | None = None
         if config.hot_mb:
-            self._hot = HotUsers(self.embedded_rows, max_bytes=config.hot_mb << 20, max_rows=config.hot_rows)
+            self._hot = UserIndexCache(self.embedded_rows, max_bytes=config.hot_mb << 20, max_rows=config.hot_rows)
 
     async def run(self) -> None:
         """Read users' rows into memory, for ever: a task of the runtime's. Without it, each recall does so for itself."""
@@ -131,7 +131,7 @@ class Recall:
             user: whose.
             query: what is asked.
             k: how many at most.
-            scope: which of the user's rows are meant (S4.17).
+            scope: which of the user's rows are meant.
             without: messages, by session and number, that are not wanted.
 
         Raises:
@@ -140,7 +140,7 @@ class Recall:
             ErasureInProgress: the user is being forgotten.
         """
         self._admit(user)
-        query = sound_text(query)
+        query = without_surrogates(query)
         cache = self._cache if len(query) <= _LONGEST_KEPT else None
         key = (query, k, scope)
         if cache is not None:
@@ -176,7 +176,7 @@ class Recall:
         return await (await self._store()).embedded_rows(user, scope)
 
     def written(self, user: str) -> None:
-        """Something of the user's was written, or may have been: no result from before it is served any more (S4.39)."""
+        """Something of the user's was written, or may have been: no result from before it is served any more."""
         if self._cache is not None:
             self._cache.invalidate(user)
         if self._hot is not None:
@@ -196,9 +196,9 @@ class Recall:
         """What the cache saved; zeros where it is switched off."""
         return self._cache.statistics() if self._cache is not None else RetrievalCacheStatistics(0, 0, 0)
 
-    def hot_statistics(self) -> HotStatistics:
+    def index_statistics(self) -> UserIndexStatistics:
         """What is in memory, and what that saved; zeros where it is switched off."""
-        return self._hot.statistics() if self._hot is not None else HotStatistics()
+        return self._hot.statistics() if self._hot is not None else UserIndexStatistics()
 
     async def _search(self, user: str, query: str, scope: Scope) -> tuple[Iterable[Ranked], int]:
         """What matches, best first, and how many it is worth to hold beyond those asked for."""
@@ -229,7 +229,7 @@ def _gathered(ranked: Iterable[Ranked], k: int, without: Collection[tuple[str, i
 
 
 def _once(memories: Iterable[Memory]) -> Iterator[Memory]:
-    """Without what was both said and recorded in the same words: the better of the two stays (S4.23)."""
+    """Without what was both said and recorded in the same words: the better of the two stays."""
     said: set[str] = set()
     recorded: set[str] = set()
     for memory in memories:

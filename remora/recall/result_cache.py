@@ -1,4 +1,4 @@
-"""What was retrieved lately, until its user writes (S4.39).
+"""What was retrieved lately, until its user writes.
 
 A search takes time, and a write may land meanwhile: what the search then brings back was true and is no longer. So whoever
 searches notes the user's version first and hands it in with the result; each write makes a new version and drops what was held,
@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from remora.errors import InvalidInput
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 
 __all__ = ["RetrievalCache", "RetrievalCacheStatistics", "Versions"]
 
@@ -106,7 +106,7 @@ class RetrievalCache(Generic[Value]):
         if value is None:
             raise InvalidInput("a retrieval cache cannot hold None")
         if version < self.version(user):
-            reached("recall_overtaken")
+            probe("recall_overtaken")
             return False
         self._results[user, key] = value
         self._results.move_to_end((user, key))
@@ -125,7 +125,7 @@ class RetrievalCache(Generic[Value]):
     def invalidate(self, user: str) -> None:
         """The user's memory changed: drop what was found in it, and what is being found now will not be taken."""
         for key in self._keys.pop(user, ()):
-            reached("recall_cache_invalidated")
+            probe("recall_cache_invalidated")
             del self._results[user, key]
         self._versions.bump(user)
 

@@ -1,4 +1,4 @@
-"""Users' rows in memory: what a recall needs of them, in columns, searched without LanceDB (G10, S4.39).
+"""Users' rows in memory: what a recall needs of them, in columns, searched without LanceDB (G10).
 
 A search of LanceDB costs 10 to 30 ms of both cores, of which next to nothing is the search: its floor is 3 to 4 ms a list, and
 there are three. The same over one user's rows in memory takes half a millisecond. So a user's first recall reads all of the
@@ -34,9 +34,9 @@ import msgspec
 from remora.config import RecallConfig
 from remora.logging import get_logger
 from remora.recall.bm25 import TextIndex, text_indices, words
-from remora.recall.ranking import Found, Ranked, Ranking, Traits, rank, rank_order
+from remora.recall.ranking import Ranked, Ranking, ScoreList, Traits, rank, rank_order
 from remora.recall.result_cache import Versions
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 from remora.storage.ports import BLOCK_TYPE, MemoryRow, Scope, Vector
 
 if TYPE_CHECKING:  # loaded by those who compute with it, at first use
@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # loaded by those who compute with it, at first use
 
     Rows: TypeAlias = tuple[Sequence[MemoryRow], Vector | None]
 
-__all__ = ["HotStatistics", "HotUsers", "UserRows"]
+__all__ = ["UserIndex", "UserIndexCache", "UserIndexStatistics"]
 
 _logger = get_logger("remora.recall")
 _ON_LOOP = 5_000  # rows that are searched on the event loop, in 0.8 ms; more would hold it for too long
@@ -57,7 +57,7 @@ _AT_ONCE = 32  # rows that are made of a ranking at a time
 _MOST_OUTGROWN = 10_000  # users who are known to be too large
 
 
-class HotStatistics(msgspec.Struct, frozen=True):
+class UserIndexStatistics(msgspec.Struct, frozen=True):
     """What is in memory, and what that saved.
 
     Attributes:
@@ -79,7 +79,7 @@ class HotStatistics(msgspec.Struct, frozen=True):
     size_bytes: int = 0
 
 
-class UserRows:
+class UserIndex:
     """All rows of a user but those of memory blocks, as they are searched; never changed. Slow to make: 30 µs a row.
 
     Args:
@@ -88,7 +88,7 @@ class UserRows:
         earlier: the user's rows as they were: what has not changed since takes a tenth of the time.
     """
 
-    def __init__(self, rows: Sequence[MemoryRow], vectors: Vector | None, earlier: UserRows | None = None) -> None:
+    def __init__(self, rows: Sequence[MemoryRow], vectors: Vector | None, earlier: UserIndex | None = None) -> None:
         import numpy as np  # noqa: PLC0415
 
         places = [place for place, row in enumerate(rows) if row.memory_type != BLOCK_TYPE]
@@ -145,7 +145,7 @@ class UserRows:
     def _search(self, query: str, vector: Vector | None, scope: Scope, config: RecallConfig, gain: float) -> Ranking:
         return rank(self._traits, self._lists(query, vector, scope, config.depth), config, query, gain=gain)
 
-    def _lists(self, query: str, vector: Vector | None, scope: Scope, depth: int) -> dict[str, Found]:
+    def _lists(self, query: str, vector: Vector | None, scope: Scope, depth: int) -> dict[str, ScoreList]:
         import numpy as np  # noqa: PLC0415
 
         mine, stems = self._within(scope), words(query)
@@ -172,7 +172,7 @@ class UserRows:
         return mine
 
 
-class HotUsers:
+class UserIndexCache:
     """The rows of the users who recall; for one event loop.
 
     Args:
@@ -202,7 +202,7 @@ class HotUsers:
         finally:
             self._tasks = None
 
-    async def of(self, user: str) -> UserRows | None:
+    async def of(self, user: str) -> UserIndex | None:
         """The user's rows, no older than this call; None where the store must be asked: they are too many, or cannot be read."""
         version = self._versions.of(user)
         held = self._users.get(user)
@@ -211,7 +211,7 @@ class HotUsers:
             self._users.move_to_end(user)
             return held.rows
         if user in self._outgrown:
-            reached("hot_rows_too_many")
+            probe("hot_rows_too_many")
             self._passed += 1
             self._outgrown.move_to_end(user)
             return None
@@ -237,10 +237,12 @@ class HotUsers:
         self._outgrown.pop(user, None)
         self._fillings.pop(user, None)
 
-    def statistics(self) -> HotStatistics:
+    def statistics(self) -> UserIndexStatistics:
         """The present counts."""
         rows = sum(len(held.rows) for held in self._users.values())
-        return HotStatistics(self._hits, self._misses, self._passed, self._evictions, len(self._users), rows, self._size_bytes)
+        return UserIndexStatistics(
+            self._hits, self._misses, self._passed, self._evictions, len(self._users), rows, self._size_bytes
+        )
 
     async def _fill(self, user: str, filling: _Filling) -> None:
         try:
@@ -249,18 +251,18 @@ class HotUsers:
                 if len(rows) <= self._max_rows:
                     few = len(rows) <= _MADE_ON_LOOP
                     earlier = self._users[user].rows if user in self._users else None
-                    make = partial(UserRows, rows, vectors, earlier)
+                    make = partial(UserIndex, rows, vectors, earlier)
                     made = make() if few else await anyio.to_thread.run_sync(make)
                     filling.rows = made if made.size_bytes <= self._max_bytes else None
             if self._fillings.get(user) is not filling:
-                reached("hot_read_overtaken")
+                probe("hot_read_overtaken")
                 return  # somebody has asked, or the user's rows were removed, since
             if filling.rows is None:
                 self._pass_over(user)
             else:  # of use even if it is old by now: most of it will be the same the next time
                 self._hold(user, _Held(filling.rows, filling.version))
         except Exception as e:
-            reached("hot_read_failed")
+            probe("hot_read_failed")
             # The store is asked instead, and says what is wrong with it.
             _logger.warning("rows_not_read", error=f"{type(e).__name__}: {e}")
         finally:
@@ -281,7 +283,7 @@ class HotUsers:
         while self._size_bytes > self._max_bytes:
             _, old = self._users.popitem(last=False)
             self._size_bytes -= old.rows.size_bytes
-            reached("hot_user_evicted")
+            probe("hot_user_evicted")
             self._evictions += 1
 
     def _drop(self, user: str) -> None:
@@ -293,7 +295,7 @@ class HotUsers:
 class _Held(msgspec.Struct, frozen=True):
     """Rows, and the version of their user that they were read under."""
 
-    rows: UserRows
+    rows: UserIndex
     version: int
 
 
@@ -303,7 +305,7 @@ class _Filling:
     def __init__(self, version: int) -> None:
         self.version = version
         self.done = anyio.Event()
-        self.rows: UserRows | None = None
+        self.rows: UserIndex | None = None
 
 
 class _Coded:
@@ -330,7 +332,7 @@ class _Coded:
         return np.isin(self._column, wanted)
 
 
-def _best(scores: npt.NDArray[np.float64], eligible: npt.NDArray[np.bool_], depth: int) -> Found:
+def _best(scores: npt.NDArray[np.float64], eligible: npt.NDArray[np.bool_], depth: int) -> ScoreList:
     """The `depth` best of the eligible, by place; of equals, the first."""
     import numpy as np  # noqa: PLC0415
 
@@ -342,7 +344,7 @@ def _best(scores: npt.NDArray[np.float64], eligible: npt.NDArray[np.bool_], dept
         above = np.flatnonzero(found > least)
         kept = np.sort(np.concatenate([above, equal[: depth - len(above)]]))
         places, found = places[kept], found[kept]
-    return Found(places, found)
+    return ScoreList(places, found)
 
 
 def _light(row: MemoryRow, names: dict[str, str]) -> MemoryRow:

@@ -1,7 +1,7 @@
 """What an actor is to the kernel: a behaviour over plain state, and the turn that it answers a message with.
 
 A turn is a plain function, so nothing can interleave inside it, it cannot wait for itself, and replaying it needs no event loop.
-`handle` only looks at the state. What it wants of the world it returns as a `Turn`; the state changes in `apply` alone, one
+`handle` only looks at the state. What it wants of the world it returns as a `Decision`; the state changes in `apply` alone, one
 journalled record at a time, which is also how a state is rebuilt: replay equals live.
 """
 
@@ -12,32 +12,32 @@ from typing import Any, Protocol, TypeVar
 
 from remora.runtime.log import Job
 
-__all__ = ["Behavior", "Missing", "Turn"]
+__all__ = ["Behavior", "Decision", "NeedsLookup"]
 
 State = TypeVar("State")
 
 
-class Turn:
+class Decision:
     """What a turn decided.
 
     Attributes:
         reply: the answer; held back until everything it saw is durable.
         records: to be applied to the state, and made durable together.
-        notes: to be applied to the state and forgotten with it (what was last shown, not what is true).
+        volatile: to be applied to the state and forgotten with it (what was last shown, not what is true).
         jobs: for the supervisor, once the records are durable; the records must contain them.
         cancel: ids of jobs that these records made pointless.
         expedite: ids of jobs that can no longer be waited for.
         size: bytes of the records, for the log's and the mailbox's bounds.
     """
 
-    __slots__ = ("cancel", "expedite", "jobs", "notes", "records", "reply", "size")
+    __slots__ = ("cancel", "expedite", "jobs", "records", "reply", "size", "volatile")
 
     def __init__(
         self,
         reply: Any = None,
         records: Sequence[Any] = (),
         *,
-        notes: Sequence[Any] = (),
+        volatile: Sequence[Any] = (),
         jobs: Sequence[Job] = (),
         cancel: Sequence[str] = (),
         expedite: Sequence[str] = (),
@@ -45,14 +45,14 @@ class Turn:
     ) -> None:
         self.reply = reply
         self.records = records
-        self.notes = notes
+        self.volatile = volatile
         self.jobs = jobs
         self.cancel = cancel
         self.expedite = expedite
         self.size = size
 
 
-class Missing:
+class NeedsLookup:
     """A turn that cannot decide without cold records: the cell fetches the answer and runs the turn again."""
 
     __slots__ = ("query",)
@@ -72,7 +72,7 @@ class Behavior(Protocol[State]):
         """The jobs of this actor that the log holds; submitting one that is known already does nothing."""
         ...
 
-    def handle(self, state: State, message: Any) -> Turn | Missing:
+    def handle(self, state: State, message: Any) -> Decision | NeedsLookup:
         """Decide; the state must not change here. An exception fails this one message (G11)."""
         ...
 
@@ -80,7 +80,7 @@ class Behavior(Protocol[State]):
         """Fold one record into the state. An exception here breaks the actor, which is then restored."""
         ...
 
-    def supply(self, state: State, query: Any, answer: Any) -> None:
+    def store_answer(self, state: State, query: Any, answer: Any) -> None:
         """Take the answer that a turn missed."""
         ...
 

@@ -27,11 +27,11 @@ from typing import Any, Protocol
 
 from remora.errors import CommitFailed, OutcomeUnknown, RemoraError
 from remora.logging import get_logger
-from remora.runtime.actor import Behavior, Missing, Turn
-from remora.runtime.fairness import Share
+from remora.runtime.actor import Behavior, Decision, NeedsLookup
+from remora.runtime.fairness import Quota
 from remora.runtime.log import Job, Log, Write
 from remora.runtime.mailbox import Envelope, Mailbox
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 from remora.runtime.promise import Promise
 
 __all__ = ["Cell", "CellHost", "CellStatus"]
@@ -81,7 +81,7 @@ class CellHost(Protocol):
         """The cell is FETCHING, and all it has written is durable."""
         ...
 
-    def decided(self, turn: Turn) -> None:
+    def decided(self, turn: Decision) -> None:
         """A turn's records are durable: carry out what it asked of the supervisor."""
         ...
 
@@ -109,17 +109,17 @@ class Cell:
         "query",
         "querying",
         "queued",
+        "quota",
         "rests_until",
-        "share",
         "soonest",
         "state",
         "status",
         "written",
     )
 
-    def __init__(self, key: Hashable, host: CellHost, share: Share) -> None:
+    def __init__(self, key: Hashable, host: CellHost, quota: Quota) -> None:
         self.key = key
-        self.share = share
+        self.quota = quota
         self.state: Any = None
         self.status = CellStatus.ACTIVATING
         self.mailbox: Mailbox | None = None
@@ -143,7 +143,7 @@ class Cell:
         """No deadline of what waits is earlier."""
         self._host = host
         self._held: deque[tuple[int, float, Promise, Any]] | None = None
-        self._outstanding: deque[tuple[Write, Turn]] | None = None
+        self._outstanding: deque[tuple[Write, Decision]] | None = None
 
     # -- state ------------------------------------------------------------------------------------------------------
 
@@ -186,20 +186,20 @@ class Cell:
 
     # -- turns ------------------------------------------------------------------------------------------------------
 
-    def run(self, message: Any) -> Turn | Missing:
+    def run(self, message: Any) -> Decision | NeedsLookup:
         """Run one turn; an exception of `handle` leaves the state as it was (G11)."""
         behavior, state = self._host.behavior, self.state
         turn = behavior.handle(state, message)
-        if type(turn) is Missing:
+        if type(turn) is NeedsLookup:
             return turn
-        assert isinstance(turn, Turn)
+        assert isinstance(turn, Decision)
         try:
-            for note in turn.notes:
+            for note in turn.volatile:
                 behavior.apply(state, note)
             for record in turn.records:
                 behavior.apply(state, record)
         except Exception as e:
-            reached("turn_broke_state")
+            probe("turn_broke_state")
             # The state is half changed, and nothing of this turn went to the log.
             _logger.exception("turn_broke_state", key=self.key)
             self.fail(e)
@@ -210,7 +210,7 @@ class Cell:
                 self._outstanding = deque()
             self._outstanding.append((write, turn))
             self.written += 1
-            self.share.wrote(turn.size)
+            self.quota.wrote(turn.size)
             self._host.log.write(write)
         elif turn.jobs or turn.cancel or turn.expedite:
             self._host.decided(turn)
@@ -225,7 +225,7 @@ class Cell:
                 _logger.exception("turn_failed", key=self.key, message=type(envelope.message).__name__)
             envelope.promise.reject(e)
             return
-        if isinstance(outcome, Missing):
+        if isinstance(outcome, NeedsLookup):
             self._host.missing(self, envelope, outcome.query)
         else:
             self.reply(envelope.promise, outcome.reply, envelope.deadline)
@@ -244,11 +244,11 @@ class Cell:
 
     def _settled(self, write: Write, error: Exception | None) -> None:
         if write.fenced:
-            reached("fenced_write_settled")
+            probe("fenced_write_settled")
             return
         assert self._outstanding
         _, turn = self._outstanding.popleft()
-        self.share.landed(turn.size)
+        self.quota.landed(turn.size)
         if error is not None:
             self.fail(error)
             return
@@ -261,7 +261,7 @@ class Cell:
             self._host.decided(turn)
         if self.status is CellStatus.FETCHING:
             if self.written == self.durable:
-                reached("fetch_after_commit")
+                probe("fetch_after_commit")
                 self._host.fetch(self)
         elif self.mailbox or self.parked:
             self._host.ready(self)
@@ -269,16 +269,16 @@ class Cell:
 
     def fail(self, error: Exception) -> None:
         """Break the gate: fence what is on its way, fail who waits, ask to be restored."""
-        reached("gate_broken")
+        probe("gate_broken")
         answer = error if isinstance(error, (CommitFailed, OutcomeUnknown)) else OutcomeUnknown(str(error))
         if answer is not error:
             answer.__cause__ = error
         fenced, self._outstanding = self._outstanding, None
         if fenced:
-            reached("write_fenced")
+            probe("write_fenced")
             for write, turn in fenced:
                 write.fenced = True
-                self.share.landed(turn.size)
+                self.quota.landed(turn.size)
             self.landing = True
             self._host.log.write(Write((), self._landed))
         self.written = self.durable = 0
@@ -302,7 +302,7 @@ class Cell:
             held, self._held = self._held, deque()
             for reply in held:
                 if reply[1] <= now:
-                    reached("deadline_behind_gate")
+                    probe("deadline_behind_gate")
                     late += 1
                     reply[2].reject(OutcomeUnknown(f"{why} before the commit; retry with the same key"))
                 else:

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["in_order"]
+__all__ = ["map_concurrently"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-async def in_order(
+async def map_concurrently(
     function: Callable[[Item], Awaitable[Result]], items: Sequence[Item], *, concurrency: int
 ) -> list[Result]:  # fmt: skip
     """What `function` makes of each item, in the order of the items; `concurrency` calls run at once.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 from weakref import WeakValueDictionary
 
-__all__ = ["OVERHEAD_BYTES", "Pool", "Share"]
+__all__ = ["OVERHEAD_BYTES", "Quota", "QuotaPool"]
 
 OVERHEAD_BYTES = 1_024
 """What a request takes beside its content: objects, a place in a queue, a promise."""
@@ -27,24 +27,24 @@ _UNIT_BYTES = 1_024
 _CONTENDED_S = 1.0  # how long an owner is not alone after another's request
 
 
-class Share:
-    """What one owner has under way. Get one from `Pool.share`.
+class Quota:
+    """What one owner has under way. Get one from `QuotaPool.quota`.
 
     Attributes:
         bytes: of requests that wait for their turn or for the log.
         units: writes on their way to the log, a large one counted as several.
-        gated: the owner's actors that have messages and may not run them before some of these writes have landed, in order.
+        blocked: the owner's actors that have messages and may not run them before some of these writes have landed, in order.
     """
 
-    __slots__ = ("__weakref__", "_pool", "bytes", "gated", "units")
+    __slots__ = ("__weakref__", "_pool", "blocked", "bytes", "units")
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: QuotaPool) -> None:
         self._pool = pool
         self.bytes = 0
         self.units = 0
-        self.gated: dict[Any, None] = {}
+        self.blocked: dict[Any, None] = {}
 
-    def admits(self, size: int) -> bool:
+    def allows(self, size: int) -> bool:
         """Whether a request of so many bytes may wait; one may always, where nothing else does."""
         pool = self._pool
         room = pool.max_bytes - pool.bytes
@@ -80,7 +80,7 @@ class Share:
         self.give(size)
 
 
-class Pool:
+class QuotaPool:
     """All owners' shares.
 
     Args:
@@ -101,25 +101,25 @@ class Pool:
         self._max_units = max_units
         self._max_units_alone = max_units_alone
         self._owner = owner
-        self._shares: WeakValueDictionary[Hashable, Share] = WeakValueDictionary()
-        self._asked: Share | None = None
+        self._quotas: WeakValueDictionary[Hashable, Quota] = WeakValueDictionary()
+        self._asked: Quota | None = None
         self._contended_until = 0.0
 
-    def share(self, key: Hashable) -> Share:
+    def quota(self, key: Hashable) -> Quota:
         """The share of the owner of this actor; it lasts as long as one of the owner's actors holds it."""
         owner = self._owner(key)
-        share = self._shares.get(owner)
-        if share is None:
-            share = self._shares[owner] = Share(self)
-        return share
+        quota = self._quotas.get(owner)
+        if quota is None:
+            quota = self._quotas[owner] = Quota(self)
+        return quota
 
-    def asked(self, share: Share, now: float) -> None:
+    def asked(self, quota: Quota, now: float) -> None:
         """Somebody asks one of this owner's actors for something."""
-        if share is not self._asked:
+        if quota is not self._asked:
             if self._asked is not None:
                 self._contended_until = now + _CONTENDED_S
-            self._asked = share
+            self._asked = quota
 
-    def open(self, share: Share, now: float) -> bool:
+    def open(self, quota: Quota, now: float) -> bool:
         """Whether the owner may send more to the log."""
-        return share.units < self._max_units or (share.units < self._max_units_alone and now >= self._contended_until)
+        return quota.units < self._max_units or (quota.units < self._max_units_alone and now >= self._contended_until)

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["contained"]
+__all__ = ["guarded_call"]
 
 Result = TypeVar("Result")
 
 
-async def contained(function: Callable[..., Awaitable[Result]], *arguments: Any, **options: Any) -> Result:
+async def guarded_call(function: Callable[..., Awaitable[Result]], *arguments: Any, **options: Any) -> Result:
     """Call what others plugged in: whatever it raises, short of the process's own end, comes out as an Exception.
 
     An HTTP client may leak a cancellation that nobody asked for, an extension module a panic that is no Exception; neither

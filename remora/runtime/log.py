@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["Job", "JobBuried", "JobDone", "JobRetried", "JobRevived", "Log", "LogStatistics", "Write"]
+__all__ = ["DeadLetterRetried", "Job", "JobDeadLettered", "JobDone", "JobRetried", "Log", "LogStatistics", "Write"]
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class JobRetried(msgspec.Struct, frozen=True):
     error: str
 
 
-class JobBuried(msgspec.Struct, frozen=True):
+class JobDeadLettered(msgspec.Struct, frozen=True):
     """A job failed for good: a dead letter."""
 
     id: str
@@ -53,7 +53,7 @@ class JobBuried(msgspec.Struct, frozen=True):
     error: str
 
 
-class JobRevived(msgspec.Struct, frozen=True):
+class DeadLetterRetried(msgspec.Struct, frozen=True):
     """A dead letter is to run again, as if it had never failed; what it failed of stays to be read."""
 
     id: str
@@ -68,22 +68,24 @@ class JobDone(msgspec.Struct, frozen=True):
 class Write:
     """Records that become durable together, or not at all (G4).
 
-    The log calls `settle` once, on the event loop, in the order in which the writes of one owner were handed over.
+    The log calls `acknowledge` once, on the event loop, in the order in which the writes of one owner were handed over.
     A write that its owner has `fenced` meanwhile must not be committed any more; where the log was at it already, it may be.
     One without records changes nothing, and is settled in its turn: its owner wants to know that the log is past those before.
     """
 
-    __slots__ = ("fenced", "on_settled", "records", "size")
+    __slots__ = ("fenced", "on_acknowledged", "records", "size")
 
-    def __init__(self, records: Sequence[Any], on_settled: Callable[[Write, Exception | None], None], *, size: int = 0) -> None:
+    def __init__(
+        self, records: Sequence[Any], on_acknowledged: Callable[[Write, Exception | None], None], *, size: int = 0
+    ) -> None:
         self.records = records
-        self.on_settled = on_settled
+        self.on_acknowledged = on_acknowledged
         self.size = size
         self.fenced = False
 
-    def settle(self, error: Exception | None) -> None:
+    def acknowledge(self, error: Exception | None) -> None:
         """Say what became of it: None for durable, CommitFailed for provably absent, anything else for uncertain."""
-        self.on_settled(self, error)
+        self.on_acknowledged(self, error)
 
 
 class LogStatistics(msgspec.Struct, frozen=True):

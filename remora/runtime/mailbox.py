@@ -13,27 +13,27 @@ from typing import Any
 import msgspec
 
 from remora.errors import MailboxFull
-from remora.runtime.fairness import Share
-from remora.runtime.probes import reached
+from remora.runtime.fairness import Quota
+from remora.runtime.probes import probe
 from remora.runtime.promise import Promise
 
-__all__ = ["Envelope", "Mailbox", "MailboxStatistics", "share_full"]
+__all__ = ["Envelope", "Mailbox", "MailboxStatistics", "quota_exhausted"]
 
 
 class Envelope:
-    """A message that waits for its turn; one that is no `use` of its actor leaves it as idle as it was."""
+    """A message that waits for its turn; one that is no `keeps_alive` of its actor leaves it as idle as it was."""
 
-    __slots__ = ("control", "deadline", "message", "promise", "size", "use")
+    __slots__ = ("control", "deadline", "keeps_alive", "message", "promise", "size")
 
     def __init__(
-        self, message: Any, promise: Promise, *, size: int, deadline: float, control: bool, use: bool = True
+        self, message: Any, promise: Promise, *, size: int, deadline: float, control: bool, keeps_alive: bool = True
     ) -> None:  # fmt: skip
         self.message = message
         self.promise = promise
         self.size = size
         self.deadline = deadline
         self.control = control
-        self.use = use
+        self.keeps_alive = keeps_alive
 
 
 class MailboxStatistics(msgspec.Struct, frozen=True):
@@ -46,15 +46,15 @@ class MailboxStatistics(msgspec.Struct, frozen=True):
 class Mailbox:
     """First in, first out."""
 
-    __slots__ = ("_bytes", "_counted", "_max_bytes", "_max_messages", "_queue", "_share")
+    __slots__ = ("_bytes", "_counted", "_max_bytes", "_max_messages", "_queue", "_quota")
 
-    def __init__(self, max_messages: int, max_bytes: int, share: Share) -> None:
+    def __init__(self, max_messages: int, max_bytes: int, quota: Quota) -> None:
         self._queue: deque[Envelope] = deque()
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._counted = 0
         self._bytes = 0
-        self._share = share
+        self._quota = quota
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -67,23 +67,23 @@ class Mailbox:
         """
         if not envelope.control:
             if self._counted >= self._max_messages:
-                reached("mailbox_full_of_messages")
+                probe("mailbox_full_of_messages")
                 raise MailboxFull(
                     f"the session's mailbox holds its {self._max_messages} messages; nothing ran, retry later",
                     limit="messages",
                 )
             # A single message over the bound may still pass an empty mailbox, or it could never be delivered.
             if self._bytes + envelope.size > self._max_bytes and self._counted:
-                reached("mailbox_full_of_bytes")
+                probe("mailbox_full_of_bytes")
                 raise MailboxFull(
                     f"the session's mailbox holds {self._bytes} of its {self._max_bytes} bytes; nothing ran, retry later",
                     limit="bytes",
                 )
-            if not self._share.admits(envelope.size):
-                raise share_full()
+            if not self._quota.allows(envelope.size):
+                raise quota_exhausted()
             self._counted += 1
             self._bytes += envelope.size
-            self._share.take(envelope.size)
+            self._quota.take(envelope.size)
         self._queue.append(envelope)
 
     def offer(self, envelope: Envelope) -> bool:
@@ -116,7 +116,7 @@ class Mailbox:
         if not envelope.control:
             self._counted += 1
             self._bytes += envelope.size
-            self._share.take(envelope.size)
+            self._quota.take(envelope.size)
 
     def take_expired(self, now: float) -> list[Envelope]:
         """Remove and return what nobody waits for any longer: past its deadline, or its sender gone."""
@@ -144,10 +144,10 @@ class Mailbox:
         if not envelope.control:
             self._counted -= 1
             self._bytes -= envelope.size
-            self._share.give(envelope.size)
+            self._quota.give(envelope.size)
 
 
-def share_full() -> MailboxFull:
+def quota_exhausted() -> MailboxFull:
     """What a request is told whose owner has its share waiting already."""
     return MailboxFull(
         "too much waits for its turn or for the disk, of all users or of this one; nothing ran, retry later", limit="total"

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-__all__ = ["PROBES", "observed", "reached", "unobserved"]
+__all__ = ["PROBES", "count_probes", "ignore_probes", "probe"]
 
 PROBES: Mapping[str, str] = {
     # the kernel: one cell
@@ -150,14 +150,14 @@ PROBES: Mapping[str, str] = {
 _observers: tuple[Counter[str], ...] = ()
 
 
-def reached(name: str) -> None:
+def probe(name: str) -> None:
     """Say that this branch was taken; `name` is one of `PROBES`."""
     for counts in _observers:
         counts[name] += 1
 
 
 @contextmanager
-def observed() -> Iterator[Counter[str]]:
+def count_probes() -> Iterator[Counter[str]]:
     """How often each probe is reached meanwhile, by whatever runs in this process; one that is not reached counts 0."""
     global _observers  # noqa: PLW0603  # one look at a global is all that a probe may cost
     counts: Counter[str] = Counter()
@@ -169,7 +169,7 @@ def observed() -> Iterator[Counter[str]]:
 
 
 @contextmanager
-def unobserved() -> Iterator[None]:
+def ignore_probes() -> Iterator[None]:
     """Meanwhile nobody observes: what runs now is not what is tested."""
     global _observers  # noqa: PLW0603
     observers, _observers = _observers, ()

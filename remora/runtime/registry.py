@@ -26,16 +26,16 @@ import msgspec
 
 from remora.errors import CommitFailed, MailboxFull, OutcomeUnknown, RuntimeClosed, SessionQuarantined
 from remora.logging import get_logger
-from remora.runtime.actor import Behavior, Missing, Turn
+from remora.runtime.actor import Behavior, Decision, NeedsLookup
 from remora.runtime.cell import Cell, CellStatus
 from remora.runtime.clock import Clock
-from remora.runtime.fairness import Pool, Share
+from remora.runtime.fairness import Quota, QuotaPool
 from remora.runtime.log import Log
 from remora.runtime.mailbox import Envelope, Mailbox
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 from remora.runtime.promise import new_promise
 
-__all__ = ["Directory", "DirectoryLimits", "DirectoryStatistics"]
+__all__ = ["ActorRegistry", "RegistryLimits", "RegistryStatistics"]
 
 _logger = get_logger("remora.directory")
 _QUANTUM = 16  # messages that one cell runs before the next has its turn
@@ -47,7 +47,7 @@ _ROOM_S = 0.005  # before an activation looks for room again; doubled up to a sw
 _THOROUGH = 10  # sweeps after which mailboxes are looked through for messages whose senders have left
 
 
-class _Unheard:
+class _NoReply:
     """The promise of a message that nobody waits for."""
 
     abandoned = False
@@ -62,10 +62,10 @@ class _Unheard:
         """Nobody waits."""
 
 
-_UNHEARD = _Unheard()
+_NO_REPLY = _NoReply()
 
 
-class DirectoryLimits(msgspec.Struct, frozen=True, kw_only=True):
+class RegistryLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds (G10) and the restart policy (G11)."""
 
     mailbox_messages: int = 1_000
@@ -87,7 +87,7 @@ class DirectoryLimits(msgspec.Struct, frozen=True, kw_only=True):
     rest_s: float = 30.0
 
 
-class DirectoryStatistics(msgspec.Struct, frozen=True):
+class RegistryStatistics(msgspec.Struct, frozen=True):
     """Counters since start, and what is there now."""
 
     live: int
@@ -109,7 +109,7 @@ def _own(key: Hashable) -> Hashable:
     return key
 
 
-class Directory:
+class ActorRegistry:
     """All live cells of one behaviour.
 
     Args:
@@ -126,8 +126,8 @@ class Directory:
         behavior: Behavior[Any],
         log: Log,
         clock: Clock,
-        limits: DirectoryLimits,
-        on_decided: Callable[[Turn], None],
+        limits: RegistryLimits,
+        on_decided: Callable[[Decision], None],
         owner: Callable[[Any], Hashable] = _own,
     ) -> None:
         self.behavior = behavior
@@ -135,7 +135,7 @@ class Directory:
         self.decided = on_decided
         self._clock = clock
         self._limits = limits
-        self._pool = Pool(limits.total_bytes, limits.share_writes, limits.held_replies, owner)
+        self._pool = QuotaPool(limits.total_bytes, limits.share_writes, limits.held_replies, owner)
         self._cells: dict[Hashable, Cell] = {}
         self._bytes = 0
         self._live = 0
@@ -146,7 +146,7 @@ class Directory:
         self._fetches: deque[Cell] = deque()
         self._fetch_event = anyio.Event()
         # Cells that somebody waits for: what the deadline sweep looks at, in their order (a set's would be that of addresses).
-        self._attended: dict[Cell, None] = {}
+        self._watched: dict[Cell, None] = {}
         self._unread: dict[Hashable, float] = {}  # actors that were lost and could not be read: when that is tried again
         self._buckets: dict[int, list[Cell]] = {}
         self._bucket_s = max(limits.idle_s / 10, 0.01)
@@ -173,10 +173,10 @@ class Directory:
         cell = self._cells.get(key) or self._create(key)
         now = self._clock.monotonic()
         deadline = now + (self._limits.timeout_s if timeout_s is None else timeout_s)
-        self._pool.asked(cell.share, now)
+        self._pool.asked(cell.quota, now)
         if not cell.mailbox and not cell.parked and self._may_run(cell, size, now):
             outcome = cell.run(message)
-            if not isinstance(outcome, Missing):
+            if not isinstance(outcome, NeedsLookup):
                 self._inline_turns += 1
                 cell.last_used = now
                 if outcome.records:
@@ -189,7 +189,7 @@ class Directory:
                     return outcome.reply
                 promise = new_promise()
                 cell.reply(promise, outcome.reply, deadline)
-                self._attended[cell] = None
+                self._watched[cell] = None
                 return await promise.wait()
             envelope = Envelope(message, new_promise(), size=size, deadline=deadline, control=False)
             self.missing(cell, envelope, outcome.query)
@@ -198,14 +198,14 @@ class Directory:
         self._enqueue(cell, envelope)
         return await envelope.promise.wait()
 
-    async def tell(self, key: Hashable, message: Any, *, use: bool = True) -> Any:
+    async def tell(self, key: Hashable, message: Any, *, keeps_alive: bool = True) -> Any:
         """Run a control message: never refused by a full mailbox, and no deadline. Returns the durable reply.
 
-        One that is no `use` leaves the actor as idle as it was, or a round that comes by every few minutes would keep it in
+        One that is no `keeps_alive` leaves the actor as idle as it was, or a round that comes by every few minutes would keep it in
         memory for ever.
         """
         cell = self._cells.get(key) or self._create(key)
-        envelope = Envelope(message, new_promise(), size=0, deadline=float("inf"), control=True, use=use)
+        envelope = Envelope(message, new_promise(), size=0, deadline=float("inf"), control=True, keeps_alive=keeps_alive)
         self._enqueue(cell, envelope)
         return await envelope.promise.wait()
 
@@ -219,7 +219,7 @@ class Directory:
         cell = self._cells.get(key) or self._create(key)
         if cell.status is CellStatus.QUARANTINED or cell.parked:
             return False
-        if not self._mailbox(cell).offer(Envelope(message, _UNHEARD, size=0, deadline=float("inf"), control=False)):
+        if not self._mailbox(cell).offer(Envelope(message, _NO_REPLY, size=0, deadline=float("inf"), control=False)):
             return False
         self.ready(cell)
         return True
@@ -229,7 +229,7 @@ class Directory:
         return (
             cell.status is CellStatus.VALID
             and cell.waiting < self._limits.held_replies
-            and self._pool.open(cell.share, now)
+            and self._pool.open(cell.quota, now)
         )  # fmt: skip
 
     def _may_run(self, cell: Cell, size: int, now: float) -> bool:
@@ -238,17 +238,17 @@ class Directory:
             return False
         if not size and cell.written == cell.durable:
             return True
-        return cell.waiting < self._limits.held_replies and self._pool.open(cell.share, now) and cell.share.admits(size)
+        return cell.waiting < self._limits.held_replies and self._pool.open(cell.quota, now) and cell.quota.allows(size)
 
     def _mailbox(self, cell: Cell) -> Mailbox:
         """The cell's mailbox, made at first need."""
         if cell.mailbox is None:
-            cell.mailbox = Mailbox(self._limits.mailbox_messages, self._limits.mailbox_bytes, cell.share)
+            cell.mailbox = Mailbox(self._limits.mailbox_messages, self._limits.mailbox_bytes, cell.quota)
         return cell.mailbox
 
     def _enqueue(self, cell: Cell, envelope: Envelope) -> None:
         if cell.status is CellStatus.QUARANTINED:
-            reached("quarantine_refused")
+            probe("quarantine_refused")
             raise SessionQuarantined(
                 f"{cell.key!r} failed {self._limits.restart_intensity} times within "
                 f"{self._limits.restart_period_s:g} s and rests; nothing ran, retry later",
@@ -260,19 +260,19 @@ class Directory:
                 raise MailboxFull("others wait for room already", limit="messages")
             mailbox = self._mailbox(cell)
             if mailbox and cell.status is CellStatus.ACTIVATING:
-                reached("activation_joined")
+                probe("activation_joined")
             mailbox.put(envelope)
         except MailboxFull:
             if not self._limits.wait_when_full:
-                reached("mailbox_refused")
+                probe("mailbox_refused")
                 self._refused += 1
                 raise
             if cell.parked is None:
                 cell.parked = deque()
-            reached("sender_parked")
+            probe("sender_parked")
             cell.parked.append(envelope)
         cell.soonest = min(cell.soonest, envelope.deadline)
-        self._attended[cell] = None
+        self._watched[cell] = None
         self.ready(cell)
 
     # -- what cells call --------------------------------------------------------------------------------------------
@@ -281,8 +281,8 @@ class Directory:
         """Put the cell in line for the drain task, once; or behind its owner's writes, where enough of them are on their way."""
         if cell.queued or cell.status is not CellStatus.VALID:
             return
-        if not self._pool.open(cell.share, self._clock.monotonic()):
-            cell.share.gated[cell] = None
+        if not self._pool.open(cell.quota, self._clock.monotonic()):
+            cell.quota.blocked[cell] = None
             return
         cell.queued = True
         self._ready.append(cell)
@@ -290,14 +290,14 @@ class Directory:
 
     def wrote(self, cell: Cell) -> None:
         """A write has landed: another cell of the owner may go on."""
-        if cell.share.gated:
-            self._go_on(cell.share)
+        if cell.quota.blocked:
+            self._go_on(cell.quota)
 
-    def _go_on(self, share: Share) -> None:
+    def _go_on(self, quota: Quota) -> None:
         """Let the next cell that waits for its owner's writes to land have its turn."""
-        while share.gated and self._pool.open(share, self._clock.monotonic()):
-            cell = next(iter(share.gated))
-            del share.gated[cell]
+        while quota.blocked and self._pool.open(quota, self._clock.monotonic()):
+            cell = next(iter(quota.blocked))
+            del quota.blocked[cell]
             if cell.status is CellStatus.VALID:  # else it is put in line when it is again
                 self.ready(cell)
                 return
@@ -305,8 +305,8 @@ class Directory:
     def broken(self, cell: Cell, error: Exception) -> None:
         """Restore it from the log, or let it rest if it fails too often (OTP's intensity and period)."""
         now = self._clock.monotonic()
-        if cell.share.gated:
-            self._go_on(cell.share)  # what this one had on its way will not land
+        if cell.quota.blocked:
+            self._go_on(cell.quota)  # what this one had on its way will not land
         self._restarts += 1
         self._bytes -= cell.bytes
         cell.bytes = 0
@@ -319,10 +319,10 @@ class Directory:
         # A commit that failed is the disk's fault, every session's alike: resting single cells would not help it.
         if len(faults) >= self._limits.restart_intensity and not isinstance(error, (CommitFailed, OutcomeUnknown)):
             self._quarantines += 1
-            reached("quarantine_entered")
+            probe("quarantine_entered")
             cell.status = CellStatus.QUARANTINED
             cell.rests_until = now + self._limits.rest_s
-            self._attended[cell] = None
+            self._watched[cell] = None
             rest = SessionQuarantined(f"{cell.key!r} failed repeatedly and rests", retry_after_s=self._limits.rest_s)
             self._reject_all(cell, rest)
             _logger.error("cell_quarantined", key=cell.key, rest_s=self._limits.rest_s)
@@ -343,12 +343,12 @@ class Directory:
 
     def missing(self, cell: Cell, envelope: Envelope, query: Any) -> None:
         """Suspend the cell, its message first in line, until the log has answered."""
-        reached("cold_record_missed")
+        probe("cold_record_missed")
         cell.status = CellStatus.FETCHING
         cell.query, cell.querying = query, envelope
         self._mailbox(cell).put_back(envelope)
         cell.soonest = min(cell.soonest, envelope.deadline)
-        self._attended[cell] = None
+        self._watched[cell] = None
         if cell.clean:
             self.fetch(cell)
 
@@ -364,9 +364,9 @@ class Directory:
 
     def _create(self, key: Hashable) -> Cell:
         if (refusal := self._refusal(key)) is not None:
-            reached("actor_barred")
+            probe("actor_barred")
             raise refusal
-        cell = Cell(key, self, self._pool.share(key))
+        cell = Cell(key, self, self._pool.quota(key))
         self._cells[key] = cell
         self._activate(cell)
         return cell
@@ -392,7 +392,7 @@ class Directory:
                 if not self._has_room():
                     self._shed()
                     if not self._has_room():
-                        reached("activation_waited_for_room")
+                        probe("activation_waited_for_room")
                         await self._clock.sleep(wait_s)  # all are busy; one will be idle as soon as its commit lands
                         wait_s = min(wait_s * 2, _SWEEP_S)
                         continue
@@ -413,7 +413,7 @@ class Directory:
                     raise image
                 jobs = cell.restored(image)
             except Exception as e:
-                reached("image_unreadable")
+                probe("image_unreadable")
                 # Nothing is known of this session, so nothing may be answered; its next message tries anew.
                 if cell.bucket >= 0 or cell.key in self._unread:
                     self._unread[cell.key] = now + _REREAD_S
@@ -425,15 +425,15 @@ class Directory:
             cell.last_used = now
             self._weigh(cell)
             if jobs:
-                reached("activated_amid_jobs")
+                probe("activated_amid_jobs")
                 # A commit whose fate was unknown may have been kept: its jobs are in the log, and nobody has submitted them.
-                self.decided(Turn(jobs=jobs))
+                self.decided(Decision(jobs=jobs))
             if cell.bucket < 0:  # else it was restored in place after a failure
                 self._activations += 1
                 self._live += 1
                 self._file(cell)
             else:
-                reached("cell_reloaded")
+                probe("cell_reloaded")
             if cell.mailbox or cell.parked:
                 self.ready(cell)
 
@@ -446,14 +446,14 @@ class Directory:
                 try:
                     answer = await self.log.fetch(cell.key, cell.query)
                 except Exception as e:
-                    reached("fetch_failed")
+                    probe("fetch_failed")
                     cell.status = CellStatus.VALID
                     asker = cell.querying
                     if asker is not None and cell.mailbox and cell.mailbox.head is asker:  # it may have left meanwhile
                         cell.mailbox.get().promise.reject(e)
                 else:
                     cell.status = CellStatus.VALID
-                    self.behavior.supply(cell.state, cell.query, answer)
+                    self.behavior.store_answer(cell.state, cell.query, answer)
                 if cell.mailbox:
                     self.ready(cell)
 
@@ -473,7 +473,7 @@ class Directory:
         mailbox = cell.mailbox
         if mailbox is not None:
             while cell.parked and (cell.parked[0].promise.abandoned or mailbox.offer(cell.parked[0])):
-                reached("parked_sender_admitted")
+                probe("parked_sender_admitted")
                 cell.parked.popleft()
 
     def _drain(self, cell: Cell) -> None:
@@ -486,10 +486,10 @@ class Directory:
                 break
             envelope = mailbox.get()
             if envelope.promise.abandoned and not envelope.control:
-                reached("sender_gone_before_turn")
+                probe("sender_gone_before_turn")
                 continue  # its sender left before it ran: nothing has happened, and nothing will
             cell.deliver(envelope)
-            used = used or envelope.use
+            used = used or envelope.keeps_alive
             self._queued_turns += 1
         if cell.status is CellStatus.VALID:
             if used:
@@ -498,10 +498,10 @@ class Directory:
         self._admit_parked(cell)
         # A full gate re-queues its cell itself when a commit lands.
         if mailbox and cell.status is CellStatus.VALID and cell.waiting < self._limits.held_replies:
-            reached("quantum_spent")
+            probe("quantum_spent")
             self.ready(cell)
-        if cell.share.gated:
-            self._go_on(cell.share)  # this one may have left room, and nothing that will land
+        if cell.quota.blocked:
+            self._go_on(cell.quota)  # this one may have left room, and nothing that will land
 
     # -- deadlines --------------------------------------------------------------------------------------------------
 
@@ -525,7 +525,7 @@ class Directory:
             if self._refusal(key) is not None:
                 del self._unread[key]  # it is being forgotten
             else:
-                reached("lost_actor_read_again")
+                probe("lost_actor_read_again")
                 self._unread[key] = now + _REREAD_S
                 self._create(key)
 
@@ -533,12 +533,12 @@ class Directory:
         now = self._clock.monotonic()
         self._sweeps += 1
         thorough = self._sweeps % _THOROUGH == 0
-        for cell in list(self._attended):
+        for cell in list(self._watched):
             if cell.status is CellStatus.QUARANTINED:
                 if cell.rests_until <= now and not cell.landing:
-                    reached("quarantine_left")
+                    probe("quarantine_left")
                     self._unread[cell.key] = now
-                    self._attended.pop(cell, None)
+                    self._watched.pop(cell, None)
                     self._forget(cell)
                 continue
             if thorough or cell.soonest <= now:
@@ -546,7 +546,7 @@ class Directory:
                 self._expired += late + len(unrun)
                 for envelope in unrun:
                     if envelope.deadline <= now:
-                        reached("deadline_in_mailbox")
+                        probe("deadline_in_mailbox")
                     envelope.promise.reject(
                         MailboxFull("the deadline passed before the message's turn came; nothing ran", limit="age")
                     )
@@ -554,7 +554,7 @@ class Directory:
                 self._admit_parked(cell)
                 self.ready(cell)
             if not cell.mailbox and not cell.waiting and not cell.parked and cell.status is not CellStatus.FETCHING:
-                self._attended.pop(cell, None)
+                self._watched.pop(cell, None)
                 cell.shrink()
 
     # -- passivation ------------------------------------------------------------------------------------------------
@@ -573,9 +573,9 @@ class Directory:
         """Passivate the longest idle, down to 95 % of the bounds."""
         live, size = int(self._limits.max_live * 0.95), int(self._limits.max_bytes * 0.95)
         if self._live > live:
-            reached("shed_by_count")
+            probe("shed_by_count")
         if self._bytes > size:
-            reached("shed_by_bytes")
+            probe("shed_by_bytes")
         for bucket in sorted(self._buckets):
             cells = self._buckets.pop(bucket)
             for position, cell in enumerate(cells):
@@ -588,17 +588,17 @@ class Directory:
         if cell.status is CellStatus.INVALID:
             return
         if int(cell.last_used / self._bucket_s) > bucket:
-            reached("retire_found_used")
+            probe("retire_found_used")
             self._file(cell)  # used since it was filed
             return
         if not cell.idle:
-            reached("retire_found_busy")
+            probe("retire_found_busy")
             cell.last_used = self._clock.monotonic()
             self._file(cell)
             return
         farewell = self.behavior.on_idle(cell.state)
         if farewell is not None:
-            reached("farewell_run")
+            probe("farewell_run")
             try:
                 cell.run(farewell)
             except Exception:
@@ -631,8 +631,8 @@ class Directory:
     # -- expulsion --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def barred(self, matches: Callable[[Hashable], bool], error: Callable[[], Exception]) -> Iterator[None]:
-        """Meanwhile, no actor that matches comes to life: its messages raise `error()`. See `expel` for those that live."""
+    def bar(self, matches: Callable[[Hashable], bool], error: Callable[[], Exception]) -> Iterator[None]:
+        """Meanwhile, no actor that matches comes to life: its messages raise `error()`. See `evict` for those that live."""
         bar = (matches, error)
         self._bars.append(bar)
         try:
@@ -643,7 +643,7 @@ class Directory:
     def _refusal(self, key: Hashable) -> Exception | None:
         return next((error() for matches, error in self._bars if matches(key)), None)
 
-    async def expel(self, matches: Callable[[Hashable], bool]) -> None:
+    async def evict(self, matches: Callable[[Hashable], bool]) -> None:
         """Take the actors that match, and are barred, out of memory; returns when what they had written has landed.
 
         Messages that wait for a turn are refused as new ones are; replies that wait for a commit still get it.
@@ -654,13 +654,13 @@ class Directory:
                 if (refusal := self._refusal(cell.key)) is not None:
                     self._reject_all(cell, refusal)
                 if cell.status is CellStatus.QUARANTINED or (cell.status is CellStatus.VALID and cell.clean):
-                    self._attended.pop(cell, None)
+                    self._watched.pop(cell, None)
                     self._forget(cell)
                 else:
                     staying = True
             if not staying:
                 return
-            reached("expulsion_waited")
+            probe("expulsion_waited")
             await self._clock.sleep(0.002)
 
     # -- life -------------------------------------------------------------------------------------------------------
@@ -703,12 +703,12 @@ class Directory:
         """The keys of all actors in memory."""
         return list(self._cells)
 
-    def statistics(self) -> DirectoryStatistics:
+    def statistics(self) -> RegistryStatistics:
         """Counters and sizes."""
-        return DirectoryStatistics(
+        return RegistryStatistics(
             live=self._live,
             bytes=self._bytes,
-            queued=sum(len(cell.mailbox) for cell in self._attended if cell.mailbox),
+            queued=sum(len(cell.mailbox) for cell in self._watched if cell.mailbox),
             activations=self._activations,
             passivations=self._passivations,
             inline_turns=self._inline_turns,

@@ -12,7 +12,7 @@ import msgspec
 from remora.errors import InvalidInput
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
-from remora.runtime.guard import contained
+from remora.runtime.guard import guarded_call
 
 __all__ = ["Schedule", "TaskStatistics"]
 
@@ -42,7 +42,7 @@ class Schedule:
         self._statistics[name] = TaskStatistics()
 
     def change(self, name: str, seconds: float) -> None:
-        """From now on, run this task each `seconds` after it last ended; at once, if that is over already (S2.15).
+        """From now on, run this task each `seconds` after it last ended; at once, if that is over already.
 
         Raises:
             InvalidInput: there is no such task, or the interval is no positive number.
@@ -71,7 +71,7 @@ class Schedule:
                 continue  # its interval has changed
             begun, failed = self._clock.monotonic(), 0
             try:
-                await contained(work)
+                await guarded_call(work)
             except Exception:
                 failed = 1
                 _logger.exception("scheduled_task_failed", task=name)

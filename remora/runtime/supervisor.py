@@ -22,21 +22,21 @@ import msgspec
 from remora.errors import ReentrantAsk
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
-from remora.runtime.guard import contained
-from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, JobRevived, Log, Write
-from remora.runtime.probes import reached
+from remora.runtime.guard import guarded_call
+from remora.runtime.log import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried, Log, Write
+from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
 
 __all__ = [
-    "Attempt",
     "Handler",
+    "JobAttempt",
+    "JobResult",
     "Lane",
     "LaneStatistics",
     "RetryPolicy",
     "Supervisor",
     "SupervisorStatistics",
-    "Verdict",
-    "durable",
+    "commit_records",
 ]
 
 _logger = get_logger("remora.supervisor")
@@ -58,7 +58,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return base * (1 + self.jitter * rng.random())
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class JobAttempt(msgspec.Struct, frozen=True):
     """What a handler is given.
 
     Attributes:
@@ -72,17 +72,17 @@ class Attempt(msgspec.Struct, frozen=True):
     expedited: bool
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class JobResult(msgspec.Struct, frozen=True):
     """What a job came to: a message for its actor, or records for the log (the job's end is added to them)."""
 
     message: Any = None
     records: Sequence[Any] = ()
 
 
-Handler = Callable[[Attempt], Awaitable[Verdict]]
+Handler = Callable[[JobAttempt], Awaitable[JobResult]]
 
 
-async def durable(log: Log, records: Sequence[Any]) -> None:
+async def commit_records(log: Log, records: Sequence[Any]) -> None:
     """Write records of no actor's turn, and return when they are durable.
 
     Raises:
@@ -109,7 +109,7 @@ class LaneStatistics(msgspec.Struct, frozen=True):
     running: int
     done: int
     retried: int
-    buried: int
+    dead_lettered: int
 
 
 class SupervisorStatistics(msgspec.Struct, frozen=True):
@@ -129,11 +129,11 @@ class Lane:
         self.queue: deque[Job] = deque()
         self.delayed: list[tuple[float, int, Job]] = []
         self.event = anyio.Event()
-        self.running = self.done = self.retried = self.buried = 0
+        self.running = self.done = self.retried = self.dead_lettered = 0
 
     def statistics(self) -> LaneStatistics:
         """Counters."""
-        return LaneStatistics(len(self.queue), len(self.delayed), self.running, self.done, self.retried, self.buried)
+        return LaneStatistics(len(self.queue), len(self.delayed), self.running, self.done, self.retried, self.dead_lettered)
 
 
 class Supervisor:
@@ -180,15 +180,15 @@ class Supervisor:
             lane = self._lanes[job.lane]
             wait_s = job.not_before - self._clock.time() if job.not_before else 0.0
             if job.resumed:
-                reached("job_resumed")
+                probe("job_resumed")
             if wait_s > 0:
-                reached("job_resumed_in_backoff")
+                probe("job_resumed_in_backoff")
                 self._delay(lane, job, wait_s)
             else:
                 lane.queue.append(job)
                 lane.event.set()
 
-    async def revive(self, dead: Sequence[Job]) -> None:
+    async def retry_dead_letters(self, dead: Sequence[Job]) -> None:
         """Have dead letters run again, as if they had never failed; returns when that is durable.
 
         Raises:
@@ -197,9 +197,9 @@ class Supervisor:
             ReentrantAsk: called from within a job of the same actor.
         """
         for job in dead:
-            await self.finished(job.id)  # its burial is durable before its place is free
-        await durable(self._log, [JobRevived(job.id) for job in dead])
-        reached("job_revived")
+            await self.wait_for_job(job.id)  # its burial is durable before its place is free
+        await commit_records(self._log, [DeadLetterRetried(job.id) for job in dead])
+        probe("job_revived")
         self.submit(msgspec.structs.replace(job, attempts=0, not_before=0.0, resumed=True, dead=False) for job in dead)
 
     def cancel(self, ids: Iterable[str]) -> None:
@@ -210,14 +210,14 @@ class Supervisor:
                 continue
             self._cancelled.add(id_)
             if scope := self._scopes.get(id_):
-                reached("job_cancelled_running")
+                probe("job_cancelled_running")
                 scope.cancel()
             elif self._pull(job):
                 self._finish(job)
             else:
-                reached("job_cancelled_while_recorded")
+                probe("job_cancelled_while_recorded")
 
-    async def withdraw(self, matches: Callable[[Hashable], bool]) -> int:
+    async def cancel_matching(self, matches: Callable[[Hashable], bool]) -> int:
         """Cancel the jobs of these actors; returns how many, when none of them runs. Their rows are the caller's business.
 
         Raises:
@@ -226,7 +226,7 @@ class Supervisor:
         ids = [job.id for job in self._known.values() if matches(job.key)]
         self.cancel(ids)
         for id_ in ids:
-            await self.finished(id_)
+            await self.wait_for_job(id_)
         return len(ids)
 
     def expedite(self, ids: Iterable[str]) -> None:
@@ -238,7 +238,7 @@ class Supervisor:
             self._expedited.add(id_)
             lane = self._lanes[job.lane]
             if scope := self._scopes.get(id_):
-                reached("job_expedited_running")
+                probe("job_expedited_running")
                 scope.cancel()
             elif self._pull(job):
                 if self._tasks is not None:  # not behind those that hold every place of the lane
@@ -252,13 +252,13 @@ class Supervisor:
         lane = self._lanes[job.lane]
         queued = next((one for one in lane.queue if one.id == job.id), None)
         if queued is not None:
-            reached("job_pulled_from_queue")
+            probe("job_pulled_from_queue")
             lane.queue.remove(queued)
             return True
         kept = [entry for entry in lane.delayed if entry[2].id != job.id]
         found = len(kept) < len(lane.delayed)
         if found:
-            reached("job_pulled_from_backoff")
+            probe("job_pulled_from_backoff")
             heapq.heapify(kept)
             lane.delayed = kept
         return found
@@ -283,7 +283,7 @@ class Supervisor:
             self._settling.setdefault(key, []).append(promise)
             await promise.wait()
 
-    async def finished(self, id_: str) -> None:
+    async def wait_for_job(self, id_: str) -> None:
         """Return when this job is neither queued, delayed nor running: it is done, cancelled, or a dead letter.
 
         Raises:
@@ -306,7 +306,7 @@ class Supervisor:
                 if not waiting:
                     del self._awaited[id_]
 
-    async def settle_all(self) -> None:
+    async def drain_all(self) -> None:
         """Return when no job of any actor is queued, delayed or running."""
         while self._outstanding:
             await self.settle(next(iter(self._outstanding)))
@@ -339,7 +339,7 @@ class Supervisor:
         try:
             await self._try(lane, job)
         except Exception:  # a bug of ours must not take the lane's place along, or the runtime; the job is tried again
-            reached("attempt_broke_off")
+            probe("attempt_broke_off")
             _logger.exception("attempt_broke_off", job=job.id, lane=lane.name)
             self._delay(lane, job, lane.retry.max_backoff_s)
 
@@ -347,12 +347,12 @@ class Supervisor:
         if job.id in self._cancelled:
             self._finish(job)
             return
-        attempt = Attempt(job, job.attempts + 1 >= lane.retry.max_attempts, job.id in self._expedited)
+        attempt = JobAttempt(job, job.attempts + 1 >= lane.retry.max_attempts, job.id in self._expedited)
         token = _working_for.set(job.key)
         try:
             with anyio.CancelScope() as scope:
                 self._scopes[job.id] = scope
-                verdict = await contained(lane.handler, attempt)
+                verdict = await guarded_call(lane.handler, attempt)
         except Exception as e:
             self._scopes.pop(job.id, None)
             await self._failed(lane, attempt, e, last=attempt.last)
@@ -371,16 +371,16 @@ class Supervisor:
             if verdict.message is not None:
                 await self._tell(job.key, verdict.message)
             else:
-                await durable(self._log, (*verdict.records, JobDone(job.id)))
+                await commit_records(self._log, (*verdict.records, JobDone(job.id)))
         except Exception as e:
-            reached("job_end_unrecorded")
+            probe("job_end_unrecorded")
             # The work is done but its end is not recorded: do it again, which it must bear.
             await self._failed(lane, attempt, e, last=False)
             return
         lane.done += 1
         self._finish(job)
 
-    async def _failed(self, lane: Lane, attempt: Attempt, error: Exception, *, last: bool) -> None:
+    async def _failed(self, lane: Lane, attempt: JobAttempt, error: Exception, *, last: bool) -> None:
         job = attempt.job
         attempts = job.attempts + 1
         text = f"{type(error).__name__}: {error}"
@@ -391,21 +391,21 @@ class Supervisor:
         last = last and not getattr(error, "retryable", False)
         wait_s = lane.retry.delay_s(attempts, self._rng)
         if last:
-            record: Any = JobBuried(job.id, attempts, text)
+            record: Any = JobDeadLettered(job.id, attempts, text)
         else:
-            reached("job_retried")
+            probe("job_retried")
             lane.retried += 1
             _logger.warning("job_failed", job=job.id, lane=lane.name, attempts=attempts, retry_s=wait_s, error=text)
             record = JobRetried(job.id, attempts, self._clock.time() + wait_s, text)
         try:
-            await durable(self._log, (record,))
+            await commit_records(self._log, (record,))
         except Exception:
-            reached("job_failure_unrecorded")
+            probe("job_failure_unrecorded")
             _logger.exception("job_failure_not_recorded", job=job.id)
             last = False  # a dead letter that nobody could find would be lost until the next start: it is tried once more
         if last:
-            reached("job_buried")
-            lane.buried += 1
+            probe("job_buried")
+            lane.dead_lettered += 1
             _logger.error("job_buried", job=job.id, lane=lane.name, attempts=attempts, error=text)
         if last or job.id in self._cancelled:
             self._finish(job)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from remora.errors import InvalidInput
 
-__all__ = ["checked_text", "whole_number"]
+__all__ = ["check_int", "check_text"]
 
 
-def whole_number(value: object, name: str, *, low: int = 0) -> int:
+def check_int(value: object, name: str, *, low: int = 0) -> int:
     """`value`, if it is an integer of at least `low` that the journal can hold.
 
     Raises:
@@ -20,7 +20,7 @@ def whole_number(value: object, name: str, *, low: int = 0) -> int:
     return value
 
 
-def checked_text(value: object, name: str) -> str:
+def check_text(value: object, name: str) -> str:
     """`value`, if it is text.
 
     Raises:

@@ -25,11 +25,11 @@ from remora.errors import CommitFailed, ErasureInProgress, OutcomeUnknown, Reent
 from remora.ids import SessionKey, UserKey, session_key, user_key
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
-from remora.runtime.guard import contained
+from remora.runtime.guard import guarded_call
 from remora.runtime.locks import KeyedLocks
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
-from remora.runtime.registry import Directory
+from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import RetryPolicy, Supervisor
 from remora.storage.ports import Erased, Erasure, Journal, LongTermStore
 
@@ -42,7 +42,7 @@ class ErasureReceipt(msgspec.Struct, frozen=True):
     """What was removed, and from where.
 
     Attributes:
-        journal: rows by table: ``actors``, ``messages``, ``folds``, ``facets``, ``memories``, ``jobs``.
+        journal: rows by table: ``actors``, ``messages``, ``folds``, ``state_items``, ``memories``, ``jobs``.
         long_term: rows of long-term memory, those of memory blocks included.
         actors: actors that left memory, with what they and the caches held.
         jobs: pieces of background work that were withdrawn.
@@ -54,7 +54,7 @@ class ErasureReceipt(msgspec.Struct, frozen=True):
     jobs: int
 
 
-class _Case:
+class _FileErasure:
     """One erasure whose files are still to be rewritten."""
 
     def __init__(self, note: Erasure) -> None:
@@ -84,7 +84,7 @@ class Eraser:
     def __init__(
         self,
         journal: Journal,
-        directory: Directory,
+        directory: ActorRegistry,
         supervisor: Supervisor,
         *,
         stores: Callable[[], AbstractAsyncContextManager[Sequence[LongTermStore]]],
@@ -105,10 +105,10 @@ class Eraser:
         self._clock = clock
         self._retry = retry
         self._rng = rng
-        self._turns = KeyedLocks()
-        self._waiting: list[_Case] = []
+        self._user_locks = KeyedLocks()
+        self._waiting: list[_FileErasure] = []
         self._event = anyio.Event()
-        self._asked: dict[Promise, _Case | None] = {}
+        self._asked: dict[Promise, _FileErasure | None] = {}
         self._refused: Counter[str] = Counter()
         self._resumed: dict[int, ExitStack] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -140,7 +140,7 @@ class Eraser:
             ErasureInProgress: it is.
         """
         if self._refused and user_key(user) in self._refused:
-            raise _refusal()
+            raise _erasure_in_progress()
 
     # -- from the journal -------------------------------------------------------------------------------------------
 
@@ -154,15 +154,15 @@ class Eraser:
             return isinstance(key, (UserKey, SessionKey)) and key.user == user
 
         try:
-            async with self._turns(user):
-                with self._barred(matches, user_key(user)):
+            async with self._user_locks(user):
+                with self._refusing(matches, user_key(user)):
                     actors = sum(map(matches, self._directory.live_keys()))
-                    await self._directory.expel(matches)
-                    jobs = await self._supervisor.withdraw(matches)
+                    await self._directory.evict(matches)
+                    jobs = await self._supervisor.cancel_matching(matches)
                     self._withdraw_anew(matches)
                     async with self._alone(user):
-                        erased = await self._deleted(user, session)
-                        case = _Case(erased.erasure)
+                        erased = await self._delete_rows(user, session)
+                        case = _FileErasure(erased.erasure)
                         case.asked, self._asked[asked] = asked, case
                         self._enqueue(case)
                         await case.done.wait()
@@ -176,29 +176,29 @@ class Eraser:
             self._asked.pop(asked, None)
 
     @contextmanager
-    def _barred(self, matches: Callable[[Hashable], bool], key: str) -> Iterator[None]:
+    def _refusing(self, matches: Callable[[Hashable], bool], key: str) -> Iterator[None]:
         """Refuse actors that match, and the user of this key everything that is long-term memory's."""
         self._refused[key] += 1
         try:
-            with self._directory.barred(matches, _refusal):
+            with self._directory.bar(matches, _erasure_in_progress):
                 yield
         finally:
             self._refused[key] -= 1
             if not self._refused[key]:
                 del self._refused[key]
 
-    async def _deleted(self, user: str, session: str | None) -> Erased:
+    async def _delete_rows(self, user: str, session: str | None) -> Erased:
         """Delete, and leave a note. Once it is uncertain whether that was done, nothing will do but to know that it was."""
         attempts = 0
         while True:
             try:
-                return await contained(self._journal.erase, user, session)
+                return await guarded_call(self._journal.erase, user, session)
             except (CommitFailed, OutcomeUnknown) as e:
                 if not attempts and isinstance(e, CommitFailed):
                     raise
                 attempts += 1
                 wait_s = self._retry.delay_s(attempts, self._rng)
-                reached("erasure_uncertain")
+                probe("erasure_uncertain")
                 _logger.warning("erasure_uncertain", attempts=attempts, retry_s=wait_s, error=str(e))
                 await self._clock.sleep(wait_s)
 
@@ -207,11 +207,11 @@ class Eraser:
     def resume(self, notes: Sequence[Erasure]) -> None:
         """Take up what an earlier run left; before anybody can ask for these users."""
         for note in notes:
-            reached("erasure_resumed")
+            probe("erasure_resumed")
             bars = ExitStack()
-            bars.enter_context(self._barred(_named(note), note.user_key))
+            bars.enter_context(self._refusing(_match_note(note), note.user_key))
             self._resumed[note.number] = bars
-            self._enqueue(_Case(note))
+            self._enqueue(_FileErasure(note))
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Start the worker; it ends when the task group is cancelled, and its notes stay in the journal."""
@@ -224,7 +224,7 @@ class Eraser:
             goes_on = "the next start goes on with it" if case is not None else "nothing was erased: ask again"
             asked.reject(RuntimeClosed(f"the runtime closed before all was erased; {goes_on}"))
 
-    def _enqueue(self, case: _Case) -> None:
+    def _enqueue(self, case: _FileErasure) -> None:
         self._waiting.append(case)
         self._event.set()
 
@@ -236,19 +236,19 @@ class Eraser:
                 await self._event.wait()
             cases = list(self._waiting)
             try:
-                await contained(self._rewrite, cases)
+                await guarded_call(self._erase_files, cases)
             except Exception as e:
                 attempts += 1
                 wait_s = self._retry.delay_s(attempts, self._rng)
-                reached("erasure_retried")
+                probe("erasure_retried")
                 _logger.warning("erasure_failed", notes=len(cases), attempts=attempts, retry_s=wait_s, error=str(e))
                 if not getattr(e, "retryable", False):
-                    self._tell(cases, e)  # it may be long before somebody mends that: they have waited enough
+                    self._reject_callers(cases, e)  # it may be long before somebody mends that: they have waited enough
                 await self._clock.sleep(wait_s)
             else:
                 attempts = 0
 
-    async def _rewrite(self, cases: Sequence[_Case]) -> None:
+    async def _erase_files(self, cases: Sequence[_FileErasure]) -> None:
         async with self._stores() as stores:
             for case in cases:
                 for store in stores:
@@ -269,17 +269,17 @@ class Eraser:
         _logger.info("erased", notes=len(cases), rows=sum(case.rows for case in cases))
 
     @staticmethod
-    def _tell(cases: Sequence[_Case], error: Exception) -> None:
+    def _reject_callers(cases: Sequence[_FileErasure], error: Exception) -> None:
         for case in cases:
             if case.asked is not None:
                 case.asked.reject(error)
 
 
-def _refusal() -> Exception:
+def _erasure_in_progress() -> Exception:
     return ErasureInProgress("this user, or something of theirs, is being forgotten; nothing ran, ask again when that is done")
 
 
-def _named(note: Erasure) -> Callable[[Hashable], bool]:
+def _match_note(note: Erasure) -> Callable[[Hashable], bool]:
     def matches(key: Hashable) -> bool:
         if note.session_key and isinstance(key, SessionKey):
             return session_key(key.user, key.session) == note.session_key

@@ -23,32 +23,32 @@ from remora.jobs.sessions import FlushHandler
 from remora.logging import get_logger
 from remora.models.ports import Embedder, embedder_name
 from remora.runtime.clock import Clock
-from remora.runtime.registry import Directory
+from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import RetryPolicy
 from remora.services.rebuild import (
-    InUse,
-    Leftover,
+    IndexDirectory,
+    OldDirectory,
     Place,
-    Reembedding,
-    RowsAnew,
-    in_use,
+    Rebuild,
+    RowRebuilder,
+    choose_directory,
     kept,
-    place_of,
-    swept,
-    to_be_made_anew,
+    location_of,
+    remove_old,
+    request_rebuild,
 )
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore
 
 if TYPE_CHECKING:
     from remora.storage.lance.store import LanceStore
 
-__all__ = ["LongTermMemory"]
+__all__ = ["LongTermIndex"]
 
 _logger = get_logger("remora.longterm")
 _DAY_S = 86_400.0
 
 
-class LongTermMemory:
+class LongTermIndex:
     """Which store is in use, and what the supervisor does for it.
 
     Args:
@@ -82,12 +82,12 @@ class LongTermMemory:
         self._store: LongTermStore | None = None
         self._lock = anyio.Lock()
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._in_use: InUse | None = None
-        self._anew: Callable[[], Reembedding] | None = None
-        self._rows_anew: RowsAnew | None = None
-        self._grown: dict[str, None] = {}
-        self._prune_begun = False
-        self.reembedding: Reembedding | None = None
+        self._in_use: IndexDirectory | None = None
+        self._start_rebuild: Callable[[], Rebuild] | None = None
+        self._row_rebuilder: RowRebuilder | None = None
+        self._changed_users: dict[str, None] = {}
+        self._pruned_once = False
+        self.reembedding: Rebuild | None = None
         """Set while, and after, something of it is made anew."""
 
     @property
@@ -104,19 +104,19 @@ class LongTermMemory:
         Raises:
             EmbedderChanged: another embedder made what is there, and `reembed` is not set.
         """
-        self._in_use = await in_use(
+        self._in_use = await choose_directory(
             self._journal, self._base, embedder=embedder_name(self._embedder), shards=self._config.long_term.shards,
             reembed=reembed, directory=self._directory,
         )  # fmt: skip
         if self._in_use.whole:
             await self._sweep()
 
-    def serve(self, directory: Directory, flush: FlushHandler, record: RecordHandler, retry: RetryPolicy) -> None:
+    def serve(self, directory: ActorRegistry, flush: FlushHandler, record: RecordHandler, retry: RetryPolicy) -> None:
         """Know who writes rows, so that they can be made anew; before `start`."""
         assert self._in_use is not None
-        self._anew = partial(self._make_reembedding, self._in_use, directory, flush, record, retry)
+        self._start_rebuild = partial(self._make_reembedding, self._in_use, directory, flush, record, retry)
         if not self._in_use.whole:
-            self.reembedding = self._anew()
+            self.reembedding = self._start_rebuild()
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Let it have background work; that ends when the task group is cancelled."""
@@ -146,25 +146,25 @@ class LongTermMemory:
                     if self._tasks is None or self._in_use is None:
                         raise RuntimeClosed("long-term memory is not open yet")
                     used = self._in_use
-                    store = await self._opened(used.name, self._embedder.dimension if self._embedder else None, used.shards)
+                    store = await self._open_store(used.name, self._embedder.dimension if self._embedder else None, used.shards)
                     self._store = store
                     self._tasks.start_soon(store.run, name="remora.longterm.writer")
                     if store.refill_needed:
                         await self._refill(store, self._tasks)
         return self._store
 
-    async def _opened(self, name: str, dimension: int | None, shards: int) -> LanceStore:
+    async def _open_store(self, name: str, dimension: int | None, shards: int) -> LanceStore:
         base = self._base
-        return await self._opened_at(None if base is None else place_of(base, name), dimension, shards)
+        return await self._open_store_at(None if base is None else location_of(base, name), dimension, shards)
 
-    async def _opened_at(self, place: Place | None, dimension: int | None, shards: int) -> LanceStore:
+    async def _open_store_at(self, place: Place | None, dimension: int | None, shards: int) -> LanceStore:
         from remora.storage.lance.store import LanceStore  # noqa: PLC0415  # `remora.services.preload` has loaded it
 
         config = msgspec.structs.replace(self._config.long_term, shards=shards)
         return await LanceStore.open(place, dimension=dimension, config=config, sync=self._config.journal.durability == "power")
 
     @asynccontextmanager
-    async def every_store(self) -> AsyncIterator[Sequence[LongTermStore]]:
+    async def open_all_stores(self) -> AsyncIterator[Sequence[LongTermStore]]:
         """Each store that may hold rows, the one in use last: one of before must not be copied from when that is done.
 
         Directories of a time when long-term memory was somewhere else, or was switched on, are among them.
@@ -172,30 +172,30 @@ class LongTermMemory:
         async with AsyncExitStack() as opened:
             stores: list[LongTermStore] = []
             known: set[Place] = set()
-            in_use = await self.store() if self._config.long_term.enabled else self._given
+            choose_directory = await self.store() if self._config.long_term.enabled else self._given
             if self._in_use is not None and (base := self._base) is not None:
-                known.add(place_of(base, self._in_use.name))
-                if self._rows_anew is not None:
-                    stores.extend(await self._rows_anew.before())
-                    known.update(place_of(base, one.name) for one in self._in_use.leftovers)
+                known.add(location_of(base, self._in_use.name))
+                if self._row_rebuilder is not None:
+                    stores.extend(await self._row_rebuilder.before())
+                    known.update(location_of(base, one.name) for one in self._in_use.leftovers)
             bases = dict.fromkeys(base for base in (self._base, self._directory) if base is not None)
             for base, one in [(base, one) for base in bases for one in await kept(self._journal)]:
-                place = place_of(base, one.name)
+                place = location_of(base, one.name)
                 there = not isinstance(place, Path) or await anyio.to_thread.run_sync(place.exists)
                 if there and place not in known:
                     known.add(place)
-                    store = await self._opened_at(place, one.dimension, one.shards)
+                    store = await self._open_store_at(place, one.dimension, one.shards)
                     opened.push_async_callback(store.aclose)
                     stores.append(store)
-            if in_use is not None:
-                stores.append(in_use)
+            if choose_directory is not None:
+                stores.append(choose_directory)
             yield stores
 
     async def _sweep(self) -> None:
         from remora.storage.lance.store import LanceStore  # noqa: PLC0415  # `remora.services.preload` has loaded it
 
         try:
-            await swept(self._journal, self._base, LanceStore.drop)
+            await remove_old(self._journal, self._base, LanceStore.drop)
         except (OSError, StorageError):
             _logger.exception("leftovers_not_removed")  # the next start does it
 
@@ -207,31 +207,31 @@ class LongTermMemory:
         if self.reembedding is not None and not self.reembedding.ended:
             await self.reembedding.again()
         else:
-            await to_be_made_anew(self._journal)
-            assert self._anew is not None
-            self.reembedding = self._anew()
+            await request_rebuild(self._journal)
+            assert self._start_rebuild is not None
+            self.reembedding = self._start_rebuild()
             tasks.start_soon(self.reembedding.run, name="remora.reembed")
-        await store.refill_noted()
+        await store.clear_refill()
 
     def _make_reembedding(
-        self, used: InUse, directory: Directory, flush: FlushHandler, record: RecordHandler, retry: RetryPolicy
-    ) -> Reembedding:
+        self, used: IndexDirectory, directory: ActorRegistry, flush: FlushHandler, record: RecordHandler, retry: RetryPolicy
+    ) -> Rebuild:
         journal = self._journal
         flush.merging = True
 
-        async def open_old(one: Leftover) -> LanceStore:
-            return await self._opened(one.name, one.dimension, one.shards)
+        async def open_old(one: OldDirectory) -> LanceStore:
+            return await self._open_store(one.name, one.dimension, one.shards)
 
         leftovers = used.leftovers if self._base is not None else ()
-        rows = self._rows_anew = RowsAnew(journal, directory, flush, record, self._embedder, leftovers, open_old)
+        rows = self._row_rebuilder = RowRebuilder(journal, directory, flush, record, self._embedder, leftovers, open_old)
 
         async def complete() -> None:
             flush.merging = False
-            self._rows_anew = None
+            self._row_rebuilder = None
             await rows.aclose()
             await self._sweep()
 
-        return Reembedding(
+        return Rebuild(
             journal, session=rows.of_session, user=rows.of_user, complete=complete, clock=self._clock, retry=retry, rng=self._rng,
             concurrency=self._config.supervisor.flush_concurrency,
         )  # fmt: skip
@@ -248,17 +248,17 @@ class LongTermMemory:
         if self._store is not None:
             await self._store.compact()
 
-    def grew(self, user: str) -> None:
+    def note_rows_added(self, user: str) -> None:
         """Rows of a user were written: the next round of pruning looks at them."""
         if self._config.long_term.max_user_rows:
-            self._grown[user] = None
+            self._changed_users[user] = None
 
     def forget(self, user: str) -> None:
         """No round of pruning looks at them."""
-        self._grown.pop(user, None)
+        self._changed_users.pop(user, None)
 
     async def prune(self, tell: Callable[..., Awaitable[Any]]) -> None:
-        """Have long-term memory pruned where it has grown since the last round, and over its bound (S4.27).
+        """Have long-term memory pruned where it has grown since the last round, and over its bound.
 
         Args:
             tell: delivers a message to an actor.
@@ -266,17 +266,17 @@ class LongTermMemory:
         config = self._config.long_term
         max_age_s = config.max_age_days * _DAY_S if config.prune == "age" else 0.0
         store = await self.store()
-        if config.prune == "age" or not self._prune_begun:  # time passes for silent users, too; others are met once
-            self._grown.update((key.user, None) for key, _ in await self._journal.flushed())
-            self._prune_begun = True
+        if config.prune == "age" or not self._pruned_once:  # time passes for silent users, too; others are met once
+            self._changed_users.update((key.user, None) for key, _ in await self._journal.flushed())
+            self._pruned_once = True
         keep = config.max_user_rows or -1
-        for user in list(self._grown):
-            self._grown.pop(user, None)  # first: what comes meanwhile is for the next round
+        for user in list(self._changed_users):
+            self._changed_users.pop(user, None)  # first: what comes meanwhile is for the next round
             try:
                 rows = [row for row in await store.rows(user) if row.memory_type != BLOCK_TYPE]
                 too_old_us = (self._clock.time() - max_age_s) * 1_000_000 if max_age_s else 0.0
                 if len(rows) > keep >= 0 or (rows and rows[0].created_us < too_old_us):
-                    await tell(UserKey(user), PruneNow(keep, config.prune, max_age_s), use=False)
+                    await tell(UserKey(user), PruneNow(keep, config.prune, max_age_s), keeps_alive=False)
             except Exception:
                 _logger.exception("prune_failed", user=user)  # one user's failure is not the others'
-                self._grown[user] = None
+                self._changed_users[user] = None

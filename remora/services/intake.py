@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import anyio.to_thread
 import msgspec
 
-from remora.actors.policies.redaction import redacted_chat, redacted_metadata
-from remora.actors.policies.scoring import NEUTRAL_SCORE, validated_score
+from remora.actors.policies.redaction import redact_chat, redact_metadata
+from remora.actors.policies.scoring import NEUTRAL_SCORE, validate_score
 from remora.config import Config
 from remora.errors import InvalidMessage
 from remora.logging import get_logger
@@ -17,7 +17,7 @@ from remora.messages import ChatDict, Entry, Message, MessageLike, encode_messag
 from remora.runtime.clock import Clock
 from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
 
-__all__ = ["Door", "batch_of", "encoded_entries"]
+__all__ = ["Door", "batch_of", "encode_entries"]
 
 _logger = get_logger("remora.door")
 
@@ -42,12 +42,12 @@ class Door(Protocol):
 
     @property
     def redact(self) -> Callable[[str], str] | None:
-        """Goes over every text before the journal sees it (S4.43)."""
+        """Goes over every text before the journal sees it."""
         ...
 
     @property
     def scorer(self) -> Callable[[ChatDict], float] | None:
-        """Says what a message is worth keeping (S4.35)."""
+        """Says what a message is worth keeping."""
         ...
 
 
@@ -68,7 +68,7 @@ def batch_of(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]
     return batch
 
 
-async def encoded_entries(door: Door, batch: Sequence[MessageLike]) -> list[Entry]:
+async def encode_entries(door: Door, batch: Sequence[MessageLike]) -> list[Entry]:
     """The entries of a batch, not yet numbered. Batches over 16 000 characters are counted in a thread.
 
     Raises:
@@ -78,30 +78,30 @@ async def encoded_entries(door: Door, batch: Sequence[MessageLike]) -> list[Entr
     limit, now_us = door.config.buffer.max_message_bytes, int(door.clock.time() * 1_000_000)
     encoded = [encode_message(message, index=i, max_bytes=limit, now_us=now_us) for i, message in enumerate(batch)]
     if door.redact is not None:
-        encoded = [_redacted(pair, i, door.redact, limit) for i, pair in enumerate(encoded)]
+        encoded = [_redact_entry(pair, i, door.redact, limit) for i, pair in enumerate(encoded)]
     size = 0
     for entry, _ in encoded:
         size += len(entry.chat)
     if size > INLINE_CHARACTERS:
-        counts = await anyio.to_thread.run_sync(_counted, door.counter, encoded)
+        counts = await anyio.to_thread.run_sync(_count_tokens, door.counter, encoded)
     else:
-        counts = _counted(door.counter, encoded)
+        counts = _count_tokens(door.counter, encoded)
     scorer = door.scorer
     return [
-        e.weighed(tokens, NEUTRAL_SCORE if scorer is None else _score(scorer, chat))
+        e.with_weight(tokens, NEUTRAL_SCORE if scorer is None else _score(scorer, chat))
         for (e, chat), tokens in zip(encoded, counts, strict=True)
     ]
 
 
-def _counted(counter: TokenCounter, encoded: Sequence[tuple[Entry, ChatDict]]) -> list[int]:
+def _count_tokens(counter: TokenCounter, encoded: Sequence[tuple[Entry, ChatDict]]) -> list[int]:
     return [count_message(counter, chat) for _, chat in encoded]
 
 
-def _redacted(pair: tuple[Entry, ChatDict], index: int, redact: Callable[[str], str], limit: int) -> tuple[Entry, ChatDict]:
+def _redact_entry(pair: tuple[Entry, ChatDict], index: int, redact: Callable[[str], str], limit: int) -> tuple[Entry, ChatDict]:
     entry, chat = pair
-    message: dict[str, Any] = redacted_chat(chat, redact)
+    message: dict[str, Any] = redact_chat(chat, redact)
     if entry.meta:
-        message["metadata"] = redacted_metadata(msgspec.msgpack.decode(entry.meta), redact)
+        message["metadata"] = redact_metadata(msgspec.msgpack.decode(entry.meta), redact)
     if entry.id is not None:
         message["id"] = entry.id
     fresh, chat = encode_message(message, index=index, max_bytes=limit)
@@ -111,7 +111,7 @@ def _redacted(pair: tuple[Entry, ChatDict], index: int, redact: Callable[[str], 
 def _score(scorer: Callable[[ChatDict], float], chat: ChatDict) -> float:
     """What a scorer says; one that fails leaves the message neutral, for what is said matters more than what it is worth."""
     try:
-        return validated_score(scorer(chat), str(getattr(scorer, "__qualname__", type(scorer).__qualname__)))
+        return validate_score(scorer(chat), str(getattr(scorer, "__qualname__", type(scorer).__qualname__)))
     except Exception:
         _logger.exception("scorer_failed")
         return NEUTRAL_SCORE

@@ -12,7 +12,7 @@ from remora.models.cache import CachingEmbedder
 from remora.recall.planner import Planner
 from remora.recall.recall import Recall
 from remora.runtime.clock import Clock
-from remora.runtime.registry import Directory
+from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
 from remora.services.erasure import Eraser
 from remora.storage.ports import Journal
@@ -30,7 +30,7 @@ class Services(Protocol):
         ...
 
     @property
-    def directory(self) -> Directory:
+    def directory(self) -> ActorRegistry:
         """Live sessions."""
         ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 
-__all__ = ["load_the_rest"]
+__all__ = ["preload"]
 
 _LEFT_OUT = (
     "structlog",  # see remora.logging
@@ -17,7 +17,7 @@ _LEFT_OUT = (
 )
 
 
-def load_the_rest() -> None:
+def preload() -> None:
     """Import what was left out. Blocks on the file system for a tenth of a second, the first time: to be called in a thread."""
     for name in _LEFT_OUT:
         importlib.import_module(name)

@@ -33,7 +33,7 @@ import msgspec
 
 from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.actors.user.messages import Learn
-from remora.actors.user.working import WorkingItem, embedded_anew
+from remora.actors.user.working import WorkingItem, embed_items
 from remora.errors import EmbedderChanged, ErasureInProgress, LongTermError, RuntimeClosed
 from remora.ids import SessionKey, UserKey, row_id
 from remora.jobs.memories import RecordHandler
@@ -41,24 +41,24 @@ from remora.jobs.sessions import FlushHandler
 from remora.logging import get_logger
 from remora.models.ports import Embedder, embedder_name
 from remora.runtime.clock import Clock
-from remora.runtime.concurrency import in_order
-from remora.runtime.guard import contained
-from remora.runtime.registry import Directory
+from remora.runtime.concurrency import map_concurrently
+from remora.runtime.guard import guarded_call
+from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import RetryPolicy
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
 
 __all__ = [
-    "InUse",
-    "Leftover",
+    "IndexDirectory",
+    "OldDirectory",
     "Place",
+    "Rebuild",
     "ReembedProgress",
-    "Reembedding",
-    "RowsAnew",
-    "in_use",
+    "RowRebuilder",
+    "choose_directory",
     "kept",
-    "place_of",
-    "swept",
-    "to_be_made_anew",
+    "location_of",
+    "remove_old",
+    "request_rebuild",
 ]
 
 _logger = get_logger("remora.reembed")
@@ -85,7 +85,7 @@ class ReembedProgress(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Leftover(msgspec.Struct, frozen=True):
+class OldDirectory(msgspec.Struct, frozen=True):
     """A directory that was in use before: its name, what made its vectors, and over how many tables users are spread."""
 
     name: str
@@ -98,7 +98,7 @@ class Leftover(msgspec.Struct, frozen=True):
         return int(self.embedder.rpartition("/")[2]) or None
 
 
-class InUse(msgspec.Struct, frozen=True):
+class IndexDirectory(msgspec.Struct, frozen=True):
     """Which directory long-term memory is in.
 
     Attributes:
@@ -111,16 +111,16 @@ class InUse(msgspec.Struct, frozen=True):
     name: str
     shards: int
     whole: bool
-    leftovers: tuple[Leftover, ...]
+    leftovers: tuple[OldDirectory, ...]
 
 
 _decode_item = msgspec.msgpack.Decoder(WorkingItem).decode
-_decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
+_decode_old = msgspec.json.Decoder(tuple[OldDirectory, ...]).decode
 
 
-async def in_use(
+async def choose_directory(
     journal: Journal, base: Place | None, *, embedder: str, shards: int, reembed: bool, directory: Path | None
-) -> InUse:
+) -> IndexDirectory:
     """Which directory to use for vectors of `embedder`; a new one is put in use if need be, in one transaction.
 
     Args:
@@ -137,7 +137,7 @@ async def in_use(
     name = await journal.setting("longterm", _FIRST) or _FIRST
     found = await journal.setting("embedder", embedder) or embedder
     kept = int(await journal.setting("shards", str(shards)) or shards)
-    old = await _leftovers(journal)
+    old = await _old_directories(journal)
     if found != embedder:
         if not reembed:
             raise EmbedderChanged(
@@ -145,7 +145,7 @@ async def in_use(
                 f"compared. Either run `remora reembed --dir {directory or 'DIR'}` (or open it with Runtime(…, reembed=True)), "
                 "which makes it anew from the journal, or set models.embedder back to what it was"
             )
-        old = (Leftover(name, found, kept), *old)
+        old = (OldDirectory(name, found, kept), *old)
         number = int(name.removeprefix(_FIRST).removeprefix("-") or 1)
         name, kept = f"{_FIRST}-{number + 1}", shards
         described = msgspec.json.encode(old).decode()
@@ -153,38 +153,38 @@ async def in_use(
             {"embedder": embedder, "longterm": name, "shards": str(kept), "reembed": _BEGIN, "leftover": described}
         )
         _logger.info("reembedding_begun", embedder=embedder, before=found, directory=name)
-    elif isinstance(base, Path) and await _lost(journal, base / name):
+    elif isinstance(base, Path) and await _is_lost(journal, base / name):
         _logger.warning("long_term_lost", directory=name)
         await journal.change({"reembed": _BEGIN})
-    return InUse(name, kept, not await journal.setting("reembed"), old)
+    return IndexDirectory(name, kept, not await journal.setting("reembed"), old)
 
 
-async def _lost(journal: Journal, place: Path) -> bool:
+async def _is_lost(journal: Journal, place: Path) -> bool:
     """Somebody moved it away: it is filled again."""
     if await anyio.to_thread.run_sync(place.exists):
         return False
     return any(flushed for _, flushed in await journal.flushed())
 
 
-async def kept(journal: Journal) -> tuple[Leftover, ...]:
+async def kept(journal: Journal) -> tuple[OldDirectory, ...]:
     """Every directory that long-term memory is or was in: the one in use, and those of before, as far as they are there."""
     name, embedder, shards = [await journal.setting(one) for one in ("longterm", "embedder", "shards")]
     if embedder is None or shards is None:
         return ()
-    return (Leftover(name or _FIRST, embedder, int(shards)), *await _leftovers(journal))
+    return (OldDirectory(name or _FIRST, embedder, int(shards)), *await _old_directories(journal))
 
 
-async def to_be_made_anew(journal: Journal) -> None:
+async def request_rebuild(journal: Journal) -> None:
     """Have long-term memory filled again from the journal, as it is, by the next start."""
     await journal.change({"reembed": _BEGIN})
 
 
-async def _leftovers(journal: Journal) -> tuple[Leftover, ...]:
+async def _old_directories(journal: Journal) -> tuple[OldDirectory, ...]:
     kept = await journal.setting("leftover")
-    return _decode_leftovers(kept) if kept else ()
+    return _decode_old(kept) if kept else ()
 
 
-def place_of(base: Place, name: str) -> Place:
+def location_of(base: Place, name: str) -> Place:
     """Where the directory called `name` is."""
     if isinstance(base, Path):
         return base / name
@@ -194,19 +194,19 @@ def place_of(base: Place, name: str) -> Place:
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
 
 
-async def swept(journal: Journal, base: Place | None, erase: Callable[[str], Awaitable[None]]) -> None:
+async def remove_old(journal: Journal, base: Place | None, erase: Callable[[str], Awaitable[None]]) -> None:
     """Remove directories that were in use before; what cannot be removed stays noted, for the next start.
 
     Args:
         journal: whose settings name them.
-        base: see `in_use`.
+        base: see `choose_directory`.
         erase: empties a store at an address.
     """
-    old = await _leftovers(journal)
+    old = await _old_directories(journal)
     if base is None or not old:
         return
     for one in old:
-        place = place_of(base, one.name)
+        place = location_of(base, one.name)
         if isinstance(place, Path):
             await anyio.to_thread.run_sync(_remove, place)
         else:
@@ -226,7 +226,7 @@ def _digest(key: SessionKey | UserKey) -> str:
     return row_id(key if isinstance(key, SessionKey) else SessionKey(key.user, ""), 0)
 
 
-class Reembedding:
+class Rebuild:
     """One run of it.
 
     Args:
@@ -262,8 +262,8 @@ class Reembedding:
         self._concurrency = concurrency
         self._done = self._total = 0
         self._error: Exception | None = None
-        self._moved = anyio.Event()
-        self._ended = self._again = False
+        self._progressed = anyio.Event()
+        self._ended = self._restart = False
         self._scopes: dict[Hashable, anyio.CancelScope] = {}
         self.over = False
         """It is complete."""
@@ -287,7 +287,7 @@ class Reembedding:
         while not self._ended:
             if progress is not None:
                 progress(self._done, self._total)
-            await self._moved.wait()
+            await self._progressed.wait()
         if self._error is not None:
             raise self._error
         if not self.over:
@@ -295,15 +295,15 @@ class Reembedding:
         if progress is not None:
             progress(self._total, self._total)
 
-    def _tell(self) -> None:
-        self._moved.set()
-        self._moved = anyio.Event()
+    def _notify(self) -> None:
+        self._progressed.set()
+        self._progressed = anyio.Event()
 
     async def run(self) -> None:
         """Go on from where an earlier run was cut off, to the end."""
         try:
             cursor = await self._journal.setting("reembed") or _BEGIN
-            while not await self._ran(cursor):
+            while not await self._rebuild_from(cursor):
                 cursor = _BEGIN
             await self._journal.change({"reembed": ""})
             self.over = True
@@ -314,7 +314,7 @@ class Reembedding:
             _logger.exception("reembedding_rests")
         finally:
             self._ended = True
-            self._tell()
+            self._notify()
 
     @property
     def ended(self) -> bool:
@@ -323,36 +323,36 @@ class Reembedding:
 
     async def again(self) -> None:
         """More is lacking than was known: whatever is done already, begin anew."""
-        self._again = True  # first: no note of how far it came may be written after this one
-        await to_be_made_anew(self._journal)
+        self._restart = True  # first: no note of how far it came may be written after this one
+        await request_rebuild(self._journal)
 
-    async def _ran(self, cursor: str) -> bool:
+    async def _rebuild_from(self, cursor: str) -> bool:
         """Make anew what is behind the cursor; whether nothing came between."""
-        self._again = False
+        self._restart = False
         actors = await self._journal.flushed()
         self._total = sum(flushed for _, flushed in actors)
-        start = self._behind(actors, cursor)
+        start = self._index_after(actors, cursor)
         self._done = sum(flushed for _, flushed in actors[:start])
         for first in range(start, len(actors), _AT_ONCE):
             chunk = actors[first : first + _AT_ONCE]
-            await self._persistently(chunk)
-            if self._again:
+            await self._with_retries(chunk)
+            if self._restart:
                 return False
             await self._journal.change({"reembed": _digest(chunk[-1][0])})
-        return not self._again
+        return not self._restart
 
-    def _behind(self, actors: Sequence[tuple[SessionKey | UserKey, int]], cursor: str) -> int:
+    def _index_after(self, actors: Sequence[tuple[SessionKey | UserKey, int]], cursor: str) -> int:
         """The place behind the last actor that was done; if that one is no more, the beginning."""
         if cursor == _BEGIN:
             return 0
         return next((place + 1 for place, (key, _) in enumerate(actors) if _digest(key) == cursor), 0)
 
-    async def _persistently(self, chunk: Sequence[tuple[SessionKey | UserKey, int]]) -> None:
+    async def _with_retries(self, chunk: Sequence[tuple[SessionKey | UserKey, int]]) -> None:
         attempts = 0
         before = self._done
         while True:
             try:
-                await in_order(self._one, chunk, concurrency=self._concurrency)
+                await map_concurrently(self._rebuild_one, chunk, concurrency=self._concurrency)
             except Exception as e:
                 attempts += 1
                 if attempts >= self._retry.max_attempts and not getattr(e, "retryable", False):
@@ -370,24 +370,24 @@ class Reembedding:
             if matches(key):
                 scope.cancel()
 
-    async def _one(self, actor: tuple[SessionKey | UserKey, int]) -> None:
+    async def _rebuild_one(self, actor: tuple[SessionKey | UserKey, int]) -> None:
         key, flushed = actor
         with anyio.CancelScope() as scope:
             self._scopes[key] = scope
             try:
                 if isinstance(key, SessionKey):
-                    await contained(self._session, key, flushed)
+                    await guarded_call(self._session, key, flushed)
                 else:
-                    await contained(self._user, key)
+                    await guarded_call(self._user, key)
             finally:
                 del self._scopes[key]
         if scope.cancelled_caught:
             raise ErasureInProgress("something of this user's is being forgotten")
         self._done += flushed
-        self._tell()
+        self._notify()
 
 
-class RowsAnew:
+class RowRebuilder:
     """Makes rows of the store in use.
 
     Args:
@@ -403,12 +403,12 @@ class RowsAnew:
     def __init__(
         self,
         journal: Journal,
-        directory: Directory,
+        directory: ActorRegistry,
         flush: FlushHandler,
         record: RecordHandler,
         embedder: Embedder | None,
-        leftovers: Sequence[Leftover],
-        open_store: Callable[[Leftover], Awaitable[LongTermStore]],
+        leftovers: Sequence[OldDirectory],
+        open_store: Callable[[OldDirectory], Awaitable[LongTermStore]],
     ) -> None:
         self._journal = journal
         self._directory = directory
@@ -424,18 +424,18 @@ class RowsAnew:
         """Messages up to `through`, summary entries, and what memory blocks stored."""
         await self._flush.rebuild(key, through)
         if through:
-            await self._record.adopt(key.user, partial(self._of_before, key))
+            await self._record.adopt(key.user, partial(self._rows_of_old, key))
 
     async def of_user(self, key: UserKey) -> None:
         """What was recorded on purpose; working memory, too, is embedded anew."""
         await self._record.rebuild(key.user)
         if self._embedder is None:
             return
-        facets = await self._journal.facets(key)
-        made_by = [msgspec.msgpack.decode(one.value) for one in facets if one.kind == "embedder"]
-        items = [_decode_item(one.value) for one in facets if one.kind == "working"]
+        state_items = await self._journal.state_items(key)
+        made_by = [msgspec.msgpack.decode(one.value) for one in state_items if one.kind == "embedder"]
+        items = [_decode_item(one.value) for one in state_items if one.kind == "working"]
         if items and made_by != [embedder_name(self._embedder)]:
-            await self._directory.tell(key, Learn(await embedded_anew(self._embedder, items)), use=False)
+            await self._directory.tell(key, Learn(await embed_items(self._embedder, items)), keeps_alive=False)
 
     async def before(self) -> Sequence[LongTermStore]:
         """The stores of before, opened.
@@ -454,7 +454,7 @@ class RowsAnew:
                 del self._unopened[0]
         return self._old
 
-    async def _of_before(self, key: SessionKey) -> list[MemoryRow]:
+    async def _rows_of_old(self, key: SessionKey) -> list[MemoryRow]:
         """What the journal has not: rows of memory blocks, and of messages that retention has removed."""
         old = await self.before()
         if not old:

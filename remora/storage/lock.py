@@ -15,14 +15,14 @@ from remora.errors import DirectoryLocked, DirectoryUnusable
 if TYPE_CHECKING:
     import filelock
 
-__all__ = ["DirectoryLock", "QuietLock"]
+__all__ = ["DirectoryLock", "ReadLock"]
 
 _OWNER = "owner.json"
 
 
 _held: set[tuple[int, int, int]] = set()
 """Directories that this process owns, by process, device and inode, whatever became of their lock files."""
-_among = threading.Lock()
+_held_guard = threading.Lock()
 
 
 class DirectoryLock:
@@ -38,7 +38,7 @@ class DirectoryLock:
         self._lock: filelock.BaseFileLock | None = None
         self._owner = directory / _OWNER
         self._guard = threading.Lock()
-        self._given_up = False
+        self._released = False
         self._place: tuple[int, int, int] | None = None
         self._left = ""
 
@@ -56,7 +56,7 @@ class DirectoryLock:
             if not os.access(self._directory, os.W_OK | os.X_OK):
                 raise PermissionError(13, "no permission to write")
             with self._guard:
-                if self._given_up:  # whoever wanted it was cancelled while this thread was on its way
+                if self._released:  # whoever wanted it was cancelled while this thread was on its way
                     return
                 # not thread-local: whichever worker thread acquires it, another may release it
                 lock = filelock.FileLock(self._directory / "remora.lock", timeout=0, is_singleton=False, thread_local=False)
@@ -64,17 +64,17 @@ class DirectoryLock:
                 self._lock = lock
                 found = self._directory.stat()
                 place = (os.getpid(), found.st_dev, found.st_ino)
-                with _among:
+                with _held_guard:
                     if place in _held or _lives(self._directory):
                         lock.release()
-                        raise _in_use(self._directory)
+                        raise _locked_error(self._directory)
                     _held.add(place)
                 self._place = place
                 since = datetime.now(UTC).isoformat(timespec="seconds")
                 self._left = json.dumps({"pid": os.getpid(), "since": since, "started": _started(os.getpid())})
             self._owner.write_text(self._left)
         except filelock.Timeout:
-            raise _in_use(self._directory) from None
+            raise _locked_error(self._directory) from None
         except OSError as e:
             self.release()
             raise DirectoryUnusable(
@@ -84,19 +84,19 @@ class DirectoryLock:
     def release(self) -> None:
         """Give it up, for good."""
         with self._guard:
-            self._given_up = True
+            self._released = True
             if self._lock is not None and self._lock.is_locked:
                 with contextlib.suppress(OSError):
                     if self._owner.read_text() == self._left:
                         self._owner.unlink()
                 self._lock.release()
             if self._place is not None:
-                with _among:
+                with _held_guard:
                     _held.discard(self._place)
                 self._place = None
 
 
-class QuietLock:
+class ReadLock:
     """Keeps owners away while a directory is looked at, and changes no byte of it."""
 
     def __init__(self, directory: Path) -> None:
@@ -113,14 +113,14 @@ class QuietLock:
         import filelock  # noqa: PLC0415  # see `DirectoryLock.acquire`
 
         if _lives(self._directory):
-            raise _in_use(self._directory)
+            raise _locked_error(self._directory)
         if not self._path.exists():
             return
         lock = filelock.FileLock(self._path, timeout=0, is_singleton=False, thread_local=False)
         try:
             lock.acquire()
         except filelock.Timeout:
-            raise _in_use(self._directory) from None
+            raise _locked_error(self._directory) from None
         except OSError:  # nobody can own what nobody can write to
             return
         self._lock = lock
@@ -134,10 +134,10 @@ class QuietLock:
         if self._lock is not None:
             self._lock.release()
         elif os.access(self._directory, os.W_OK) and self._path.exists():
-            raise _in_use(self._directory)
+            raise _locked_error(self._directory)
 
 
-def _in_use(directory: Path) -> DirectoryLocked:
+def _locked_error(directory: Path) -> DirectoryLocked:
     pid, since = _read_owner(directory)
     return DirectoryLocked(
         f"{directory} is in use by process {pid or '?'} since {since or '?'}; one process owns a memory "

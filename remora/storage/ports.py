@@ -11,7 +11,7 @@ from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.log import Job, Log
-from remora.storage.records import EarlierBuffer, Facet, MemoryItem, Summary
+from remora.storage.records import EarlierBuffer, MemoryItem, StateItem, Summary
 
 if TYPE_CHECKING:  # numpy is loaded by those who compute with it, at first use
     import numpy as np
@@ -21,24 +21,24 @@ __all__ = [
     "BLOCK_TYPE",
     "EVERYTHING",
     "NEIGHBOURS",
+    "BufferStart",
     "Candidate",
     "Erased",
     "Erasure",
     "Finding",
-    "FoldFigures",
     "Histories",
     "Journal",
     "JournalCounts",
     "LongTermStatistics",
     "LongTermStore",
     "MemoryRow",
-    "Past",
     "Retention",
     "Scope",
     "SessionListing",
+    "SummaryFigures",
     "Vector",
+    "buffer_start_from",
     "earlier_buffer",
-    "past_of",
 ]
 
 Vector: TypeAlias = "npt.NDArray[np.float32]"
@@ -62,8 +62,8 @@ class JournalCounts(msgspec.Struct, frozen=True):
     memories: int = 0
 
 
-class FoldFigures(msgspec.Struct, frozen=True):
-    """How often a session was summarized, and what that took (S1.19).
+class SummaryFigures(msgspec.Struct, frozen=True):
+    """How often a session was summarized, and what that took.
 
     Attributes:
         calls: summaries that came in.
@@ -78,7 +78,7 @@ class FoldFigures(msgspec.Struct, frozen=True):
     degraded: int
 
 
-class Past(msgspec.Struct, frozen=True):
+class BufferStart(msgspec.Struct, frozen=True):
     """Where a session's buffer began at an earlier message.
 
     Attributes:
@@ -96,10 +96,10 @@ class Past(msgspec.Struct, frozen=True):
     trimmed: int = 0
 
 
-def past_of(folds: Sequence[tuple[str, int, Summary]], *, trimmed: int = 0) -> Past:
+def buffer_start_from(folds: Sequence[tuple[str, int, Summary]], *, trimmed: int = 0) -> BufferStart:
     """What the folds up to some moment, oldest first, each with its kind and generation, add up to."""
     if not folds:
-        return Past(0, None, (), 0, trimmed)
+        return BufferStart(0, None, (), 0, trimmed)
     current = folds[-1][1]
     mine = [(kind, summary) for kind, generation, summary in folds if generation == current]
     running = [summary for kind, summary in mine if kind == "summary"]
@@ -108,7 +108,7 @@ def past_of(folds: Sequence[tuple[str, int, Summary]], *, trimmed: int = 0) -> P
     entries = tuple(one for kind, one in mine if kind == "entry" and one.through > covered)
     # The rows of a front that moved hold the mark of the last clear where those of summaries hold their first message.
     cleared = [one.first for kind, _, one in folds if kind not in {"summary", "entry"}]
-    return Past(max(one.through for _, one in mine), summary, entries, cleared[-1] if cleared else 0, trimmed)
+    return BufferStart(max(one.through for _, one in mine), summary, entries, cleared[-1] if cleared else 0, trimmed)
 
 
 class SessionListing(msgspec.Struct, frozen=True):
@@ -138,7 +138,7 @@ class Erased(msgspec.Struct, frozen=True):
 
     Attributes:
         erasure: the note.
-        removed: how many rows went, by table: ``actors``, ``messages``, ``folds``, ``facets``, ``memories``, ``jobs``.
+        removed: how many rows went, by table: ``actors``, ``messages``, ``folds``, ``state_items``, ``memories``, ``jobs``.
     """
 
     erasure: Erasure
@@ -186,11 +186,11 @@ class Journal(Log, Protocol):
         """
         ...
 
-    async def past(self, key: SessionKey, at: int) -> Past:
+    async def past(self, key: SessionKey, at: int) -> BufferStart:
         """What the session's buffer began with when message `at` was its newest."""
         ...
 
-    async def folds(self, key: SessionKey) -> FoldFigures:
+    async def folds(self, key: SessionKey) -> SummaryFigures:
         """How often the session was summarized, and what that took."""
         ...
 
@@ -202,7 +202,7 @@ class Journal(Log, Protocol):
         """Numbers of the session's messages that long-term memory is not to have."""
         ...
 
-    async def facets(self, key: SessionKey | UserKey) -> Sequence[Facet]:
+    async def state_items(self, key: SessionKey | UserKey) -> Sequence[StateItem]:
         """All of an actor's facets, in the order in which they were first put."""
         ...
 
@@ -339,7 +339,7 @@ class MemoryRow(msgspec.Struct, frozen=True):
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """Which of a user's rows are meant; what is given narrows, and all of it must hold (S4.17).
+    """Which of a user's rows are meant; what is given narrows, and all of it must hold.
 
     Attributes:
         session: rows of this session.
@@ -354,7 +354,7 @@ class Scope(msgspec.Struct, frozen=True):
 
 EVERYTHING = Scope()
 BLOCK_TYPE = "block"
-"""Memory type of what a memory block keeps: its own business, in no recall, no listing and no pruning (S3.15)."""
+"""Memory type of what a memory block keeps: its own business, in no recall, no listing and no pruning."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -371,7 +371,7 @@ class Histories(Protocol):
         """See `Journal.read`."""
         ...
 
-    async def past(self, key: SessionKey, at: int) -> Past:
+    async def past(self, key: SessionKey, at: int) -> BufferStart:
         """See `Journal.past`."""
         ...
 
@@ -400,7 +400,7 @@ async def earlier_buffer(journal: Histories, key: SessionKey, at: int, *, as_it_
         covered = max(told)
         then = await journal.read(key, past.cleared + 1, covered, at=at)
         if len(then) != len(await journal.read(key, past.cleared + 1, covered)):
-            past = Past(past.cleared, None, (), past.cleared)
+            past = BufferStart(past.cleared, None, (), past.cleared)
     entries = await journal.read(key, past.front + 1, at)
     return EarlierBuffer(past.front, past.summary, past.summaries, tuple(entries), past.cleared, there)
 
@@ -447,8 +447,8 @@ class LongTermStatistics(msgspec.Struct, frozen=True):
 class LongTermStore(Protocol):
     """Long-term memory: rows with vectors, searched within one user."""
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, doubtful: bool) -> None:
-        """Store rows; `doubtful` says that an earlier attempt may have stored some, which must not double them (G7).
+    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool) -> None:
+        """Store rows; `may_exist` says that an earlier attempt may have stored some, which must not double them (G7).
 
         When it returns, they are as durable as the store can make them: the journal counts them as flushed from then on.
 

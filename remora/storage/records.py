@@ -15,7 +15,7 @@ from remora.messages import Entry
 from remora.runtime.log import Job
 
 __all__ = [
-    "ENTRY_FACET",
+    "ENTRY_KIND",
     "HOT_KEYS",
     "ActorRecord",
     "Appended",
@@ -25,17 +25,13 @@ __all__ = [
     "Dropped",
     "EarlierBuffer",
     "EntryFlushSpec",
-    "Facet",
-    "FacetsChanged",
     "FlushSpec",
     "FlushStarted",
     "Flushed",
-    "FoldKind",
     "FoldStarted",
     "IdLookup",
     "JobsStarted",
     "KeyLookup",
-    "Marks",
     "MemoriesRemoved",
     "MemoryItem",
     "Opened",
@@ -46,14 +42,18 @@ __all__ = [
     "RecordSpec",
     "Remembered",
     "Restated",
-    "SessionImage",
+    "SavedSession",
+    "SavedUser",
     "Spec",
+    "StateChanged",
+    "StateItem",
     "SummarizeSpec",
     "Summarized",
     "Summary",
+    "SummaryKind",
     "SynopsisSpec",
     "UnflushSpec",
-    "UserImage",
+    "Watermarks",
 ]
 
 
@@ -61,43 +61,43 @@ HOT_KEYS = 1_024
 """Idempotency keys of a session that are held in memory at most; older ones are looked up in the journal."""
 
 
-ENTRY_FACET = "entry"
-"""Kind of the facets that hold summary entries which left their list for long-term memory, by their last message (S2.04).
+ENTRY_KIND = "entry"
+"""Kind of the facets that hold summary entries which left their list for long-term memory, by their last message.
 
 Their value is an `EntryFlushSpec`. Long-term memory is rebuilt from them, and no actor is restored with them.
 """
 
 
-class Marks(msgspec.Struct, frozen=True, gc=False):
+class Watermarks(msgspec.Struct, frozen=True, gc=False):
     """How far a session has come; sequence numbers, 0 for not yet.
 
     Attributes:
         generation: how often its past was restated: cleared, rewound, or something of it deleted.
-        summarized: messages up to here are out of the buffer: summarized, dropped, or cleared.
-        folding: messages up to here are frozen and wait for their summary; equal to `summarized` when none do.
+        archived_through: messages up to here are out of the buffer: summarized, dropped, or cleared.
+        summarizing_through: messages up to here are frozen and wait for their summary; equal to `archived_through` when none do.
         flushing: messages up to here are in long-term memory, or in a journalled flush job.
         cleared: messages up to here were cleared: their ids may be used again.
     """
 
     generation: int = 0
-    summarized: int = 0
-    folding: int = 0
+    archived_through: int = 0
+    summarizing_through: int = 0
     flushing: int = 0
     cleared: int = 0
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """A running summary, or one entry of a summary list (S2.04).
+    """A running summary, or one entry of a summary list.
 
     Attributes:
         through: the last message that it covers.
-        prefix: what its system message begins with (S1.13).
+        prefix: what its system message begins with.
         text: what it says.
         tokens: size of the system message that carries it.
         degraded: the configured model failed, and an extract stands in for its summary (G6).
         model: what wrote it.
         first: the first message that it covers.
-        input_tokens: what the summarizer was given, by the runtime's counter (S1.19).
+        input_tokens: what the summarizer was given, by the runtime's counter.
     """
 
     through: int
@@ -112,7 +112,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 # -- jobs -----------------------------------------------------------------------------------------------------------
 
-FoldKind: TypeAlias = Literal["summary", "entry", "condense"]
+SummaryKind: TypeAlias = Literal["summary", "entry", "condense"]
 
 
 class SummarizeSpec(msgspec.Struct, frozen=True, tag="summarize"):
@@ -127,7 +127,7 @@ class SummarizeSpec(msgspec.Struct, frozen=True, tag="summarize"):
     generation: int
     first: int
     through: int
-    kind: FoldKind = "summary"
+    kind: SummaryKind = "summary"
 
 
 class FlushSpec(msgspec.Struct, frozen=True, tag="flush"):
@@ -154,7 +154,7 @@ class DiscardSpec(msgspec.Struct, frozen=True, tag="discard"):
 
 
 class EntryFlushSpec(msgspec.Struct, frozen=True, tag="entry_flush"):
-    """Hand a summary entry that left its list over to long-term memory (S2.04)."""
+    """Hand a summary entry that left its list over to long-term memory."""
 
     sid: int
     entry: Summary
@@ -225,26 +225,26 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class FoldStarted(msgspec.Struct, frozen=True):
-    """The prefix up to `marks.folding` is frozen; its jobs are part of the same commit (G7)."""
+    """The prefix up to `watermarks.summarizing_through` is frozen; its jobs are part of the same commit (G7)."""
 
     sid: int
-    marks: Marks
+    watermarks: Watermarks
     jobs: tuple[Job, ...]
 
 
 class FlushStarted(msgspec.Struct, frozen=True):
-    """Messages up to `marks.flushing` are handed over, without leaving the buffer."""
+    """Messages up to `watermarks.flushing` are handed over, without leaving the buffer."""
 
     sid: int
-    marks: Marks
+    watermarks: Watermarks
     jobs: tuple[Job, ...]
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """Messages up to `marks.summarized` left the buffer without a summary; the journal alone has them."""
+    """Messages up to `watermarks.archived_through` left the buffer without a summary; the journal alone has them."""
 
     sid: int
-    marks: Marks
+    watermarks: Watermarks
     at_seq: int
     jobs: tuple[Job, ...]
 
@@ -253,7 +253,7 @@ class Summarized(msgspec.Struct, frozen=True):
     """A summary came in; the job that made it ends with it. `entry`: it is a list entry, not the running summary."""
 
     sid: int
-    marks: Marks
+    watermarks: Watermarks
     summary: Summary
     job: str
     at_seq: int
@@ -265,7 +265,7 @@ class Cleared(msgspec.Struct, frozen=True):
     """Buffer and summaries are empty again; jobs that worked for the old summary end."""
 
     sid: int
-    marks: Marks
+    watermarks: Watermarks
     cancelled: tuple[str, ...]
     at_seq: int
 
@@ -274,7 +274,7 @@ class Restated(msgspec.Struct, frozen=True):
     """The session's past is another: messages were taken out, or it went back to an earlier message.
 
     Attributes:
-        marks: of the new generation.
+        watermarks: of the new generation.
         at_seq: the newest message's number, before and after.
         removed: numbers of the messages that are gone from every reader's view.
         summary: the running summary that holds now.
@@ -284,7 +284,7 @@ class Restated(msgspec.Struct, frozen=True):
     """
 
     sid: int
-    marks: Marks
+    watermarks: Watermarks
     at_seq: int
     removed: tuple[int, ...]
     summary: Summary | None
@@ -307,7 +307,7 @@ class JobsStarted(msgspec.Struct, frozen=True):
     jobs: tuple[Job, ...]
 
 
-class Facet(msgspec.Struct, frozen=True):
+class StateItem(msgspec.Struct, frozen=True):
     """Something small that an actor keeps: a block's state, a working memory item, half a synopsis, a grant.
 
     Attributes:
@@ -321,16 +321,16 @@ class Facet(msgspec.Struct, frozen=True):
     value: bytes
 
 
-class FacetsChanged(msgspec.Struct, frozen=True):
+class StateChanged(msgspec.Struct, frozen=True):
     """Facets put, replacing those of the same kind and name, and then facets dropped, by kind and name."""
 
     sid: int
-    put: tuple[Facet, ...] = ()
+    put: tuple[StateItem, ...] = ()
     dropped: tuple[tuple[str, str], ...] = ()
 
 
 class MemoryItem(msgspec.Struct, frozen=True):
-    """Something recorded in long-term memory on purpose (S2.17).
+    """Something recorded in long-term memory on purpose.
 
     Attributes:
         id: deterministic (`remora.ids.memory_id`).
@@ -394,7 +394,7 @@ ActorRecord: TypeAlias = (
     | Cleared
     | Restated
     | JobsStarted
-    | FacetsChanged
+    | StateChanged
     | Remembered
     | MemoriesRemoved
     | Pruned
@@ -453,27 +453,27 @@ class OriginalAppend(msgspec.Struct, frozen=True):
 # -- images ---------------------------------------------------------------------------------------------------------
 
 
-class SessionImage(msgspec.Struct, frozen=True):
+class SavedSession(msgspec.Struct, frozen=True):
     """All that a session actor is restored from.
 
     Attributes:
         sid: the actor's number in this journal; new ones are given theirs here.
         opened: False for a session that has never written.
-        marks: how far it has come.
+        watermarks: how far it has come.
         next_seq: number of the next message.
-        entries: messages after `marks.summarized` that were not removed, in order.
+        entries: messages after `watermarks.archived_through` that were not removed, in order.
         summary: the running summary of this generation.
         summaries: entries of this generation that the running summary does not cover, oldest first.
         keys: digests of idempotency keys.
         keys_complete: whether `keys` holds all of them.
-        has_ids: whether messages between `marks.cleared` and the buffer carry ids that their sender gave.
-        facets: what it keeps beside messages.
+        has_ids: whether messages between `watermarks.cleared` and the buffer carry ids that their sender gave.
+        state_items: what it keeps beside messages.
         jobs: its job rows, dead letters left out.
     """
 
     sid: int
     opened: bool
-    marks: Marks
+    watermarks: Watermarks
     next_seq: int
     entries: tuple[Entry, ...]
     summary: Summary | None
@@ -482,13 +482,13 @@ class SessionImage(msgspec.Struct, frozen=True):
     jobs: tuple[Job, ...] = ()
     summaries: tuple[Summary, ...] = ()
     has_ids: bool = False
-    facets: tuple[Facet, ...] = ()
+    state_items: tuple[StateItem, ...] = ()
 
 
-class UserImage(msgspec.Struct, frozen=True):
-    """All that a user's own actor is restored from; `facets` in the order in which they were first put."""
+class SavedUser(msgspec.Struct, frozen=True):
+    """All that a user's own actor is restored from; `state_items` in the order in which they were first put."""
 
     sid: int
     opened: bool
-    facets: tuple[Facet, ...] = ()
+    state_items: tuple[StateItem, ...] = ()
     jobs: tuple[Job, ...] = ()

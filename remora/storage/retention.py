@@ -11,9 +11,9 @@ import msgspec
 from remora.storage.ports import NEIGHBOURS
 from remora.storage.records import BlocksSpec, FlushSpec, SummarizeSpec, UnflushSpec
 
-__all__ = ["Archive", "Sized", "first_needed", "oldest_first", "removable"]
+__all__ = ["Archive", "MessageSizes", "choose_oldest", "first_message_needed", "last_removable"]
 
-Sized: TypeAlias = Sequence[tuple[int, int, int]]
+MessageSizes: TypeAlias = Sequence[tuple[int, int, int]]
 """Messages in order: number, time in microseconds, bytes."""
 
 
@@ -25,7 +25,7 @@ class Archive(msgspec.Struct, frozen=True):
     through: int
 
 
-def first_needed(payload: Any) -> int | None:
+def first_message_needed(payload: Any) -> int | None:
     """The first message that a job has yet to read, with those beside it that it reads along; None for none."""
     match payload:
         case FlushSpec(first=first):
@@ -40,22 +40,22 @@ def first_needed(payload: Any) -> int | None:
             return None
 
 
-def removable(summarized: int, unflushed: int | None, needed: Iterable[int | None]) -> int:
+def last_removable(archived_through: int, unflushed: int | None, needed: Iterable[int | None]) -> int:
     """The last message of a session that nobody needs any more, 0 for none.
 
     Args:
-        summarized: messages up to here are out of the buffer.
+        archived_through: messages up to here are out of the buffer.
         unflushed: the first of them that is on its way to long-term memory; None for none.
-        needed: by jobs, see `first_needed`.
+        needed: by jobs, see `first_message_needed`.
     """
-    bounds = [summarized - NEIGHBOURS, *(first - 1 for first in needed if first is not None)]
+    bounds = [archived_through - NEIGHBOURS, *(first - 1 for first in needed if first is not None)]
     if unflushed is not None:
         bounds.append(unflushed - 1 - NEIGHBOURS)
     return max(min(bounds), 0)
 
 
-async def oldest_first(
-    archives: Sequence[Archive], excess: int, read: Callable[[Archive, int], Awaitable[Sized]]
+async def choose_oldest(
+    archives: Sequence[Archive], excess: int, read: Callable[[Archive, int], Awaitable[MessageSizes]]
 ) -> dict[int, int]:
     """How far each session gives up its oldest messages, the oldest of all sessions first, until `excess` bytes are gone.
 

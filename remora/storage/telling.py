@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["ERROR_REMOVED", "SYNOPSIS_FACET", "WORKING_FACET", "scope_of"]
+__all__ = ["ERROR_REMOVED", "SYNOPSIS_KIND", "WORKING_KIND", "session_of_item"]
 
-SYNOPSIS_FACET, WORKING_FACET = "synopsis", "working"
+SYNOPSIS_KIND, WORKING_KIND = "synopsis", "working"
 """Kinds of facets; `remora.actors.user.state` has them all."""
 
 ERROR_REMOVED = "(removed with the session that it told of)"
@@ -25,7 +25,7 @@ class _Scoped(msgspec.Struct):
 _decode_scoped = msgspec.msgpack.Decoder(_Scoped).decode
 
 
-def scope_of(item: bytes) -> str:
+def session_of_item(item: bytes) -> str:
     """The session that an item of working memory belongs to; empty for all of the user's, or if it cannot be read."""
     try:
         return _decode_scoped(item).scope

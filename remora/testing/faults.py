@@ -11,7 +11,7 @@ import anyio
 from remora.errors import CommitFailed, OutcomeUnknown, StorageError
 from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
-from remora.storage.records import EarlierBuffer, OriginalAppend, SessionImage, UserImage
+from remora.storage.records import EarlierBuffer, OriginalAppend, SavedSession, SavedUser
 
 __all__ = ["CommitFault", "FaultyJournal", "ReadFault", "during"]
 
@@ -94,9 +94,9 @@ class FaultyJournal(MemoryJournal):
             error = CommitFailed("injected") if fault == "refused" else OutcomeUnknown("injected")
             for write in batch:
                 if not write.fenced:
-                    write.settle(error)
+                    write.acknowledge(error)
 
-    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SessionImage | UserImage | Exception]:
+    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SavedSession | SavedUser | Exception]:
         """See `MemoryJournal`."""
         await self._before_read()
         return await super().hydrate(keys)

@@ -90,7 +90,7 @@ class _Faulty(Generic[Inner]):
         self._garbage = garbage or self._garbage
         self._rng = rng or random.Random(0)
 
-    async def _answered(self, ask: Callable[[], Awaitable[Answer]], garbage: Callable[[Any], Any] = lambda one: one) -> Answer:
+    async def _answer(self, ask: Callable[[], Awaitable[Answer]], garbage: Callable[[Any], Any] = lambda one: one) -> Answer:
         fault = self._fault()
         await anyio.sleep(self._latency_s())
         match fault:
@@ -120,7 +120,7 @@ class FaultySummarizer(_Faulty[Summarizer]):
 
     async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
         """See `Summarizer.summarize`."""
-        return await self._answered(lambda: self.inner.summarize(previous, lines, max_tokens=max_tokens))
+        return await self._answer(lambda: self.inner.summarize(previous, lines, max_tokens=max_tokens))
 
 
 class FaultyChatModel(_Faulty[ChatModel]):
@@ -128,7 +128,7 @@ class FaultyChatModel(_Faulty[ChatModel]):
 
     async def complete(self, messages: Sequence[ChatDict]) -> str:
         """See `ChatModel.complete`."""
-        return await self._answered(lambda: self.inner.complete(messages))
+        return await self._answer(lambda: self.inner.complete(messages))
 
 
 class FaultyEmbedder(_Faulty[Embedder]):
@@ -154,4 +154,4 @@ class FaultyEmbedder(_Faulty[Embedder]):
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """See `Embedder.embed`."""
-        return await self._answered(lambda: self.inner.embed(texts), lambda make: make(len(texts), self.dimension))
+        return await self._answer(lambda: self.inner.embed(texts), lambda make: make(len(texts), self.dimension))

@@ -53,9 +53,9 @@ class FaultyStore:
         self._timeout_s = timeout_s
         self._rng = rng or random.Random(0)
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, doubtful: bool) -> None:
+    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool) -> None:
         """See `LongTermStore.add`."""
-        await self._write("writing", lambda: self.inner.add(rows, vectors, doubtful=doubtful))
+        await self._write("writing", lambda: self.inner.add(rows, vectors, may_exist=may_exist))
 
     async def delete(self, user: str, ids: Sequence[str]) -> int:
         """See `LongTermStore.delete`."""
@@ -100,7 +100,7 @@ class FaultyStore:
         await self.inner.aclose()
 
     async def _write(self, doing: str, operation: Callable[[], Awaitable[Result]]) -> Result:
-        fault = await self._met()
+        fault = await self._next_fault()
         if fault is None:
             return await operation()
         if fault == "kept" or (fault == "timeout" and self._rng.random() < 0.5):
@@ -108,12 +108,12 @@ class FaultyStore:
         raise await self._error(doing, fault)
 
     async def _read(self, doing: str, operation: Callable[[], Awaitable[Result]]) -> Result:
-        fault = await self._met()
+        fault = await self._next_fault()
         if fault is None:
             return await operation()
         raise await self._error(doing, fault)
 
-    async def _met(self) -> StoreFault | None:
+    async def _next_fault(self) -> StoreFault | None:
         """What is left to go wrong, after the time that it takes."""
         fault = self._fault()
         await anyio.sleep(self._latency_s())

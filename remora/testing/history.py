@@ -229,7 +229,7 @@ class History:
 
     # -- writing down -------------------------------------------------------------------------------------------------
 
-    def _ticked(self) -> int:
+    def _next_tick(self) -> int:
         self._tick += 1
         return self._tick
 
@@ -237,7 +237,7 @@ class History:
         self, caller: int, call: Call, *, attempt: int = 0, messages: Sequence[ChatDict] = (), argument: Any = None
     ) -> Record:
         """A call begins."""
-        record = Record(caller, call, attempt, self._ticked(), argument)
+        record = Record(caller, call, attempt, self._next_tick(), argument)
         if messages:
             names = tuple(map(name_of, messages))
             for name, message in zip(names, messages, strict=True):
@@ -254,8 +254,8 @@ class History:
     def _end(self, record: Record, outcome: Outcome, *, result: Any = None, error: object = "") -> bool:
         if record.died:
             return False  # its caller died with the process: nobody heard of it
-        record.ended = self._ticked()
-        record.outcome, record.result, record.error = outcome, result, _named(error)
+        record.ended = self._next_tick()
+        record.outcome, record.result, record.error = outcome, result, _error_text(error)
         if outcome != "unknown":
             record.returned = record.ended
         return True
@@ -275,7 +275,7 @@ class History:
     def wrong(self, record: Record, why: object) -> None:
         """It raised what nothing raises."""
         if self._end(record, "unknown", error=why):
-            text = f"{record.call.kind} raised {_named(why)}"
+            text = f"{record.call.kind} raised {_error_text(why)}"
             self.violations.append(Violation("G11", _where(record), text, (record.called,)))
 
     def crashed(self) -> None:
@@ -285,7 +285,7 @@ class History:
         """
         if self.crashes and (not self.records or self.records[-1].called < self.crashes[-1]):
             return
-        at = self._ticked()
+        at = self._next_tick()
         self.crashes.append(at)
         for record in self.records:
             if record.outcome in {"flying", "unknown"} and not record.died:
@@ -340,7 +340,7 @@ class History:
         ]
 
 
-def _named(why: object) -> str:
+def _error_text(why: object) -> str:
     return f"{type(why).__name__}: {why}" if isinstance(why, BaseException) else str(why)
 
 
@@ -816,7 +816,7 @@ def _check_order(
     model = _SessionModel(shapes, _numbers(records), drops=drops, keeping=keeping)
     explanation = explain(operations, _Model(), model.step, most=_MOST)
     if not explanation.complete:
-        yield _unexplained(explanation, "/".join(session), len(operations))
+        yield _unexplained_violation(explanation, "/".join(session), len(operations))
 
 
 def _numbers(records: Sequence[Record]) -> dict[int, str]:
@@ -833,7 +833,7 @@ def _numbers(records: Sequence[Record]) -> dict[int, str]:
     return numbers
 
 
-def _unexplained(explanation: Explanation, where: str, count: int) -> Violation:
+def _unexplained_violation(explanation: Explanation, where: str, count: int) -> Violation:
     stuck = sorted(explanation.stuck, key=lambda one: one.returned)
     order = " ".join(f"{one.called:g}:{one.kind}" for one in explanation.order) or "none"
     if not explanation.decided:
@@ -841,7 +841,7 @@ def _unexplained(explanation: Explanation, where: str, count: int) -> Violation:
     text = (
         f"no order explains these {count} calls; the longest explains {len(explanation.order)}: {order}; "
         f"after it none of these may have answered as it did: "
-        + "; ".join(f"{one.called:g}:{one.kind} -> {_told(one.result)}" for one in stuck)
+        + "; ".join(f"{one.called:g}:{one.kind} -> {_result_text(one.result)}" for one in stuck)
     )
     return Violation("G2 G3 G4", where, text, tuple(int(one.called) for one in stuck))
 
@@ -856,7 +856,7 @@ def _check_user(history: History, user: str) -> Iterator[Violation]:
     ]
     explanation = explain(operations, frozenset[str](), _facts_step, most=_MOST)
     if not explanation.complete:
-        yield _unexplained(explanation, user, len(operations))
+        yield _unexplained_violation(explanation, user, len(operations))
     for record in history.records:
         if record.call.user == user and record.call.kind in {"recall", "synopsis"} and record.result is not None:
             yield from _check_owner(history, record, record.result)
@@ -1028,7 +1028,7 @@ def _says(record: Record, name: str) -> bool:
 # -- printing -------------------------------------------------------------------------------------------------------------
 
 
-def _told(result: Any) -> str:
+def _result_text(result: Any) -> str:
     match result:
         case None:
             return "?"
@@ -1048,14 +1048,14 @@ def table(history: History) -> str:
         who = f"{'end' if one.caller < 0 else one.caller:>4}"
         head = str(one.call).split(": ", 1)[1]
         again = f" (attempt {one.attempt + 1})" if one.attempt else ""
-        lines.append((one.called, f"{one.called:>5} {who} ▶ {head}{again}{_asked(one)}"))
+        lines.append((one.called, f"{one.called:>5} {who} ▶ {head}{again}{_argument_text(one)}"))
         if one.ended < _FOREVER and not (one.died and one.ended == one.returned):
-            ended = _told(one.result) if one.outcome == "done" else f"{one.outcome}: {one.error}"
+            ended = _result_text(one.result) if one.outcome == "done" else f"{one.outcome}: {one.error}"
             lines.append((one.ended, f"{one.ended:>5} {who} ◀ {one.called}: {ended}"))
     return "\n".join(line for _, line in sorted(lines, key=lambda line: line[0]))
 
 
-def _asked(record: Record) -> str:
+def _argument_text(record: Record) -> str:
     match record.call.kind, record.argument:
         case "append", tuple() as names:
             return f" {' '.join(names)}"

@@ -1,4 +1,4 @@
-"""What every `Journal` must do, as checks that anyone who writes one can run (S1.02, S2.16, S3.26).
+"""What every `Journal` must do, as checks that anyone who writes one can run.
 
 `journal_suite` has them all. Each is given an async function that opens the journal: an empty one the first time, the same
 again the next time::
@@ -25,30 +25,30 @@ from remora.config import Config
 from remora.errors import CommitFailed, InvalidInput, InvalidMessage
 from remora.ids import SHARED_PREFIX, SessionKey, UserKey, memory_id, session_key, user_key
 from remora.models.ports import Line
-from remora.runtime.log import Job, JobBuried, JobDone, JobRevived, Write
-from remora.runtime.supervisor import durable
+from remora.runtime.log import DeadLetterRetried, Job, JobDeadLettered, JobDone, Write
+from remora.runtime.supervisor import commit_records
 from remora.storage.committing import committing
 from remora.storage.ports import Erasure, Journal, Retention
 from remora.storage.records import (
     Appended,
     BlocksSpec,
     Dropped,
-    Facet,
-    FacetsChanged,
     Flushed,
     FlushSpec,
     FoldStarted,
     JobsStarted,
-    Marks,
     MemoryItem,
     Opened,
     Pruned,
     RecordSpec,
     Remembered,
     Restated,
-    UserImage,
+    SavedUser,
+    StateChanged,
+    StateItem,
+    Watermarks,
 )
-from remora.storage.telling import SYNOPSIS_FACET, WORKING_FACET
+from remora.storage.telling import SYNOPSIS_KIND, WORKING_KIND
 
 __all__ = ["OpenJournal", "journal_suite"]
 
@@ -108,17 +108,17 @@ async def a_write_without_records_is_settled_in_its_turn(opened: OpenJournal) ->
     settled: list[tuple[int, Exception | None]] = []
     async with committing(await opened()) as journal:
         (image,) = await journal.hydrate([UserKey("alice")])
-        assert isinstance(image, UserImage)
+        assert isinstance(image, SavedUser)
 
         def note(write: Write, error: Exception | None) -> None:
             settled.append((len(write.records), error))
 
         journal.write(Write([Opened(image.sid, "alice", "", 0)], note))
         journal.write(Write((), note))
-        await durable(journal, [FacetsChanged(image.sid, (Facet("grant", "alice", b"own"),))])
+        await commit_records(journal, [StateChanged(image.sid, (StateItem("grant", "alice", b"own"),))])
         assert settled == [(1, None), (0, None)]
-        await durable(journal, ())
-        assert [facet.name for facet in await journal.facets(UserKey("alice"))] == ["alice"]
+        await commit_records(journal, ())
+        assert [state_item.name for state_item in await journal.state_items(UserKey("alice"))] == ["alice"]
 
 
 async def a_key_has_one_effect(opened: OpenJournal) -> None:
@@ -218,10 +218,10 @@ async def what_an_actor_keeps_can_be_read(opened: OpenJournal) -> None:
             await scope.as_("zoe").grant(name, "own")
         await runtime.session("alice", "one").append(_said("hello"))
         (key,) = [key for key, _ in await runtime.journal.flushed() if isinstance(key, UserKey)]
-        grants = [facet.name for facet in await runtime.journal.facets(key) if facet.kind == "grant"]
+        grants = [state_item.name for state_item in await runtime.journal.state_items(key) if state_item.kind == "grant"]
         assert grants == ["zoe", "ann", "bo"]
-        assert list(await runtime.journal.facets(SessionKey("alice", "one"))) == []
-        assert list(await runtime.journal.facets(UserKey("nobody"))) == []
+        assert list(await runtime.journal.state_items(SessionKey("alice", "one"))) == []
+        assert list(await runtime.journal.state_items(UserKey("nobody"))) == []
 
 
 async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
@@ -231,15 +231,15 @@ async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
     async with _runtime(opened) as runtime:
         view = await runtime.session(*key).inspect()
         await runtime.session(*key).append(_said("hello"))
-        await durable(runtime.journal, [JobsStarted(view.sid, jobs)])
-        await durable(runtime.journal, [JobBuried(job.id, 4, "broken") for job in jobs])
+        await commit_records(runtime.journal, [JobsStarted(view.sid, jobs)])
+        await commit_records(runtime.journal, [JobDeadLettered(job.id, 4, "broken") for job in jobs])
     async with _runtime(opened) as runtime:
         assert [(job.id, job.attempts, job.error, job.dead) for job in await runtime.dead_letters()] == [
             (job.id, 4, "broken", True) for job in jobs
         ]
         assert await runtime.retry_dead_letters(["job-1"]) == 1
         assert await runtime.drop_dead_letters(["job-2"]) == 1
-        await durable(runtime.journal, [JobRevived("job-2"), JobRevived("none such")])
+        await commit_records(runtime.journal, [DeadLetterRetried("job-2"), DeadLetterRetried("none such")])
     async with _runtime(opened) as runtime:
         assert [job.id for job in await runtime.dead_letters()] == ["job-0"]
         (waiting,) = await runtime.journal.jobs()
@@ -250,12 +250,12 @@ async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
 async def _remembered(journal: Journal, user: str, session: str) -> int:
     """Something recorded of a user in a session, with the job that goes with it; returns the number of the user's own actor."""
     (image,) = await journal.hydrate([UserKey(user)])
-    assert isinstance(image, UserImage)
+    assert isinstance(image, SavedUser)
     words = f"{user} remembers {session}"
     item = MemoryItem(memory_id(user, "", words), session, "", words, "fact", 0.5, 0, 5)
     job = Job(f"record-{image.sid}-{session}", "elsewhere", UserKey(user), RecordSpec(image.sid, (item.id,)))
     opening = () if image.opened else (Opened(image.sid, user, "", 0),)
-    await durable(journal, [*opening, Remembered(image.sid, (item,), (job,))])
+    await commit_records(journal, [*opening, Remembered(image.sid, (item,), (job,))])
     return image.sid
 
 
@@ -278,9 +278,13 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
         assert [erased.removed[table] for table in ("messages", "memories", "jobs", "actors")] == [3, 1, 1, 3]
         assert set(erased.removed) == {"actors", "messages", "folds", "facets", "memories", "jobs"}
         assert await journal.memories("alice") == []
-        assert list(await journal.facets(UserKey("alice"))) == []
+        assert list(await journal.state_items(UserKey("alice"))) == []
         assert await journal.sessions("alice") == []
-        grants = [facet.name for facet in await journal.facets(UserKey(SHARED_PREFIX + "team")) if facet.kind == "grant"]
+        grants = [
+            state_item.name
+            for state_item in await journal.state_items(UserKey(SHARED_PREFIX + "team"))
+            if state_item.kind == "grant"
+        ]
         assert grants == ["bob", "alice"], "a grant names an agent, who is nobody's user"
         assert "alice" not in {key.user for key, _ in await journal.flushed()}
         await journal.erased(erased.erasure.number)
@@ -305,26 +309,26 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
         kept = await alice.session("other").history()
         sids = [(await alice.session(name).inspect()).sid for name in ("chat", "other")]
     items = tuple(
-        Facet(WORKING_FACET, name, _pack({"id": name, "scope": name, "text": "words"})) for name in ("chat", "other", "")
+        StateItem(WORKING_KIND, name, _pack({"id": name, "scope": name, "text": "words"})) for name in ("chat", "other", "")
     )
-    synopsis = Facet(SYNOPSIS_FACET, "identity", _pack({"text": "words"}))
+    synopsis = StateItem(SYNOPSIS_KIND, "identity", _pack({"text": "words"}))
     async with committing(await opened()) as journal:
         own = await _remembered(journal, "alice", "chat")
         await _remembered(journal, "alice", "other")
-        await durable(journal, [FacetsChanged(own, (*items, synopsis))])
+        await commit_records(journal, [StateChanged(own, (*items, synopsis))])
         erased = await journal.erase("alice", "chat")
         assert erased.erasure.session_key == session_key("alice", "chat")
         assert (erased.removed["messages"], erased.removed["memories"], erased.removed["actors"]) == (1, 1, 1)
         assert [item.session for item in await journal.memories("alice")] == ["other"]
-        left = [(facet.kind, facet.name) for facet in await journal.facets(UserKey("alice"))]
-        assert [place for place in left if place[0] in {WORKING_FACET, SYNOPSIS_FACET}] == [
-            (WORKING_FACET, "other"),
-            (WORKING_FACET, ""),
+        left = [(state_item.kind, state_item.name) for state_item in await journal.state_items(UserKey("alice"))]
+        assert [place for place in left if place[0] in {WORKING_KIND, SYNOPSIS_KIND}] == [
+            (WORKING_KIND, "other"),
+            (WORKING_KIND, ""),
         ]
         assert [listing.key.session for listing in await journal.sessions("alice")] == ["other"]
         try:
-            entries = tuple(entry.numbered(2) for entry in await journal.read(SessionKey("alice", "other"), 1, 1))
-            await durable(journal, [Appended(sids[0], entries, None)])
+            entries = tuple(entry.with_seq(2) for entry in await journal.read(SessionKey("alice", "other"), 1, 1))
+            await commit_records(journal, [Appended(sids[0], entries, None)])
         except CommitFailed:
             pass  # somebody had the session in memory still
         else:
@@ -333,7 +337,9 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
         assert not any(other.removed.values())
         for erasure in (erased.erasure, other.erasure):
             await journal.erased(erasure.number)
-        await durable(journal, [FacetsChanged(own, (), tuple((facet.kind, facet.name) for facet in items[1:]))])
+        await commit_records(
+            journal, [StateChanged(own, (), tuple((state_item.kind, state_item.name) for state_item in items[1:]))]
+        )
     async with _runtime(opened) as runtime:
         assert await runtime.session("alice", "other").history() == kept
         assert await runtime.session("alice", "chat").history() == []
@@ -416,9 +422,9 @@ async def what_is_not_kept_is_no_answer(opened: OpenJournal) -> None:
                 continue
             raise AssertionError("an answer was made of messages that are gone")
         # it was looked at before, and gone back to after what it needs was trimmed
-        late = Restated((await chat.inspect()).sid, Marks(1, 11, 11, 20), 20, (), None, (), (), ())
+        late = Restated((await chat.inspect()).sid, Watermarks(1, 11, 11, 20), 20, (), None, (), (), ())
         try:
-            await durable(runtime.journal, [late])
+            await commit_records(runtime.journal, [late])
         except CommitFailed:
             pass
         else:
@@ -447,20 +453,20 @@ async def nothing_that_is_needed_is_trimmed(opened: OpenJournal) -> None:
     ]
     everything = Retention(max_bytes=1)
     async with committing(await opened()) as journal:
-        await durable(journal, [FoldStarted(sid, Marks(0, 0, 30, 30), tuple(jobs))])
+        await commit_records(journal, [FoldStarted(sid, Watermarks(0, 0, 30, 30), tuple(jobs))])
         assert await journal.trim(everything, 0) == 0  # in the buffer still
-        await durable(journal, [Dropped(sid, Marks(0, 30, 30, 30), 40, ())])
+        await commit_records(journal, [Dropped(sid, Watermarks(0, 30, 30, 30), 40, ())])
         assert await journal.trim(everything, 0) == 0  # on its way
-        await durable(journal, [Flushed(sid, 10), JobDone(jobs[0].id)])
+        await commit_records(journal, [Flushed(sid, 10), JobDone(jobs[0].id)])
         assert await journal.trim(everything, 0) == 8  # the next ones' windows hold the last two
-        await durable(journal, [JobBuried(jobs[1].id, 3, "poisoned")])
+        await commit_records(journal, [JobDeadLettered(jobs[1].id, 3, "poisoned")])
         assert await journal.trim(everything, 0) == 0
-        await durable(journal, [Pruned(key, tuple(range(11, 21))), JobDone(jobs[1].id)])
+        await commit_records(journal, [Pruned(key, tuple(range(11, 21))), JobDone(jobs[1].id)])
         assert await journal.trim(everything, 0) == 10  # pruned is never to be there; the others may be flushed again
         blocks = Job("blocks-1", "elsewhere", key, BlocksSpec(sid, 30))
-        await durable(journal, [Flushed(sid, 30), JobsStarted(sid, (blocks,))])
+        await commit_records(journal, [Flushed(sid, 30), JobsStarted(sid, (blocks,))])
         assert await journal.trim(everything, 0) == 0  # what its blocks have not seen, they alone know
-        await durable(journal, [JobDone(blocks.id)])
+        await commit_records(journal, [JobDone(blocks.id)])
         assert await journal.trim(everything, 0) == 10
         assert [entry.seq for entry in await journal.read(key, 1, 40)] == list(range(29, 41))
 

@@ -114,7 +114,7 @@ def explain(
     while stack and (most is None or len(seen) < most):
         done, state, path = stack.pop()
         if done & everything == everything:
-            return Explanation(_walked(path, ordered), complete=True)
+            return Explanation(_path_order(path, ordered), complete=True)
         if (done, state) in seen:
             continue
         seen.add((done, state))
@@ -135,10 +135,10 @@ def explain(
         if reached > furthest:
             furthest, best, stuck = reached, path, candidates
     refused = tuple(ordered[i] for i in sorted(stuck) if not rank[i][0])
-    return Explanation(_walked(best, ordered), complete=False, stuck=refused, decided=not stack)
+    return Explanation(_path_order(best, ordered), complete=False, stuck=refused, decided=not stack)
 
 
-def _walked(path: tuple[Any, ...] | None, ordered: Sequence[Operation]) -> tuple[Operation, ...]:
+def _path_order(path: tuple[Any, ...] | None, ordered: Sequence[Operation]) -> tuple[Operation, ...]:
     order: list[Operation] = []
     while path is not None:
         path, i = path[0], path[1]

@@ -1,4 +1,4 @@
-"""What every `AgentMemory` must do, as checks that anyone who writes one can run (S3.01).
+"""What every `AgentMemory` must do, as checks that anyone who writes one can run.
 
 Each is given an empty memory, and raises AssertionError where it does not hold::
 
@@ -67,7 +67,7 @@ async def what_it_gives_is_the_callers_own(memory: AgentMemory) -> None:
 
 
 async def what_is_no_message_is_refused(memory: AgentMemory) -> None:
-    """With a `TypeError`, and nothing is stored (S4.28)."""
+    """With a `TypeError`, and nothing is stored."""
     wrong: Any
     for wrong in ("hello", 7, {"role": "user"}, {"content": "nobody"}):
         try:

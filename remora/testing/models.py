@@ -20,14 +20,14 @@ __all__ = ["ChatResponse", "HashEmbedder", "ScriptedChatModel"]
 
 
 class ChatResponse(msgspec.Struct, frozen=True):
-    """One scripted answer; `usage` is for whoever counts (S1.23)."""
+    """One scripted answer; `usage` is for whoever counts."""
 
     message: str
     usage: int | None = None
 
 
 class ScriptedChatModel:
-    """Returns the scripted answers in order, then fails (S1.23, S1.24).
+    """Returns the scripted answers in order, then fails.
 
     Args:
         responses: texts, `ChatResponse` objects, or exceptions to raise.

@@ -167,12 +167,12 @@ async def record_of(
         Whether its outcome is known; false as well where nothing ran. None if the runtime is closed.
     """
     began_s = anyio.current_time()
-    known = await _recorded(history, record, runtime, messages, id_)
+    known = await _record_call(history, record, runtime, messages, id_)
     record.took_s = anyio.current_time() - began_s
     return known
 
 
-async def _recorded(history: History, record: Record, runtime: Runtime, messages: Sequence[Any], id_: str) -> bool | None:
+async def _record_call(history: History, record: Record, runtime: Runtime, messages: Sequence[Any], id_: str) -> bool | None:
     call = record.call
     scope = anyio.CancelScope()
     dropped = False  # with its event loop, as in a power cut: leaving the scope fails then, and nobody is to hear of it
@@ -181,7 +181,7 @@ async def _recorded(history: History, record: Record, runtime: Runtime, messages
             scope.deadline = anyio.current_time() + call.cancel_after_s
         with scope:
             try:
-                result = await _made(record, runtime, messages, id_)
+                result = await _make_call(record, runtime, messages, id_)
             except GeneratorExit:
                 dropped = True
                 raise
@@ -225,7 +225,7 @@ async def _recorded(history: History, record: Record, runtime: Runtime, messages
     return record.outcome == "done"
 
 
-async def _made(record: Record, runtime: Runtime, messages: Sequence[Any], id_: str) -> Any:
+async def _make_call(record: Record, runtime: Runtime, messages: Sequence[Any], id_: str) -> Any:
     call = record.call
     timeout_s = call.timeout_s if record.attempt == 0 else None
     user = runtime.user(call.user)

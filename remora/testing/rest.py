@@ -87,8 +87,8 @@ async def check_at_rest(runtime: Runtime, history: History, *, patience_s: float
     said: dict[tuple[str, str], dict[int, str]] = {}
     for session in history.sessions:
         key = SessionKey(*session)
-        told = await _asked(history, runtime, _call("history", session))
-        loaded = await _asked(history, runtime, _call("load", session))
+        told = await _repeat_until_answered(history, runtime, _call("history", session))
+        loaded = await _repeat_until_answered(history, runtime, _call("load", session))
         if told is None or loaded is None:
             found.append(Violation("G11", "/".join(session), "it cannot be read when all is quiet"))
             continue
@@ -97,24 +97,24 @@ async def check_at_rest(runtime: Runtime, history: History, *, patience_s: float
         said[session] = dict(told)
         pruned = set(await runtime.journal.pruned(key))
         found.extend(_withheld(history, session, told, pruned))
-        flushing = (await runtime.session(*session).inspect()).marks.flushing
+        flushing = (await runtime.session(*session).inspect()).watermarks.flushing
         wanted.update(row_id(key, seq) for seq, _ in told if seq not in pruned and seq <= flushing)
         left = [name for seq, name in told if seq > flushing]
         if runtime.recall is not None and left and not loaded.awaiting:  # behind a call that waits, everything waits
             found.append(Violation("G7", "/".join(session), f"the flush at the end did not hand over {' '.join(left)}"))
     if runtime.recall is not None:
         found.extend(await _check_long_term(runtime, history, wanted, said))
-    await _retried(history, runtime)
+    await _retry_appends(history, runtime)
     return found
 
 
 async def _check_tail(runtime: Runtime, history: History, session: tuple[str, str]) -> list[Violation]:
     """G7: what nobody flushes is handed over when its session is idle, or at the next start."""
-    told = await _asked(history, runtime, _call("history", session))
-    loaded = await _asked(history, runtime, _call("load", session))
+    told = await _repeat_until_answered(history, runtime, _call("history", session))
+    loaded = await _repeat_until_answered(history, runtime, _call("load", session))
     if told is None or loaded is None or loaded.awaiting:  # that it cannot be read is said later
         return []
-    flushing = (await runtime.session(*session).inspect()).marks.flushing
+    flushing = (await runtime.session(*session).inspect()).watermarks.flushing
     left = [name for seq, name in told if seq > flushing]
     text = f"an idle session did not hand over {' '.join(left)} by itself"
     return [Violation("G7", "/".join(session), text)] if left else []
@@ -122,12 +122,12 @@ async def _check_tail(runtime: Runtime, history: History, session: tuple[str, st
 
 async def _check_flush(runtime: Runtime, history: History, session: tuple[str, str]) -> list[Violation]:
     """Flush, and see that it says how many it handed over."""
-    if await _asked(history, runtime, _call("history", session)) is None:
+    if await _repeat_until_answered(history, runtime, _call("history", session)) is None:
         return []
     began_s = anyio.current_time()
-    before = (await runtime.session(*session).inspect()).marks.flushing
-    count = await _asked(history, runtime, _call("flush", session))
-    after = (await runtime.session(*session).inspect()).marks.flushing
+    before = (await runtime.session(*session).inspect()).watermarks.flushing
+    count = await _repeat_until_answered(history, runtime, _call("flush", session))
+    after = (await runtime.session(*session).inspect()).watermarks.flushing
     activation = runtime.config.activation
     roomy = activation.max_live > 2 * (len(history.sessions) + len(history.users)) and activation.max_bytes > _ROOMY_BYTES
     if not roomy or anyio.current_time() - began_s > activation.idle_s / 2:
@@ -182,7 +182,9 @@ async def _check_long_term(
         recorded = frozenset(facts[row.id] for row in rows if row.id in facts)
         record = history.call(-1, Call(0, "recall", user), argument="everything")
         history.returned(record, recorded)
-        await _asked(history, runtime, Call(0, "recall", user))  # as callers did: what was held for them may be served again
+        await _repeat_until_answered(
+            history, runtime, Call(0, "recall", user)
+        )  # as callers did: what was held for them may be served again
         hits = await runtime.user(user).recall("what is worth knowing", k=_ALL)
         lost = recorded.difference(*(NAME.findall(hit.text) for hit in hits))
         if lost:
@@ -252,28 +254,28 @@ def _withheld(
                 yield Violation("G7", "/".join(session), text, (append.called, flush.called))
 
 
-async def _retried(history: History, runtime: Runtime) -> None:
+async def _retry_appends(history: History, runtime: Runtime) -> None:
     """G4: whoever did not hear of an append sends it again under its key, and so does who did."""
     keys: dict[tuple[tuple[str, str], str], Record] = {}
     for record in history.records:
         if record.call.kind == "append" and record.call.key is not None:
             keys.setdefault((record.session, record.call.key), record)
     for record in keys.values():
-        await _asked(
+        await _repeat_until_answered(
             history,
             runtime,
             _call("append", record.session, record.call.key),
             [history.messages[name] for name in record.argument],
         )
     for session in history.sessions:
-        await _asked(history, runtime, _call("history", session))
+        await _repeat_until_answered(history, runtime, _call("history", session))
 
 
 def _call(kind: Any, session: tuple[str, str], key: str | None = None) -> Call:
     return Call(0, kind, *session, key=key)
 
 
-async def _asked(history: History, runtime: Runtime, call: Call, messages: Sequence[ChatDict] = ()) -> Any:
+async def _repeat_until_answered(history: History, runtime: Runtime, call: Call, messages: Sequence[ChatDict] = ()) -> Any:
     """A call that is repeated until it answers: what is being erased is not to be had for a while."""
     wrong = len(history.violations)
     for attempt in range(_TRIES):

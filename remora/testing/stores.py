@@ -1,4 +1,4 @@
-"""What every `LongTermStore` must do, as checks that anyone who writes one can run (S2.16, S4.19).
+"""What every `LongTermStore` must do, as checks that anyone who writes one can run.
 
 Each is given an empty store of `DIMENSION`, and raises AssertionError where it does not hold::
 
@@ -51,11 +51,11 @@ async def _vectors(texts: Sequence[str]) -> npt.NDArray[np.float32]:
     return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
 
 
-async def _add(store: LongTermStore, *rows: MemoryRow, doubtful: bool = False) -> None:
-    await store.add(rows, await _vectors([row.content for row in rows]), doubtful=doubtful)
+async def _add(store: LongTermStore, *rows: MemoryRow, may_exist: bool = False) -> None:
+    await store.add(rows, await _vectors([row.content for row in rows]), may_exist=may_exist)
 
 
-async def _found(store: LongTermStore, text: str, scope: Scope | None = None, user: str = "alice") -> set[str]:
+async def _found_ids(store: LongTermStore, text: str, scope: Scope | None = None, user: str = "alice") -> set[str]:
     vector = (await _vectors([text]))[0]
     return {one.row.id for one in await store.search(user, text, vector, depth=50, scope=scope or Scope())}
 
@@ -76,7 +76,7 @@ async def a_row_comes_back_as_it_was(store: LongTermStore) -> None:
 
 
 async def rows_come_with_their_vectors(store: LongTermStore) -> None:
-    """S2.17: each row with its own vector, in the order of a listing, within the scope; nobody's rows are none."""
+    """Each row with its own vector, in the order of a listing, within the scope; nobody's rows are none."""
     texts = ["green tea", "black coffee", "red wine"]
     rows = [long_term_row(f"r{n}", text, session="st"[n % 2], created_us=9 - n) for n, text in enumerate(texts)]
     await _add(store, *rows)
@@ -95,7 +95,7 @@ async def rows_come_with_their_vectors(store: LongTermStore) -> None:
 
 async def an_empty_store_finds_nothing(store: LongTermStore) -> None:
     """Nobody's rows, no error."""
-    assert await _found(store, "anything") == set()
+    assert await _found_ids(store, "anything") == set()
     assert list(await store.rows("alice")) == []
     assert await store.delete("alice", ["r1"]) == 0
     assert list(await store.row_ids()) == []
@@ -105,8 +105,8 @@ async def a_repeated_row_is_one_row(store: LongTermStore) -> None:
     """What may be there already is not doubled, alone or among others, and stays as it was."""
     first = long_term_row("r1", "The cat is called Figaro")
     await _add(store, first)
-    await _add(store, first, long_term_row("r2", "The dog is called Rex"), doubtful=True)
-    await _add(store, msgspec.structs.replace(first, importance=1.0), doubtful=True)
+    await _add(store, first, long_term_row("r2", "The dog is called Rex"), may_exist=True)
+    await _add(store, msgspec.structs.replace(first, importance=1.0), may_exist=True)
     assert sorted(await store.row_ids()) == ["r1", "r2"]
     assert [row.importance for row in await store.rows("alice") if row.id == "r1"] == [0.5]
 
@@ -116,12 +116,12 @@ async def a_row_twice_in_one_call_is_one_row(store: LongTermStore) -> None:
     rows = [long_term_row(f"r{number}", f"apple {number}") for number in range(3)]
     await _add(store, *rows, *rows)
     more = [*rows, long_term_row("r3", "apple 3")]
-    await _add(store, *more, *more, doubtful=True)
+    await _add(store, *more, *more, may_exist=True)
     assert sorted(await store.row_ids()) == ["r0", "r1", "r2", "r3"]
 
 
 async def scopes_narrow_together(store: LongTermStore) -> None:
-    """S4.17: session, agent and type each narrow, and all that is given must hold."""
+    """Session, agent and type each narrow, and all that is given must hold."""
     rows = [
         long_term_row(f"{session}{agent}{kind}", "green tea", session=session, agent=agent, memory_type=kind)
         for session in ("s", "t")
@@ -143,12 +143,12 @@ async def scopes_narrow_together(store: LongTermStore) -> None:
             and scope.agent in {None, row.agent}
             and (not scope.types or row.memory_type in scope.types)
         }
-        assert await _found(store, "green tea", scope) == wanted, scope
+        assert await _found_ids(store, "green tea", scope) == wanted, scope
         assert {row.id for row in await store.rows("alice", scope)} == wanted, scope
 
 
 async def users_do_not_meet(store: LongTermStore) -> None:
-    """S2.31: whatever users, sessions and agents are called, nobody finds or removes another's rows."""
+    """Whatever users, sessions and agents are called, nobody finds or removes another's rows."""
     rows = [
         long_term_row(f"r{number}", f"my secret is number {number}", user=user, session=user, agent=user)
         for number, user in enumerate(_HOSTILE)
@@ -156,7 +156,7 @@ async def users_do_not_meet(store: LongTermStore) -> None:
     await _add(store, *rows)
     for row in rows:
         for scope in (Scope(), Scope(session=row.user), Scope(agent=row.user)):
-            assert await _found(store, "secret number", scope, user=row.user) == {row.id}
+            assert await _found_ids(store, "secret number", scope, user=row.user) == {row.id}
             assert [one.id for one in await store.rows(row.user, scope)] == [row.id]
         assert await store.delete(row.user, [one.id for one in rows if one.id != row.id]) == 0
     assert sorted(await store.row_ids()) == sorted(row.id for row in rows)
@@ -168,9 +168,9 @@ async def deleting_removes_just_that(store: LongTermStore) -> None:
     assert await store.delete("alice", ["r1", "r4", "none such", "' OR '1'='1"]) == 2
     assert await store.delete("alice", ["r1", "r4"]) == 0
     assert await store.delete("alice", []) == 0
-    assert await _found(store, "apple") == {"r0", "r2", "r3", "r5"}
-    await _add(store, long_term_row("r1", "apple 1"), doubtful=True)
-    assert "r1" in await _found(store, "apple")
+    assert await _found_ids(store, "apple") == {"r0", "r2", "r3", "r5"}
+    await _add(store, long_term_row("r1", "apple 1"), may_exist=True)
+    assert "r1" in await _found_ids(store, "apple")
 
 
 async def depth_bounds_each_list(store: LongTermStore) -> None:
@@ -194,13 +194,13 @@ async def listings_are_in_order(store: LongTermStore) -> None:
 
 
 async def a_row_without_user_or_content_is_refused(store: LongTermStore) -> None:
-    """S2.17: and with it all that came along; nothing is stored."""
+    """And with it all that came along; nothing is stored."""
     good = long_term_row("good", "apple")
     for wrong in ({"user": None}, {"content": None}, {"user": ""}):
         refused = None
         try:
             bad: Any = msgspec.structs.replace(good, id="bad", **wrong)
-            await store.add([good, bad], await _vectors(["apple", "apple"]), doubtful=False)
+            await store.add([good, bad], await _vectors(["apple", "apple"]), may_exist=False)
         except LongTermError as e:
             refused = e
         assert refused is not None, f"a row with {wrong} was taken"
@@ -223,13 +223,13 @@ async def erasing_a_user_leaves_the_others(store: LongTermStore) -> None:
     assert await store.erase(user_key("alice")) == len(kinds)
     assert await store.erase(user_key("alice")) == 0
     assert list(await store.rows("alice")) == []
-    assert await _found(store, "apple") == set()
+    assert await _found_ids(store, "apple") == set()
     for user in ("bob", "alice ", "Alice"):
         assert {row.id for row in await store.rows(user)} == {f"{user}{kind}" for kind in kinds}
-        assert await _found(store, "apple", user=user) == {f"{user}{kind}" for kind in kinds}
+        assert await _found_ids(store, "apple", user=user) == {f"{user}{kind}" for kind in kinds}
     assert sorted(await store.row_ids()) == sorted(row.id for row in rows if row.user != "alice")
     await _add(store, rows[0])
-    assert await _found(store, "apple") == {rows[0].id}
+    assert await _found_ids(store, "apple") == {rows[0].id}
 
 
 async def erasing_a_session_leaves_the_user_the_rest(store: LongTermStore) -> None:
@@ -246,15 +246,15 @@ async def erasing_a_session_leaves_the_user_the_rest(store: LongTermStore) -> No
     assert await store.erase(user_key("alice"), session_key("alice", "s")) == 3
     left = {row.id for row in rows if not row.id.startswith("alice/s/")}
     assert set(await store.row_ids()) == left
-    assert await _found(store, "apple") == {id_ for id_ in left if id_.startswith("alice")}
-    assert await _found(store, "apple", user="bob") == {id_ for id_ in left if id_.startswith("bob")}
+    assert await _found_ids(store, "apple") == {id_ for id_ in left if id_.startswith("alice")}
+    assert await _found_ids(store, "apple", user="bob") == {id_ for id_ in left if id_.startswith("bob")}
 
 
 async def a_store_that_is_whole_verifies(store: LongTermStore) -> None:
     """Nothing is reported of a store that was written to, deleted from, compacted and erased from."""
     assert list(await store.verify(deep=True)) == []
     await _add(store, *(long_term_row(f"r{number}", f"apple {number}", user=f"user-{number % 3}") for number in range(12)))
-    await _add(store, long_term_row("r1", "apple 1", user="user-1"), doubtful=True)
+    await _add(store, long_term_row("r1", "apple 1", user="user-1"), may_exist=True)
     await store.delete("user-0", ["r0"])
     await store.compact()
     await store.erase(user_key("user-2"))

@@ -25,25 +25,25 @@ from remora.config import Durability
 from remora.ids import SessionKey, key_digest, user_key
 from remora.messages import Entry, encode_message
 from remora.runtime.log import Job, JobDone
-from remora.runtime.supervisor import durable
+from remora.runtime.supervisor import commit_records
 from remora.storage.ports import Retention
 from remora.storage.records import (
     Appended,
     Cleared,
     Dropped,
-    Facet,
-    FacetsChanged,
     Flushed,
     FlushSpec,
     FoldStarted,
-    Marks,
     Opened,
+    StateChanged,
+    StateItem,
     Summarized,
     SummarizeSpec,
     Summary,
+    Watermarks,
 )
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.storage.sqlite.verify import journal_findings
+from remora.storage.sqlite.verify import check_journal
 from tests.faults.recorded import RecordedDisk, journal_on, states
 
 Outcome = Literal["all", "none", "torn"]
@@ -81,7 +81,7 @@ class CrashFigures(msgspec.Struct):
 
 
 def _said(first: int, *texts: str) -> tuple[Entry, ...]:
-    return tuple(encode_message({"role": "user", "content": text})[0].numbered(first + n) for n, text in enumerate(texts))
+    return tuple(encode_message({"role": "user", "content": text})[0].with_seq(first + n) for n, text in enumerate(texts))
 
 
 def _present(database: sqlite3.Connection, sql: str, *parameters: Any) -> int:
@@ -129,7 +129,7 @@ class Workload:
         self._number += 1
         number = self._number
         self.checks[number] = check
-        await durable(self._journal, records)
+        await commit_records(self._journal, records)
         self._disk.note(f"ack {number}")
 
     def _append(self, sid: int, *texts: str, key: str | None = None) -> list[Any]:
@@ -162,13 +162,13 @@ class Workload:
         """Messages and other rows in one write."""
         first = self._next[2]
         message = self._messages(2, first, 2)
-        facet = "SELECT count(*) FROM facets WHERE name = ?"
+        state_item = "SELECT count(*) FROM facets WHERE name = ?"
 
         def check(database: sqlite3.Connection) -> Outcome:
             there = {"all": 1, "none": 0, "torn": 2}[message(database)]
-            return _whole([(there, 1), (_present(database, facet, f"f{number}"), 1)])
+            return _whole([(there, 1), (_present(database, state_item, f"f{number}"), 1)])
 
-        records = [*self._append(2, "a", "b" * 2_000), FacetsChanged(2, (Facet("block", f"f{number}", b"x" * 700),))]
+        records = [*self._append(2, "a", "b" * 2_000), StateChanged(2, (StateItem("block", f"f{number}", b"x" * 700),))]
         await self._do(records, check)
 
     async def _fold(self, number: int) -> None:
@@ -183,7 +183,7 @@ class Workload:
         jobs = "SELECT count(*) FROM jobs WHERE id IN (?, ?)"
         marks = "SELECT folding >= ? FROM actors WHERE sid = 3"
         ended = "SELECT count(*) FROM folds WHERE through = ? AND sid = 3"
-        facet = "SELECT count(*) FROM facets WHERE name = ?"
+        state_item = "SELECT count(*) FROM facets WHERE name = ?"
 
         def begun(database: sqlite3.Connection) -> Outcome:
             if _present(database, ended, last):
@@ -192,16 +192,16 @@ class Workload:
 
         def done(database: sqlite3.Connection) -> Outcome:
             gone = 2 - _present(database, jobs, summarize.id, flush.id) if _present(database, marks, last) else 0
-            parts = [(_present(database, ended, last), 1), (_present(database, facet, f"done {last}"), 1), (gone, 2)]
+            parts = [(_present(database, ended, last), 1), (_present(database, state_item, f"done {last}"), 1), (gone, 2)]
             return _whole(parts)
 
-        await self._do([FoldStarted(3, Marks(0, first - 1, last, last), (summarize, flush))], begun)
+        await self._do([FoldStarted(3, Watermarks(0, first - 1, last, last), (summarize, flush))], begun)
         summary = Summary(last, "", "s" * 400, 9, degraded=False, model="m", first=1, input_tokens=10)
         records = [
-            Summarized(3, Marks(0, last, last, last), summary, summarize.id, last),
+            Summarized(3, Watermarks(0, last, last, last), summary, summarize.id, last),
             Flushed(3, last),
             JobDone(flush.id),
-            FacetsChanged(3, (Facet("block", f"done {last}", b"y"),)),
+            StateChanged(3, (StateItem("block", f"done {last}", b"y"),)),
         ]
         await self._do(records, done)
 
@@ -218,8 +218,8 @@ class Workload:
             return _whole([(_present(database, rows, sid), 3), (_present(database, there, sid), 1)])
 
         await self._do([Opened(sid, user, "s", 0), Appended(sid, _said(1, "secret", "secret", "secret"), None)], came)
-        await durable(self._journal, [Dropped(sid, Marks(0, 1, 1, 0), 3, ())])
-        await durable(self._journal, [Cleared(sid, Marks(1, 3, 3, 3, 3), (), 3)])
+        await commit_records(self._journal, [Dropped(sid, Watermarks(0, 1, 1, 0), 3, ())])
+        await commit_records(self._journal, [Cleared(sid, Watermarks(1, 3, 3, 3, 3), (), 3)])
 
         def gone(database: sqlite3.Connection) -> Outcome:
             left = _present(database, rows, sid) + _present(database, there, sid)
@@ -289,7 +289,7 @@ async def crash_states(
 def _look(
     path: Path, checks: dict[int, Check], acknowledged: set[int], figures: CrashFigures, other: Counter[str], *, complete: bool
 ) -> None:
-    findings = journal_findings(path)
+    findings = check_journal(path)
     amiss = [one for one in findings if one.kind != "wal"]
     other.update(f"{one.where}: {one.detail}"[:120] for one in amiss)
     if any("SQLite" in one.detail for one in amiss):

@@ -24,7 +24,7 @@ from remora import BufferPolicy, Config, Runtime
 from remora.errors import CommitFailed, OutcomeUnknown, SessionQuarantined
 from remora.models.ports import Line
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.storage.sqlite.verify import journal_findings
+from remora.storage.sqlite.verify import check_journal
 from tests.faults.crash_states import fast_place
 from tests.faults.recorded import RecordedDisk, disk_full, exchanged, sync_failed
 
@@ -126,7 +126,7 @@ async def one_fault(kind: FaultKind, at: int, figures: FaultFigures, *, root: Pa
                 for chat in chats:
                     await chat.settle()
                 disk.fault = None
-        figures.damaged += len(await anyio.to_thread.run_sync(journal_findings, path))
+        figures.damaged += len(await anyio.to_thread.run_sync(check_journal, path))
         async with Runtime.in_memory(config=_LEAN, journal=opened, policy=policy, summarizer=_Joined()) as runtime:
             for user in ("alice", "bob"):
                 there = [message.content for message in await runtime.session(user, "chat").history()]

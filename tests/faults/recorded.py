@@ -140,7 +140,7 @@ class _Rows(list[Any]):
 
 
 class _Statements:
-    """What `journal_connection.steps_done` uses of a `sqlite3.Connection`, over apsw."""
+    """What `journal_connection.run_steps` uses of a `sqlite3.Connection`, over apsw."""
 
     def __init__(self, database: apsw.Connection) -> None:
         self._database = database
@@ -233,7 +233,7 @@ class _Connection:
         await self.execute(script)
 
     async def run(self, steps: Sequence[journal_connection.Step]) -> None:
-        await self._call(lambda: journal_connection.steps_done(cast("Any", _Statements(self._open_database)), steps))
+        await self._call(lambda: journal_connection.run_steps(cast("Any", _Statements(self._open_database)), steps))
 
     async def close(self) -> None:
         if self._database is None:

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from remora import Config, Runtime
-from remora.actors.blocks.state import progress_of
+from remora.actors.blocks.state import block_progress
 from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.blocks import BaseMemoryBlock, ChatMessage, VectorMemoryBlock
 from remora.testing import HashEmbedder
@@ -88,10 +88,10 @@ def test_kill_while_blocks_work(tmp_path: Path) -> None:
             rows = await (await one.long_term()).rows("alice")
             for number in range(SESSIONS):
                 view = await one.session("alice", f"s{number}").inspect()
-                left = list(range(1, view.marks.summarized + 1))
+                left = list(range(1, view.watermarks.archived_through + 1))
                 assert view.last_seq == MESSAGES
                 assert len(left) > MESSAGES // 2
-                progress = progress_of(view.blocks)
+                progress = block_progress(view.blocks)
                 assert msgspec.msgpack.decode(progress["rec"].state)["seqs"] == left
                 mine = [row.content for row in rows if row.agent == BLOCK_AGENT + "batches" and row.session == f"s{number}"]
                 found = [int(n) + 1 for text in mine for n in re.findall(rf"\({number}\.(\d+)\)", text)]

@@ -15,11 +15,11 @@ import pytest
 from remora.config import Durability
 from remora.errors import CommitFailed, OutcomeUnknown
 from remora.ids import SessionKey
-from remora.runtime.supervisor import durable
-from remora.storage.records import Appended, Facet, FacetsChanged, Opened, SessionImage
+from remora.runtime.supervisor import commit_records
+from remora.storage.records import Appended, Opened, SavedSession, StateChanged, StateItem
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.schema import FORMAT
-from remora.storage.sqlite.verify import journal_findings
+from remora.storage.sqlite.verify import check_journal
 from tests.faults.crash_states import crash_states
 from tests.faults.disk_faults import FaultKind, disk_faults
 from tests.faults.recorded import RecordedDisk, crash_state, disk_full, exchanged, journal_on, states, sync_failed
@@ -70,11 +70,13 @@ async def test_what_was_refused_is_not_there(fault: Any, error: type[Exception],
         directory.mkdir()
         outcomes: list[str] = []
         async with journal_on(disk, directory / "journal.db", durability="power") as journal:
-            await durable(journal, [Opened(1, "alice", "one", 0)])
+            await commit_records(journal, [Opened(1, "alice", "one", 0)])
             disk.fault = failing
             for number in range(4):
                 try:
-                    await durable(journal, [Appended(1, said(number + 1, number + 1), None), FacetsChanged(1, (_facet(number),))])
+                    await commit_records(
+                        journal, [Appended(1, said(number + 1, number + 1), None), StateChanged(1, (_facet(number),))]
+                    )
                     outcomes.append("kept")
                 except error:
                     outcomes.append("failed")
@@ -90,22 +92,22 @@ async def test_what_was_refused_is_not_there(fault: Any, error: type[Exception],
             for name, content in crash_state(disk.steps[:moment], loss, rng).items():
                 (where / name).write_bytes(content)
             path = where / "journal.db"
-            assert journal_findings(path) == []
+            assert check_journal(path) == []
             after = await SqliteJournal.open(path, durability="none")
             (image,) = await after.hydrate([SessionKey("alice", "one")])
-            assert isinstance(image, SessionImage)
+            assert isinstance(image, SavedSession)
             there = [entry.seq for entry in image.entries]
-            facets = [facet.name for facet in image.facets]
+            state_items = [state_item.name for state_item in image.state_items]
             await after.aclose()
             kept = outcomes.count("kept")
             assert there[:kept] == list(range(1, kept + 1))
-            assert len(facets) == len(there)
+            assert len(state_items) == len(there)
             assert len(there) == kept if error is CommitFailed else len(there) <= kept + 1
         at, tried = at + (3 if fault is disk_full else 1), tried + 1
 
 
-def _facet(number: int) -> Facet:
-    return Facet("block", str(number), b"x")
+def _facet(number: int) -> StateItem:
+    return StateItem("block", str(number), b"x")
 
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])

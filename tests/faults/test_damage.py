@@ -20,7 +20,7 @@ from remora import Config, Runtime
 from remora.cli.main import main
 from remora.errors import StorageError
 from remora.ids import user_key
-from remora.storage.lance.scan import home_of
+from remora.storage.lance.scan import table_of
 
 pytestmark = pytest.mark.blocking
 
@@ -366,7 +366,7 @@ def test_any_byte_of_the_journal(whole: Path, truth: Truth, tmp_path: Path) -> N
 
 
 def _table(memory: Path, user: str) -> Path:
-    return memory / "longterm" / f"{home_of(user_key(user), 2)}.lance"
+    return memory / "longterm" / f"{table_of(user_key(user), 2)}.lance"
 
 
 def _newest(table: Path, kind: str) -> Path:
@@ -452,7 +452,7 @@ def test_rows_behind_remoras_back(memory: Path, truth: Truth, command: Any, *, f
         import pyarrow as pa  # noqa: PLC0415
 
         database = await lancedb.connect_async(str(memory / "longterm"))
-        table = await database.open_table(home_of(user_key("alice"), 2))
+        table = await database.open_table(table_of(user_key("alice"), 2))
         row = (await table.query().where(f"user_key = '{user_key('alice')}' AND seq = 3").limit(1).to_arrow()).to_pylist()[0]
         schema = await table.schema()
         foreign = {**row, "id": "f" * 32, "user_id": "mallory", "content": "canary001 of mallory"}
@@ -461,7 +461,7 @@ def test_rows_behind_remoras_back(memory: Path, truth: Truth, command: Any, *, f
         await table.add(pa.Table.from_pylist([foreign, altered, row], schema=schema))
         table.close()
         database.close()
-        (memory / "longterm" / f"{home_of(user_key('alice'), 2)}.synced.json").unlink()  # else it would not even be looked at
+        (memory / "longterm" / f"{table_of(user_key('alice'), 2)}.synced.json").unlink()  # else it would not even be looked at
 
     anyio.run(meddle)
     code, printed = command("verify", memory, "--deep")

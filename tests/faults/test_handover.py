@@ -41,7 +41,7 @@ async def test_a_crash_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyP
     witness = Witness(None)
     add = LanceStore.add
 
-    async def watched_add(self: LanceStore, rows: Any, vectors: Any, *, doubtful: bool) -> None:
+    async def watched_add(self: LanceStore, rows: Any, vectors: Any, *, may_exist: bool) -> None:
         witness.at("before rows are added")
         async with anyio.create_task_group() as tasks:
 
@@ -51,7 +51,7 @@ async def test_a_crash_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyP
                     witness.at("while rows are added")
 
             tasks.start_soon(meanwhile)
-            await add(self, rows, vectors, doubtful=doubtful)
+            await add(self, rows, vectors, may_exist=may_exist)
             tasks.cancel_scope.cancel()
         witness.at("all rows are added")
 

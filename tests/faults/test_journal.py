@@ -27,27 +27,27 @@ from remora.errors import (
 )
 from remora.ids import SessionKey, UserKey, key_digest
 from remora.runtime.log import Write
-from remora.runtime.supervisor import durable
+from remora.runtime.supervisor import commit_records
 from remora.storage.ports import Retention
 from remora.storage.records import (
     Appended,
     Dropped,
-    Facet,
-    FacetsChanged,
     IdLookup,
     KeyLookup,
-    Marks,
     MemoryItem,
     Opened,
     Remembered,
-    SessionImage,
+    SavedSession,
+    StateChanged,
+    StateItem,
     Summarized,
     Summary,
+    Watermarks,
 )
 from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.storage.sqlite.mark import accept_loss, mark_path, marked
-from remora.storage.sqlite.verify import journal_findings
+from remora.storage.sqlite.mark import accept_loss, mark_path, read_mark
+from remora.storage.sqlite.verify import check_journal
 from tests.golden.make import make, message, said
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and write files
@@ -76,13 +76,13 @@ async def two_sessions(journal: SqliteJournal) -> None:
     metadata = {"role": "user", "content": "two", "id": "m2", "metadata": {"a": 1}}
     entries = (message(1, {"role": "user", "content": "first"}), message(2, metadata, 0.7), *said(3, 6))
     summary = Summary(2, "So far: ", "one and two", 9, degraded=False, model="m")
-    await durable(journal, [Opened(1, *ONE, 5), Appended(1, entries, key_digest("k"))])
-    await durable(journal, [Summarized(1, Marks(0, 2, 2, 2), summary, "none", 6)])
-    await durable(journal, [FacetsChanged(1, (Facet("block", "b", b"\xc3"),))])
-    await durable(journal, [Opened(2, *TWO, 6), Appended(2, said(1, 3), None)])
+    await commit_records(journal, [Opened(1, *ONE, 5), Appended(1, entries, key_digest("k"))])
+    await commit_records(journal, [Summarized(1, Watermarks(0, 2, 2, 2), summary, "none", 6)])
+    await commit_records(journal, [StateChanged(1, (StateItem("block", "b", b"\xc3"),))])
+    await commit_records(journal, [Opened(2, *TWO, 6), Appended(2, said(1, 3), None)])
     item = MemoryItem("memory-1", "one", "", "likes bridges", "fact", 0.5, 7, 3)
-    await durable(journal, [Opened(3, "alice", "", 5), Remembered(3, (item,), ())])
-    await durable(journal, [FacetsChanged(3, (Facet("grant", "zoe", b"\xa3own"),))])
+    await commit_records(journal, [Opened(3, "alice", "", 5), Remembered(3, (item,), ())])
+    await commit_records(journal, [StateChanged(3, (StateItem("grant", "zoe", b"\xa3own"),))])
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_flipped_bytes_are_named(damage: str, number: int | None, tmp_path
             journal.fetch(ONE, KeyLookup(key_digest("k"))),
             journal.fetch(ONE, IdLookup(("m2", "m3"), 0)),
             journal.past(ONE, 6),
-            journal.facets(ONE),
+            journal.state_items(ONE),
         ):
             try:
                 await read
@@ -141,7 +141,7 @@ async def test_flipped_bytes_are_named(damage: str, number: int | None, tmp_path
             assert any(f"message {number} " in str(error) for error in errors), errors
         assert [entry.seq for entry in await journal.read(TWO, 1, 9)] == [1, 2, 3]
         (image,) = await journal.hydrate([TWO])
-        assert isinstance(image, SessionImage)
+        assert isinstance(image, SavedSession)
     async with Runtime(tmp_path, config=LEAN) as runtime:
         assert (await runtime.session(*TWO).append({"role": "user", "content": "on"})).seqs == (4,)
         if number is not None:
@@ -166,7 +166,7 @@ async def test_flipped_bytes_of_a_user_are_named(damage: str, read: str, tmp_pat
     altered(path, damage)
     async with journal_at(path) as journal:
         with pytest.raises(JournalDamaged, match="'alice'"):
-            await (journal.memories("alice") if read == "memories" else journal.facets(ALICE))
+            await (journal.memories("alice") if read == "memories" else journal.state_items(ALICE))
         assert [one.where for one in await journal.verify()] == ["user 'alice'"]
         assert await journal.read(ONE, 1, 9)
 
@@ -188,7 +188,7 @@ async def test_any_flipped_byte(tmp_path: Path) -> None:
         where.mkdir()
         (where / "journal.db").write_bytes(flipped)
         try:
-            findings = journal_findings(where / "journal.db")
+            findings = check_journal(where / "journal.db")
             found = await everything(where / "journal.db")
         except StorageError:
             named += 1
@@ -212,9 +212,9 @@ async def everything(path: Path) -> dict[Any, Any]:
             found[key] = None
             with contextlib.suppress(StorageError):
                 if isinstance(key, SessionKey):
-                    found[key] = [*await journal.read(key, 1, 99), *await journal.facets(key), await journal.past(key, 99)]
+                    found[key] = [*await journal.read(key, 1, 99), *await journal.state_items(key), await journal.past(key, 99)]
                 else:
-                    found[key] = [*await journal.memories(key.user), *await journal.facets(key)]
+                    found[key] = [*await journal.memories(key.user), *await journal.state_items(key)]
     finally:
         await journal.aclose()
     return found
@@ -227,16 +227,16 @@ async def test_a_writer_that_was_overtaken_stores_nothing(tmp_path: Path) -> Non
     """G12, G4: once another has opened the journal, whatever the first one writes fails, provably not stored, and it stays so."""
     path = tmp_path / "journal.db"
     async with journal_at(path) as first:
-        await durable(first, [Opened(1, *ONE, 0), Appended(1, said(1, 1), None)])
+        await commit_records(first, [Opened(1, *ONE, 0), Appended(1, said(1, 1), None)])
         async with journal_at(path) as second:
-            await durable(second, [Appended(1, said(2, 2), None)])
+            await commit_records(second, [Appended(1, said(2, 2), None)])
             for records in (
                 [Appended(1, said(3, 3), None)],
-                [Appended(1, said(3, 3), None), FacetsChanged(1, (Facet("block", "b", b"x"),))],
+                [Appended(1, said(3, 3), None), StateChanged(1, (StateItem("block", "b", b"x"),))],
                 [Opened(2, *TWO, 0)],
             ):
                 with pytest.raises(OwnershipLost) as caught:
-                    await durable(first, records)
+                    await commit_records(first, records)
                 assert isinstance(caught.value, CommitFailed)
                 assert not caught.value.retryable
             for work in (
@@ -248,7 +248,7 @@ async def test_a_writer_that_was_overtaken_stores_nothing(tmp_path: Path) -> Non
                 with pytest.raises(OwnershipLost):
                     await work
             assert [entry.seq for entry in await first.read(ONE, 1, 9)] == [1, 2]  # looking is free
-            await durable(second, [Appended(1, said(3, 3), None)])
+            await commit_records(second, [Appended(1, said(3, 3), None)])
             assert await second.setting("colour") is None
             assert await second.verify() == []
     async with journal_at(path) as third:
@@ -259,10 +259,10 @@ async def test_each_kind_of_commit_meets_the_fence(tmp_path: Path) -> None:
     """G12: the very first commit after the journal was taken over fails, of whatever kind it is."""
     path = tmp_path / "journal.db"
     async with journal_at(path) as journal:
-        await durable(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 1), None)])
+        await commit_records(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 1), None)])
     kinds: list[Any] = [
-        lambda j: durable(j, [Appended(1, said(2, 2), None)]),
-        lambda j: durable(j, [FacetsChanged(1, (Facet("block", "b", b"x"),))]),
+        lambda j: commit_records(j, [Appended(1, said(2, 2), None)]),
+        lambda j: commit_records(j, [StateChanged(1, (StateItem("block", "b", b"x"),))]),
         lambda j: j.erase("alice"),
         lambda j: j.erased(1),
         lambda j: j.setting("colour", "red"),
@@ -300,11 +300,11 @@ async def left_behind(directory: Path, **options: Any) -> tuple[dict[str, bytes]
     """The files of a journal in use, as a kill leaves them, and how many messages were acknowledged."""
     path = directory / "journal.db"
     async with journal_at(path, **options) as journal:
-        await durable(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 1), None)])
+        await commit_records(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 1), None)])
         for number in range(2, 9):
-            await durable(journal, [Appended(1, said(number, number), None)])
+            await commit_records(journal, [Appended(1, said(number, number), None)])
             if number == 5:
-                await durable(journal, [FacetsChanged(1, (Facet("block", "b", b"x"),))])
+                await commit_records(journal, [StateChanged(1, (StateItem("block", "b", b"x"),))])
         return {one.name: one.read_bytes() for one in directory.iterdir() if not one.name.endswith("-shm")}, 8
 
 
@@ -328,7 +328,7 @@ async def test_a_log_that_was_cut_short_is_noticed(tmp_path: Path) -> None:
     whole = noticed = 0
     for number, size in enumerate(sorted({*range(0, len(log), 4_120), *range(32, len(log), 5_003), len(log) - 1, len(log)})):
         path = laid_out({**files, "journal.db-wal": log[:size]}, tmp_path / f"cut-{number}")
-        if not (findings := journal_findings(path)):
+        if not (findings := check_journal(path)):
             assert await messages_in(path) == count
             whole += 1
         else:
@@ -370,7 +370,7 @@ async def test_a_mark_that_says_nothing_is_no_error(tmp_path: Path) -> None:
     mark = files["journal.mark"]
     stale = laid_out(files, tmp_path / "stale")
     async with journal_at(stale, durability="power") as journal:
-        await durable(journal, [Appended(1, said(9, 9), None), FacetsChanged(1, (Facet("block", "c", b"x"),))])
+        await commit_records(journal, [Appended(1, said(9, 9), None), StateChanged(1, (StateItem("block", "c", b"x"),))])
     (stale.parent / "journal.mark").write_bytes(mark)
     assert await messages_in(stale) == count + 1
     slots = [bytearray(mark), bytearray(mark)]
@@ -379,14 +379,14 @@ async def test_a_mark_that_says_nothing_is_no_error(tmp_path: Path) -> None:
     for number, content in enumerate([b"", b"x" * 4_096, mark[:100], mark[512:], bytes(1_024), *slots, others["journal.mark"]]):
         path = laid_out({**files, "journal.mark": bytes(content)}, tmp_path / f"mark-{number}")
         assert await messages_in(path) == count
-        assert journal_findings(path) == []
+        assert check_journal(path) == []
     alone = laid_out({name: content for name, content in files.items() if not name.endswith(".mark")}, tmp_path / "alone")
     assert accept_loss(alone) == "nothing"
     assert await messages_in(alone) == count
     # the directory of a journal that went on, with an older backup put in its place: what came later is not lost, it is elsewhere
     snapshot(alone, tmp_path / "backup.db")
     async with journal_at(alone, durability="power") as journal:
-        await durable(journal, [Appended(1, said(9, 12), None)])
+        await commit_records(journal, [Appended(1, said(9, 12), None)])
     shutil.copyfile(tmp_path / "backup.db", alone)
     assert await messages_in(alone, durability="power") == count
 
@@ -394,22 +394,22 @@ async def test_a_mark_that_says_nothing_is_no_error(tmp_path: Path) -> None:
 async def test_what_is_forgotten_is_not_missed(tmp_path: Path) -> None:
     """G3, G13: a kill at any time around erasing and trimming the very message that the mark names leaves no false alarm."""
     path = tmp_path / "journal.db"
-    marks: list[bytes] = []
+    watermarks: list[bytes] = []
     async with journal_at(path, durability="power") as journal:
-        await durable(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 9), None)])
-        await durable(journal, [Dropped(1, Marks(0, 9, 9, 0), 9, ())])
-        await durable(journal, [Opened(2, *TWO, 0)])
-        await durable(journal, [Appended(2, said(1, 1), None)])
-        marks.append(mark_path(path).read_bytes())
-        named = marked(mark_path(path))
+        await commit_records(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 9), None)])
+        await commit_records(journal, [Dropped(1, Watermarks(0, 9, 9, 0), 9, ())])
+        await commit_records(journal, [Opened(2, *TWO, 0)])
+        await commit_records(journal, [Appended(2, said(1, 1), None)])
+        watermarks.append(mark_path(path).read_bytes())
+        named = read_mark(mark_path(path))
         assert named is not None
         assert named.newest == (2 << 32) | 1
         await journal.erase(*TWO)
-        marks.append(mark_path(path).read_bytes())
+        watermarks.append(mark_path(path).read_bytes())
         await journal.trim(Retention(max_bytes=1), 0)
         await journal.scrub()
-        marks.append(mark_path(path).read_bytes())
-    for number, content in enumerate(marks):
+        watermarks.append(mark_path(path).read_bytes())
+    for number, content in enumerate(watermarks):
         other = laid_out({"journal.db": path.read_bytes(), "journal.mark": content}, tmp_path / f"kill-{number}")
         assert await messages_in(other, durability="power") == 2
 
@@ -419,16 +419,16 @@ async def test_numbers_of_the_forgotten_are_not_given_out_again(tmp_path: Path) 
     path = tmp_path / "journal.db"
     async with journal_at(path) as journal:
         for sid, key in ((1, ONE), (2, TWO)):
-            await durable(journal, [Opened(sid, *key, 0), Appended(sid, said(1, 1), None)])
+            await commit_records(journal, [Opened(sid, *key, 0), Appended(sid, said(1, 1), None)])
         await journal.erase("bob")
     async with journal_at(path) as journal:
         (image,) = await journal.hydrate([TWO])
-        assert isinstance(image, SessionImage)
+        assert isinstance(image, SavedSession)
         assert image.sid > 2
         await journal.erase("alice")
     async with journal_at(path) as journal:
         (image,) = await journal.hydrate([TWO])
-        assert isinstance(image, SessionImage)
+        assert isinstance(image, SavedSession)
         assert image.sid > 2
 
 
@@ -464,7 +464,7 @@ async def test_verify_finds(damage: str, said_of_it: str, tmp_path: Path) -> Non
         await two_sessions(journal)
         assert await journal.verify() == []
     altered(path, damage)
-    findings = journal_findings(path)
+    findings = check_journal(path)
     assert any(said_of_it in one.detail for one in findings), findings
     assert {one.kind for one in findings} <= {"journal", "wal"}
 
@@ -478,10 +478,10 @@ async def test_verify_of_a_file_that_is_no_journal(tmp_path: Path) -> None:
     (tmp_path / "garbage.db").write_bytes(b"this is no database" * 500)
     (tmp_path / "torn.db").write_bytes(content[:8_192] + bytes(4_096) + content[12_288:])
     for name in ("garbage.db", "torn.db"):
-        assert journal_findings(tmp_path / name), name
+        assert check_journal(tmp_path / name), name
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("PRAGMA user_version = 1")
-    assert "format 1" in journal_findings(path)[0].detail
+    assert "format 1" in check_journal(path)[0].detail
 
 
 async def test_backup_of_a_journal_in_use(tmp_path: Path) -> None:
@@ -489,12 +489,12 @@ async def test_backup_of_a_journal_in_use(tmp_path: Path) -> None:
     path, copy = tmp_path / "journal.db", tmp_path / "copies" / "copy.db"
     copy.parent.mkdir()
     async with journal_at(path) as journal:
-        await durable(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 400), None)])
+        await commit_records(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 400), None)])
         written, stop = [400], [False]
 
         async def write() -> None:
             while not stop[0]:
-                await durable(journal, [Appended(1, said(written[0] + 1, written[0] + 3), None)])
+                await commit_records(journal, [Appended(1, said(written[0] + 1, written[0] + 3), None)])
                 written[0] += 3
 
         async with anyio.create_task_group() as tasks:
@@ -503,7 +503,7 @@ async def test_backup_of_a_journal_in_use(tmp_path: Path) -> None:
                 before = written[0]
                 target = copy.with_name(f"copy-{number}.db")
                 await journal.backup(target)
-                assert journal_findings(target) == []
+                assert check_journal(target) == []
                 async with journal_at(target) as other:
                     there = [entry.seq for entry in await other.read(ONE, 1, 1 << 20)]
                     assert there == list(range(1, len(there) + 1))
@@ -531,7 +531,7 @@ async def test_a_reader_that_holds_the_log_back_is_told_of(tmp_path: Path, caplo
     """G10: the log outgrows its bound while somebody reads an old state: one alarm each time; afterwards it is small again."""
     path = tmp_path / "journal.db"
     async with journal_at(path, max_wal_mb=1) as journal:
-        await durable(journal, [Opened(1, *ONE, 0)])
+        await commit_records(journal, [Opened(1, *ONE, 0)])
         at = 1
         caplog.set_level("INFO", "remora.journal")
         for _ in range(2):
@@ -540,7 +540,7 @@ async def test_a_reader_that_holds_the_log_back_is_told_of(tmp_path: Path, caplo
                 reader.execute("BEGIN")
                 reader.execute("SELECT count(*) FROM messages").fetchone()
                 for _ in range(12):
-                    await durable(journal, [Appended(1, (message(at, {"role": "user", "content": "x" * 150_000}),), None)])
+                    await commit_records(journal, [Appended(1, (message(at, {"role": "user", "content": "x" * 150_000}),), None)])
                     at += 1
                     await journal.checkpoint()
                 held = journal.statistics()
@@ -566,13 +566,13 @@ async def test_room_is_given_back(born: int, tmp_path: Path) -> None:
         shutil.copyfile(Path(__file__).parents[1] / "golden" / "format-1" / "journal.db", path)
     async with journal_at(path) as journal:
         (image,) = await journal.hydrate([SessionKey("new", "new")])
-        assert isinstance(image, SessionImage)
-        await durable(journal, [Opened(image.sid, "new", "new", 0)])
+        assert isinstance(image, SavedSession)
+        await commit_records(journal, [Opened(image.sid, "new", "new", 0)])
         count = 400 if born == 2 else 3_200
         for first in range(1, count, 100):
             entries = tuple(message(n, {"role": "user", "content": "x" * 30_000}) for n in range(first, first + 100))
-            await durable(journal, [Appended(image.sid, entries, None)])
-        await durable(journal, [Dropped(image.sid, Marks(0, count, count, 0), count, ())])
+            await commit_records(journal, [Appended(image.sid, entries, None)])
+        await commit_records(journal, [Dropped(image.sid, Watermarks(0, count, count, 0), count, ())])
         await journal.checkpoint()
         before = path.stat().st_size
         assert before > count * 30_000
@@ -590,20 +590,20 @@ async def test_no_byte_of_the_forgotten_is_left(tmp_path: Path) -> None:
     words = [
         f"canary-{name}-canary" for name in ("user", "session", "content", "id", "meta", "summary", "facet", "memory", "agent")
     ]
-    user, session, content, id_, meta, told, facet, memory, agent = words
+    user, session, content, id_, meta, told, state_item, memory, agent = words
     async with journal_at(path, durability="power") as journal:
         await two_sessions(journal)
         entries = tuple(
             message(n, {"role": "user", "content": f"{content} {n} {'y' * 3_000}", "id": f"{id_}{n}", "metadata": {"m": meta}})
             for n in range(1, 60)
         )
-        await durable(journal, [Opened(8, user, session, 0), Opened(9, user, "", 0)])
-        await durable(journal, [Appended(8, entries, key_digest("canary-key-canary"))])
+        await commit_records(journal, [Opened(8, user, session, 0), Opened(9, user, "", 0)])
+        await commit_records(journal, [Appended(8, entries, key_digest("canary-key-canary"))])
         summary = Summary(30, told, told, 9, degraded=False, model=told)
-        await durable(journal, [Summarized(8, Marks(0, 30, 30, 30), summary, "none", 59)])
-        await durable(journal, [FacetsChanged(8, (Facet(facet, facet, facet.encode() * 2_000),))])
-        await durable(journal, [FacetsChanged(8, (Facet(facet, facet, b"short"),))])
-        await durable(journal, [Remembered(9, (MemoryItem(memory, session, agent, memory, "fact", 0.5, 0, 3),), ())])
+        await commit_records(journal, [Summarized(8, Watermarks(0, 30, 30, 30), summary, "none", 59)])
+        await commit_records(journal, [StateChanged(8, (StateItem(state_item, state_item, state_item.encode() * 2_000),))])
+        await commit_records(journal, [StateChanged(8, (StateItem(state_item, state_item, b"short"),))])
+        await commit_records(journal, [Remembered(9, (MemoryItem(memory, session, agent, memory, "fact", 0.5, 0, 3),), ())])
         await journal.checkpoint()
         assert found_in(tmp_path, [word.encode() for word in words]) == set(words)
         with closing(sqlite3.connect(path, isolation_level=None)) as reader:
@@ -612,7 +612,7 @@ async def test_no_byte_of_the_forgotten_is_left(tmp_path: Path) -> None:
             async with anyio.create_task_group() as tasks:
                 await journal.erase(user)
                 tasks.start_soon(journal.scrub)  # waits for the reader; nobody's write waits for it
-                await durable(journal, [Appended(2, said(4, 4), None)])
+                await commit_records(journal, [Appended(2, said(4, 4), None)])
                 assert [entry.seq for entry in await journal.read(TWO, 1, 9)] == [1, 2, 3, 4]
                 reader.execute("COMMIT")
         digests = [key_digest("canary-key-canary")]
@@ -629,7 +629,7 @@ def found_in(directory: Path, words: Sequence[bytes]) -> set[str]:
 async def test_a_write_that_comes_of_a_refusal(tmp_path: Path) -> None:
     """G13, G2: who is told that what they write for is forgotten may write something else at once, and that is stored."""
     async with journal_at(tmp_path / "journal.db") as journal:
-        await durable(journal, [Opened(1, *ONE, 0), Opened(2, *TWO, 0)])
+        await commit_records(journal, [Opened(1, *ONE, 0), Opened(2, *TWO, 0)])
         await journal.erase("alice")
         outcomes: list[Exception | None] = []
         stored = anyio.Event()
@@ -654,9 +654,9 @@ async def test_erasing_after_a_crash(tmp_path: Path) -> None:
     """G13, G4: what was queued before is erased, too; a failed erasure deletes nothing, and can be done again."""
     path = tmp_path / "journal.db"
     async with journal_at(path) as journal:
-        await durable(journal, [Opened(1, *ONE, 0), Opened(2, *TWO, 0), Appended(2, said(1, 1), None)])
+        await commit_records(journal, [Opened(1, *ONE, 0), Opened(2, *TWO, 0), Appended(2, said(1, 1), None)])
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(durable, journal, [Appended(1, said(1, 3), None)])
+            tasks.start_soon(commit_records, journal, [Appended(1, said(1, 3), None)])
             await anyio.sleep(0)
             erased = await journal.erase("alice")
         assert erased.removed["messages"] == 3
@@ -665,7 +665,7 @@ async def test_erasing_after_a_crash(tmp_path: Path) -> None:
         for work in (
             journal.erase("bob"),
             journal.erased(erased.erasure.number),
-            durable(journal, [Appended(2, said(2, 2), None)]),
+            commit_records(journal, [Appended(2, said(2, 2), None)]),
         ):
             with pytest.raises((CommitFailed, OutcomeUnknown)) as caught:
                 await work

@@ -62,7 +62,7 @@ async def test_power_cut_before_the_sync(tmp_path: Path, step: str) -> None:
             case "compact":
                 await shard.table.optimize()
             case _:
-                await shard.table.add(store._rows.rearranged(await shard.table.query().to_arrow(), None), mode="overwrite")
+                await shard.table.add(store._rows.rearrange(await shard.table.query().to_arrow(), None), mode="overwrite")
         crashes = [await copied(base, tmp_path / cut.__name__) for cut in CUTS]
     for crashed, cut in zip(crashes, CUTS, strict=True):
         lost = unsynced(crashed)
@@ -73,7 +73,7 @@ async def test_power_cut_before_the_sync(tmp_path: Path, step: str) -> None:
             assert await held(store) == ids(acknowledged)
             assert not store.refill_needed
             assert {one.row.user for one in await store.search("bob", "amber number3", vectors_of(more)[0], depth=20)} == {"bob"}
-            await put(store, more, doubtful=True)
+            await put(store, more, may_exist=True)
             assert await held(store) == ids(acknowledged + more)
             assert list(await store.verify(deep=True)) == []
 
@@ -94,7 +94,7 @@ async def test_any_part_of_what_was_not_synced_may_be_lost(tmp_path: Path) -> No
                         await store.compact()
                     case choice:
                         rows = rows_of("alice", range(number * 5, number * 5 + rng.randrange(1, 9)))
-                        await put(store, rows, doubtful=choice == 2 or bool(expected & {row.id for row in rows}))
+                        await put(store, rows, may_exist=choice == 2 or bool(expected & {row.id for row in rows}))
                         expected.update(row.id for row in rows)
             if not expected:
                 continue
@@ -131,7 +131,7 @@ async def test_what_the_disk_did_not_take_is_not_acknowledged(tmp_path: Path, mo
             await store.delete("alice", ["alice-1"])
         assert record_of(base).files
         monkeypatch.setattr(os, "fsync", real)
-        await put(store, more, doubtful=True)
+        await put(store, more, may_exist=True)
         assert await held(store) == ids(before + more)
     # what was written while the disk failed may be anything now; no version that counts refers to it
     async with lance(base) as store:
@@ -183,12 +183,12 @@ async def test_a_damaged_table_is_put_aside(
         assert store.refill_needed
         assert await held(store) == []
         assert [finding for finding in await store.verify() if str(base / "mem_000.lance") in finding.where]
-        await put(store, rows[:3], doubtful=True)
+        await put(store, rows[:3], may_exist=True)
     assert len([line for line in caplog.messages if "table_put_aside table=mem_000" in line]) == 1
     async with lance(base) as store:  # until it is noted where it outlives the process
         assert store.refill_needed
-        await put(store, rows, doubtful=True)
-        await store.refill_noted()
+        await put(store, rows, may_exist=True)
+        await store.clear_refill()
         assert await held(store) == ids(rows)
     async with lance(base) as store:
         assert not store.refill_needed
@@ -329,7 +329,7 @@ async def test_a_zeroed_manifest_without_a_record(tmp_path: Path) -> None:
     async with lance(base) as store:
         assert store.refill_needed
         assert await held(store) == ids(rows[:-1])
-        await put(store, rows, doubtful=True)
+        await put(store, rows, may_exist=True)
         assert await held(store) == ids(rows)
     for path in (base / "mem_000.lance" / "_versions").glob("*.manifest"):
         _zeroed(path)
@@ -343,10 +343,10 @@ async def test_another_schema_is_put_aside(tmp_path: Path) -> None:
     """G6: a table with other columns or another dimension is not of this store, and takes nothing of it down."""
     base = tmp_path / "lance"
     async with lance(base, dimension=None) as store:
-        await store.add(rows_of("alice", range(3)), None, doubtful=False)
+        await store.add(rows_of("alice", range(3)), None, may_exist=False)
     async with lance(base) as store:
         assert store.refill_needed
-        await put(store, rows_of("alice", range(3)), doubtful=True)
+        await put(store, rows_of("alice", range(3)), may_exist=True)
         assert len(await held(store)) == 3
 
 

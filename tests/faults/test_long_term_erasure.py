@@ -61,7 +61,7 @@ async def _lived_in(base: Path) -> list[MemoryRow]:
         for start in range(0, 40, 10):
             await put(store, [*others[start : start + 10], *others[40 + start : 50 + start], *mine[start // 5 : start // 5 + 2]])
             await store.compact()
-        await put(store, [*mine, *others[:3]], doubtful=True)  # its log has what a merge was given
+        await put(store, [*mine, *others[:3]], may_exist=True)  # its log has what a merge was given
         await store.delete(mine[0].user, [mine[0].id, mine[1].id])  # out of sight, and its predicate in the log
         await put(store, secrets("s-kaf", range(90, 93)))
         (shard,) = store._shards.values()
@@ -126,8 +126,8 @@ async def test_a_table_that_was_put_aside(tmp_path: Path) -> None:
     base = tmp_path / "lance"
     for again in (False, True):
         async with lance(base) as store:
-            await put(store, secrets()[:4], doubtful=True)
-            await put(store, secrets()[4:], doubtful=True)
+            await put(store, secrets()[:4], may_exist=True)
+            await put(store, secrets()[4:], may_exist=True)
         data_files(base)[-1].unlink()
         async with lance(base) as store:
             assert store.refill_needed

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from remora.errors import LongTermError
-from remora.storage.lance.errors import mapped, meaning
+from remora.storage.lance.errors import map_errors, meaning
 from tests.lance import data_files, held, lance, put, record_of, rows_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -57,7 +57,7 @@ async def test_a_full_disk(small_disk: Path) -> None:
         with pytest.raises(LongTermError, match="the disk is full"):
             await store.erase("0" * 32)
         ballast.unlink()
-        await put(store, rows, doubtful=True)
+        await put(store, rows, may_exist=True)
         acknowledged += [row.id for row in rows]
         assert await held(store) == sorted(acknowledged)
         await store.erase("0" * 32)
@@ -79,7 +79,7 @@ async def test_a_read_only_disk(small_disk: Path) -> None:
         assert len(await held(store)) == 5
         assert [one.row.id for one in await store.search("alice", "number3", None, depth=1)] == ["alice-3"]
         read_only(small_disk, False)
-        await put(store, rows_of("alice", [9]), doubtful=True)
+        await put(store, rows_of("alice", [9]), may_exist=True)
         await store.compact()
         assert len(await held(store)) == 6
 
@@ -101,7 +101,7 @@ async def test_a_file_that_goes_while_in_use(tmp_path: Path, what: str) -> None:
         with pytest.raises(LongTermError, match=expected) as caught:
             await store.rows("alice")
         assert not caught.value.retryable
-        for verb in (lambda: put(store, rows, doubtful=True), lambda: put(store, rows_of("alice", [40]))):
+        for verb in (lambda: put(store, rows, may_exist=True), lambda: put(store, rows_of("alice", [40]))):
             with pytest.raises(LongTermError) as caught:
                 await verb()
             assert caught.value.retryable
@@ -109,7 +109,7 @@ async def test_a_file_that_goes_while_in_use(tmp_path: Path, what: str) -> None:
     assert record_of(base).version
     async with lance(base) as store:
         assert store.refill_needed
-        await put(store, rows, doubtful=True)
+        await put(store, rows, may_exist=True)
         assert await held(store) == sorted(row.id for row in rows)
 
 
@@ -118,10 +118,10 @@ async def test_what_it_does_not_take(tmp_path: Path) -> None:
     async with lance(tmp_path / "lance") as store:
         await put(store, rows_of("alice", range(3)))
         with pytest.raises(LongTermError) as caught:
-            await store.add(rows_of("alice", range(2)), None, doubtful=False)
+            await store.add(rows_of("alice", range(2)), None, may_exist=False)
         assert not caught.value.retryable
         with pytest.raises(LongTermError, match="do not fit") as caught:
-            await store.add(rows_of("alice", range(2)), np.ones((2, 3), np.float32), doubtful=False)
+            await store.add(rows_of("alice", range(2)), np.ones((2, 3), np.float32), may_exist=False)
         assert not caught.value.retryable
     with pytest.raises(LongTermError, match="it is closed") as caught:  # LanceDB's Rust panics here
         await store.rows("alice")
@@ -175,7 +175,7 @@ def test_what_errors_mean(error: Exception, told: str, retryable: bool) -> None:
     meant, again = meaning(error)
     assert told in meant
     assert again is retryable
-    with pytest.raises(LongTermError) as caught, mapped("writing", writing=True):
+    with pytest.raises(LongTermError) as caught, map_errors("writing", writing=True):
         raise error
     assert caught.value.retryable is (retryable or "file" in meant)
     assert "cargo" not in str(caught.value)
@@ -183,7 +183,7 @@ def test_what_errors_mean(error: Exception, told: str, retryable: bool) -> None:
 
 def test_an_address_is_in_no_error() -> None:
     """S2.34: nor in what caused it."""
-    with pytest.raises(LongTermError) as caught, mapped("reading", private="s3://hunter2/x"):
+    with pytest.raises(LongTermError) as caught, map_errors("reading", secret_address="s3://hunter2/x"):
         raise RuntimeError("Not found: s3://hunter2/x/mem_000.lance")
     assert "hunter2" not in str(caught.value)
     assert caught.value.__cause__ is None
@@ -193,6 +193,6 @@ def test_an_address_is_in_no_error() -> None:
 async def test_a_panic_in_a_future_is_an_error_as_any_other() -> None:
     """S4.19, G6: LanceDB's Rust may panic over a flipped byte; whoever reads or verifies is told, and nothing falls."""
     panic = type("RustPanic", (Exception,), {})("rust future panicked: unknown error")
-    with pytest.raises(LongTermError, match="failed verifying: it failed") as caught, mapped("verifying"):
+    with pytest.raises(LongTermError, match="failed verifying: it failed") as caught, map_errors("verifying"):
         raise panic
     assert caught.value.retryable

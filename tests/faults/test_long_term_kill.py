@@ -76,13 +76,13 @@ async def test_kill_the_writer(tmp_path: Path) -> None:
             assert not store.refill_needed, number
             found = await held(store, USERS)
             assert len(found) == len(set(found)), number
-            doubtful = {one for one in (expected | set(found)) if begun and _concerns(begun, one)}
-            assert set(found) - doubtful == expected - doubtful, number
+            may_exist = {one for one in (expected | set(found)) if begun and _concerns(begun, one)}
+            assert set(found) - may_exist == expected - may_exist, number
             assert sorted(await store.row_ids()) == found
             expected = set(found)
             if begun[:1] == ["adding"]:  # as the job does that was never told that it is done
                 user, _, n = begun[1].rpartition("-")
-                await put(store, rows_of(user, [int(n)]), doubtful=True)
+                await put(store, rows_of(user, [int(n)]), may_exist=True)
                 expected.add(begun[1])
             assert await held(store, USERS) == sorted(expected)
             assert list(await store.verify(deep=True)) == []

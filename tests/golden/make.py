@@ -24,23 +24,20 @@ import msgspec
 
 from remora.ids import SHARED_PREFIX, SessionKey, UserKey, key_digest, memory_id, row_id, working_id
 from remora.messages import Entry, encode_message
-from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, Write
+from remora.runtime.log import Job, JobDeadLettered, JobDone, JobRetried, Write
 from remora.storage.ports import Retention
 from remora.storage.records import (
-    ENTRY_FACET,
+    ENTRY_KIND,
     Appended,
     BlocksSpec,
     Cleared,
     Dropped,
     EntryFlushSpec,
-    Facet,
-    FacetsChanged,
     Flushed,
     FlushSpec,
     FlushStarted,
     FoldStarted,
     JobsStarted,
-    Marks,
     MemoriesRemoved,
     MemoryItem,
     Opened,
@@ -49,11 +46,14 @@ from remora.storage.records import (
     RecordSpec,
     Remembered,
     Restated,
+    StateChanged,
+    StateItem,
     Summarized,
     SummarizeSpec,
     Summary,
     SynopsisSpec,
     UnflushSpec,
+    Watermarks,
 )
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.schema import FORMAT
@@ -69,8 +69,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def message(seq: int, fields: dict[str, Any], importance: float = 0.5) -> Entry:
     encoded, _ = encode_message({"created_at": (BEGIN_US + seq * 60_000_000) / 1e6, **fields})
-    numbered = encoded.numbered(seq)
-    return msgspec.structs.replace(numbered, tokens=10 + seq, importance=importance)
+    with_seq = encoded.with_seq(seq)
+    return msgspec.structs.replace(with_seq, tokens=10 + seq, importance=importance)
 
 
 def said(first: int, last: int) -> tuple[Entry, ...]:
@@ -114,8 +114,8 @@ def plain(sid: int) -> list[list[Any]]:
 
 def folded(sid: int) -> list[list[Any]]:
     """A running summary, then another one; a fold under way, flushes done and pending, blocks."""
-    first, second = Marks(0, 0, 4, 4), Marks(0, 4, 4, 4)
-    third, fourth, fifth = Marks(0, 4, 8, 8), Marks(0, 8, 8, 8), Marks(0, 8, 10, 10)
+    first, second = Watermarks(0, 0, 4, 4), Watermarks(0, 4, 4, 4)
+    third, fourth, fifth = Watermarks(0, 4, 8, 8), Watermarks(0, 8, 8, 8), Watermarks(0, 8, 10, 10)
     jobs = [
         Job(f"summarize-{sid}-0-{n}", "summarize", FOLDED, SummarizeSpec(sid, 0, n - 3 if n < 10 else 9, n)) for n in (4, 8, 10)
     ]
@@ -129,13 +129,13 @@ def folded(sid: int) -> list[list[Any]]:
         [Summarized(sid, fourth, summary(8, "one to eight", degraded=True), jobs[1].id, 9)],
         [
             JobRetried(flushes[1].id, 3, 1_767_225_700.5, "LongTermError: away"),
-            FacetsChanged(sid, (Facet("block", "old", b"\x80"),)),
+            StateChanged(sid, (StateItem("block", "old", b"\x80"),)),
         ],
         [Appended(sid, said(10, 12), None), FoldStarted(sid, fifth, (jobs[2], flushes[2]))],
         [
-            FacetsChanged(
+            StateChanged(
                 sid,
-                (Facet("block", "facts", _encode(progress)), Facet("block", "", _encode([[1, 2]]))),
+                (StateItem("block", "facts", _encode(progress)), StateItem("block", "", _encode([[1, 2]]))),
                 (("block", "old"),),
             )
         ],
@@ -149,18 +149,24 @@ def listed(sid: int) -> list[list[Any]]:
     left = EntryFlushSpec(sid, summary(2, "an entry of two"), BEGIN_US)
     away = Job(f"entry-{sid}-0-2", "flush", LISTED, left)
     return [
-        [Opened(sid, *LISTED, BEGIN_US), Appended(sid, said(1, 7), None), FoldStarted(sid, Marks(0, 0, 2, 2), (jobs[0],))],
-        [Summarized(sid, Marks(0, 2, 2, 2), summary(2, "an entry of two"), jobs[0].id, 7, entry=True)],
-        [FoldStarted(sid, Marks(0, 2, 4, 4), (jobs[1],))],
+        [Opened(sid, *LISTED, BEGIN_US), Appended(sid, said(1, 7), None), FoldStarted(sid, Watermarks(0, 0, 2, 2), (jobs[0],))],
+        [Summarized(sid, Watermarks(0, 2, 2, 2), summary(2, "an entry of two"), jobs[0].id, 7, entry=True)],
+        [FoldStarted(sid, Watermarks(0, 2, 4, 4), (jobs[1],))],
         [
             Summarized(
-                sid, Marks(0, 4, 4, 4), summary(4, "an entry of four", first=3), jobs[1].id, 7, entry=True, jobs=(condense, away)
+                sid,
+                Watermarks(0, 4, 4, 4),
+                summary(4, "an entry of four", first=3),
+                jobs[1].id,
+                7,
+                entry=True,
+                jobs=(condense, away),
             ),
-            FacetsChanged(sid, (Facet(ENTRY_FACET, "2", _encode(left)),)),
+            StateChanged(sid, (StateItem(ENTRY_KIND, "2", _encode(left)),)),
         ],
-        [Summarized(sid, Marks(0, 4, 4, 4), summary(2, "condensed"), condense.id, 7)],
-        [FoldStarted(sid, Marks(0, 4, 6, 6), (jobs[2],))],
-        [Summarized(sid, Marks(0, 6, 6, 6), summary(6, "an entry of six", first=5), jobs[2].id, 7, entry=True)],
+        [Summarized(sid, Watermarks(0, 4, 4, 4), summary(2, "condensed"), condense.id, 7)],
+        [FoldStarted(sid, Watermarks(0, 4, 6, 6), (jobs[2],))],
+        [Summarized(sid, Watermarks(0, 6, 6, 6), summary(6, "an entry of six", first=5), jobs[2].id, 7, entry=True)],
     ]
 
 
@@ -170,11 +176,11 @@ def restated(sid: int) -> list[list[Any]]:
     unflush = Job(f"unflush-{sid}-2", "flush", RESTATED, UnflushSpec(sid, (5,), 5))
     return [
         [Opened(sid, *RESTATED, BEGIN_US), Appended(sid, said(1, 7), key_digest("seven"))],
-        [FlushStarted(sid, Marks(0, 0, 0, 5), (flush,))],
+        [FlushStarted(sid, Watermarks(0, 0, 0, 5), (flush,))],
         [Flushed(sid, 5), JobDone(flush.id)],
-        [Restated(sid, Marks(1, 0, 0, 5), 7, (2,), None, (), (), ())],
-        [Restated(sid, Marks(2, 1, 1, 5), 7, (5, 6, 7), summary(1, "the first"), (), (), (unflush,))],
-        [Appended(sid, said(8, 9), None), JobBuried(unflush.id, 5, "TypeError: no such thing")],
+        [Restated(sid, Watermarks(1, 0, 0, 5), 7, (2,), None, (), (), ())],
+        [Restated(sid, Watermarks(2, 1, 1, 5), 7, (5, 6, 7), summary(1, "the first"), (), (), (unflush,))],
+        [Appended(sid, said(8, 9), None), JobDeadLettered(unflush.id, 5, "TypeError: no such thing")],
         [Pruned(RESTATED, (3,))],
     ]
 
@@ -184,8 +190,8 @@ def cleared(sid: int) -> list[list[Any]]:
     job = Job(f"summarize-{sid}-0-2", "summarize", CLEARED, SummarizeSpec(sid, 0, 1, 2))
     return [
         [Opened(sid, *CLEARED, BEGIN_US), Appended(sid, (message(1, {"role": "user", "content": "gone", "id": "again"}),), None)],
-        [Appended(sid, said(2, 4), None), FoldStarted(sid, Marks(0, 0, 2, 0), (job,))],
-        [Cleared(sid, Marks(1, 4, 4, 4, 4), (job.id,), 4), Pruned(CLEARED, (1, 2, 3, 4))],
+        [Appended(sid, said(2, 4), None), FoldStarted(sid, Watermarks(0, 0, 2, 0), (job,))],
+        [Cleared(sid, Watermarks(1, 4, 4, 4, 4), (job.id,), 4), Pruned(CLEARED, (1, 2, 3, 4))],
         [Appended(sid, (message(5, {"role": "user", "content": "new", "id": "again"}),), None)],
     ]
 
@@ -194,8 +200,8 @@ def ring(sid: int) -> list[list[Any]]:
     """A window without summaries."""
     return [
         [Opened(sid, *RING, BEGIN_US), Appended(sid, said(1, 3), None)],
-        [Appended(sid, said(4, 4), None), Dropped(sid, Marks(0, 1, 1, 0), 4, ())],
-        [Appended(sid, said(5, 5), None), Dropped(sid, Marks(0, 2, 2, 0), 5, ())],
+        [Appended(sid, said(4, 4), None), Dropped(sid, Watermarks(0, 1, 1, 0), 4, ())],
+        [Appended(sid, said(5, 5), None), Dropped(sid, Watermarks(0, 2, 2, 0), 5, ())],
     ]
 
 
@@ -218,31 +224,31 @@ def user(sid: int, name: str) -> list[list[Any]]:
         "at_us": BEGIN_US, "tokens": 6, "vector": b"\x00\x00\x80?" + bytes(12),
     }  # fmt: skip
     part = {"text": "Ann, likes bridges", "expires_at": 1_800_000_000.25, "tokens": 9, "model": "golden-1", "degraded": False}
-    facets = [
-        Facet("embedder", "", _encode("golden-embedder")),
-        Facet("working", str(working["id"]), _encode(working)),
-        Facet("access", row_id(PLAIN, 2), _encode((3, BEGIN_US))),
-        Facet("access", row_id(PLAIN, 3), _encode((1, BEGIN_US))),
-        Facet("synopsis", "identity", _encode(part)),
-        Facet("synopsis", "context", _encode({**part, "text": "Golden journals", "degraded": True})),
-        Facet("counter", "job", _encode(3)),
+    state_items = [
+        StateItem("embedder", "", _encode("golden-embedder")),
+        StateItem("working", str(working["id"]), _encode(working)),
+        StateItem("access", row_id(PLAIN, 2), _encode((3, BEGIN_US))),
+        StateItem("access", row_id(PLAIN, 3), _encode((1, BEGIN_US))),
+        StateItem("synopsis", "identity", _encode(part)),
+        StateItem("synopsis", "context", _encode({**part, "text": "Golden journals", "degraded": True})),
+        StateItem("counter", "job", _encode(3)),
     ]
     return [
-        [Opened(sid, name, "", BEGIN_US), FacetsChanged(sid, tuple(facets))],
+        [Opened(sid, name, "", BEGIN_US), StateChanged(sid, tuple(state_items))],
         [Remembered(sid, tuple(items[:2]), tuple(jobs[:1])), Remembered(sid, (items[2], items[0]), tuple(jobs[1:2]))],
         [JobsStarted(sid, tuple(jobs[2:]))],
-        [MemoriesRemoved(sid, (items[2].id,)), JobDone(jobs[1].id), JobBuried(jobs[0].id, 8, "ValueError: poisoned ☠")],
-        [FacetsChanged(sid, (Facet("counter", "job", _encode(4)),), (("access", row_id(PLAIN, 3)),))],
+        [MemoriesRemoved(sid, (items[2].id,)), JobDone(jobs[1].id), JobDeadLettered(jobs[0].id, 8, "ValueError: poisoned ☠")],
+        [StateChanged(sid, (StateItem("counter", "job", _encode(4)),), (("access", row_id(PLAIN, 3)),))],
         [JobRetried(jobs[3].id, 1, 1_767_225_601.0, "ModelUnavailable: away")],
     ]
 
 
 def shared(sid: int) -> list[list[Any]]:
     """A scope that several share."""
-    rights = [Facet("grant", who, _encode(right)) for who, right in (("zoe", "own"), ("alice", "write"), ("bo", "read"))]
+    rights = [StateItem("grant", who, _encode(right)) for who, right in (("zoe", "own"), ("alice", "write"), ("bo", "read"))]
     return [
-        [Opened(sid, SHARED_PREFIX + "team", "", BEGIN_US), FacetsChanged(sid, tuple(rights))],
-        [FacetsChanged(sid, (), (("grant", "bo"),))],
+        [Opened(sid, SHARED_PREFIX + "team", "", BEGIN_US), StateChanged(sid, tuple(rights))],
+        [StateChanged(sid, (), (("grant", "bo"),))],
     ]
 
 
@@ -251,7 +257,7 @@ def long(sid: int) -> list[list[Any]]:
     flush = Job(f"flush-{sid}-38", "flush", LONG, FlushSpec(sid, 1, 38))
     return [
         [Opened(sid, *LONG, BEGIN_US), Appended(sid, said(1, 20), key_digest("twenty")), Appended(sid, said(21, 40), None)],
-        [Dropped(sid, Marks(0, 38, 38, 38), 40, (flush,))],
+        [Dropped(sid, Watermarks(0, 38, 38, 38), 40, (flush,))],
         [Flushed(sid, 38), JobDone(flush.id)],
     ]
 

@@ -12,12 +12,27 @@ import msgspec
 from remora import Config, Runtime
 from remora.ids import SessionKey, UserKey, key_digest
 from remora.models.ports import Line
-from remora.storage.records import IdLookup, KeyLookup, SessionImage
+from remora.storage.records import IdLookup, KeyLookup, SavedSession
 from remora.storage.sqlite.journal import SqliteJournal
 
 KEYS = ("request-1", "request-2", "seven", "twenty", "never")
 SETTINGS = ("instance", "counter", "embedder", "shards", "colour", "never")
 PLAIN_CONFIG = {"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}, "models": {"embedder": "none"}}
+
+
+# The recorded answers have the names that structs and fields had when they were recorded.
+RECORDED_AS = {
+    "BufferStart": "Past",
+    "SavedSession": "SessionImage",
+    "SavedUser": "UserImage",
+    "StateItem": "Facet",
+    "SummaryFigures": "FoldFigures",
+    "Watermarks": "Marks",
+    "archived_through": "summarized",
+    "state_items": "facets",
+    "summarizing_through": "folding",
+    "watermarks": "marks",
+}
 
 
 class _Never:
@@ -33,8 +48,9 @@ class _Never:
 def _plain(value: Any) -> Any:
     """Structs with their names, bytes as hex, sets in order: what JSON can hold."""
     if isinstance(value, msgspec.Struct):
-        fields = {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
-        return {"": type(value).__name__, **fields}
+        fields = {RECORDED_AS.get(name, name): _plain(getattr(value, name)) for name in value.__struct_fields__}
+        name = type(value).__name__
+        return {"": RECORDED_AS.get(name, name), **fields}
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, frozenset | set):
@@ -69,7 +85,7 @@ async def reading(directory: Path) -> dict[str, Any]:
                 found["users"][key.user] = {
                     "image": _plain(image),
                     "memories": _plain(await journal.memories(key.user)),
-                    "facets": _plain(await journal.facets(key)),
+                    "facets": _plain(await journal.state_items(key)),
                     "sessions": _plain(await journal.sessions(key.user)),
                     "counts": _plain(await journal.counts(key.user)),
                 }
@@ -94,7 +110,7 @@ async def reading(directory: Path) -> dict[str, Any]:
 
 async def _session(journal: SqliteJournal, key: SessionKey) -> dict[str, Any]:
     (image,) = await journal.hydrate([key])
-    assert isinstance(image, SessionImage), image
+    assert isinstance(image, SavedSession), image
     last = image.next_seq - 1
     ids = tuple(entry.id for entry in await journal.read(key, 1, last, at=last) if entry.id)
     return {
@@ -104,7 +120,7 @@ async def _session(journal: SqliteJournal, key: SessionKey) -> dict[str, Any]:
         "past": {str(at): _plain(await journal.past(key, at)) for at in range(last + 1)},
         "folds": _plain(await journal.folds(key)),
         "pruned": _plain(await journal.pruned(key)),
-        "facets": _plain(await journal.facets(key)),
+        "facets": _plain(await journal.state_items(key)),
         "keys": {text: _plain(await journal.fetch(key, KeyLookup(key_digest(text)))) for text in KEYS},
         "ids": _plain(await journal.fetch(key, IdLookup((*ids, "never"), 0))),
     }

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from remora import Config, Runtime, Session
-from remora.actors.blocks.render import Gathered
-from remora.actors.blocks.state import progress_of
+from remora.actors.blocks.render import GatheredBlocks
+from remora.actors.blocks.state import block_progress
 from remora.blocks import (
     BaseMemoryBlock,
     BlockContent,
@@ -107,14 +107,14 @@ def config(**sections: Any) -> Config:
 
 async def seen(chat: Session, name: str) -> list[int]:
     """Numbers that a `Recording` block has taken in, by its journalled state."""
-    progress = progress_of((await chat.inspect()).blocks).get(name)
+    progress = block_progress((await chat.inspect()).blocks).get(name)
     if progress is None or not progress.state:
         return []
     found: list[int] = msgspec.msgpack.decode(progress.state)["seqs"]
     return found
 
 
-async def gathered(runtime: Runtime, chat: Session, *messages: dict[str, Any]) -> Gathered:
+async def gathered(runtime: Runtime, chat: Session, *messages: dict[str, Any]) -> GatheredBlocks:
     assert runtime.planner._tiers.blocks is not None
     return await runtime.planner._tiers.blocks.gather(chat.key, (await chat.inspect()).blocks, messages)
 
@@ -143,8 +143,8 @@ async def test_each_flushed_message_once_under_concurrent_appends(tmp_path: Path
         await runtime.settle()
         for chat in chats:
             view = await chat.inspect()
-            assert view.marks.summarized > 100
-            assert await seen(chat, "rec") == list(range(1, view.marks.summarized + 1))
+            assert view.watermarks.archived_through > 100
+            assert await seen(chat, "rec") == list(range(1, view.watermarks.archived_through + 1))
             history = await chat.history()
             mine = [one for _, batch in watch.puts for one in batch if one.content == history[0].content]
             assert len(mine) == 1
@@ -170,7 +170,7 @@ async def test_a_job_that_is_left_over_does_not_double(tmp_path: Path) -> None:
     async with Runtime(tmp_path, config=settings, counter=WORDS, blocks=blocks) as runtime:
         chat = runtime.session("alice", "one")
         await runtime.settle()
-        left = list(range(1, (await chat.inspect()).marks.summarized + 1))
+        left = list(range(1, (await chat.inspect()).watermarks.archived_through + 1))
         assert len(left) > 20
         assert await seen(chat, "slow") == left
         assert await seen(chat, "quick") == left
@@ -190,7 +190,7 @@ async def test_state_survives(tmp_path: Path) -> None:
         assert await text_of(runtime, chat, "m") == before
         await chat.append([user("Logan was here " + "x " * 20) for _ in range(20)])
         await runtime.settle()
-        front = (await chat.inspect()).marks.summarized
+        front = (await chat.inspect()).watermarks.archived_through
         assert await text_of(runtime, chat, "m") == f"Logan was mentioned {front} times."
 
 
@@ -203,7 +203,7 @@ async def test_one_block_fails_and_the_others_go_on(tmp_path: Path) -> None:
         chat = runtime.session("alice", "one")
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
         await runtime.settle()
-        front = (await chat.inspect()).marks.summarized
+        front = (await chat.inspect()).watermarks.archived_through
         assert await seen(chat, "good") == list(range(1, front + 1))
         assert await seen(chat, "bad") == []
         (dead,) = await runtime.dead_letters()
@@ -216,7 +216,7 @@ async def test_one_block_fails_and_the_others_go_on(tmp_path: Path) -> None:
         watch.broken = set()
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
         await runtime.settle()
-        front = (await chat.inspect()).marks.summarized
+        front = (await chat.inspect()).watermarks.archived_through
         assert await seen(chat, "bad") == await seen(chat, "good") == list(range(1, front + 1))
         assert (await gathered(runtime, chat)).sources["block:bad"].status == "ok"
 
@@ -235,7 +235,7 @@ async def test_a_model_that_is_away_is_waited_for(tmp_path: Path) -> None:
         watch.broken = set()
         await runtime.settle()
         assert await runtime.dead_letters() == []
-        assert await seen(chat, "rec") == list(range(1, (await chat.inspect()).marks.summarized + 1))
+        assert await seen(chat, "rec") == list(range(1, (await chat.inspect()).watermarks.archived_through + 1))
 
 
 async def test_cleared_and_deleted_messages_are_not_shown(tmp_path: Path) -> None:
@@ -244,12 +244,12 @@ async def test_cleared_and_deleted_messages_are_not_shown(tmp_path: Path) -> Non
         chat = runtime.session("alice", "one")
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
         await runtime.settle()
-        first = (await chat.inspect()).marks.summarized
+        first = (await chat.inspect()).watermarks.archived_through
         await chat.clear()
         cleared = (await chat.inspect()).last_seq
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
         await runtime.settle()
-        front = (await chat.inspect()).marks.summarized
+        front = (await chat.inspect()).watermarks.archived_through
         expected = [*range(1, first + 1), *range(cleared + 1, front + 1)]
         assert 0 < first < cleared < front
         assert await seen(chat, "early") == expected
@@ -259,7 +259,7 @@ async def test_cleared_and_deleted_messages_are_not_shown(tmp_path: Path) -> Non
         assert await seen(chat, "late") == []
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
         await runtime.settle()
-        expected = [*expected, *range(front + 1, (await chat.inspect()).marks.summarized + 1)]
+        expected = [*expected, *range(front + 1, (await chat.inspect()).watermarks.archived_through + 1)]
         assert await seen(chat, "early") == await seen(chat, "late") == expected
 
 
@@ -277,7 +277,7 @@ async def test_without_blocks(tmp_path: Path) -> None:
         chat = runtime.session("alice", "one")
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
         await runtime.settle()
-        assert await seen(chat, "rec") == list(range(13, (await chat.inspect()).marks.summarized + 1))
+        assert await seen(chat, "rec") == list(range(13, (await chat.inspect()).watermarks.archived_through + 1))
 
 
 # -- the blocks that ship -------------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ async def test_batches_are_their_blocks_alone(tmp_path: Path) -> None:
         await chat.flush()
         await runtime.settle()
         before = await text_of(runtime, chat, "retrieval_based_memory", user("honey"))
-        assert before.count("honey jar") == (await chat.inspect()).marks.summarized
+        assert before.count("honey jar") == (await chat.inspect()).watermarks.archived_through
         assert len(await alice.memories()) == 20
         assert all("<message" not in found.text for found in await alice.recall("honey jar", k=50))
         await alice.prune(keep=3, strategy="fifo")
@@ -366,7 +366,7 @@ async def test_blocks_for_each_session(tmp_path: Path) -> None:
         for owner in ("alice", "bob"):
             chat = runtime.session(owner, "one")
             assert await text_of(runtime, chat, "static_memory") == f"You talk to {owner}."
-            assert await seen(chat, "rec") == list(range(1, (await chat.inspect()).marks.summarized + 1))
+            assert await seen(chat, "rec") == list(range(1, (await chat.inspect()).watermarks.archived_through + 1))
         bare = runtime.session("alice", "bare")
         assert (await gathered(runtime, bare)).contents == ()
         assert (await runtime.counts()).pending_jobs == 0
@@ -411,7 +411,7 @@ async def test_load_shows_blocks(tmp_path: Path) -> None:
             assert context.tokens == sum(count_message(WORDS, one) for one in context.messages)
         await chat.settle()
         context = await chat.load()
-        front = (await chat.inspect()).marks.summarized
+        front = (await chat.inspect()).watermarks.archived_through
         mentioned = sum("Logan" in str(one.content) for one in (await chat.history())[:front])
         assert mentioned > 5
         memory = (

@@ -17,8 +17,8 @@ from remora import Config, Runtime, Session
 from remora.cli.main import main
 from remora.errors import InvalidInput, NoDeadLetter
 from remora.ids import row_id
-from remora.runtime.log import Job, JobBuried
-from remora.runtime.supervisor import durable
+from remora.runtime.log import Job, JobDeadLettered
+from remora.runtime.supervisor import commit_records
 from remora.storage.memory.store import MemoryStore
 from remora.storage.owed import owed
 from remora.storage.records import JobsStarted, SummarizeSpec, UnflushSpec
@@ -166,8 +166,8 @@ async def test_what_cannot_be_dropped() -> None:
         sid = (await chat.inspect()).sid
         specs = {"fold": SummarizeSpec(sid, 0, 1, 1), "unflush": UnflushSpec(sid, (1,), 1)}
         jobs = tuple(Job(name, "elsewhere", chat.key, spec) for name, spec in specs.items())
-        await durable(runtime.journal, [JobsStarted(sid, jobs)])
-        await durable(runtime.journal, [JobBuried(job.id, 6, "broken") for job in jobs])
+        await commit_records(runtime.journal, [JobsStarted(sid, jobs)])
+        await commit_records(runtime.journal, [JobDeadLettered(job.id, 6, "broken") for job in jobs])
         for name in specs:
             with pytest.raises(InvalidInput, match="retry it"):
                 await runtime.drop_dead_letters([name])

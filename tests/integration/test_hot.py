@@ -13,7 +13,7 @@ import pytest
 from remora import Config, Context, Runtime
 from remora.config import LongTermConfig
 from remora.models.ports import embed_texts
-from remora.recall.user_index import UserRows
+from remora.recall.user_index import UserIndex
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import EVERYTHING
 from remora.testing import HashEmbedder
@@ -61,9 +61,9 @@ async def test_memory_finds_what_lancedb_finds(tmp_path: Path) -> None:
         for n, text in enumerate(TEXTS)
     ]
     async with lance(tmp_path) as store:
-        await store.add(rows, await embed_texts(EMBEDDER, [row.content for row in rows]), doubtful=False)
+        await store.add(rows, await embed_texts(EMBEDDER, [row.content for row in rows]), may_exist=False)
         await store.compact()
-        made = UserRows(*await store.embedded_rows("alice"))
+        made = UserIndex(*await store.embedded_rows("alice"))
         for query in QUERIES:
             vector = (await embed_texts(EMBEDDER, [query]))[0]
             asked = {one.row.id: one.scores for one in await store.search("alice", query, vector, depth=100)}

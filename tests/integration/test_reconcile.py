@@ -14,10 +14,10 @@ from remora import Config, Runtime
 from remora.blocks import VectorMemoryBlock
 from remora.ids import SessionKey, row_id, user_key
 from remora.maintenance.backfill import refilled
-from remora.maintenance.compare import Difference, reconcile
+from remora.maintenance.compare import Difference, compare_index
 from remora.maintenance.offline import Offline, offline
 from remora.maintenance.verify import verify
-from remora.storage.lance.scan import home_of
+from remora.storage.lance.scan import table_of
 from remora.storage.ports import Retention
 from remora.testing import HashEmbedder
 
@@ -58,8 +58,8 @@ async def fill(directory: Path) -> None:
 
 
 async def differences(directory: Path) -> list[Difference]:
-    async with offline(directory, CONFIG) as memory, memory.outlines() as outlines:
-        return [one async for one in reconcile(memory.journal, outlines)]
+    async with offline(directory, CONFIG) as memory, memory.scan() as scan:
+        return [one async for one in compare_index(memory.journal, scan)]
 
 
 def kinds(found: list[Difference]) -> list[str]:
@@ -78,11 +78,11 @@ async def tables(memory: Offline) -> AsyncIterator[Any]:
 
 async def agree(directory: Path) -> None:
     """What repair and backup do with what they find."""
-    async with offline(directory, CONFIG) as memory, memory.store() as store, memory.outlines() as outlines:
-        async for one in reconcile(memory.journal, outlines):
+    async with offline(directory, CONFIG) as memory, memory.store() as store, memory.scan() as scan:
+        async for one in compare_index(memory.journal, scan):
             if one.surplus:
-                await store.discard(one.table, [row.place for row in one.surplus])
-            await refilled(memory.journal, one.refills)
+                await store.delete_row_ids(one.table, [row.place for row in one.surplus])
+            await refilled(memory.journal, one.backfills)
     async with open_runtime(directory, blocks=[VectorMemoryBlock(name="past")]) as runtime:
         await runtime.settle()
 
@@ -97,9 +97,9 @@ async def test_each_kind_of_damage_is_named_and_mended(tmp_path: Path) -> None:
     """G1, G7: rows deleted, doubled, moved, altered, made up: each is named; what is mended agrees, and holds what it held."""
     await fill(tmp_path)
     async with offline(tmp_path, CONFIG) as memory, tables(memory) as database:
-        async with memory.outlines() as outlines:
-            before = {row.id async for rows in outlines.users() for row in rows.rows}
-        mine = home_of(user_key("bob"), 3)
+        async with memory.scan() as scan:
+            before = {row.id async for rows in scan.users() for row in rows.rows}
+        mine = table_of(user_key("bob"), 3)
         table = await database.open_table(mine)
         key = f"user_key = '{user_key('bob')}'"
         found = await table.query().where(f"{key} AND memory_type = 'message'").to_arrow()
@@ -131,8 +131,8 @@ async def test_each_kind_of_damage_is_named_and_mended(tmp_path: Path) -> None:
         assert text in told
     await agree(tmp_path)
     assert await differences(tmp_path) == []
-    async with offline(tmp_path, CONFIG) as memory, memory.outlines() as outlines:
-        after = [row.id async for rows in outlines.users() for row in rows.rows]
+    async with offline(tmp_path, CONFIG) as memory, memory.scan() as scan:
+        after = [row.id async for rows in scan.users() for row in rows.rows]
     assert sorted(after) == sorted(before)
 
 
@@ -141,7 +141,7 @@ async def test_a_message_of_another_time_under_the_same_number(tmp_path: Path) -
     await fill(tmp_path)
     id_ = row_id(SessionKey("bob", "two"), 2)
     async with offline(tmp_path, CONFIG) as memory, tables(memory) as database:
-        table = await database.open_table(home_of(user_key("bob"), 3))
+        table = await database.open_table(table_of(user_key("bob"), 3))
         await table.update(
             updates_sql={"created_at": "arrow_cast(1000000, 'Timestamp(Microsecond, Some(\"UTC\"))')"}, where=f"id = '{id_}'"
         )
@@ -155,16 +155,16 @@ async def test_a_message_of_another_time_under_the_same_number(tmp_path: Path) -
 async def test_a_table_that_cannot_be_read_is_one_finding(tmp_path: Path) -> None:
     """G7: of users whose table is broken nothing is said to be missing; of the others everything is compared."""
     await fill(tmp_path)
-    name = home_of(user_key("bob"), 3)
+    name = table_of(user_key("bob"), 3)
 
     def zero() -> None:
         manifests = sorted((tmp_path / "longterm" / f"{name}.lance" / "_versions").glob("*.manifest"))
         manifests[0].write_bytes(bytes(manifests[0].stat().st_size))
 
     await anyio.to_thread.run_sync(zero)
-    async with offline(tmp_path, CONFIG) as memory, memory.outlines() as outlines:
-        found = [one async for one in reconcile(memory.journal, outlines)]
-        assert list(outlines.broken) == [name]
+    async with offline(tmp_path, CONFIG) as memory, memory.scan() as scan:
+        found = [one async for one in compare_index(memory.journal, scan)]
+        assert list(scan.broken) == [name]
     assert found == []
 
 

@@ -32,7 +32,7 @@ from remora.errors import (
     RemoraError,
 )
 from remora.ids import UserKey, memory_id
-from remora.runtime.registry import Directory
+from remora.runtime.registry import ActorRegistry
 from remora.storage.lance.store import LanceStore
 from remora.testing import HashEmbedder
 
@@ -552,15 +552,15 @@ async def test_the_supervisor_prunes(tmp_path: Path) -> None:
 async def test_a_failing_journal_is_named(runtime: Runtime, monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
     """S4.30: a RuntimeError that says what was tried, for whom, and why it failed; nothing is half written; a retry succeeds."""
     alice = runtime.user("alice")
-    real = Directory.ask
+    real = ActorRegistry.ask
 
-    async def ask(self: Directory, key: Any, *arguments: Any, **options: Any) -> Any:
+    async def ask(self: ActorRegistry, key: Any, *arguments: Any, **options: Any) -> Any:
         if isinstance(key, UserKey):
             raise failure
         return await real(self, key, *arguments, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Directory, "ask", ask)
+        patched.setattr(ActorRegistry, "ask", ask)
         for op, call in (
             ("remember", alice.remember(["one", "two"], session="s1")),
             ("record", alice.record([{"role": "user", "content": "three"}], session="s1")),

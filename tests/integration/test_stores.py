@@ -57,7 +57,7 @@ async def test_in_memory(check: Check) -> None:
 async def test_columns(tmp_path: Path) -> None:
     """S2.17: the document's columns, none of which may be null; when and how often a row was read is the journal's business."""
     async with lance(tmp_path / "lance") as store:
-        await store.add([long_term_row("r", "x")], np.eye(1, DIMENSION, dtype=np.float32), doubtful=False)
+        await store.add([long_term_row("r", "x")], np.eye(1, DIMENSION, dtype=np.float32), may_exist=False)
         (shard,) = store._shards.values()
         schema = await shard.table.schema()
         wanted = {"id", "user_id", "session_id", "content", "vector", "memory_type", "importance", "created_at"}
@@ -75,7 +75,7 @@ async def test_a_bad_row_fails_alone(tmp_path: Path) -> None:
 
         async def add(user: str) -> None:
             try:
-                await store.add([long_term_row(f"of {user}", "x", user=user)], vector, doubtful=False)
+                await store.add([long_term_row(f"of {user}", "x", user=user)], vector, may_exist=False)
                 outcomes[user] = None
             except LongTermError as e:
                 outcomes[user] = e
@@ -102,7 +102,7 @@ async def test_user_key_index_at_scale(tmp_path: Path) -> None:
                 for number in range(1_000)
             ]  # fmt: skip
             vectors = rng.normal(size=(1_000, DIMENSION)).astype(np.float32)
-            await store.add(rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), doubtful=False)
+            await store.add(rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), may_exist=False)
         assert await store.compact() == 1
         (shard,) = store._shards.values()
         table, mine = shard.table, store._within(user_key("user-7"), Scope(types=("fact",)))
@@ -125,13 +125,13 @@ async def test_a_merge_is_for_doubt(tmp_path: Path) -> None:
         vectors = np.eye(4, DIMENSION, dtype=np.float32)
         async with anyio.create_task_group() as tasks:
             for number in range(4):
-                tasks.start_soon(partial(store.add, rows[number : number + 1], vectors[number : number + 1], doubtful=False))
+                tasks.start_soon(partial(store.add, rows[number : number + 1], vectors[number : number + 1], may_exist=False))
         statistics = await store.statistics()
         assert (statistics.commits, statistics.merges) == (1, 0)
         more = [*rows[2:], long_term_row("r4", "apple")]
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(partial(store.add, more[-1:], vectors[:1], doubtful=False))
-            tasks.start_soon(partial(store.add, more, vectors[:3], doubtful=True))
+            tasks.start_soon(partial(store.add, more[-1:], vectors[:1], may_exist=False))
+            tasks.start_soon(partial(store.add, more, vectors[:3], may_exist=True))
         statistics = await store.statistics()
         assert (statistics.commits, statistics.merges) == (2, 1)
         assert sorted(await store.row_ids()) == ["r0", "r1", "r2", "r3", "r4"]
@@ -149,7 +149,7 @@ async def test_upkeep_writes_what_came(tmp_path: Path) -> None:
         return rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     async with lance(tmp_path / "lance", shards=1, compact_fragments=10) as store:
-        await store.add(*batch(0, 10_000), doubtful=False)
+        await store.add(*batch(0, 10_000), may_exist=False)
         (shard,) = store._shards.values()
         async with shard.lock:
             await shard.rewrite(None, index_rows=2_000)
@@ -157,7 +157,7 @@ async def test_upkeep_writes_what_came(tmp_path: Path) -> None:
         whole = (await store.statistics()).rewritten_bytes
         most = 0
         for number in range(60):
-            await store.add(*batch(10_000 + number * 5, 5), doubtful=False)
+            await store.add(*batch(10_000 + number * 5, 5), may_exist=False)
             await store.compact()
             manifest = await anyio.to_thread.run_sync(shard.files.manifest)
             assert manifest is not None
@@ -172,9 +172,9 @@ async def test_upkeep_writes_what_came(tmp_path: Path) -> None:
             assert f"r{n}" in {one.row.id for one in found}
         assert list(await store.verify(deep=True)) == []
         # half as many again: now it pays to write it anew
-        await store.add(*batch(20_000, 6_000), doubtful=False)
+        await store.add(*batch(20_000, 6_000), may_exist=False)
         for number in range(10):
-            await store.add(*batch(30_000 + number, 1), doubtful=False)
+            await store.add(*batch(30_000 + number, 1), may_exist=False)
         await store.compact()
         manifest = await anyio.to_thread.run_sync(shard.files.manifest)
         assert manifest is not None

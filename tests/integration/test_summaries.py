@@ -227,9 +227,9 @@ async def test_flush_batches(tmp_path: Path) -> None:
         handed: list[int] = []
         add = store.add
 
-        async def recorded(rows: Any, vectors: Any, *, doubtful: bool) -> None:
+        async def recorded(rows: Any, vectors: Any, *, may_exist: bool) -> None:
             handed.append(sum(len(row.content) // 4 for row in rows))
-            await add(rows, vectors, doubtful=doubtful)
+            await add(rows, vectors, may_exist=may_exist)
 
         store.add = recorded
         chat = runtime.session("alice", "chat")

@@ -191,7 +191,7 @@ async def test_block_states_come_along() -> None:
             await chat.append(user(f"m{number}"))
         await chat.settle()
         export = await chat.export()
-        assert [facet.name for facet in export.facets if facet.kind == "block"] == ["counting"]
+        assert [state_item.name for state_item in export.state_items if state_item.kind == "block"] == ["counting"]
         copy = await target.user("alice").import_session(export)
         await copy.settle()
         assert await copy.export() == export
@@ -287,7 +287,7 @@ async def test_summary_entries_come_along() -> None:
             await chat.append(user(f"Sentence number {number} about ferries."))
             await chat.settle()
         export = await chat.export()
-        assert [facet for facet in export.facets if facet.kind == "entry"], "entries have left the list"
+        assert [state_item for state_item in export.state_items if state_item.kind == "entry"], "entries have left the list"
         assert export.summaries
         copy = await target.user("alice").import_session(export)
         await target.settle()

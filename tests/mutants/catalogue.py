@@ -148,7 +148,7 @@ _MUTANTS = (
         what="A caller that gives up while its commit is under way takes its turn back, and with it the actor's state.",
         path="remora/runtime/registry.py",
         change="""
-                 self._attended[cell] = None
+                 self._watched[cell] = None
 -                return await promise.wait()
 +                try:
 +                    return await promise.wait()
@@ -174,7 +174,7 @@ _MUTANTS = (
         what="A cell is registered when it has its state: two callers who come before that activate it twice.",
         path="remora/runtime/registry.py",
         change="""
-         cell = Cell(key, self, self._pool.share(key))
+         cell = Cell(key, self, self._pool.quota(key))
 -        self._cells[key] = cell
 ~
                  jobs = cell.restored(image)
@@ -374,7 +374,7 @@ _MUTANTS = (
         path="remora/actors/session/behavior.py",
         change="""
 -        if result.job != expected or outdated:
-+        if spec.generation != state.marks.generation or outdated:
++        if spec.generation != state.watermarks.generation or outdated:
 """,
     ),
     Mutant(
@@ -481,8 +481,8 @@ _MUTANTS = (
         what="A flush moves the mark in the journal, and its job is handed to the supervisor alone.",
         path="remora/actors/session/behavior.py",
         change="""
--        return Turn(through - first + 1, [FlushStarted(state.sid, marks, (job,))], jobs=(job,))
-+        return Turn(through - first + 1, [FlushStarted(state.sid, marks, ())], jobs=(job,))
+-        return Decision(through - first + 1, [FlushStarted(state.sid, watermarks, (job,))], jobs=(job,))
++        return Decision(through - first + 1, [FlushStarted(state.sid, watermarks, ())], jobs=(job,))
 """,
     ),
     Mutant(
@@ -491,8 +491,8 @@ _MUTANTS = (
         what="A job's row goes when its work begins, so that nobody else takes it up.",
         path="remora/runtime/supervisor.py",
         change="""
-+                await durable(self._log, (JobDone(job.id),))
-                 verdict = await contained(lane.handler, attempt)
++                await commit_records(self._log, (JobDone(job.id),))
+                 verdict = await guarded_call(lane.handler, attempt)
 """,
     ),
     Mutant(
@@ -501,8 +501,8 @@ _MUTANTS = (
         what="Only what failed in this process may have left rows behind; what a crash broke off is added as new.",
         path="remora/jobs/sessions.py",
         change="""
--        doubtful = attempt.job.resumed or attempt.job.attempts > 0
-+        doubtful = attempt.job.attempts > 0 and not attempt.job.resumed
+-        may_exist = attempt.job.resumed or attempt.job.attempts > 0
++        may_exist = attempt.job.attempts > 0 and not attempt.job.resumed
 """,
     ),
     Mutant(
@@ -554,8 +554,8 @@ _MUTANTS = (
         what="A clear moves the flush mark past what was never handed over, and says nowhere that it is not to be there.",
         path="remora/actors/session/behavior.py",
         change="""
--        records = [Cleared(state.sid, marks, cancelled, last), *unflushed, *self._unseen(state, last)]
-+        records = [Cleared(state.sid, marks, cancelled, last), *self._unseen(state, last)]
+-        records = [Cleared(state.sid, watermarks, cancelled, last), *unflushed, *self._unseen(state, last)]
++        records = [Cleared(state.sid, watermarks, cancelled, last), *self._unseen(state, last)]
 """,
     ),
     Mutant(
@@ -576,7 +576,7 @@ _MUTANTS = (
         change="""
 -        if beside:
 +        if beside and not removed:
-             await self.flush(key, min(beside), max(beside), doubtful=True, among=beside)
+             await self.flush(key, min(beside), max(beside), may_exist=True, among=beside)
 ~
 -        await (await self._store()).delete(key.user, [*(row_id(key, seq) for seq in (*removed, *beside)), *ended])
 +        await (await self._store()).delete(key.user, [*(row_id(key, seq) for seq in removed), *ended])
@@ -588,8 +588,8 @@ _MUTANTS = (
         what="What is removed before it was handed over is looked for nowhere; the window of the row before it has its words.",
         path="remora/actors/session/behavior.py",
         change="""
--        shown_through = marks.flushing + NEIGHBOURS if marks.flushing else 0
-+        shown_through = marks.flushing
+-        shown_through = watermarks.flushing + NEIGHBOURS if watermarks.flushing else 0
++        shown_through = watermarks.flushing
 """,
         tests=("tests/simulation/test_found_by_seed.py",),
     ),
@@ -609,7 +609,7 @@ _MUTANTS = (
         what="What is forgotten leaves the journal; a flush of it that is under way goes on, and brings it back.",
         path="remora/services/erasure.py",
         change="""
--                    jobs = await self._supervisor.withdraw(matches)
+-                    jobs = await self._supervisor.cancel_matching(matches)
 +                    jobs = 0
 """,
     ),
@@ -701,7 +701,7 @@ _MUTANTS = (
         path="remora/actors/session/behavior.py",
         change="""
 -        if state.has_ids:
-+        if state.has_ids and not state.marks.summarized:
++        if state.has_ids and not state.watermarks.archived_through:
 """,
         simulated=False,
         tests=("tests/property/test_session.py", "tests/unit/test_messages.py", "tests/integration/test_buffers.py"),

@@ -12,18 +12,18 @@ from hypothesis import event, given
 
 from remora.actors.blocks.base import BaseMemoryBlock, BlockServices, ChatMessage
 from remora.actors.blocks.render import BlockView
-from remora.actors.blocks.state import BlockSet, progress_of
+from remora.actors.blocks.state import BlockSet, block_progress
 from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.policies.turns import units
-from remora.actors.session.behavior import BLOCKS_LANE, SUMMARIZE_LANE, SessionBehavior
+from remora.actors.session.behavior import BLOCKS_QUEUE, SUMMARIZE_QUEUE, SessionBehavior
 from remora.actors.session.messages import BlocksReady, Clear, Remove, Replace, Rewind, SummaryReady, Truncate
 from remora.errors import BlockFailed, InvalidInput
 from remora.ids import SessionKey
 from remora.jobs.feed_blocks import BlocksHandler
 from remora.messages import ChatDict, Entry
-from remora.runtime.actor import Missing, Turn
+from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.log import Job, JobDone
-from remora.runtime.supervisor import Attempt
+from remora.runtime.supervisor import JobAttempt
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import Appended
 from remora.tokens import CallableCounter, HeuristicCounter, count_message
@@ -89,15 +89,15 @@ class Session:
 
     async def turn(self, message: Any) -> Any:
         turn = self.behavior.handle(self.state, message)
-        while isinstance(turn, Missing):
-            self.behavior.supply(self.state, turn.query, await self.journal.fetch(KEY, turn.query))
+        while isinstance(turn, NeedsLookup):
+            self.behavior.store_answer(self.state, turn.query, await self.journal.fetch(KEY, turn.query))
             turn = self.behavior.handle(self.state, message)
-        assert isinstance(turn, Turn)
+        assert isinstance(turn, Decision)
         before = [one.seq for one in self.state.entries]
         if isinstance(message, (Clear, Replace)):
-            self.gone.update(seq for seq in before if seq > self.state.marks.folding)
+            self.gone.update(seq for seq in before if seq > self.state.watermarks.summarizing_through)
         for job in turn.jobs:
-            if job.lane == BLOCKS_LANE:
+            if job.lane == BLOCKS_QUEUE:
                 added = [
                     seq for record in turn.records if isinstance(record, Appended) for seq in (e.seq for e in record.entries)
                 ]
@@ -111,17 +111,17 @@ class Session:
                 self.jobs.pop(record.id, None)
             self.behavior.apply(self.state, record)
             self.journal._store(record)
-        for note in turn.notes:
+        for note in turn.volatile:
             self.behavior.apply(self.state, note)
         return turn.reply
 
     async def run(self, job: Job, *, last: bool = False) -> None:
-        if job.lane == SUMMARIZE_LANE:
+        if job.lane == SUMMARIZE_QUEUE:
             self.jobs.pop(job.id)
             await self.turn(SummaryReady(job.payload, job.id, "", "s", 1, degraded=False, model="m"))
             return
         try:
-            await self.handler(Attempt(job, last=last, expedited=False))
+            await self.handler(JobAttempt(job, last=last, expedited=False))
         except Crash:
             pass
         except BlockFailed:
@@ -133,7 +133,7 @@ class Session:
         self.state = self.behavior.restore(KEY, self.journal._image(KEY))  # type: ignore[arg-type]
 
     def seen(self, name: str) -> tuple[list[int], str]:
-        progress = progress_of(self.state.blocks.values()).get(name)
+        progress = block_progress(self.state.blocks.values()).get(name)
         if progress is None:
             return [], ""
         block: Any = self.handler._blocks.copy(KEY, self.handler._blocks.prototypes(KEY)[name], progress.state)
@@ -206,7 +206,7 @@ def test_each_message_that_leaves_is_seen_once(fold: Any, data: st.DataObject) -
         session.reopened()
         while session.jobs:
             await session.run(session.jobs[data.draw(st.sampled_from(sorted(session.jobs)))])
-        session.gone.update(one.seq for one in session.state.entries if one.seq > session.state.marks.folding)
+        session.gone.update(one.seq for one in session.state.entries if one.seq > session.state.watermarks.summarizing_through)
         for name in ("steady", "broken"):
             seqs, _ = session.seen(name)
             assert len(seqs) == len(set(seqs))
@@ -298,7 +298,7 @@ def test_batches_are_whole_turns(kinds: list[str]) -> None:
         (job,) = session.jobs.values()
         await session.run(job)
         block: Any = session.handler._blocks.copy(
-            KEY, session.handler._blocks.prototypes(KEY)["one"], progress_of(session.state.blocks.values())["one"].state
+            KEY, session.handler._blocks.prototypes(KEY)["one"], block_progress(session.state.blocks.values())["one"].state
         )
         assert block.seqs == [one.seq for one in entries]
         starts = {unit.start for unit in units(entries)} | {len(entries)}

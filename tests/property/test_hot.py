@@ -22,7 +22,7 @@ from remora.models.ports import embed_texts
 from remora.recall.bm25 import text_indices, words
 from remora.recall.ranking import asks, fuse, question_share, speakers_named
 from remora.recall.recall import Memory, Recall
-from remora.recall.user_index import UserRows
+from remora.recall.user_index import UserIndex
 from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, Candidate, LongTermStore, MemoryRow, Scope
 from remora.testing import HashEmbedder
@@ -42,7 +42,7 @@ def recall_over(store: LongTermStore, **config: Any) -> Recall:
 
 
 async def put(store: MemoryStore, rows: Sequence[MemoryRow]) -> None:
-    await store.add(rows, await embed_texts(EMBEDDER, [row.content for row in rows]), doubtful=True)
+    await store.add(rows, await embed_texts(EMBEDDER, [row.content for row in rows]), may_exist=True)
 
 
 def within(rows: Mapping[str, MemoryRow], scope: Scope) -> set[str]:
@@ -369,9 +369,9 @@ def test_made_from_earlier_rows(
         after = {**{id_: row for id_, row in before.items() if rng.random() < 0.7}, **windowed(second)}
         texts = [row.content for row in after.values()]
         vectors = await embed_texts(EMBEDDER, texts) if texts else np.zeros((0, EMBEDDER.dimension), np.float32)
-        earlier = UserRows(list(before.values()), None)
-        made = UserRows(list(after.values()), vectors, earlier)
-        anew = UserRows(list(after.values()), vectors)
+        earlier = UserIndex(list(before.values()), None)
+        made = UserIndex(list(after.values()), vectors, earlier)
+        anew = UserIndex(list(after.values()), vectors)
         assert made.size_bytes == anew.size_bytes
         vector = (await embed_texts(EMBEDDER, [query]))[0]
         for asked in (query, "tea bees", ""):

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from remora import Config, Runtime
 from remora.errors import InvalidId
 from remora.ids import MAX_ID_BYTES
-from remora.maintenance.compare import reconcile
+from remora.maintenance.compare import compare_index
 from remora.maintenance.offline import offline
 from remora.storage.memory.store import MemoryStore
 from remora.testing import HashEmbedder
@@ -235,8 +235,8 @@ def on_disk(users: Sequence[str], sessions: Sequence[str], program: Sequence[Any
             await runtime.settle()
             world.runtime = runtime
             assert {user: await world.seen(user) for user in users} == seen
-        async with offline(memory, CONFIG) as opened, opened.outlines() as outlines:
-            assert [one.finding async for one in reconcile(opened.journal, outlines)] == []
+        async with offline(memory, CONFIG) as opened, opened.scan() as scan:
+            assert [one.finding async for one in compare_index(opened.journal, scan)] == []
         held = {path.name for path in memory.rglob("*")} | {path.name for path in directory.iterdir()}
         assert not any(name in held for name in (*users, *sessions) if len(name) > 3), "no name of a user's is a file's"
 

@@ -15,7 +15,7 @@ from remora.actors.session.messages import Clear, Load, Snapshot
 from remora.errors import CommitFailed, OutcomeUnknown
 from remora.ids import SessionKey
 from remora.messages import Receipt
-from remora.runtime.registry import DirectoryLimits
+from remora.runtime.registry import RegistryLimits
 from remora.testing import FaultyJournal, Operation, linearizable
 from remora.testing.faults import CommitFault
 from tests.harness import Kernel, UnionSummarizer, append, kernel, said
@@ -70,7 +70,7 @@ faults = st.lists(st.sampled_from([None, None, None, "refused", "lost", "kept"])
 
 
 async def run(
-    program: list[list[tuple[Any, ...]]], plan: list[CommitFault | None], rng: random.Random, limits: DirectoryLimits
+    program: list[list[tuple[Any, ...]]], plan: list[CommitFault | None], rng: random.Random, limits: RegistryLimits
 ) -> tuple[list[Operation], tuple[int, ...]]:
     history: list[Operation] = []
     ticks = iter(range(1_000_000))
@@ -111,9 +111,9 @@ async def run(
     return history, tuple(trace)
 
 
-def on_trio(program: Any, plan: Any, rng: random.Random, limits: DirectoryLimits | None = None) -> Any:
+def on_trio(program: Any, plan: Any, rng: random.Random, limits: RegistryLimits | None = None) -> Any:
     clock = trio.testing.MockClock(autojump_threshold=0)
-    limits = limits or DirectoryLimits(idle_s=0.05, restart_intensity=1_000)
+    limits = limits or RegistryLimits(idle_s=0.05, restart_intensity=1_000)
     return anyio.run(run, program, plan, rng, limits, backend="trio", backend_options={"clock": clock})
 
 
@@ -135,7 +135,7 @@ def test_history_is_linearizable(program: Any, plan: Any, rng: random.Random, sc
 @given(programs, faults, seeds, st.random_module())
 def test_history_is_linearizable_through_a_crowded_mailbox(program: Any, plan: Any, rng: random.Random, schedule: Any) -> None:
     """G2, G10: the same with a gate that fills at once, so that every message goes through the mailbox and waits for room."""
-    limits = DirectoryLimits(held_replies=1, mailbox_messages=1, wait_when_full=True, idle_s=0.05, restart_intensity=1_000)
+    limits = RegistryLimits(held_replies=1, mailbox_messages=1, wait_when_full=True, idle_s=0.05, restart_intensity=1_000)
     history, _ = on_trio(program, plan, rng, limits)
     assert linearizable(history, Model(), step) is not None, "no order explains:\n" + "\n".join(map(repr, history))
 

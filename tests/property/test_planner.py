@@ -17,7 +17,7 @@ from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.policies.turns import units
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import Load, Snapshot
-from remora.actors.user.messages import Found, Synopsis
+from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.actors.user.working import WorkingItem
 from remora.errors import InvalidInput, LongTermError
 from remora.ids import SessionKey
@@ -25,7 +25,7 @@ from remora.messages import Entry
 from remora.recall.planner import Context, Planner, Tiers
 from remora.recall.recall import Memory, Recall
 from remora.storage.ports import Scope
-from remora.storage.records import Appended, Marks, SessionImage, Summary
+from remora.storage.records import Appended, SavedSession, Summary, Watermarks
 from remora.tokens import count_message
 from tests.harness import COUNTER, append
 
@@ -41,14 +41,14 @@ def memory(text: str, *, seq: int = 0, session: str = "other", score: float = 1.
     return Memory(**{name: value for name, value in made.items() if name in names})
 
 
-def found(text: str, score: float = 0.5) -> Found:
+def found(text: str, score: float = 0.5) -> ScoredItem:
     vector = np.ones(1, dtype="<f4").tobytes()
-    return Found(WorkingItem(text, text, "tool", "", 0, COUNTER.count(f"(tool) {text}"), vector), score)
+    return ScoredItem(WorkingItem(text, text, "tool", "", 0, COUNTER.count(f"(tool) {text}"), vector), score)
 
 
 def tiers(
     memories: Sequence[Memory] = (),
-    working: Sequence[Found] = (),
+    working: Sequence[ScoredItem] = (),
     synopsis: Synopsis | None = None,
     asked: list[Any] | None = None,
 ) -> Tiers:
@@ -58,7 +58,7 @@ def tiers(
         assert scope == Scope(agent=""), "what an agent keeps to itself is in no context"
         return [one for one in memories if (one.session, one.seq) not in without][:k]
 
-    async def search(user: str, session: str, query: str) -> Sequence[Found]:
+    async def search(user: str, session: str, query: str) -> Sequence[ScoredItem]:
         if asked is not None:
             asked.append(("working", user, session))
         return working
@@ -74,10 +74,10 @@ def tiers(
 def shown(batch: Sequence[dict[str, Any]], budget: int, *, summary: str = "") -> tuple[Snapshot, tuple[Entry, ...]]:
     """What a session with these messages shows."""
     actor = SessionBehavior(lambda _: BufferPolicy.keep_all(), instance="0", flushes=False)
-    entries = tuple(entry.numbered(n) for n, entry in enumerate(append(*batch).entries, start=1)) if batch else ()
+    entries = tuple(entry.with_seq(n) for n, entry in enumerate(append(*batch).entries, start=1)) if batch else ()
     kept = Summary(0, "S: ", summary, COUNTER.count(f"S: {summary}"), degraded=False, model="m") if summary else None
-    image = SessionImage(
-        1, opened=True, marks=Marks(), next_seq=1, entries=(), summary=kept, keys=frozenset(), keys_complete=True
+    image = SavedSession(
+        1, opened=True, watermarks=Watermarks(), next_seq=1, entries=(), summary=kept, keys=frozenset(), keys_complete=True
     )
     state = actor.restore(KEY, image)
     if entries:

@@ -19,19 +19,19 @@ from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.messages import Receipt, split_tool_calls
 from remora.recall.planner import Planner, Tiers
-from remora.runtime.actor import Missing, Turn
+from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.log import Job, Write
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import (
     Appended,
     FlushSpec,
     IdLookup,
-    Marks,
     OriginalAppend,
     PastLookup,
     Restated,
-    SessionImage,
+    SavedSession,
     SummarizeSpec,
+    Watermarks,
 )
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.tokens import count_message
@@ -80,7 +80,7 @@ class Model:
 
     def __init__(self) -> None:
         self.actor = behavior()
-        self.state: SessionState = self.actor.restore(KEY, SessionImage(1, False, Marks(), 1, (), None, frozenset(), True))
+        self.state: SessionState = self.actor.restore(KEY, SavedSession(1, False, Watermarks(), 1, (), None, frozenset(), True))
         self.records: list[Any] = []
         self.jobs: dict[str, Job] = {}
         self.finished: list[Job] = []
@@ -104,11 +104,11 @@ class Model:
 
     def ask(self, message: Any) -> Any:
         outcome = self.actor.handle(self.state, message)
-        while isinstance(outcome, Missing):
-            self.actor.supply(self.state, outcome.query, self.look_up(outcome.query))
+        while isinstance(outcome, NeedsLookup):
+            self.actor.store_answer(self.state, outcome.query, self.look_up(outcome.query))
             outcome = self.actor.handle(self.state, message)
-        assert isinstance(outcome, Turn)
-        for record in (*outcome.notes, *outcome.records):
+        assert isinstance(outcome, Decision)
+        for record in (*outcome.volatile, *outcome.records):
             self.actor.apply(self.state, record)
         self.records.extend(outcome.records)
         for job in outcome.jobs:
@@ -127,7 +127,7 @@ class Model:
                 before, batch = self.keys.setdefault(step.key, (receipt, step.entries))
                 assert receipt.duplicate == (before is not receipt)
                 if batch == step.entries:
-                    assert set(receipt.seqs) <= set(before.seqs) if self.state.marks.cleared else receipt.seqs == before.seqs
+                    assert set(receipt.seqs) <= set(before.seqs) if self.state.watermarks.cleared else receipt.seqs == before.seqs
         elif step == "summarize":
             for job in [job for job in self.jobs.values() if isinstance(job.payload, SummarizeSpec)]:
                 del self.jobs[job.id]
@@ -138,7 +138,7 @@ class Model:
                 if isinstance(job.payload, SummarizeSpec):
                     assert self.ask(SummaryReady(job.payload, job.id, "S: ", "late", 3, False, "m")) is False
         else:
-            handed = self.state.marks.flushing
+            handed = self.state.watermarks.flushing
             if isinstance(step, (Clear, Replace)):
                 self.cleared_unflushed.update(range(handed + 1, self.state.next_seq))
             try:
@@ -149,7 +149,7 @@ class Model:
 
 def facts(state: SessionState) -> tuple[Any, ...]:
     return (
-        state.sid, state.opened, state.marks, state.next_seq, state.entries, state.summary, state.keys, state.pending,
+        state.sid, state.opened, state.watermarks, state.next_seq, state.entries, state.summary, state.keys, state.pending,
         state.pending_tokens, state.live_tokens, state.tools, state.size, state.ids, state.summaries,
     )  # fmt: skip
 
@@ -162,11 +162,11 @@ def test_marks_and_jobs_add_up(program: list[Any]) -> None:
         model.step(step)
         state = model.state
         assert len(model.flushed) == len(set(model.flushed))
-        assert set(model.flushed) | model.cleared_unflushed >= set(range(1, state.marks.flushing + 1))
+        assert set(model.flushed) | model.cleared_unflushed >= set(range(1, state.watermarks.flushing + 1))
         assert not set(model.flushed) & model.cleared_unflushed
         assert state.live_tokens + state.pending_tokens == sum(entry.tokens for entry in state.entries)
         gone = {seq for record in model.records if isinstance(record, Restated) for seq in record.removed}
-        left = [seq for seq in range(state.marks.summarized + 1, state.next_seq) if seq not in gone]
+        left = [seq for seq in range(state.watermarks.archived_through + 1, state.next_seq) if seq not in gone]
         assert [entry.seq for entry in state.entries] == left
         assert state.summary is None or state.summary.text == "summary"
 
@@ -198,8 +198,8 @@ def test_replay_equals_live(program: list[Any]) -> None:
             for journal in (sqlite, MemoryJournal()):
                 await write(journal, model.records)
                 (image,) = await journal.hydrate([KEY])
-                assert isinstance(image, SessionImage)
-                image = SessionImage(1, *(getattr(image, name) for name in image.__struct_fields__[1:]))
+                assert isinstance(image, SavedSession)
+                image = SavedSession(1, *(getattr(image, name) for name in image.__struct_fields__[1:]))
                 state = behavior().restore(KEY, image)
                 open_jobs = {job.id for job in image.jobs}
                 assert open_jobs == set(model.jobs), "the journal's jobs are those that the turns started and nothing ended"

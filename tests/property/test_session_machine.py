@@ -28,7 +28,7 @@ from remora.actors.session.messages import (
     Flush,
     Inspect,
     Load,
-    Look,
+    ReadBuffer,
     Remove,
     Rewind,
     SessionView,
@@ -40,7 +40,7 @@ from remora.actors.session.state import SessionState
 from remora.errors import IndexOutOfRange, InvalidInput
 from remora.ids import SessionKey, message_id
 from remora.messages import Receipt
-from remora.runtime.actor import Missing, Turn
+from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.log import Job, JobDone
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import BlocksSpec, Dropped, EntryFlushSpec, Flushed, FlushSpec, Pruned, SummarizeSpec
@@ -130,7 +130,7 @@ class Write(msgspec.Struct):
     """
 
     records: Sequence[Any]
-    turn: Turn | None
+    turn: Decision | None
     ended: tuple[str, ...]
     said: Said
 
@@ -148,7 +148,7 @@ def told_of(*texts: str) -> list[int]:
 
 def facts(state: SessionState) -> tuple[Any, ...]:
     return (
-        state.sid, state.opened, state.marks, state.next_seq, state.entries, state.summary, state.pending, state.pending_tokens,
+        state.sid, state.opened, state.watermarks, state.next_seq, state.entries, state.summary, state.pending, state.pending_tokens,
         state.live_tokens, state.tools, state.size, state.ids, state.summaries, state.condensing, state.blocks,
     )  # fmt: skip
 
@@ -204,13 +204,13 @@ class SessionMachine(RuleBasedStateMachine):
     def ask(self, message: Any) -> Any:
         """One turn, its records on their way to the log; the reply."""
         outcome = self.actor.handle(self.state, message)
-        while isinstance(outcome, Missing):  # only what is stored can be looked up
+        while isinstance(outcome, NeedsLookup):  # only what is stored can be looked up
             self.commit(len(self.queue))
             answer = self.runner.run(self.journal.fetch(KEY, outcome.query))
-            self.actor.supply(self.state, outcome.query, answer)
+            self.actor.store_answer(self.state, outcome.query, answer)
             outcome = self.actor.handle(self.state, message)
-        assert isinstance(outcome, Turn)
-        for record in (*outcome.notes, *outcome.records):
+        assert isinstance(outcome, Decision)
+        for record in (*outcome.volatile, *outcome.records):
             self.actor.apply(self.state, record)
         if outcome.records:
             ended = tuple(record.id for record in outcome.records if isinstance(record, JobDone))
@@ -324,7 +324,7 @@ class SessionMachine(RuleBasedStateMachine):
         dropped = [record for record in self.queue[-1].records if isinstance(record, Dropped)]
         for record in dropped:
             assert self.policy.fold == "drop"
-            gone = {seq for seq in self.said.visible if seq <= record.marks.summarized}
+            gone = {seq for seq in self.said.visible if seq <= record.watermarks.archived_through}
             self.told(gone=self.said.gone | gone)
 
     @rule(budget=st.one_of(st.integers(-1, 120), st.just(EVERYTHING)))
@@ -336,7 +336,9 @@ class SessionMachine(RuleBasedStateMachine):
         seqs = [entry.seq for entry in snapshot.entries]
         assert set(seqs) <= {entry.seq for entry in self.state.entries}
         assert len(seqs) == len(set(seqs))
-        assert snapshot.pending == sum(seq <= self.state.marks.folding for seq in seqs) * bool(self.state.pending)
+        assert snapshot.pending == sum(seq <= self.state.watermarks.summarizing_through for seq in seqs) * bool(
+            self.state.pending
+        )
         if budget == EVERYTHING:
             assert (snapshot.summary, snapshot.omitted) == (self.state.summary, 0)
             assert len(seqs) + snapshot.orphans + len(snapshot.awaiting) >= len(self.state.entries) - len(snapshot.awaiting) * 8
@@ -401,11 +403,11 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        before = self.state.marks.flushing
-        assert self.ask(Flush()) == self.state.marks.flushing - before
+        before = self.state.watermarks.flushing
+        assert self.ask(Flush()) == self.state.watermarks.flushing - before
         waiting = [unit for unit in units(self.state.entries) if unit.awaiting]
         if self.flushes and not (waiting and waiting[-1].end == len(self.state.entries)):
-            assert self.state.marks.flushing == self.said.last
+            assert self.state.watermarks.flushing == self.said.last
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -486,7 +488,7 @@ class SessionMachine(RuleBasedStateMachine):
         if kind != "whole":
             text = "" if kind == "empty" else message.text
             message = msgspec.structs.replace(message, text=text, tokens=3 + len(text.split()), degraded=True, model="extract")
-        wanted = message.job in {self.state.fold_job, self.state.condense_job}
+        wanted = message.job in {self.state.compaction_job, self.state.condense_job}
         taken = self.ask(message)
         assert taken == wanted, "it is taken if it is waited for, and dropped otherwise"
         if not taken:
@@ -566,7 +568,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     def shown(self) -> list[Any]:
         contexts = [self.actor.handle(self.state, Load(budget)) for budget in (EVERYTHING, 60, 20)]
-        return [msgspec.structs.replace(turn.reply, prefix_changed=True) for turn in contexts if isinstance(turn, Turn)]
+        return [msgspec.structs.replace(turn.reply, prefix_changed=True) for turn in contexts if isinstance(turn, Decision)]
 
     # -- what holds ---------------------------------------------------------------------------------------------------
 
@@ -579,14 +581,14 @@ class SessionMachine(RuleBasedStateMachine):
 
     @invariant()
     def marks_add_up(self) -> None:
-        marks, state = self.state.marks, self.state
+        watermarks, state = self.state.watermarks, self.state
         assert state.next_seq == self.said.last + 1, "numbers only grow"
-        assert 0 <= marks.cleared <= marks.summarized <= marks.folding <= self.said.last
-        assert marks.flushing <= self.said.last
-        assert not self.flushes or marks.flushing >= marks.folding
+        assert 0 <= watermarks.cleared <= watermarks.archived_through <= watermarks.summarizing_through <= self.said.last
+        assert watermarks.flushing <= self.said.last
+        assert not self.flushes or watermarks.flushing >= watermarks.summarizing_through
         assert state.tokens == sum(entry.tokens for entry in state.entries)
-        assert state.pending == sum(entry.seq <= marks.folding for entry in state.entries)
-        assert bool(state.fold_job) == (marks.folding > marks.summarized)
+        assert state.pending == sum(entry.seq <= watermarks.summarizing_through for entry in state.entries)
+        assert bool(state.compaction_job) == (watermarks.summarizing_through > watermarks.archived_through)
 
     @invariant()
     def everything_said_is_shown_once(self) -> None:
@@ -595,12 +597,14 @@ class SessionMachine(RuleBasedStateMachine):
         shown = [entry.seq for entry in buffer.entries]
         told = told_of(*([buffer.summary.text] if buffer.summary else []), *(one.text for one in buffer.summaries))
         visible = self.said.visible
-        assert shown == [seq for seq in visible if seq > self.state.marks.summarized]
-        assert sorted(told) == [seq for seq in visible if seq <= self.state.marks.summarized and seq not in self.said.untold]
+        assert shown == [seq for seq in visible if seq > self.state.watermarks.archived_through]
+        assert sorted(told) == [
+            seq for seq in visible if seq <= self.state.watermarks.archived_through and seq not in self.said.untold
+        ]
 
     def looked(self) -> Buffer:
-        turn = self.actor.handle(self.state, Look())
-        assert isinstance(turn, Turn)
+        turn = self.actor.handle(self.state, ReadBuffer())
+        assert isinstance(turn, Decision)
         buffer: Buffer = turn.reply
         return buffer
 
@@ -615,7 +619,7 @@ class SessionMachine(RuleBasedStateMachine):
         """G7: up to the mark, long-term memory gets a message by one job, or is never to have it."""
         actor = self.journal._actors.get(self.state.sid)
         if self.flushes and actor is not None:
-            assert self.handed | self.withheld >= set(range(1, actor.marks.flushing + 1))
+            assert self.handed | self.withheld >= set(range(1, actor.watermarks.flushing + 1))
         assert not self.handed & self.withheld or not self.flushes
 
     @invariant()

@@ -16,7 +16,7 @@ from remora.actors.user.state import UserState
 from remora.errors import NotGranted
 from remora.runtime.log import JobDone, Write
 from remora.storage.memory import MemoryJournal
-from remora.storage.records import MemoryItem, SynopsisSpec, UserImage
+from remora.storage.records import MemoryItem, SavedUser, SynopsisSpec
 from remora.storage.sqlite.journal import SqliteJournal
 from tests.users import KEY, NOW, UserModel, item
 
@@ -152,7 +152,7 @@ def test_replay_equals_live(program: list[Any], commits: int) -> None:
             for journal in (sqlite, MemoryJournal()):
                 await write(journal, model.records, commits)
                 (image,) = await journal.hydrate([KEY])
-                assert isinstance(image, UserImage)
+                assert isinstance(image, SavedUser)
                 assert {job.id for job in image.jobs} == set(model.jobs)
                 image = msgspec.structs.replace(image, sid=1)
                 found.append(facts(model.actor.restore(KEY, image)))

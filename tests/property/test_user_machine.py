@@ -21,14 +21,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from remora.actors.user.behavior import UserBehavior
 from remora.actors.user.messages import (
     CleanUp,
+    ExpireSynopsis,
     Grant,
     InspectUser,
     Learn,
-    Outdate,
     PruneNow,
     ReadSynopsis,
     Remember,
-    Remembering,
+    RememberReceipt,
     SearchWorking,
     Synopsis,
     SynopsisReady,
@@ -38,10 +38,10 @@ from remora.actors.user.messages import (
 from remora.actors.user.state import UserState
 from remora.actors.user.working import WorkingMemory
 from remora.errors import NotGranted
-from remora.runtime.actor import Turn
+from remora.runtime.actor import Decision
 from remora.runtime.log import Job, JobDone
 from remora.storage.memory import MemoryJournal
-from remora.storage.records import FacetsChanged, MemoryItem, SynopsisSpec
+from remora.storage.records import MemoryItem, StateChanged, SynopsisSpec
 from tests.users import DIMENSION, KEY, NOW, axis, item
 
 MAX_BYTES = 2_500  # about eight items
@@ -80,7 +80,7 @@ class Write(msgspec.Struct):
     """What is on its way to the log: records, whose turn, jobs that end with it, and the model after it."""
 
     records: Sequence[Any]
-    turn: Turn | None
+    turn: Decision | None
     ended: tuple[str, ...]
     has: Has
 
@@ -149,9 +149,9 @@ class UserMachine(RuleBasedStateMachine):
     def ask(self, message: Any, **changes: Any) -> Any:
         """One turn; what it changes in the model goes with its write."""
         turn = self.actor.handle(self.state, message)
-        for record in (*turn.notes, *turn.records):
+        for record in (*turn.volatile, *turn.records):
             self.actor.apply(self.state, record)
-        put = [one for record in turn.records if isinstance(record, FacetsChanged) for one in record.put]
+        put = [one for record in turn.records if isinstance(record, StateChanged) for one in record.put]
         figures = {one.name: self.counts[one.name] for one in put if one.kind == "access"}
         terms = {one.name: self.state.terms[one.name] for one in put if one.kind == "synopsis"}
         if figures:
@@ -245,7 +245,7 @@ class UserMachine(RuleBasedStateMachine):
         allowed = not self.has.grants or self.has.grants.get(agent) in {"write", "own"}
         memories = {**{one.id: one.agent for one in items}, **self.has.memories}
         try:
-            reply: Remembering = self.ask(Remember(items), memories=memories)
+            reply: RememberReceipt = self.ask(Remember(items), memories=memories)
         except NotGranted:
             assert items
             assert not allowed
@@ -331,7 +331,7 @@ class UserMachine(RuleBasedStateMachine):
     @rule()
     def outdate(self) -> None:
         """Something was taken out of the user's memory: nothing is shown that may tell of it."""
-        self.ask(Outdate(), parts={}, job="")
+        self.ask(ExpireSynopsis(), parts={}, job="")
         assert not self.state.parts
 
     # -- other jobs, the log, and the power ---------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from remora.ids import SessionKey
 from remora.runtime.log import Job
-from remora.runtime.supervisor import Attempt, Lane, RetryPolicy, Verdict, durable
+from remora.runtime.supervisor import JobAttempt, JobResult, Lane, RetryPolicy, commit_records
 from remora.storage.records import BlocksSpec, JobsStarted
 from remora.testing import FaultyJournal, VirtualClock
 from tests.harness import append, kernel
@@ -30,7 +30,7 @@ class Broken:
     def __init__(self) -> None:
         self.attempts = 0
 
-    async def __call__(self, attempt: Attempt) -> Verdict:
+    async def __call__(self, attempt: JobAttempt) -> JobResult:
         self.attempts += 1
         raise ValueError("broken")
 
@@ -46,7 +46,7 @@ async def test_a_burial_that_is_not_recorded(fault: Any) -> None:
         core.supervisor.add_lane(lane)
         async with anyio.create_task_group() as tasks:
             await core.ask(KEY, append({"role": "user", "content": "one"}))
-            await durable(journal, [JobsStarted(1, (job,))])
+            await commit_records(journal, [JobsStarted(1, (job,))])
             faults.append(fault)
             tasks.start_soon(core.supervisor._work, lane)
             core.supervisor.submit([job])
@@ -57,4 +57,4 @@ async def test_a_burial_that_is_not_recorded(fault: Any) -> None:
             tasks.cancel_scope.cancel()
         assert [(one.id, one.error) for one in await journal.jobs(dead=True)] == [("job-1", "ValueError: broken")]
         assert broken.attempts == 2
-        assert core.supervisor.statistics().lanes["broken"].buried == 1
+        assert core.supervisor.statistics().lanes["broken"].dead_lettered == 1

@@ -54,8 +54,8 @@ async def test_what_was_written_lands_first() -> None:
             for number in range(5):
                 tasks.start_soon(send, number)
             await anyio.lowlevel.checkpoint()
-            with k.directory.barred(hers, refusal):
-                await k.directory.expel(hers)
+            with k.directory.bar(hers, refusal):
+                await k.directory.evict(hers)
                 assert not any(map(hers, k.directory.live_keys()))
                 taken = said(await journal.read(ALICE, 1, 9))
                 with pytest.raises(ErasureInProgress):
@@ -89,12 +89,12 @@ async def test_withdrawn_jobs_end() -> None:
         for number in range(12):
             await k.ask(ALICE, append(message(f"hers {number} and words enough to fold it")))
         await hanging.wait()
-        with k.directory.barred(hers, refusal):
-            await k.directory.expel(hers)
-            assert await k.supervisor.withdraw(hers) == 1
+        with k.directory.bar(hers, refusal):
+            await k.directory.evict(hers)
+            assert await k.supervisor.cancel_matching(hers) == 1
             with anyio.fail_after(1):
                 await k.supervisor.settle(ALICE)
-            assert await k.supervisor.withdraw(hers) == 0
+            assert await k.supervisor.cancel_matching(hers) == 0
         for number in range(12):
             await k.ask(BOB, append(message(f"his {number} and words enough to fold it")))
         with anyio.fail_after(5):

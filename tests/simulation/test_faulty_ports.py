@@ -14,7 +14,7 @@ from remora import Config, Runtime, Session
 from remora.errors import CommitFailed, OutcomeUnknown
 from remora.ids import SessionKey, row_id
 from remora.models.extractive import ExtractiveSummarizer
-from remora.runtime.probes import observed
+from remora.runtime.probes import count_probes
 from remora.storage.memory.store import MemoryStore
 from remora.testing import (
     FaultyChatModel,
@@ -202,7 +202,7 @@ async def test_a_summary_that_comes_after_a_clear() -> None:
         "buffer": {"token_limit": BUDGET, "summary_tokens": 80},
         "models": {"timeout_s": 200.0},
     })  # fmt: skip
-    with observed() as counts:
+    with count_probes() as counts:
         async with running(config=config, summarizer=FaultySummarizer(extract(), times(1, "late"))) as (runtime, chat):
             for text in TEXTS[:16]:
                 await chat.append({"role": "user", "content": text})

@@ -16,8 +16,8 @@ from remora.actors.session.messages import Clear, Inspect, Load, SummaryReady
 from remora.errors import CommitFailed, MailboxFull, ModelUnavailable, OutcomeUnknown, SessionQuarantined
 from remora.ids import SessionKey
 from remora.messages import Receipt
-from remora.runtime.actor import Missing, Turn
-from remora.runtime.registry import DirectoryLimits
+from remora.runtime.actor import Decision, NeedsLookup
+from remora.runtime.registry import RegistryLimits
 from remora.runtime.schedule import Schedule
 from remora.runtime.supervisor import RetryPolicy
 from remora.storage.memory import MemoryJournal
@@ -97,7 +97,7 @@ async def test_cancelled_caller_takes_nothing_along() -> None:
 async def test_caller_that_left_before_its_turn_has_no_effect() -> None:
     """G11: a queued message whose sender is gone is not run."""
     journal = Gated()
-    limits = DirectoryLimits(held_replies=1)
+    limits = RegistryLimits(held_replies=1)
     async with kernel(journal, clock=VirtualClock(), limits=limits) as core:
         await core.ask(KEY, Load(100))
         async with anyio.create_task_group() as tasks:
@@ -116,8 +116,8 @@ async def test_full_mailbox_refuses_the_newest() -> None:
     """G10: by count and by bytes; what was taken runs, what was refused did not."""
     journal = Gated()
     for limits, bound in (
-        (DirectoryLimits(held_replies=1, mailbox_messages=2), "messages"),
-        (DirectoryLimits(held_replies=1, mailbox_bytes=100), "bytes"),
+        (RegistryLimits(held_replies=1, mailbox_messages=2), "messages"),
+        (RegistryLimits(held_replies=1, mailbox_bytes=100), "bytes"),
     ):
         key = SessionKey("alice", bound)
         journal.open = anyio.Event()
@@ -146,7 +146,7 @@ async def test_deadlines_say_whether_it_ran() -> None:
         except (MailboxFull, OutcomeUnknown) as e:
             errors[name] = e
 
-    async with kernel(journal, clock=clock, limits=DirectoryLimits(held_replies=1)) as core:
+    async with kernel(journal, clock=clock, limits=RegistryLimits(held_replies=1)) as core:
         await core.ask(KEY, Load(100))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask, core, "ran")
@@ -165,7 +165,7 @@ async def test_deadlines_say_whether_it_ran() -> None:
 async def test_waiting_for_room() -> None:
     """G10: with `wait_when_full` senders wait for room, in order, and nothing is lost."""
     journal = Gated()
-    limits = DirectoryLimits(held_replies=1, mailbox_messages=1, wait_when_full=True)
+    limits = RegistryLimits(held_replies=1, mailbox_messages=1, wait_when_full=True)
     async with kernel(journal, clock=VirtualClock(), limits=limits, fold_above=10_000) as core:
         await core.ask(KEY, Load(100))
         async with anyio.create_task_group() as tasks:
@@ -180,7 +180,7 @@ async def test_waiting_for_room() -> None:
 async def test_small_message_does_not_overtake_a_large_one() -> None:
     """G2, G10: a message that would fit waits behind one that does not, for that one came first."""
     journal = Gated()
-    limits = DirectoryLimits(held_replies=1, mailbox_bytes=1_000, wait_when_full=True)
+    limits = RegistryLimits(held_replies=1, mailbox_bytes=1_000, wait_when_full=True)
     said_by = ["held", "q" * 600, "p" * 800, "late"]
     async with kernel(journal, clock=VirtualClock(), limits=limits, fold_above=10_000) as core:
         await core.ask(KEY, Load(100))
@@ -197,7 +197,7 @@ async def test_small_message_does_not_overtake_a_large_one() -> None:
 async def test_waiting_for_room_ends_at_the_deadline() -> None:
     """G10: a sender that waits for room is refused at its deadline; one that comes later does not overtake those that wait."""
     journal, clock = Gated(), VirtualClock()
-    limits = DirectoryLimits(held_replies=1, mailbox_messages=1, wait_when_full=True)
+    limits = RegistryLimits(held_replies=1, mailbox_messages=1, wait_when_full=True)
     outcomes: dict[str, Any] = {}
 
     async def ask(core: Kernel, name: str, timeout_s: float) -> None:
@@ -242,11 +242,11 @@ async def test_failed_commit_is_forgotten_everywhere() -> None:
 class Touchy(SessionBehavior):
     """Fails in its decision, or in its state, when told to."""
 
-    def handle(self, state: Any, message: Any) -> Turn | Missing:
+    def handle(self, state: Any, message: Any) -> Decision | NeedsLookup:
         if message == "handle":
             raise ZeroDivisionError("handle")
         if message == "apply":
-            return Turn(None, ["nonsense"])
+            return Decision(None, ["nonsense"])
         return super().handle(state, message)
 
 
@@ -256,7 +256,7 @@ async def test_exceptions_stay_with_their_request() -> None:
     clock = VirtualClock()
     policy = BufferPolicy(above_tokens=100, keep_tokens=50, overdraft_tokens=400)
     touchy = Touchy(lambda _: policy, instance="0", flushes=False)
-    limits = DirectoryLimits(restart_intensity=3, restart_period_s=30, rest_s=60)
+    limits = RegistryLimits(restart_intensity=3, restart_period_s=30, rest_s=60)
     async with kernel(MemoryJournal(), clock=clock, behavior=touchy, limits=limits) as core:
         await core.ask(KEY, append(user("one")))
         with pytest.raises(ZeroDivisionError):
@@ -279,7 +279,7 @@ async def test_exceptions_stay_with_their_request() -> None:
 async def test_passivation_and_return() -> None:
     """G12: idle sessions leave memory and come back the same; idle counts from the last turn."""
     clock = VirtualClock()
-    async with kernel(MemoryJournal(), clock=clock, limits=DirectoryLimits(idle_s=100), fold_above=30) as core:
+    async with kernel(MemoryJournal(), clock=clock, limits=RegistryLimits(idle_s=100), fold_above=30) as core:
         for number in range(12):
             await core.ask(KEY, append(user(f"message number {number}"), key=f"k{number}"))
         await core.supervisor.settle(KEY)
@@ -300,7 +300,7 @@ async def test_passivation_and_return() -> None:
 @pytest.mark.anyio
 async def test_live_sessions_are_bounded() -> None:
     """G10, G12: more sessions than may live at once all work; the longest idle leave."""
-    async with kernel(MemoryJournal(), limits=DirectoryLimits(max_live=10)) as core:
+    async with kernel(MemoryJournal(), limits=RegistryLimits(max_live=10)) as core:
         async with anyio.create_task_group() as tasks:
             for number in range(60):
                 tasks.start_soon(core.ask, SessionKey("u", f"{number}"), append(user(f"{number}")))
@@ -386,8 +386,8 @@ async def test_clear_drops_a_late_summary() -> None:
             await core.supervisor.settle(KEY)
         for number in range(8, 16):
             await core.ask(KEY, append(user(f"m{number} {'x' * 20}")))
-        spec = SummarizeSpec(view.sid, 0, 1, view.marks.folding)
-        late = SummaryReady(spec, f"summarize-{view.sid}-0-{view.marks.folding}", "", "late", 1, False, "m")
+        spec = SummarizeSpec(view.sid, 0, 1, view.watermarks.summarizing_through)
+        late = SummaryReady(spec, f"summarize-{view.sid}-0-{view.watermarks.summarizing_through}", "", "late", 1, False, "m")
         assert await core.directory.tell(KEY, late) is False
         snapshot = await core.ask(KEY, Load(1000))
         assert snapshot.summary is None
@@ -419,7 +419,7 @@ async def test_schedule_outlives_failures() -> None:
 async def test_one_busy_session_does_not_starve_others() -> None:
     """G10: with thousands queued on one session, another's message still has its turn after a bounded number of theirs."""
     journal = Gated()
-    limits = DirectoryLimits(held_replies=4, mailbox_messages=5_000)
+    limits = RegistryLimits(held_replies=4, mailbox_messages=5_000)
     busy, quiet = SessionKey("noisy", "1"), SessionKey("quiet", "1")
     async with kernel(journal, clock=VirtualClock(), limits=limits, fold_above=10**9) as core:
         await core.ask(busy, Load(1))
@@ -437,7 +437,7 @@ async def test_one_busy_session_does_not_starve_others() -> None:
 async def test_keys_beyond_those_in_memory() -> None:
     """G4: with more keys than a session holds in memory, a new one, an old one, and a retried new one each do as they should."""
     journal, clock = MemoryJournal(hot_keys=2), VirtualClock()
-    async with kernel(journal, clock=clock, limits=DirectoryLimits(idle_s=10), fold_above=10_000) as core:
+    async with kernel(journal, clock=clock, limits=RegistryLimits(idle_s=10), fold_above=10_000) as core:
         for number in range(5):
             await core.ask(KEY, append(user(f"{number}"), key=f"k{number}"))
         await clock.advance(20)
@@ -456,7 +456,7 @@ async def test_session_does_not_leave_before_its_farewell_is_durable() -> None:
     journal.open.set()
     policy = BufferPolicy(above_tokens=10_000, keep_tokens=50, overdraft_tokens=40_000)
     flushing = SessionBehavior(lambda _: policy, instance="0", flushes=True)
-    async with kernel(journal, clock=clock, limits=DirectoryLimits(idle_s=10), behavior=flushing) as core:
+    async with kernel(journal, clock=clock, limits=RegistryLimits(idle_s=10), behavior=flushing) as core:
         await core.ask(KEY, append(user("hello")))
         journal.open = anyio.Event()
         await clock.advance(40)
@@ -464,7 +464,7 @@ async def test_session_does_not_leave_before_its_farewell_is_durable() -> None:
         journal.open.set()
         await clock.advance(40)
         assert core.directory.statistics().live == 0
-        assert (await core.ask(KEY, Inspect())).marks.flushing == 1
+        assert (await core.ask(KEY, Inspect())).watermarks.flushing == 1
         assert len(await journal.jobs()) == 1
 
 

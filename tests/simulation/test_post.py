@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remora.ids import SessionKey
-from remora.runtime.registry import DirectoryLimits
+from remora.runtime.registry import RegistryLimits
 from remora.storage.memory import MemoryJournal
 from tests.harness import append, kernel, said
 
@@ -33,7 +33,7 @@ async def test_posted_messages_keep_their_order() -> None:
 
 async def test_posting_is_bounded_and_ends_with_intake() -> None:
     """G10, S2.21: a full mailbox refuses what is posted, and so does a closing runtime; a turn that fails disturbs nobody."""
-    async with kernel(MemoryJournal(), limits=DirectoryLimits(mailbox_messages=3)) as k:
+    async with kernel(MemoryJournal(), limits=RegistryLimits(mailbox_messages=3)) as k:
         taken = [k.directory.post(KEY, append({"role": "user", "content": str(number)})) for number in range(5)]
         assert taken == [True, True, True, False, False]
         receipt = await k.ask(SessionKey("bob", "one"), append({"role": "user", "content": "still there"}))

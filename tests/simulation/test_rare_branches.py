@@ -32,9 +32,9 @@ from remora.errors import (
 )
 from remora.ids import SessionKey
 from remora.messages import Receipt
-from remora.runtime.actor import Missing, Turn
-from remora.runtime.probes import observed
-from remora.runtime.registry import DirectoryLimits
+from remora.runtime.actor import Decision, NeedsLookup
+from remora.runtime.probes import count_probes
+from remora.runtime.registry import RegistryLimits
 from remora.runtime.supervisor import RetryPolicy
 from remora.storage.memory import MemoryJournal
 from remora.storage.sqlite.journal import SqliteJournal
@@ -57,7 +57,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 @contextmanager
 def reaching(*names: str) -> Iterator[None]:
-    with observed() as counts:
+    with count_probes() as counts:
         yield
     assert all(counts[name] for name in names), f"never reached: {[name for name in names if not counts[name]]}"
 
@@ -83,9 +83,9 @@ async def shown(core: Kernel, key: SessionKey = KEY) -> list[str]:
 class Touchy(SessionBehavior):
     """Breaks its state when told to."""
 
-    def handle(self, state: Any, message: Any) -> Turn | Missing:
+    def handle(self, state: Any, message: Any) -> Decision | NeedsLookup:
         if message == "break":
-            return Turn(None, ["nonsense"])
+            return Decision(None, ["nonsense"])
         return super().handle(state, message)
 
 
@@ -230,7 +230,7 @@ class Reluctant(MemoryJournal):
 async def test_a_session_that_rests_does_not_hold_up_the_end() -> None:
     """G11, G12: with writes of a broken session still under way, closing waits for no rest; afterwards what landed is there."""
     journal, clock = Reluctant(), VirtualClock()
-    limits = DirectoryLimits(restart_intensity=1, rest_s=10_000)
+    limits = RegistryLimits(restart_intensity=1, rest_s=10_000)
     with reaching("quarantine_entered", "quarantine_refused", "write_fenced"):
         async with kernel(journal, clock=clock, behavior=touchy(), limits=limits) as core, anyio.create_task_group() as tasks:
             await core.ask(KEY, append(user("one")))
@@ -260,7 +260,7 @@ async def test_a_session_that_rests_does_not_hold_up_the_end() -> None:
 async def test_a_session_that_has_rested_is_read_when_its_writes_have_landed() -> None:
     """G2, G11: a rest that is over before the disk is done does not show what the disk then changes; others go on."""
     journal, clock = Reluctant(), VirtualClock()
-    limits = DirectoryLimits(restart_intensity=1, rest_s=5, idle_s=10_000)
+    limits = RegistryLimits(restart_intensity=1, rest_s=5, idle_s=10_000)
     with reaching("quarantine_left"):
         async with kernel(journal, clock=clock, behavior=touchy(), limits=limits) as core, anyio.create_task_group() as tasks:
             await core.ask(KEY, append(user("one")))
@@ -321,7 +321,7 @@ async def test_a_cold_key_that_cannot_be_looked_up() -> None:
     clock = VirtualClock()
     outcomes: dict[str, Any] = {}
     with reaching("fetch_failed", "duplicate_key_cold"):
-        async with kernel(journal, clock=clock, limits=DirectoryLimits(idle_s=10)) as core:
+        async with kernel(journal, clock=clock, limits=RegistryLimits(idle_s=10)) as core:
             for number in range(3):
                 await core.ask(KEY, append(user(f"{number}"), key=f"k{number}"))
             await clock.advance(30)
@@ -382,7 +382,7 @@ async def test_a_session_that_cannot_be_read() -> None:
 async def test_sessions_leave_memory_when_they_take_too_many_bytes() -> None:
     """G10, G12: the bound holds, those idle longest leave, and all come back as they were."""
     clock = VirtualClock()
-    limits = DirectoryLimits(max_bytes=60_000, idle_s=100_000)
+    limits = RegistryLimits(max_bytes=60_000, idle_s=100_000)
     keys = [SessionKey("alice", f"{number}") for number in range(20)]
     with reaching("shed_by_bytes"):
         async with kernel(MemoryJournal(), clock=clock, limits=limits, fold_above=100_000) as core:
@@ -402,7 +402,7 @@ async def test_sessions_leave_memory_when_they_take_too_many_bytes() -> None:
 async def test_a_mailbox_takes_no_more_bytes_than_it_may() -> None:
     """G10: what was refused did not run and can be sent again; small messages still find room beside a large one."""
     journal = Reluctant()
-    limits = DirectoryLimits(held_replies=1, mailbox_bytes=100)
+    limits = RegistryLimits(held_replies=1, mailbox_bytes=100)
     with reaching("mailbox_full_of_bytes"):
         async with kernel(journal, clock=VirtualClock(), limits=limits) as core:
             await core.ask(KEY, Load(100))

@@ -10,7 +10,7 @@ import pytest
 
 from remora import Config, Runtime, Session
 from remora.errors import CommitFailed, OutcomeUnknown, RuntimeClosed
-from remora.runtime.probes import observed
+from remora.runtime.probes import count_probes
 from remora.testing import HashEmbedder
 from remora.testing.simulation import Fault, World
 
@@ -58,7 +58,7 @@ def test_a_model_that_is_well_again_writes_again() -> None:
                 history = await chat.history()
                 assert [str(message.content).split()[0] for message in history] == [f"m{n}" for n in range(number)]
 
-    with observed() as counts:
+    with count_probes() as counts:
         World(1, plan=[Fault("summarizer", 0, "fail", times=8)]).run(main)
     assert counts["breaker_opened"]
     assert counts["breaker_closed"]
@@ -99,7 +99,7 @@ def test_a_memory_that_goes_while_it_is_embedded_does_not_come_back() -> None:
             assert [memory.text for memory in await alice.memories()] == ["Has a boat."]
             assert [hit.text for hit in await alice.recall("bees on the roof, a boat")] == ["Has a boat."]
 
-    with observed() as counts:
+    with count_probes() as counts:
         World(2).run(main)
     assert counts["memory_gone_while_embedded"]
 
@@ -137,7 +137,7 @@ def test_an_end_that_waits_too_long_for_the_disk(journal: Any) -> None:
                 assert (await chat.append({"role": "user", "content": text}, key=text)).duplicate == (text in there)
             assert sorted(str(message.content) for message in await chat.history()) == ["before", "one", "two"]
 
-    with observed() as counts:
+    with count_probes() as counts:
         World(3, journal=journal, plan=[Fault("commit", 1, "hang")]).run(main)  # of what comes after "before"
     assert counts["drain_timed_out"]
     assert any(isinstance(outcome, Exception) for outcome in outcomes)
@@ -169,7 +169,7 @@ def test_it_is_found_out_whether_the_journal_has_forgotten() -> None:
                     await checked(runtime, told, anew=True)
                 return told
 
-            with observed() as counts:
+            with count_probes() as counts:
                 told = World(nth, journal="sqlite", plan=[Fault("commit", nth, kind)]).run(main)
             untouched += told == "untouched"
             uncertain += counts["erasure_uncertain"] > 0

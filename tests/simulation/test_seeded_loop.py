@@ -191,7 +191,7 @@ def test_sqlite_fails_as_it_is_told(kind: str, raised: type[Exception]) -> None:
 
     async def main(world: World) -> None:
         nonlocal failed
-        acknowledged, doubtful = [], []
+        acknowledged, may_exist = [], []
         async with world.runtime() as runtime:
             chat = runtime.session("alice", "one")
             for number in range(4):
@@ -199,11 +199,11 @@ def test_sqlite_fails_as_it_is_told(kind: str, raised: type[Exception]) -> None:
                     await chat.append({"role": "user", "content": str(number)})
                 except raised:
                     failed += 1
-                    doubtful += [str(number)] if raised is OutcomeUnknown else []
+                    may_exist += [str(number)] if raised is OutcomeUnknown else []
                 else:
                     acknowledged.append(str(number))
             there = [str(message.content) for message in await chat.history()]
-        assert set(acknowledged) <= set(there) <= {*acknowledged, *doubtful}
+        assert set(acknowledged) <= set(there) <= {*acknowledged, *may_exist}
         assert there == sorted(there)
 
     for nth in range(8):

@@ -16,7 +16,7 @@ from remora.actors.session.messages import Load
 from remora.errors import CommitFailed, MailboxFull, OutcomeUnknown
 from remora.ids import SessionKey
 from remora.runtime.fairness import OVERHEAD_BYTES
-from remora.runtime.registry import DirectoryLimits
+from remora.runtime.registry import RegistryLimits
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import Appended
 from remora.testing import FaultyJournal, VirtualClock
@@ -71,7 +71,7 @@ class Counting(MemoryJournal):
 async def test_quiet_users_wait_for_two_commits_of_bounded_size(sessions: int) -> None:
     """G10: beside 10 000 queued appends of one user, in one session or in many, each of a thousand others is acknowledged
     with the commit under way or the next one, and neither holds more of the busy user's appends than their share."""
-    journal, limits = Counting(), DirectoryLimits(wait_when_full=True, share_writes=16)
+    journal, limits = Counting(), RegistryLimits(wait_when_full=True, share_writes=16)
     async with kernel(journal, clock=VirtualClock(), limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
         noisy = [SessionKey("noisy", f"{number}") for number in range(sessions)]
         quiet = [SessionKey(f"quiet-{number}", "chat") for number in range(1_000)]
@@ -106,7 +106,7 @@ async def test_quiet_users_wait_for_two_commits_of_bounded_size(sessions: int) -
 
 async def test_nobody_is_slowed_who_is_alone() -> None:
     """G10: a user alone fills commits; the share is for when others are there."""
-    journal, limits = Counting(is_open=False), DirectoryLimits(share_writes=4)
+    journal, limits = Counting(is_open=False), RegistryLimits(share_writes=4)
     async with kernel(journal, clock=VirtualClock(), limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
         await core.ask(SessionKey("alice", "1"), Load(1))
         async with anyio.create_task_group() as tasks:
@@ -121,7 +121,7 @@ async def test_all_sessions_of_a_user_that_wait_for_their_share_come_to_their_tu
     """G10: reads, appends, callers that leave, failing commits: what sessions that wait are asked for is never forgotten."""
     rng = random.Random(5)
     journal = FaultyJournal(lambda: "refused" if rng.random() < 0.1 else None)
-    clock, limits = VirtualClock(), DirectoryLimits(share_writes=2, held_replies=8, wait_when_full=True, mailbox_messages=5)
+    clock, limits = VirtualClock(), RegistryLimits(share_writes=2, held_replies=8, wait_when_full=True, mailbox_messages=5)
     async with kernel(journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
         answered = 0
 
@@ -185,7 +185,7 @@ async def test_what_waits_is_bounded_over_all_sessions(users: int, sessions: int
     refused is told so and did not run, and what was accepted is there, once and in order, when the disk goes on."""
     bound = 2 << 20
     journal, clock = Counting(is_open=False), VirtualClock()
-    limits = DirectoryLimits(total_bytes=bound, mailbox_bytes=8 << 20, timeout_s=1_000)
+    limits = RegistryLimits(total_bytes=bound, mailbox_bytes=8 << 20, timeout_s=1_000)
     async with kernel(journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
         for who in range(users):
             for session in range(sessions):
@@ -211,7 +211,7 @@ async def test_what_waits_stays_bounded_when_its_senders_have_gone() -> None:
     """G10, G3: a disk that takes nothing for minutes costs no more room than one that does for seconds, although every sender's
     deadline passes and others come; those told `MailboxFull` did not run, and none of the rest is doubled."""
     journal, clock = Counting(is_open=False), VirtualClock()
-    limits = DirectoryLimits(held_replies=8, mailbox_messages=4, timeout_s=10)
+    limits = RegistryLimits(held_replies=8, mailbox_messages=4, timeout_s=10)
     async with kernel(journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
         keys = [SessionKey("u0", f"{session}") for session in range(3)]
         for key in keys:
@@ -240,7 +240,7 @@ async def test_no_user_takes_all_the_room() -> None:
     """G10: however many sessions a busy user sends through, others get theirs; a read of what is durable is never refused."""
     bound = 1 << 20
     journal, clock = Counting(is_open=False), VirtualClock()
-    limits = DirectoryLimits(total_bytes=bound, timeout_s=1_000)
+    limits = RegistryLimits(total_bytes=bound, timeout_s=1_000)
     async with kernel(journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
         names = [SessionKey(f"u{who}", f"{session}") for who in range(60) for session in range(50)]
         for key in (*names, SessionKey("u0", "not talking")):
@@ -263,7 +263,7 @@ async def test_no_user_takes_all_the_room() -> None:
 async def test_waiting_for_room_among_all() -> None:
     """G10: with `wait_when_full`, senders beyond the bound wait, and all get in, each session in order, as the disk goes on."""
     journal, clock = Counting(is_open=False), VirtualClock()
-    limits = DirectoryLimits(total_bytes=100 * OVERHEAD_BYTES, wait_when_full=True, timeout_s=1_000)
+    limits = RegistryLimits(total_bytes=100 * OVERHEAD_BYTES, wait_when_full=True, timeout_s=1_000)
     async with kernel(journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
         keys = [SessionKey(f"u{number % 7}", f"{number}") for number in range(30)]
         for key in keys:

@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from remora.actors.blocks.render import BlockView, Gathered
-from remora.actors.blocks.state import BlockProgress, BlockSet, progress_facet
+from remora.actors.blocks.render import BlockView, GatheredBlocks
+from remora.actors.blocks.state import BlockProgress, BlockSet, progress_item
 from remora.blocks import (
     BaseMemoryBlock,
     BlockContent,
@@ -25,7 +25,7 @@ from remora.blocks import (
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.messages import ChatDict
-from remora.storage.records import Facet
+from remora.storage.records import StateItem
 from remora.testing import HashEmbedder
 from remora.tokens import CallableCounter, HeuristicCounter, TokenCounter, count_message
 
@@ -62,7 +62,7 @@ def view(*blocks: MemoryBlock, counter: TokenCounter = WORDS, **options: Any) ->
 
 
 async def shown(
-    blocks: Sequence[MemoryBlock], room: int, messages: Sequence[ChatDict] = (), states: Sequence[Facet] = (), **options: Any
+    blocks: Sequence[MemoryBlock], room: int, messages: Sequence[ChatDict] = (), states: Sequence[StateItem] = (), **options: Any
 ) -> tuple[list[ChatDict], int, dict[str, Any]]:
     """Through all three steps; what is added is checked against a count of everything, and the messages given are as before."""
     counter = options.get("counter", WORDS)
@@ -298,7 +298,7 @@ async def test_failing_and_hanging_blocks() -> None:
         async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> Any:
             return {"not": "content"}
 
-    behind = progress_facet("behind", BlockProgress(((1, 3),), b"", "ValueError: message 4"))
+    behind = progress_item("behind", BlockProgress(((1, 3),), b"", "ValueError: message 4"))
     blocks = [
         Raising(name="raising"), Slow(name="slow"), Hanging(name="hanging"), Wrong(name="wrong"),
         Text(name="behind", text="old"), Text(name="silent"), Text(name="fine", text="x"),
@@ -346,7 +346,7 @@ async def test_no_blocks_and_no_content() -> None:
     )
     assert (fresh, added) == (CONVERSATION, 0)
     one = view()
-    fitted = await one.fit(Gathered(), -5)
+    fitted = await one.fit(GatheredBlocks(), -5)
     assert one.insert([], fitted) == ([], 0)
 
 

@@ -11,7 +11,15 @@ import msgspec
 import pytest
 
 from remora.actors.blocks.state import BlockProgress as Progress
-from remora.actors.blocks.state import BlockSet, adopted, joined, progress_facet, progress_of, unseen_of, without
+from remora.actors.blocks.state import (
+    BlockSet,
+    block_progress,
+    copy_block_items,
+    excluded_ranges,
+    join_ranges,
+    missing_ranges,
+    progress_item,
+)
 from remora.blocks import BaseMemoryBlock, BlockServices, ChatMessage, MemoryBlock, StaticMemoryBlock, VectorMemoryBlock
 from remora.errors import ConfigError
 from remora.ids import SessionKey
@@ -190,7 +198,7 @@ def test_a_message_is_text_to_a_block() -> None:
     """S3.22, S3.32: content is always text, of parts and tool calls, too; the chat dict is there, fresh each time."""
     parts = [{"type": "text", "text": "Look at Logan"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}]
     entry, chat = encode_message({"role": "user", "name": "Ann", "content": parts, "created_at": 1_700_000_000})
-    message = ChatMessage.of_entry(entry.numbered(7))
+    message = ChatMessage.of_entry(entry.with_seq(7))
     assert "Logan" in message.content
     assert (message.role, message.name, message.seq) == ("user", "Ann", 7)
     assert message.created_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
@@ -205,13 +213,13 @@ def test_a_message_is_text_to_a_block() -> None:
 
 def test_ranges() -> None:
     """S3.12: what a block has seen is a set of message numbers, kept as ranges."""
-    assert joined([(5, 6), (1, 2), (3, 3), (9, 8)]) == ((1, 3), (5, 6))
-    assert without(10, [(2, 3), (7, 12)]) == ((1, 1), (4, 6))
-    assert without(3, [(1, 5)]) == ()
-    assert without(3, []) == ((1, 3),)
-    facet = progress_facet("m", Progress(((1, 4), (8, 9)), b"x"))
-    assert progress_of([facet])["m"].seen == ((1, 4), (8, 9))
-    assert unseen_of([facet], 0) == ()
-    assert unseen_of([facet], 4) == ((1, 4),)
-    (copy,) = adopted([facet], 5)
-    assert progress_of([copy])["m"] == Progress(((1, 5),), b"x")
+    assert join_ranges([(5, 6), (1, 2), (3, 3), (9, 8)]) == ((1, 3), (5, 6))
+    assert missing_ranges(10, [(2, 3), (7, 12)]) == ((1, 1), (4, 6))
+    assert missing_ranges(3, [(1, 5)]) == ()
+    assert missing_ranges(3, []) == ((1, 3),)
+    state_item = progress_item("m", Progress(((1, 4), (8, 9)), b"x"))
+    assert block_progress([state_item])["m"].seen == ((1, 4), (8, 9))
+    assert excluded_ranges([state_item], 0) == ()
+    assert excluded_ranges([state_item], 4) == ((1, 4),)
+    (copy,) = copy_block_items([state_item], 5)
+    assert block_progress([copy])["m"] == Progress(((1, 5),), b"x")

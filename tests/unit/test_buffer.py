@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.policies.turns import closed_length, cut_to_keep, presentable, units
+from remora.actors.policies.turns import closed_length, cut_to_keep, presentable_units, units
 from remora.messages import Entry, decode_chat, split_tool_calls
 from tests.harness import entry
 
@@ -34,7 +34,7 @@ def entries(*messages: dict[str, Any]) -> list[Entry]:
 
 
 def shown(found: list[Entry]) -> list[int]:
-    return [e.seq for unit in presentable(found)[0] for e in unit]
+    return [e.seq for unit in presentable_units(found)[0] for e in unit]
 
 
 def test_units_keep_calls_with_results() -> None:
@@ -61,7 +61,7 @@ def test_interruption_stays_out_of_the_pair() -> None:
 def test_open_call_is_withheld_and_named() -> None:
     """G8: a call whose result has not come is not shown to a chat API; `awaiting` names it."""
     found = entries(user(), call("a", "b"), result("a"))
-    units_shown, awaiting, orphans = presentable(found)
+    units_shown, awaiting, orphans = presentable_units(found)
     assert [e.seq for unit in units_shown for e in unit] == [1]
     assert (awaiting, orphans) == (["b"], 0)
     assert closed_length(found) == 1
@@ -70,7 +70,7 @@ def test_open_call_is_withheld_and_named() -> None:
 def test_orphans_never_reach_a_chat_api() -> None:
     """G8: neither a call that a crash left unanswered, nor a result without a call."""
     found = entries(result("z"), user(), call("a"), user("are you there?"), assistant(), result("a"))
-    units_shown, awaiting, orphans = presentable(found)
+    units_shown, awaiting, orphans = presentable_units(found)
     assert [e.seq for unit in units_shown for e in unit] == [2, 4, 5]
     assert (awaiting, orphans) == ([], 3)
 
@@ -105,7 +105,7 @@ message = st.one_of(
 def test_no_cut_and_no_context_splits_a_pair(messages: list[dict[str, Any]], keep: int) -> None:
     """G8: whatever was appended, in whatever order, what is shown pairs up, and a cut leaves pairs whole."""
     found = entries(*messages)
-    assert split_tool_calls([decode_chat(e.chat) for unit in presentable(found)[0] for e in unit]) == 0
+    assert split_tool_calls([decode_chat(e.chat) for unit in presentable_units(found)[0] for e in unit]) == 0
     if found:
         cut = cut_to_keep(found, keep, sum(e.tokens for e in found))
         kept = sum(e.tokens for e in found[cut:])

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from remora import Config, Runtime
-from remora.actors.policies.buffer import policy_of
+from remora.actors.policies.buffer import configured_policy
 from remora.config import ModelConfig, Secret
 from remora.errors import ConfigError
 from remora.logging import get_logger
@@ -26,7 +26,7 @@ from remora.models.openai import OpenAIChatModel
 def test_defaults() -> None:
     """S3.08, S3.09, S1.09, S1.13: the documents' figures."""
     buffer = Config().buffer
-    assert (buffer.token_limit, buffer.fold_above_tokens, policy_of(buffer).keep_tokens) == (30_000, 21_000, 10_500)
+    assert (buffer.token_limit, buffer.fold_above_tokens, configured_policy(buffer).keep_tokens) == (30_000, 21_000, 10_500)
     assert buffer.summary_prefix == "Summary of earlier conversation: "
     assert Config().journal.durability == "power"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from remora.actors.blocks.fact import facts_in
+from remora.actors.blocks.fact import parse_facts
 from remora.blocks import BlockServices, ChatMessage, FactExtractionMemoryBlock
 from remora.errors import ConfigError, ModelAnswerInvalid, ModelUnavailable
 from remora.testing import ScriptedChatModel
@@ -41,7 +41,7 @@ def said(*texts: str) -> list[ChatMessage]:
 )
 def test_answers(answer: str, facts: list[str]) -> None:
     """S3.14: tags, JSON and bullets are read; anything else holds no facts; doubles are one."""
-    assert facts_in(answer) == facts
+    assert parse_facts(answer) == facts
 
 
 async def test_one_call_for_a_batch() -> None:

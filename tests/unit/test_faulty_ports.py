@@ -15,11 +15,11 @@ from remora.actors.policies.summary import ChatSummarizer
 from remora.errors import LongTermError, ModelUnavailable, OutcomeUnknown
 from remora.ids import SessionKey
 from remora.models.extractive import ExtractiveSummarizer
-from remora.runtime.supervisor import durable
+from remora.runtime.supervisor import commit_records
 from remora.storage.committing import committing
 from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import MemoryRow
-from remora.storage.records import Opened, SessionImage
+from remora.storage.records import Opened, SavedSession
 from remora.testing import (
     FaultyChatModel,
     FaultyEmbedder,
@@ -75,14 +75,14 @@ async def test_a_commit_that_hangs_succeeds_late(fault: Any, slow_s: float) -> N
     async with committing(journal):
         before = anyio.current_time()
         try:
-            await durable(journal, [Opened(1, "alice", "chat", 0)])
+            await commit_records(journal, [Opened(1, "alice", "chat", 0)])
         except OutcomeUnknown:
             assert fault in {"kept", "lost"}
         else:
             assert fault in {None, "hang"}
         assert (anyio.current_time() - before > slow_s / 2) == (fault == "hang")
         (image,) = await journal.hydrate([SessionKey("alice", "chat")])
-        assert isinstance(image, SessionImage)
+        assert isinstance(image, SavedSession)
         assert image.opened == (fault != "lost")
 
 
@@ -94,10 +94,10 @@ async def test_a_write_that_fails_is_done_or_not_as_its_fault_says(fault: Any) -
     """G7: ``kept`` was done, the others were not; whoever asked is told the same, and tries again."""
     store = store_of(fault, None, fault)
     with pytest.raises(LongTermError, match="injected") as told:
-        await store.add([row(1)], None, doubtful=False)
+        await store.add([row(1)], None, may_exist=False)
     assert told.value.retryable
     assert await store.inner.row_ids() == (["r1"] if fault == "kept" else [])
-    await store.add([row(1)], None, doubtful=True)
+    await store.add([row(1)], None, may_exist=True)
     assert await store.inner.row_ids() == ["r1"]
     with pytest.raises(LongTermError):
         await store.delete("alice", ["r1"])
@@ -109,14 +109,14 @@ async def test_a_write_that_times_out_may_have_been_done(slow_s: float) -> None:
     store = store_of(*["timeout"] * 20, timeout_s=slow_s, rng=random.Random(1))
     for number in range(20):
         with pytest.raises(LongTermError, match="too long"):
-            await store.add([row(number)], None, doubtful=False)
+            await store.add([row(number)], None, may_exist=False)
     assert 0 < len(await store.inner.row_ids()) < 20
 
 
 async def test_a_write_that_hangs_is_done_in_the_end(slow_s: float) -> None:
     """G6: it is slow, and nothing else."""
     store = store_of("hang", hang_s=slow_s)
-    assert await took_s(lambda: store.add([row(1)], None, doubtful=False)) > slow_s / 2
+    assert await took_s(lambda: store.add([row(1)], None, may_exist=False)) > slow_s / 2
     assert await store.row_ids() == ["r1"]
 
 

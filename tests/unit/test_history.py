@@ -21,7 +21,7 @@ from remora.actors.session.state import SessionState
 from remora.errors import CommitFailed, OutcomeUnknown
 from remora.messages import ChatDict, Receipt
 from remora.models.ports import Line
-from remora.runtime.actor import Turn
+from remora.runtime.actor import Decision
 from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import MemoryRow
 from remora.storage.records import Appended
@@ -660,7 +660,7 @@ class Stuttering(FaultyJournal):
     def _store(self, record: Any) -> None:
         if isinstance(record, Appended) and len(record.entries) == 3:
             first, second, third = record.entries
-            record = msgspec.structs.replace(record, entries=(first, first.numbered(second.seq), third))
+            record = msgspec.structs.replace(record, entries=(first, first.with_seq(second.seq), third))
         super()._store(record)
 
 
@@ -835,12 +835,12 @@ class Mishearing(MemoryStore):
         super().__init__(64)
         self._changed = changed
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Any, *, doubtful: bool = True) -> None:
+    async def add(self, rows: Sequence[MemoryRow], vectors: Any, *, may_exist: bool = True) -> None:
         rows = [
             msgspec.structs.replace(row, **{name: change(getattr(row, name)) for name, change in self._changed.items()})
             for row in rows
         ]
-        await super().add(rows, vectors, doubtful=doubtful)
+        await super().add(rows, vectors, may_exist=may_exist)
 
 
 @pytest.mark.anyio
@@ -991,9 +991,9 @@ class Stubborn(SessionBehavior):
 class Modest(SessionBehavior):
     """Its sessions flush, and say that there was nothing."""
 
-    def _flush(self, state: SessionState) -> Turn:
+    def _flush(self, state: SessionState) -> Decision:
         turn = super()._flush(state)
-        return Turn(0, turn.records, jobs=turn.jobs)
+        return Decision(0, turn.records, jobs=turn.jobs)
 
 
 @pytest.mark.parametrize("patience_s", [0.0, 10.0])

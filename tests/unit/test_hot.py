@@ -19,7 +19,7 @@ from remora.models.ports import embed_texts
 from remora.recall import user_index as hot
 from remora.recall.bm25 import text_indices, words
 from remora.recall.recall import Recall
-from remora.recall.user_index import HotUsers, UserRows
+from remora.recall.user_index import UserIndex, UserIndexCache
 from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope
 from remora.testing import HashEmbedder
@@ -56,7 +56,7 @@ class WatchedStore(MemoryStore):
 
     async def put(self, *rows: MemoryRow) -> None:
         vectors = await embed_texts(EMBEDDER, [row.content for row in rows])
-        await self.add(rows, vectors, doubtful=False)
+        await self.add(rows, vectors, may_exist=False)
 
 
 def recall_over(store: LongTermStore, **config: Any) -> Recall:
@@ -94,7 +94,7 @@ async def test_rows_are_read_once() -> None:
         assert (store.reads, store.searches) == (1, 0)
         assert await found(recall, user="bob") == ["b"]
         assert await found(recall, user="nobody") == []
-        statistics = recall.hot_statistics()
+        statistics = recall.index_statistics()
         assert (statistics.hits, statistics.misses, statistics.users, statistics.rows) == (1, 3, 3, 3)
 
 
@@ -106,7 +106,7 @@ async def test_no_memory_where_it_is_switched_off() -> None:
         for _ in range(2):
             assert len(await found(recall)) == 3
         assert (store.reads, store.searches) == (0, 2)
-        assert recall.hot_statistics().users == 0
+        assert recall.index_statistics().users == 0
 
 
 @pytest.mark.parametrize("change", ["written", "removed", "forget"])
@@ -183,7 +183,7 @@ async def test_a_deadline_ends_the_waiting_and_not_the_reading() -> None:
         store.held["alice"].set()
         with anyio.CancelScope(shield=True):
             await anyio.wait_all_tasks_blocked()
-            assert recall.hot_statistics().users == 1
+            assert recall.index_statistics().users == 1
             assert len(await found(recall)) == 2
             assert store.reads == 1
 
@@ -232,7 +232,7 @@ async def test_users_of_too_many_rows_are_searched_in_the_store() -> None:
             assert len(await found(recall)) == 6
             recall.written("alice")
         assert (store.reads, store.searches) == (1, 3)
-        assert recall.hot_statistics().passed == 2
+        assert recall.index_statistics().passed == 2
         await store.delete("alice", ["alice-0"])
         recall.removed("alice")
         for _ in range(2):
@@ -253,7 +253,7 @@ async def test_a_removal_overtakes_the_reading_of_too_many() -> None:
         store.held.pop("alice").set()
         await anyio.wait_all_tasks_blocked()
         assert len(await found(recall)) == 5
-        assert recall.hot_statistics().users == 1
+        assert recall.index_statistics().users == 1
 
 
 async def test_least_recently_used_goes() -> None:
@@ -263,8 +263,8 @@ async def test_least_recently_used_goes() -> None:
     for user in users:
         await store.put(*teas(user, 10))
     await store.put(*teas("large", 200))
-    size = UserRows(*await store.embedded_rows("user-0")).size_bytes
-    users_rows = HotUsers(store.embedded_rows, max_bytes=int(4.5 * size), max_rows=1_000)
+    size = UserIndex(*await store.embedded_rows("user-0")).size_bytes
+    users_rows = UserIndexCache(store.embedded_rows, max_bytes=int(4.5 * size), max_rows=1_000)
     for user in [*users, "large"]:
         assert (await users_rows.of(user) is None) == (user == "large")
         assert users_rows.statistics().size_bytes <= 4.5 * size
@@ -292,8 +292,8 @@ async def test_what_is_counted_is_what_it_takes() -> None:
                       memory_type="message", role="user", created_us=1_700_000_000_000_000 + n)
         for n, text in enumerate(said)
     ]  # fmt: skip
-    await store.add(rows, await embed_texts(embedder, said), doubtful=False)
-    UserRows(*await store.embedded_rows("alice"))  # what is loaded once is no user's
+    await store.add(rows, await embed_texts(embedder, said), may_exist=False)
+    UserIndex(*await store.embedded_rows("alice"))  # what is loaded once is no user's
     read, vectors = await store.embedded_rows("alice")
     copies = msgspec.msgpack.decode(msgspec.msgpack.encode(read), type=list[MemoryRow])  # no string shared with the store's
     del read
@@ -301,7 +301,7 @@ async def test_what_is_counted_is_what_it_takes() -> None:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        made = UserRows(copies, vectors)
+        made = UserIndex(copies, vectors)
         gc.collect()
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
@@ -321,9 +321,9 @@ async def test_nothing_is_left_of_who_is_forgotten() -> None:
     assert not recall._hot._outgrown  # type: ignore[union-attr]
     async with running(store, cache=10) as recall:
         await found(recall)
-        assert recall.hot_statistics().users == 1
+        assert recall.index_statistics().users == 1
         recall.forget("alice")
-        assert (recall.hot_statistics().users, recall.statistics().size) == (0, 0)
+        assert (recall.index_statistics().users, recall.statistics().size) == (0, 0)
         store.held["alice"] = anyio.Event()
         store.reading = anyio.Event()
         async with anyio.create_task_group() as tasks:
@@ -332,7 +332,7 @@ async def test_nothing_is_left_of_who_is_forgotten() -> None:
             await store.delete("alice", [f"alice-{n}" for n in range(3)])
             recall.forget("alice")
             store.held["alice"].set()
-        assert (recall.hot_statistics().users, recall.statistics().size) == (0, 0)
+        assert (recall.index_statistics().users, recall.statistics().size) == (0, 0)
         store.held.clear()
         assert await found(recall) == []
 
@@ -364,7 +364,7 @@ async def test_scope() -> None:
 async def test_without_vectors() -> None:
     """S2.28: where nothing is embedded, words alone decide; a query that matches none finds nothing."""
     store = WatchedStore(None)
-    await store.add([long_term_row("r1", "green tea"), long_term_row("r2", "black coffee")], None, doubtful=False)
+    await store.add([long_term_row("r1", "green tea"), long_term_row("r2", "black coffee")], None, may_exist=False)
 
     async def opened() -> LongTermStore:
         return store
@@ -389,7 +389,7 @@ async def test_each_list_is_as_deep_as_it_is_said_to_be() -> None:
     """S2.28: recall.depth bounds each list; of equals the earlier."""
     store = WatchedStore(None)
     rows = [long_term_row(f"{n:02}", f"tea {'tea ' if n == 7 else ''}number{n}", created_us=n) for n in range(30)]
-    await store.add(rows, None, doubtful=False)
+    await store.add(rows, None, may_exist=False)
 
     async def opened() -> LongTermStore:
         return store
@@ -434,14 +434,14 @@ def test_texts_without_words() -> None:
 async def test_vectors_of_any_length(vectors: Callable[[int], Any]) -> None:
     """S2.28: a row without a vector is near to nothing; one whose vector is not of unit length is as near as its direction is."""
     rows = teas("alice", 4)
-    made = UserRows(rows, vectors(4))
+    made = UserIndex(rows, vectors(4))
     query = np.full(16, 0.25, np.float32)
     ranked = list(await made.ranked("zeppelin", query, EVERYTHING, RecallConfig()))
     near = [one.parts["vector"] for one in ranked]
     assert near == ([] if not vectors(1).any() else [1.0] * 4)
 
 
-async def _ids(made: UserRows, query: str) -> Sequence[str]:
+async def _ids(made: UserIndex, query: str) -> Sequence[str]:
     return [one.row.id for one in await made.ranked(query, None, EVERYTHING, RecallConfig())]
 
 
@@ -451,4 +451,4 @@ async def test_the_order_of_reading_does_not_matter() -> None:
         long_term_row(str(n), f"tea of {n % 3}", created_us=n % 4, seq=n, session="s", memory_type="message")
         for n in range(1, 30)
     ]
-    assert await _ids(UserRows(rows, None), "tea of 1") == await _ids(UserRows(rows[::-1], None), "tea of 1")
+    assert await _ids(UserIndex(rows, None), "tea of 1") == await _ids(UserIndex(rows[::-1], None), "tea of 1")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.policies.importance import bounded_importance, importance_of, seed_importance
+from remora.actors.policies.importance import bounded_importance, importance_formula, seed_importance
 from remora.errors import ConfigError, InvalidInput
 
 DAY = 86_400.0
@@ -71,7 +71,7 @@ def test_bounded_stays_within_bounds(age: float, count: int, explicit: float | N
 )
 def test_monotone_in_each_argument(formula: Any, age: Any, count: Any, explicit: Any, half_life: float) -> None:
     """S2.20: younger, more often asked for, called more important: none of them lowers the score, other things equal."""
-    score = importance_of(formula)
+    score = importance_formula(formula)
     base = score(age[1], count[0], explicit[0], half_life_s=half_life)
     assert score(age[0], count[0], explicit[0], half_life_s=half_life) >= base
     assert score(age[1], count[1], explicit[0], half_life_s=half_life) >= base
@@ -91,7 +91,7 @@ def test_nonsense_is_refused(score: Any, age: float, count: int, explicit: float
 
 def test_formulas_by_name() -> None:
     """S2.19: both formulas are to be had by name, and no other."""
-    assert importance_of("bounded") is bounded_importance
-    assert importance_of("seed") is seed_importance
+    assert importance_formula("bounded") is bounded_importance
+    assert importance_formula("seed") is seed_importance
     with pytest.raises(ConfigError, match="'log'"):
-        importance_of("log")  # type: ignore[arg-type]
+        importance_formula("log")  # type: ignore[arg-type]

@@ -12,8 +12,8 @@ import pytest
 
 from remora.messages import encode_message
 from remora.runtime.log import JobDone, Write
-from remora.storage.records import Appended, Dropped, Marks
-from remora.storage.sqlite.connection import JournalConnection, NothingDone, Step, steps_done
+from remora.storage.records import Appended, Dropped, Watermarks
+from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step, run_steps
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.rows import Rows
 
@@ -22,7 +22,7 @@ MANY = 100  # more than are told at a time
 
 def said(number: int) -> Write:
     entry, _ = encode_message({"role": "user", "content": f"text {number}"})
-    return Write([Appended(number, (entry.numbered(1),), None)], lambda *_: None)
+    return Write([Appended(number, (entry.with_seq(1),), None)], lambda *_: None)
 
 
 @pytest.mark.anyio
@@ -43,7 +43,7 @@ async def test_all_of_a_large_commit_are_told_in_order(tmp_path: Path) -> None:
     async with anyio.create_task_group() as tasks:
         for number in range(1, MANY + 1):
             write = said(number)
-            write.on_settled = telling(number)
+            write.on_acknowledged = telling(number)
             journal.write(write)
         tasks.start_soon(journal.run)
         await done.wait()
@@ -67,7 +67,7 @@ async def test_who_was_not_told_yet_is_told_by_the_end(tmp_path: Path) -> None:
     async with anyio.create_task_group() as tasks:
         for number in range(1, MANY + 1):
             write = said(number)
-            write.on_settled = tell
+            write.on_acknowledged = tell
             journal.write(write)
         tasks.start_soon(journal.run)
         await first.wait()
@@ -93,7 +93,7 @@ async def test_a_failure_is_told_after_all_that_landed_before_it(tmp_path: Path)
             told.append((number, error is None))
             if number == MANY:
                 bad = said(1)  # is there already
-                bad.on_settled = failing
+                bad.on_acknowledged = failing
                 journal.write(bad)
 
         return tell
@@ -101,7 +101,7 @@ async def test_a_failure_is_told_after_all_that_landed_before_it(tmp_path: Path)
     async with anyio.create_task_group() as tasks:
         for number in range(1, MANY + 1):
             write = said(number)
-            write.on_settled = telling(number)
+            write.on_acknowledged = telling(number)
             journal.write(write)
         tasks.start_soon(journal.run)
         await done.wait()
@@ -115,8 +115,8 @@ def test_marks_of_one_actor_go_one_after_the_other() -> None:
     rows = Rows()
     for generation in (1, 2):
         for sid in (7, 8):
-            rows.add(Dropped(sid, Marks(generation, 1, 1, 0, 0), 1, ()))
-    rows.add(Dropped(7, Marks(3, 1, 1, 0, 0), 1, ()))
+            rows.add(Dropped(sid, Watermarks(generation, 1, 1, 0, 0), 1, ()))
+    rows.add(Dropped(7, Watermarks(3, 1, 1, 0, 0), 1, ()))
     rows.add(JobDone("a"))
     rows.add(JobDone("b"))
     found = {statement.split()[0]: parameters for statement, parameters in rows.others()}
@@ -133,12 +133,12 @@ def test_a_transaction_stops_at_its_first_failure(tmp_path: Path) -> None:
         database.execute("CREATE TABLE t (a INTEGER PRIMARY KEY)")
         steps = [Step("BEGIN"), Step("INSERT INTO t VALUES (?)", [(1,), (2,)])]
         with pytest.raises(sqlite3.IntegrityError):
-            steps_done(database, [*steps, Step("INSERT INTO t VALUES (?)", [(2,)]), Step("COMMIT", [()])])
+            run_steps(database, [*steps, Step("INSERT INTO t VALUES (?)", [(2,)]), Step("COMMIT", [()])])
         assert database.in_transaction
         database.execute("ROLLBACK")
-        with pytest.raises(NothingDone):
-            steps_done(database, [Step("DELETE FROM t WHERE a = ?", [(9,)], needed=True)])
-        steps_done(database, [*steps, Step("COMMIT", [()])])
+        with pytest.raises(NothingChanged):
+            run_steps(database, [Step("DELETE FROM t WHERE a = ?", [(9,)], needed=True)])
+        run_steps(database, [*steps, Step("COMMIT", [()])])
         assert database.execute("SELECT count(*) FROM t").fetchall() == [(2,)]
 
 

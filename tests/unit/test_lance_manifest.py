@@ -30,7 +30,7 @@ async def _versions(base: Path) -> list[tuple[Manifest, int, bytes]]:
 
         await put(store, rows_of("alice", range(30)))
         await look()
-        await put(store, rows_of("bob", range(20)), doubtful=True)
+        await put(store, rows_of("bob", range(20)), may_exist=True)
         await look()
         await store.delete("alice", ["alice-3", "alice-4"])
         await look()

@@ -15,14 +15,14 @@ from remora.actors.user.messages import Synopsis, UserView
 from remora.config import ImportanceConfig, RecallConfig
 from remora.errors import RedactionFailed
 from remora.ids import SessionKey, UserKey, memory_id, row_id
-from remora.jobs.memories import PruneHandler, RecordHandler, recorded_row
+from remora.jobs.memories import PruneHandler, RecordHandler, memory_row
 from remora.jobs.sessions import FlushHandler
-from remora.messages import dated, encode_message
+from remora.messages import dated_line, encode_message
 from remora.recall.ranking import fuse
 from remora.recall.recall import Recall
 from remora.runtime.locks import SharedLocks
 from remora.runtime.log import Job, Write
-from remora.runtime.supervisor import Attempt, durable
+from remora.runtime.supervisor import JobAttempt, commit_records
 from remora.storage.memory import MemoryJournal
 from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import Candidate, LongTermStore, MemoryRow
@@ -77,11 +77,11 @@ class MortalStore(MemoryStore):
         super().__init__(EMBEDDER.dimension)
         self.life: Mortal | None = None
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Any, *, doubtful: bool) -> None:
+    async def add(self, rows: Sequence[MemoryRow], vectors: Any, *, may_exist: bool) -> None:
         real = super().add
         for place in range(len(rows)):  # a commit may have taken in some of them
             part = vectors[place : place + 1]
-            await self._step(lambda place=place, part=part: real(rows[place : place + 1], part, doubtful=doubtful))
+            await self._step(lambda place=place, part=part: real(rows[place : place + 1], part, may_exist=may_exist))
 
     async def delete(self, user: str, ids: Sequence[str]) -> int:
         real = super().delete
@@ -106,7 +106,7 @@ class MortalJournal(MemoryJournal):
             except Killed:
                 error = RuntimeError("killed")
         for write in batch:
-            write.settle(error)
+            write.acknowledge(error)
 
     async def _kept(self, batch: Sequence[Write]) -> None:
         for write in batch:
@@ -140,24 +140,24 @@ class Bench:
         )  # fmt: skip
 
     async def open(self) -> None:
-        await durable(self.journal, [Opened(1, "alice", "", 0), Opened(2, "alice", "chat", 0)])
+        await commit_records(self.journal, [Opened(1, "alice", "", 0), Opened(2, "alice", "chat", 0)])
 
-    async def remember(self, *items: MemoryItem) -> Attempt:
+    async def remember(self, *items: MemoryItem) -> JobAttempt:
         spec = RecordSpec(1, tuple(item.id for item in items))
         job = Job(f"record-{spec.ids}", "record", ALICE, spec)
-        await durable(self.journal, [Remembered(1, items, ())])
-        return Attempt(job, last=False, expedited=False)
+        await commit_records(self.journal, [Remembered(1, items, ())])
+        return JobAttempt(job, last=False, expedited=False)
 
-    async def say(self, *texts: str) -> Attempt:
+    async def say(self, *texts: str) -> JobAttempt:
         entries = []
         for seq, text in enumerate(texts, start=1):
             entry, _ = encode_message({"role": "user", "content": text, "created_at": NOW - 1_000 + seq})
-            entries.append(entry.numbered(seq))
-        await durable(self.journal, [Appended(2, tuple(entries), None)])
-        return Attempt(Job("flush", "flush", CHAT, FlushSpec(2, 1, len(texts))), last=False, expedited=False)
+            entries.append(entry.with_seq(seq))
+        await commit_records(self.journal, [Appended(2, tuple(entries), None)])
+        return JobAttempt(Job("flush", "flush", CHAT, FlushSpec(2, 1, len(texts))), last=False, expedited=False)
 
-    def pruning(self, keep: int, strategy: str = "fifo", **options: Any) -> Attempt:
-        return Attempt(Job("prune", "prune", ALICE, PruneSpec(1, keep, strategy, **options)), last=False, expedited=False)
+    def pruning(self, keep: int, strategy: str = "fifo", **options: Any) -> JobAttempt:
+        return JobAttempt(Job("prune", "prune", ALICE, PruneSpec(1, keep, strategy, **options)), last=False, expedited=False)
 
     async def ids(self) -> list[str]:
         return sorted(await self.store.row_ids())
@@ -178,7 +178,7 @@ def item(content: str, *, importance: float = 0.5, age_s: float = 0.0, kind: str
     return MemoryItem(memory_id("alice", agent, content), "chat", agent, content, kind, importance, at_us, 5)
 
 
-def again(attempt: Attempt) -> Attempt:
+def again(attempt: JobAttempt) -> JobAttempt:
     return msgspec.structs.replace(attempt, job=msgspec.structs.replace(attempt.job, resumed=True))
 
 
@@ -196,7 +196,7 @@ async def test_a_memory_becomes_a_row() -> None:
             0.9,
         )
         assert (row.content, row.turn) == ("My PIN is …", "(14 November 2023) My PIN is …")
-        assert row.window == row.turn == dated(memory.created_us, row.content)
+        assert row.window == row.turn == dated_line(memory.created_us, row.content)
         assert made.told == ["alice"]
 
 
@@ -231,7 +231,7 @@ async def test_what_was_removed_meanwhile_stays_away() -> None:
 
         class Slow(HashEmbedder):
             async def embed(self, texts: Sequence[str]) -> Any:
-                await durable(made.journal, [MemoriesRemoved(1, (item("one").id,))])
+                await commit_records(made.journal, [MemoriesRemoved(1, (item("one").id,))])
                 return await super().embed(texts)
 
         made.record._embedder = Slow(16)
@@ -352,7 +352,7 @@ async def test_pruning_looks_at_the_types_that_it_is_told_of() -> None:
 
 async def recalled(rows: Sequence[MemoryRow], query: str, *, weight: float = 0.2, **config: Any) -> list[str]:
     store = MemoryStore(None)
-    await store.add(rows, None, doubtful=False)
+    await store.add(rows, None, may_exist=False)
 
     async def opened() -> LongTermStore:
         return store
@@ -397,8 +397,8 @@ async def test_rank_is_monotone_in_importance(weight: float) -> None:
 def test_recorded_memories_are_nobodys_neighbours() -> None:
     """S4.17: memories of one session share no place: each keeps its own score, and lends nothing to the session's messages."""
     config = RecallConfig()
-    strong = recorded_row("alice", item("strong"))
-    weak = recorded_row("alice", item("weak"))
+    strong = memory_row("alice", item("strong"))
+    weak = memory_row("alice", item("weak"))
     message = long_term_row("m1", "hello", session="chat", seq=1, role="assistant", memory_type="message")
     scores = {"strong": 9.0, "weak": 1.0}
     candidates = [Candidate(row, {"turn": scores[row.content]}) for row in (weak, strong)] + [Candidate(message, {"turn": 0.0})]
@@ -433,7 +433,7 @@ def recall_over(store: MemoryStore, cache: int = 10) -> Recall:
 async def test_a_repeated_query_is_not_searched_again() -> None:
     """S4.39: the second time it comes from the cache, until the user's memory changes; another scope is another question."""
     store = CountingStore(None)
-    await store.add([long_term_row("r1", "green tea"), long_term_row("b1", "green tea", user="bob")], None, doubtful=False)
+    await store.add([long_term_row("r1", "green tea"), long_term_row("b1", "green tea", user="bob")], None, may_exist=False)
     recall = recall_over(store)
     first = await recall("alice", "tea", k=5)
     assert await recall("alice", "tea", k=5) == first
@@ -441,7 +441,7 @@ async def test_a_repeated_query_is_not_searched_again() -> None:
     recall.written("bob")
     await recall("alice", "tea", k=5)
     assert store.searches == 1
-    await store.add([long_term_row("r2", "black tea")], None, doubtful=False)
+    await store.add([long_term_row("r2", "black tea")], None, may_exist=False)
     recall.written("alice")
     assert {memory.id for memory in await recall("alice", "tea", k=5)} == {"r1", "r2"}
     assert store.searches == 2
@@ -466,7 +466,7 @@ async def test_a_write_during_a_search_is_seen_by_the_next() -> None:
     recall = recall_over(store)
     store.during = lambda: recall.written("alice")
     assert await recall("alice", "tea", k=5) == []
-    await store.add([long_term_row("r1", "green tea")], None, doubtful=False)
+    await store.add([long_term_row("r1", "green tea")], None, may_exist=False)
     store.during = None
     assert [memory.id for memory in await recall("alice", "tea", k=5)] == ["r1"]
 
@@ -477,7 +477,7 @@ async def test_what_one_caller_does_not_want_another_gets() -> None:
     rows = [
         long_term_row(f"r{n}", f"tea {'x ' * n}", session="s", seq=n, memory_type="message", created_us=n) for n in range(1, 60)
     ]
-    await store.add(rows, None, doubtful=False)
+    await store.add(rows, None, may_exist=False)
     recall, plain = recall_over(store), recall_over(store, cache=0)
     for without in ([], [1], range(1, 40), [], range(3, 60), range(1, 60)):
         unwanted = {("s", seq) for seq in without}
@@ -488,7 +488,7 @@ async def test_what_one_caller_does_not_want_another_gets() -> None:
 async def test_a_caller_cannot_change_what_the_next_one_sees() -> None:
     """S4.39: what was handed out is the caller's own."""
     store = CountingStore(None)
-    await store.add([long_term_row("r1", "green tea")], None, doubtful=False)
+    await store.add([long_term_row("r1", "green tea")], None, may_exist=False)
     recall = recall_over(store)
     for _ in range(3):
         (memory,) = await recall("alice", "tea", k=5)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.errors import InvalidId, InvalidMessage
-from remora.ids import MAX_ID_BYTES, SessionKey, row_id, user_key, validated_id
+from remora.ids import MAX_ID_BYTES, SessionKey, row_id, user_key, validate_id
 from remora.messages import Message, decode_chat, encode_message, plain_text, restore_message
 
 BAD: list[Any] = [
@@ -91,14 +91,14 @@ def test_constructors_and_text() -> None:
 )
 def test_ids_that_name(good: str) -> None:
     """S2.31: any printable text may be an id."""
-    assert validated_id(good, "a user id") == good
+    assert validate_id(good, "a user id") == good
 
 
 @pytest.mark.parametrize("bad", ["", "a\x00b", "a\nb", "a\x7fb", "\ud800", "x" * (MAX_ID_BYTES + 1), "é" * 257, None, 7, b"x"])
 def test_ids_that_do_not(bad: Any) -> None:
     """S2.31: empty, over-long, control characters, no text: refused, by name."""
     with pytest.raises(InvalidId, match="a user id"):
-        validated_id(bad, "a user id")
+        validate_id(bad, "a user id")
 
 
 @given(st.text(), st.text(), st.text(), st.text(), st.integers(1, 2**32), st.integers(1, 2**32))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remora.actors.policies.summary import shortened
+from remora.actors.policies.summary import shorten
 from remora.errors import ConfigError, ModelAnswerInvalid
 from remora.messages import ChatDict
 from remora.models.ports import as_chat_model, embed_texts
@@ -90,7 +90,7 @@ def test_an_endless_answer_is_cut_before_it_is_counted(text: str) -> None:
         longest[0] = max(longest[0], len(piece))
         return exact.count(piece)
 
-    short = shortened(text, 80, CallableCounter(count))
+    short = shorten(text, 80, CallableCounter(count))
     assert exact.count(short) <= 80
     assert text.startswith(short.removesuffix(" …"))
     assert len(short) > 200
@@ -100,4 +100,4 @@ def test_an_endless_answer_is_cut_before_it_is_counted(text: str) -> None:
 def test_what_just_fits_is_left_alone() -> None:
     """S1.27: the bound is in tokens; a long text of few tokens is no endless one."""
     text = "=" * 5_120
-    assert shortened(text, TiktokenCounter().count(text), TiktokenCounter()) == text
+    assert shorten(text, TiktokenCounter().count(text), TiktokenCounter()) == text

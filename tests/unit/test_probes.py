@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import remora
-from remora.runtime.probes import PROBES, observed, reached
+from remora.runtime.probes import PROBES, count_probes, probe
 
-_CALL = re.compile(r"\breached\(([^)]*)\)")
+_CALL = re.compile(r"\bprobe\(([^)]*)\)")
 
 
 @pytest.mark.blocking  # reads the package's files
@@ -30,13 +30,13 @@ def test_every_probe_is_placed_and_every_place_is_in_the_table():
 
 def test_what_is_reached_is_counted_for_each_who_observes():
     """Nobody observing, nothing is kept; two who observe are told apart."""
-    reached("gate_broken")
-    with observed() as outer:
-        reached("gate_broken")
-        with observed() as inner:
-            reached("gate_broken")
-        reached("job_buried")
-    reached("job_buried")
+    probe("gate_broken")
+    with count_probes() as outer:
+        probe("gate_broken")
+        with count_probes() as inner:
+            probe("gate_broken")
+        probe("job_buried")
+    probe("job_buried")
     assert outer == {"gate_broken": 2, "job_buried": 1}
     assert inner == {"gate_broken": 1}
     assert inner["job_buried"] == 0
@@ -44,9 +44,9 @@ def test_what_is_reached_is_counted_for_each_who_observes():
 
 def test_observing_ends_with_its_block_whatever_it_raises():
     """A test that fails must not have the others counted."""
-    with pytest.raises(KeyError), observed() as counts:
+    with pytest.raises(KeyError), count_probes() as counts:
         raise KeyError
-    reached("gate_broken")
+    probe("gate_broken")
     assert not counts
 
 
@@ -55,8 +55,8 @@ def test_observing_ends_with_its_block_whatever_it_raises():
 def test_a_suite_that_misses_a_probe_fails(tmp_path: Path, left_out: int):
     """``pytest --probes FILE`` writes down how often each was reached, and fails a run that passed but for one of them."""
     suite, table = tmp_path / "test_suite.py", tmp_path / "build" / "probes.txt"
-    reach = f"[reached(name) for name in list(PROBES)[{left_out}:]]"
-    suite.write_text(f"from remora.runtime.probes import PROBES, reached\n\ndef test_all():\n    {reach}\n")
+    reach = f"[probe(name) for name in list(PROBES)[{left_out}:]]"
+    suite.write_text(f"from remora.runtime.probes import PROBES, probe\n\ndef test_all():\n    {reach}\n")
     root = Path(__file__).parents[2]
     words = [
         "-c",

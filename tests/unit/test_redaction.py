@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.policies.redaction import redacted_chat, redacted_metadata, validated_hook
+from remora.actors.policies.redaction import redact_chat, redact_metadata, validate_hook
 from remora.errors import ConfigError, RedactionFailed, RemoraError
 from remora.messages import encode_message
 
@@ -55,7 +55,7 @@ MESSAGES: list[dict[str, Any]] = [
 def test_no_text_is_missed(chat: dict[str, Any]) -> None:
     """S4.43: content, parts, name, refusal, arguments and keys that nobody knows are redacted; what was given is not changed."""
     before = copy.deepcopy(chat)
-    fresh = redacted_chat(chat, mask)
+    fresh = redact_chat(chat, mask)
     assert chat == before
     assert SECRET not in str(fresh)
     assert str(fresh) == str(before).replace(SECRET, "[card]")
@@ -64,7 +64,7 @@ def test_no_text_is_missed(chat: dict[str, Any]) -> None:
 @pytest.mark.parametrize("chat", [m for m in MESSAGES if "refusal" not in m], ids=str)
 def test_what_holds_a_message_together_stays(chat: dict[str, Any]) -> None:
     """S4.43: a hook that replaces every text leaves a message that is still one: roles, ids, types, tool names, media."""
-    fresh = redacted_chat(chat, gone)
+    fresh = redact_chat(chat, gone)
     entry, _ = encode_message(fresh)
     original, _ = encode_message(chat)
     assert (entry.role, entry.calls, entry.answers) == (original.role, original.calls, original.answers)
@@ -78,7 +78,7 @@ def test_what_holds_a_message_together_stays(chat: dict[str, Any]) -> None:
 def test_metadata() -> None:
     """S4.43: texts of the metadata are redacted too, however deep; numbers and keys are kept."""
     metadata = {"card": SECRET, "n": 7, "ok": True, "none": None, "deep": [{"card": SECRET}, [SECRET, 1.5]]}
-    assert redacted_metadata(metadata, mask) == {
+    assert redact_metadata(metadata, mask) == {
         "card": "[card]", "n": 7, "ok": True, "none": None, "deep": [{"card": "[card]"}, ["[card]", 1.5]],
     }  # fmt: skip
     assert metadata["card"] == SECRET
@@ -100,8 +100,8 @@ HOOKS: list[Any] = [Failing(), lambda _: None, lambda text: text.encode(), lambd
 def test_a_failing_hook_refuses_the_message(hook: Any) -> None:
     """S4.43: a hook that raises or returns no text refuses the message, and the error holds nothing of it."""
     for attempt in (
-        functools.partial(redacted_chat, {"role": "user", "content": SECRET}, hook),
-        functools.partial(redacted_metadata, {"card": [SECRET]}, hook),
+        functools.partial(redact_chat, {"role": "user", "content": SECRET}, hook),
+        functools.partial(redact_metadata, {"card": [SECRET]}, hook),
     ):
         with pytest.raises(RedactionFailed) as caught:
             attempt()
@@ -126,13 +126,13 @@ async def stream(text: str) -> AsyncIterator[str]:
 def test_what_cannot_be_a_hook(hook: Any) -> None:
     """S4.43: an async hook, or what is no function, is refused when it is configured."""
     with pytest.raises(ConfigError, match="redaction hook"):
-        validated_hook(hook)
+        validate_hook(hook)
 
 
 @pytest.mark.parametrize("hook", [mask, Failing(), functools.partial(re.sub, "a", "b"), str.upper])
 def test_what_can(hook: Any) -> None:
     """S4.43: any plain callable is taken, as it is."""
-    assert validated_hook(hook) is hook
+    assert validate_hook(hook) is hook
 
 
 json = st.recursive(
@@ -158,5 +158,5 @@ def test_every_text_goes_through_once(metadata: dict[str, Any]) -> None:
         seen.append(text)
         return f"<{text}>"
 
-    assert texts_of(redacted_metadata(metadata, note)) == [f"<{text}>" for text in texts_of(metadata)]
+    assert texts_of(redact_metadata(metadata, note)) == [f"<{text}>" for text in texts_of(metadata)]
     assert seen == texts_of(metadata)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.policies.scoring import heuristic_score, validated_score
+from remora.actors.policies.scoring import heuristic_score, validate_score
 from remora.errors import InvalidInput
 
 
@@ -105,7 +105,7 @@ contents = st.none() | texts | st.lists(texts.map(lambda text: {"type": "text", 
 def test_always_within_bounds(role: str, content: Any, calls: bool) -> None:
     """S4.35: any message scores from 0 to 1, by what a scorer's answer must be."""
     found = score(content, role, **({"tool_calls": CALL} if calls else {}))
-    assert validated_score(found, "heuristic") == found
+    assert validate_score(found, "heuristic") == found
 
 
 @pytest.mark.parametrize("text", ["ok " * 100_000, "my " * 100_000, "Thanks" * 100_000, "a" * 1_000_000, "ok, " * 990 + "x"])
@@ -117,8 +117,8 @@ def test_long_texts_end(text: str) -> None:
 @pytest.mark.parametrize("value", [0, 1, 0.0, 1.0, 0.3, Fraction(1, 3), np.float32(0.5), np.int64(1)])
 def test_good_scores(value: Any) -> None:
     """S4.35: any number from 0 to 1 is taken, numpy's too, and comes out as a float."""
-    assert type(validated_score(value)) is float
-    assert validated_score(value) == pytest.approx(float(value))
+    assert type(validate_score(value)) is float
+    assert validate_score(value) == pytest.approx(float(value))
 
 
 @pytest.mark.parametrize(
@@ -127,4 +127,4 @@ def test_good_scores(value: Any) -> None:
 def test_bad_scores(value: Any) -> None:
     """S4.35: anything else is an error that names the scorer."""
     with pytest.raises(InvalidInput, match="the scorer mine must"):
-        validated_score(value, "mine")
+        validate_score(value, "mine")

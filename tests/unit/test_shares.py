@@ -6,20 +6,20 @@ import gc
 
 import pytest
 
-from remora.runtime.fairness import Pool, Share
+from remora.runtime.fairness import Quota, QuotaPool
 
 KB = 1_024
 
 
-def pool(max_bytes: int = 100 * KB, **limits: int) -> Pool:
-    return Pool(max_bytes, limits.get("max_units", 4), limits.get("max_units_alone", 64), lambda key: str(key)[0])
+def pool(max_bytes: int = 100 * KB, **limits: int) -> QuotaPool:
+    return QuotaPool(max_bytes, limits.get("max_units", 4), limits.get("max_units_alone", 64), lambda key: str(key)[0])
 
 
-def filled(share: Share, size: int) -> int:
+def filled(quota: Quota, size: int) -> int:
     """How many requests of this size it takes until one is refused."""
     count = 0
-    while share.admits(size):
-        share.take(size)
+    while quota.allows(size):
+        quota.take(size)
         count += 1
     return count
 
@@ -27,19 +27,19 @@ def filled(share: Share, size: int) -> int:
 def test_one_owner_has_half_and_others_the_rest() -> None:
     """G10: one alone fills half of the room, each that comes later an equal share of that half, until there is no room."""
     room = pool()
-    shares = [room.share(name) for name in "abcde"]
-    assert room.share("a, another actor") is shares[0]
-    assert [filled(share, 0) for share in shares] == [50, 25, 16, 9, 0]
+    shares = [room.quota(name) for name in "abcde"]
+    assert room.quota("a, another actor") is shares[0]
+    assert [filled(quota, 0) for quota in shares] == [50, 25, 16, 9, 0]
     assert room.bytes == room.max_bytes
     for _ in range(40):
         shares[0].give(0)
-    assert [share.admits(0) for share in shares] == [True, False, False, True, True], "below an equal share, 12"
+    assert [quota.allows(0) for quota in shares] == [True, False, False, True, True], "below an equal share, 12"
 
 
 def test_room_is_given_back() -> None:
     """G10: what was taken and given back leaves nothing behind, whoever else came and went."""
     room = pool()
-    a, b = room.share("a"), room.share("b")
+    a, b = room.quota("a"), room.quota("b")
     for _ in range(10):
         a.take(3_000)
         b.wrote(5_000)
@@ -52,16 +52,16 @@ def test_room_is_given_back() -> None:
 
 def test_a_request_over_all_bounds_may_wait_alone() -> None:
     """G10: a single message larger than the room is taken where nothing else waits, or it could never be delivered."""
-    share = pool().share("a")
-    assert share.admits(10**9)
-    share.take(1)
-    assert not share.admits(10**9)
+    quota = pool().quota("a")
+    assert quota.allows(10**9)
+    quota.take(1)
+    assert not quota.allows(10**9)
 
 
 def test_who_is_alone_may_send_more() -> None:
     """G10: one owner has few writes on their way while others ask as well, and many when nobody else did for a second."""
     room = pool()
-    a, b = room.share("a"), room.share("b")
+    a, b = room.quota("a"), room.quota("b")
     room.asked(a, 0.0)
     a.wrote(0)
     for _ in range(20):
@@ -81,15 +81,15 @@ def test_who_is_alone_may_send_more() -> None:
 @pytest.mark.parametrize(("size", "units"), [(0, 1), (1_023, 1), (1_024, 2), (100 * KB, 101)])
 def test_large_writes_count_for_more(size: int, units: int) -> None:
     """G10: a share is of a commit's length, and large messages make it long."""
-    share = pool().share("a")
-    share.wrote(size)
-    assert share.units == units
+    quota = pool().quota("a")
+    quota.wrote(size)
+    assert quota.units == units
 
 
 def test_owners_without_actors_are_forgotten() -> None:
     """G10, G12: a share lasts as long as one of its owner's actors is in memory."""
     room = pool()
     for number in range(1_000):
-        room.share(chr(200 + number))
+        room.quota(chr(200 + number))
     gc.collect()
-    assert len(room._shares) <= 1
+    assert len(room._quotas) <= 1

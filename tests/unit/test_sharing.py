@@ -17,16 +17,16 @@ def test_messages_between_agents_are_documented() -> None:
     """S4.42: docs/sharing.md names each message that agents share by with exactly its fields, and each can cross a process."""
     table = re.findall(r"^\| `(\w+)` \|([^|]*)\|", PAGE.read_text(), re.MULTILINE)
     rows = {name: re.findall(r"`(\w+)`", fields) for name, fields in table}
-    assert set(rows) == {"Grant", "GrantsOf", "Remember", "Touch", "PruneNow", "MemoryItem", "Remembering"}
+    assert set(rows) == {"Grant", "ReadGrants", "Remember", "Touch", "PruneNow", "MemoryItem", "RememberReceipt"}
     item = MemoryItem("id", "s", "a", "text", "fact", 0.5, 1, 2)
     samples = {
         "Grant": user_protocol.Grant("lead", "scout", None),
-        "GrantsOf": user_protocol.GrantsOf(),
+        "ReadGrants": user_protocol.ReadGrants(),
         "Remember": user_protocol.Remember((item,)),
         "Touch": user_protocol.Touch(("row",), 7),
         "PruneNow": user_protocol.PruneNow(-1, "age", 5.0, ("fact",)),
         "MemoryItem": item,
-        "Remembering": user_protocol.Remembering(("id",), "job"),
+        "RememberReceipt": user_protocol.RememberReceipt(("id",), "job"),
     }
     for name, sample in samples.items():
         assert rows[name] == list(sample.__struct_fields__), name

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from remora.actors.user.messages import SynopsisReady
 from remora.errors import ModelAnswerInvalid
 from remora.ids import SessionKey, UserKey
-from remora.jobs.synopsis import SynopsisHandler, synopsis_parts
+from remora.jobs.synopsis import SynopsisHandler, parse_synopsis
 from remora.messages import encode_message
 from remora.models.breaker import CircuitBreaker
 from remora.models.extractive import ExtractiveSummarizer
 from remora.runtime.clock import SystemClock
 from remora.runtime.log import Job, Write
-from remora.runtime.supervisor import Attempt
+from remora.runtime.supervisor import JobAttempt
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import Appended, MemoryItem, Opened, Remembered, SynopsisSpec
 from remora.testing import ScriptedChatModel
@@ -45,7 +45,7 @@ AT_US = 1_700_000_000_000_000
 )  # fmt: skip
 def test_what_an_answer_says(answer: str, identity: str, context: str) -> None:
     """S2.23: the JSON that was asked for, fenced or amid prose, structured or not; plain prose is the identity."""
-    assert synopsis_parts(answer) == (identity, context)
+    assert parse_synopsis(answer) == (identity, context)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_what_an_answer_says(answer: str, identity: str, context: str) -> None:
 def test_what_is_no_answer(answer: Any) -> None:
     """S2.23, G6: nothing, a refusal, JSON of another shape or cut off fails the attempt rather than being kept for a week."""
     with pytest.raises(ModelAnswerInvalid):
-        synopsis_parts(answer)
+        parse_synopsis(answer)
 
 
-def attempt(*, last: bool = False, attempts: int = 0) -> Attempt:
-    return Attempt(Job("synopsis-1-1", "synopsis", KEY, SynopsisSpec(1, 1), attempts), last, expedited=False)
+def attempt(*, last: bool = False, attempts: int = 0) -> JobAttempt:
+    return JobAttempt(Job("synopsis-1-1", "synopsis", KEY, SynopsisSpec(1, 1), attempts), last, expedited=False)
 
 
 async def journal_with(memories: list[MemoryItem], messages: list[dict[str, Any]]) -> MemoryJournal:
@@ -67,7 +67,7 @@ async def journal_with(memories: list[MemoryItem], messages: list[dict[str, Any]
     records: list[Any] = [Opened(1, "ada", "", 0), Remembered(1, tuple(memories), ()), Opened(2, "ada", "chat", 0)]
     for seq, message in enumerate(messages, start=1):
         entry, _ = encode_message({**message, "created_at": f"2023-11-14T22:{seq // 60:02}:{seq % 60:02}+00:00"})
-        records.append(Appended(2, (entry.numbered(seq),), None))
+        records.append(Appended(2, (entry.with_seq(seq),), None))
     journal.write(Write(records, lambda *_: None))
     await journal._commit()
     return journal
@@ -80,7 +80,7 @@ def handler(journal: MemoryJournal, model: Any = None, **options: Any) -> Synops
     return SynopsisHandler(journal, model, ExtractiveSummarizer(counter.count), **given)
 
 
-async def written(lane: SynopsisHandler, one: Attempt | None = None) -> SynopsisReady:
+async def written(lane: SynopsisHandler, one: JobAttempt | None = None) -> SynopsisReady:
     message = (await lane(one or attempt())).message
     assert isinstance(message, SynopsisReady)
     return message
@@ -171,7 +171,7 @@ def test_both_parts_are_within_the_bound(identity: str, context: str, most: int,
     """S2.26: whatever a model answers, both parts together take at most `max_tokens`; what fits is left as it is."""
     counter = COUNTERS[name]
     lane = handler(MemoryJournal(), max_tokens=most, counter=counter)
-    first, second, tokens = lane._fitted(identity, context)
+    first, second, tokens = lane._fit(identity, context)
     assert sum(counter.count(text) for text in (first, second) if text) == sum(tokens) <= most
     if sum(counter.count(text) for text in (identity, context) if text) <= most:
         assert (first, second) == (identity, context)

@@ -15,12 +15,12 @@ from remora.actors.user.behavior import UserBehavior
 from remora.actors.user.messages import (
     CleanUp,
     Grant,
-    GrantsOf,
     InspectUser,
     Learn,
     PruneNow,
+    ReadGrants,
     Remember,
-    Remembering,
+    RememberReceipt,
     SearchWorking,
     SynopsisReady,
     Touch,
@@ -31,15 +31,15 @@ from remora.config import Config
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import SessionKey, UserKey
 from remora.storage.records import (
-    FacetsChanged,
-    Marks,
     MemoryItem,
     Opened,
     PruneSpec,
     RecordSpec,
     Remembered,
-    SessionImage,
-    UserImage,
+    SavedSession,
+    SavedUser,
+    StateChanged,
+    Watermarks,
 )
 from tests.users import DAY, HOUR, KEY, NOW, UserModel, axis, item
 
@@ -52,14 +52,14 @@ def memory(id_: str) -> MemoryItem:
 
 def restored(model: UserModel, **options: Any) -> UserState:
     """The state after a restart, by replaying the facets that the records left."""
-    facets: dict[tuple[str, str], Any] = {}
+    state_items: dict[tuple[str, str], Any] = {}
     for record in model.records:
-        if isinstance(record, FacetsChanged):
-            facets.update(((one.kind, one.name), one) for one in record.put)
+        if isinstance(record, StateChanged):
+            state_items.update(((one.kind, one.name), one) for one in record.put)
             for place in record.dropped:
-                facets.pop(place, None)
+                state_items.pop(place, None)
     actor = UserBehavior(options.pop("dimension", 4), **{**model.options, **options})
-    return actor.restore(KEY, UserImage(1, opened=True, facets=tuple(facets.values()), jobs=tuple(model.jobs.values())))
+    return actor.restore(KEY, SavedUser(1, opened=True, state_items=tuple(state_items.values()), jobs=tuple(model.jobs.values())))
 
 
 # -- working memory -------------------------------------------------------------------------------------------------
@@ -405,13 +405,13 @@ def test_figures_are_bounded() -> None:
 def test_remember_journals_the_memory_with_its_job() -> None:
     """S2.17, G7: the memories and the job that makes them searchable are of one write; nothing to remember starts nothing."""
     model = UserModel()
-    reply: Remembering = model.ask(Remember((memory("m1"), memory("m2"), memory("m1"))))
-    assert reply == Remembering(("m1", "m2", "m1"), "record-1-1")
+    reply: RememberReceipt = model.ask(Remember((memory("m1"), memory("m2"), memory("m1"))))
+    assert reply == RememberReceipt(("m1", "m2", "m1"), "record-1-1")
     job = model.jobs[reply.job]
     assert (job.lane, job.key, job.payload) == ("record", KEY, RecordSpec(1, ("m1", "m2")))
     assert model.writes == 1
     assert isinstance(model.records[-1], Remembered)
-    assert model.ask(Remember(())) == Remembering((), "")
+    assert model.ask(Remember(())) == RememberReceipt((), "")
     assert model.writes == 1
 
 
@@ -429,14 +429,14 @@ def test_only_owners_grant() -> None:
     """S4.33: the first to grant owns the scope; owners grant and take away; nobody else does, and nothing changes then."""
     model = UserModel()
     model.ask(Grant("planner", "critic", "read"))
-    assert model.ask(GrantsOf()) == {"planner": "own", "critic": "read"}
+    assert model.ask(ReadGrants()) == {"planner": "own", "critic": "read"}
     for by in ("critic", "stranger"):
         with pytest.raises(NotGranted) as caught:
             model.ask(Grant(by, by, "own"))
         assert (caught.value.scope, caught.value.who) == ("alice", by)
     model.ask(Grant("planner", "critic", "own"))
     model.ask(Grant("critic", "planner", None))
-    assert model.ask(GrantsOf()) == {"critic": "own"}
+    assert model.ask(ReadGrants()) == {"critic": "own"}
     assert restored(model).grants == {"critic": "own"}
 
 
@@ -445,7 +445,7 @@ def test_the_last_owner_stays() -> None:
     model = UserModel()
     with pytest.raises(NotGranted, match="last owner"):
         model.ask(Grant("planner", "planner", "read"))
-    assert model.ask(GrantsOf()) == {}
+    assert model.ask(ReadGrants()) == {}
     model.ask(Grant("planner", "planner", "own"))
     for right in (None, "write"):
         with pytest.raises(NotGranted, match="last owner"):
@@ -453,7 +453,7 @@ def test_the_last_owner_stays() -> None:
     writes = model.writes
     model.ask(Grant("planner", "planner", "own"))
     model.ask(Grant("planner", "stranger", None))
-    assert (model.ask(GrantsOf()), model.writes) == ({"planner": "own"}, writes)
+    assert (model.ask(ReadGrants()), model.writes) == ({"planner": "own"}, writes)
 
 
 # -- two kinds ------------------------------------------------------------------------------------------------------
@@ -463,8 +463,8 @@ def test_each_kind_has_its_behaviour() -> None:
     """G1: behind one directory, a session's calls reach the session's behaviour, and a user's the user's."""
     policy = BufferPolicy(above_tokens=100, keep_tokens=50, overdraft_tokens=400)
     both = ByKind(SessionBehavior(lambda _: policy, instance="0", flushes=True), UserBehavior(4, max_bytes=1_000))
-    session = both.restore(SessionKey("alice", "chat"), SessionImage(1, False, Marks(), 1, (), None, frozenset(), True))
-    user = both.restore(UserKey("alice"), UserImage(2, opened=False))
+    session = both.restore(SessionKey("alice", "chat"), SavedSession(1, False, Watermarks(), 1, (), None, frozenset(), True))
+    user = both.restore(UserKey("alice"), SavedUser(2, opened=False))
     assert (type(session), type(user)) == (SessionState, UserState)
     with pytest.raises(TypeError, match="a session has no answer to InspectUser"):
         both.handle(session, InspectUser())
@@ -472,4 +472,4 @@ def test_each_kind_has_its_behaviour() -> None:
     assert (user.opened, session.opened) == (True, False)
     assert both.on_idle(user) is both.on_idle(session) is None
     assert both.size(user) > 0
-    assert both.jobs(UserImage(2, opened=True)) == ()
+    assert both.jobs(SavedUser(2, opened=True)) == ()

@@ -232,7 +232,7 @@ def test_any_history(history: list[tuple[str, Any]]) -> None:
                 again = WorkingMemory(DIMENSION)
                 for one in [gone[-1], *model.items]:
                     again.add(one)
-                again._move(len(again))
+                again._resize(len(again))
                 assert again.size_bytes > limit
         elif verb == "remove":
             assert memory.remove(argument) == [one for one in model.items if one.id in argument]

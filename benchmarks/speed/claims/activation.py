@@ -95,11 +95,11 @@ async def _remora(directory: Path, case: Case) -> dict[str, float]:
                 assert len(context.messages) == _MESSAGES
             took.append(time.perf_counter() - begun)
 
-        found = await _spoken(case, speak)
+        found = await _time_speaking(case, speak)
     return _latencies(took) | found
 
 
-async def _spoken(case: Case, speak: Callable[[int], Coroutine[Any, Any, object]]) -> dict[str, float]:
+async def _time_speaking(case: Case, speak: Callable[[int], Coroutine[Any, Any, object]]) -> dict[str, float]:
     sessions, at_once = int(case.sizes["sessions"]), int(case.sizes.get("at_once", 1))
     begun = time.perf_counter()
     for first in range(0, sessions - at_once + 1, at_once):
@@ -153,7 +153,7 @@ async def _aiosqlite(directory: Path, case: Case) -> dict[str, float]:
             took.append(time.perf_counter() - begun)
             assert len(rows) == _MESSAGES
 
-        found = await _spoken(case, speak)
+        found = await _time_speaking(case, speak)
     return _latencies(took) | found
 
 

@@ -1,6 +1,6 @@
 """Asking an actor for something that touches no storage.
 
-*Kernel*: `Directory.ask` on a behaviour whose turn returns a number, over a log in memory: nothing but the runtime's own way to
+*Kernel*: `ActorRegistry.ask` on a behaviour whose turn returns a number, over a log in memory: nothing but the runtime's own way to
 a turn and back. *Session*: the same call with a session's `Inspect` (marks, counts, keys) or `Load` (what a model should see) on
 a session of 20 messages. *Idle*: one task asks, again once answered; the actor runs the turn on its caller's stack.
 *Contended*: 100 tasks ask one actor whose mailbox is in use: a posted message fills it, and since a task that is answered asks
@@ -27,10 +27,10 @@ from benchmarks.speed.claim import Bar, Case
 from benchmarks.speed.scale import CONFIG, messages
 from remora import Runtime
 from remora.actors.session.messages import Inspect, Load
-from remora.runtime.actor import Turn
+from remora.runtime.actor import Decision
 from remora.runtime.clock import SystemClock
 from remora.runtime.log import Job
-from remora.runtime.registry import Directory, DirectoryLimits
+from remora.runtime.registry import ActorRegistry, RegistryLimits
 from remora.storage.memory import MemoryJournal
 
 NAME = "ask"
@@ -77,14 +77,14 @@ class _Counting:
     def jobs(self, image: Any) -> Sequence[Job]:  # noqa: ARG002
         return ()
 
-    def handle(self, state: list[int], message: Any) -> Turn:
+    def handle(self, state: list[int], message: Any) -> Decision:
         state[0] += message
-        return Turn(state[0])
+        return Decision(state[0])
 
     def apply(self, state: list[int], record: Any) -> None:
         state.append(record)
 
-    def supply(self, state: list[int], query: Any, answer: Any) -> None:
+    def store_answer(self, state: list[int], query: Any, answer: Any) -> None:
         state.append(answer or query)
 
     def on_idle(self, state: list[int]) -> None:
@@ -119,7 +119,7 @@ async def _slices(ask: Ask, case: Case) -> float:
     return statistics.median(found)
 
 
-async def _through(directory: Directory, keys: Sequence[Hashable], message: Any, case: Case) -> dict[str, float]:
+async def _through(directory: ActorRegistry, keys: Sequence[Hashable], message: Any, case: Case) -> dict[str, float]:
     contended = case.name.startswith("contended")
 
     async def ask(number: int) -> object:
@@ -141,7 +141,7 @@ async def _through(directory: Directory, keys: Sequence[Hashable], message: Any,
 
 async def _kernel(case: Case, _: int) -> dict[str, float]:
     keys = [f"actor-{n}" for n in range(_TASKS if case.name.startswith("spread") else 1)]
-    directory = Directory(_Counting(), _Log(), SystemClock(), DirectoryLimits(), _nothing)
+    directory = ActorRegistry(_Counting(), _Log(), SystemClock(), RegistryLimits(), _nothing)
     async with anyio.create_task_group() as tasks:
         directory.start(tasks)
         found = await _through(directory, keys, 1, case)
@@ -156,7 +156,7 @@ class _Log(MemoryJournal):
         return [None] * len(keys)
 
 
-def _nothing(_: Turn) -> None:
+def _nothing(_: Decision) -> None:
     """Turns that decide nothing."""
 
 

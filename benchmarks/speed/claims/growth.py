@@ -111,7 +111,7 @@ async def _rows(directory: Path, count: int, seed: int, asked: int) -> dict[str,
     async with opened(directory, batch_ms=0.0, batch_rows=20_000, compact_fragments=1) as store:
         for first in range(0, len(users), 100):
             batch = [row for user in users[first : first + 100] for row in rows_of(user, _A_USER, words)]
-            await store.add(batch, vectors_of(len(batch), rng), doubtful=False)
+            await store.add(batch, vectors_of(len(batch), rng), may_exist=False)
             progress(f"{(first + 100) * _A_USER} rows of {count}")
         await store.compact()
 
@@ -120,7 +120,7 @@ async def _rows(directory: Path, count: int, seed: int, asked: int) -> dict[str,
 
         async def flush(number: int) -> None:
             rows = rows_of(f"new-{number}", _MESSAGES, words)
-            await store.add(rows, vectors_of(len(rows), rng), doubtful=False)
+            await store.add(rows, vectors_of(len(rows), rng), may_exist=False)
 
         flushes = await _latencies(asked, flush)
         recall = Recall(there, embedder, RecallConfig(cache=0), importance_weight=0.2)

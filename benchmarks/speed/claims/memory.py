@@ -86,7 +86,7 @@ async def _remora(directory: Path, count: int, rounds: int, seed: int) -> dict[s
             if number % 10_000 == 9_999:
                 progress(f"{number + 1} sessions of {count}")
 
-        async def passivated() -> None:
+        async def wait_until_passivated() -> None:
             clock.ahead_s += CONFIG.activation.idle_s * 1.2
             while runtime.statistics().directory.live:  # noqa: ASYNC110 - a sweep says nothing to anybody
                 await anyio.sleep(0.05)
@@ -94,21 +94,21 @@ async def _remora(directory: Path, count: int, rounds: int, seed: int) -> dict[s
 
         prefix = "warm"
         await in_turn(_WARM, 256, make)
-        await passivated()
+        await wait_until_passivated()
         before = settled_memory()
         prefix = "user"
         await in_turn(count, 256, make)
         await runtime.journal.checkpoint()
         live = settled_memory()
         assert runtime.statistics().directory.live == count
-        await passivated()
+        await wait_until_passivated()
         left = settled_memory()
         looks = []
         for number in range(rounds + bool(rounds)):
             prefix = f"other-{number}"
             await in_turn(count, 256, make)
             looks.append((settled_memory(), sys.getallocatedblocks()))
-            await passivated()
+            await wait_until_passivated()
     bytes_live = (live - before) / count
     found = {
         "bytes_live": bytes_live,

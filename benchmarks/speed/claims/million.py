@@ -50,7 +50,7 @@ def _name(number: int) -> tuple[str, str]:
     return f"user-{number // _SESSIONS_A_USER}", f"session-{number}"
 
 
-async def _measured(directory: Path, case: Case, seed: int) -> dict[str, float]:
+async def _measure(directory: Path, case: Case, seed: int) -> dict[str, float]:
     sessions, live = int(case.sizes["sessions"]), int(case.sizes["live"])
     pool, rng = messages(seed), random.Random(seed)
     # What leaves when the bound is reached is a twentieth of it.
@@ -71,9 +71,9 @@ async def _measured(directory: Path, case: Case, seed: int) -> dict[str, float]:
         found["live"] = runtime.statistics().directory.live
         recent = [rng.randrange(sessions - live * 9 // 10, sessions) for _ in range(5_000)]
         early = [rng.randrange(sessions // 2) for _ in range(500)]
-        found |= await _timed("append", recent, _CALLERS, lambda n: runtime.session(*_name(n)).append(pool[0]))
-        found |= await _timed("load", recent, _CALLERS, lambda n: runtime.session(*_name(n)).load())
-        found |= await _timed("activation", early, 1, lambda n: runtime.session(*_name(n)).load())
+        found |= await _time_work("append", recent, _CALLERS, lambda n: runtime.session(*_name(n)).append(pool[0]))
+        found |= await _time_work("load", recent, _CALLERS, lambda n: runtime.session(*_name(n)).load())
+        found |= await _time_work("activation", early, 1, lambda n: runtime.session(*_name(n)).load())
         found["resident_mb"] = resident() / 1e6
         found["sessions_done"] = (await runtime.counts()).sessions
         begun = time.perf_counter()
@@ -85,7 +85,7 @@ async def _measured(directory: Path, case: Case, seed: int) -> dict[str, float]:
     return found
 
 
-async def _timed(
+async def _time_work(
     what: str, numbers: Sequence[int], at_once: int, work: Callable[[int], Awaitable[object]]
 ) -> dict[str, float]:  # fmt: skip
     """Latencies of that, for each of these sessions."""
@@ -101,4 +101,4 @@ async def _timed(
 
 
 def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
-    return anyio.run(_measured, directory, case, seed)
+    return anyio.run(_measure, directory, case, seed)

@@ -128,7 +128,7 @@ class _Load:
                 await anyio.sleep(0.001)
 
 
-async def _measured(directory: Path, case: Case, seed: int) -> dict[str, float]:
+async def _measure(directory: Path, case: Case, seed: int) -> dict[str, float]:
     sessions = int(case.sizes["sessions"])
     slow = _Slow(case.sizes["model_s"])
     async with (
@@ -152,4 +152,4 @@ async def _measured(directory: Path, case: Case, seed: int) -> dict[str, float]:
 
 
 def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
-    return anyio.run(_measured, directory, case, seed, backend_options={"use_uvloop": contestant == "remora-uvloop"})
+    return anyio.run(_measure, directory, case, seed, backend_options={"use_uvloop": contestant == "remora-uvloop"})

@@ -98,7 +98,7 @@ class _Never:
         raise AssertionError
 
 
-async def _left_folding(directory: Path, jobs: int, seed: int) -> None:
+async def _leave_summarizing(directory: Path, jobs: int, seed: int) -> None:
     """As many sessions whose folds will not have ended."""
     pool = messages(seed, _MESSAGES)
     config = Config.from_dict(
@@ -140,7 +140,7 @@ def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool
     if not smoke:
         _opened(home, environment, long_term=True)  # long-term memory is made at the first start
         default = min(_opened(home, environment, long_term=True)["open_s"] for _ in range(times))
-    anyio.run(_left_folding, home, jobs, seed)
+    anyio.run(_leave_summarizing, home, jobs, seed)
     resumed = _opened(home, environment, long_term=not smoke)
     return {
         "open_s": default,

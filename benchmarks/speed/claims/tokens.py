@@ -68,13 +68,13 @@ def cases(smoke: bool) -> Sequence[Case]:
 
 def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
     if case.name == "200 kB appended":
-        return asyncio.run(_appended(contestant, directory, _long_texts(int(case.sizes["texts"]), seed)))
+        return asyncio.run(_append_texts(contestant, directory, _long_texts(int(case.sizes["texts"]), seed)))
     exact = counter()
     exact("warm")
     if contestant == "tiktoken-thread":
-        return asyncio.run(_hopped(_texts(case, seed), exact))
+        return asyncio.run(_count_in_threads(_texts(case, seed), exact))
     if contestant == "tiktoken-batch":
-        return _batched(_texts(case, seed), exact)
+        return _count_in_batches(_texts(case, seed), exact)
     count = _counter(contestant)
     count("warm")
     pool = _texts(case, seed)
@@ -189,7 +189,7 @@ def _figures(took: float, counts: Sequence[int | None], exact: Count, pool: Sequ
     return {"us_per_text": took / len(pool) * 1e6, "wrong": wrong}
 
 
-def _batched(pool: Sequence[str], exact: Count) -> dict[str, float]:
+def _count_in_batches(pool: Sequence[str], exact: Count) -> dict[str, float]:
     import tiktoken  # noqa: PLC0415
 
     encode, counts = tiktoken.get_encoding("o200k_base").encode_ordinary_batch, []
@@ -199,7 +199,7 @@ def _batched(pool: Sequence[str], exact: Count) -> dict[str, float]:
     return _figures(time.perf_counter() - begun, counts, exact, pool)
 
 
-async def _hopped(pool: Sequence[str], exact: Count) -> dict[str, float]:
+async def _count_in_threads(pool: Sequence[str], exact: Count) -> dict[str, float]:
     from anyio import to_thread  # noqa: PLC0415
 
     begun = time.perf_counter()
@@ -209,14 +209,14 @@ async def _hopped(pool: Sequence[str], exact: Count) -> dict[str, float]:
 
 async def _beside_a_loop(count: Count, exact: Count, pool: Sequence[str]) -> dict[str, float]:
     lags: list[float] = []
-    async with _watched(lags):
+    async with _watch_lags(lags):
         begun = time.perf_counter()
         counts = [await asyncio.to_thread(_said, count, text) for text in pool]
         took = time.perf_counter() - begun
     return _figures(took, counts, exact, pool) | _lag(lags)
 
 
-async def _appended(contestant: str, directory: Path, pool: Sequence[str]) -> dict[str, float]:
+async def _append_texts(contestant: str, directory: Path, pool: Sequence[str]) -> dict[str, float]:
     from remora import Config, Runtime  # noqa: PLC0415
 
     tree = {"long_term": {"enabled": False}, "buffer": {"policy": "keep_all"}}
@@ -226,7 +226,7 @@ async def _appended(contestant: str, directory: Path, pool: Sequence[str]) -> di
     async with Runtime(directory / "remora", config=Config.from_dict(tree)) as runtime:
         session = runtime.session("user", "chat")
         await session.append({"role": "user", "content": "warm " * 4_000})
-        async with _watched(lags):
+        async with _watch_lags(lags):
             for text in pool:
                 begun = time.perf_counter()
                 await session.append({"role": "user", "content": text})
@@ -235,7 +235,7 @@ async def _appended(contestant: str, directory: Path, pool: Sequence[str]) -> di
 
 
 @contextlib.asynccontextmanager
-async def _watched(lags: list[float]) -> AsyncIterator[None]:
+async def _watch_lags(lags: list[float]) -> AsyncIterator[None]:
     async def watch() -> None:
         while True:
             begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Memory blocks: long-term memory in pieces that an application chooses, and may write itself (S3.12, S3.22).
+"""Memory blocks: long-term memory in pieces that an application chooses, and may write itself.
 
 A block is shown the messages that leave a session's buffer (`aput`), and says what of them belongs into the next context
 (`aget`). What is handed to the runtime is a *prototype*: before each call a copy is made and given the state of the session that
@@ -31,7 +31,7 @@ __all__ = [
     "MemoryBlock",
     "StaticMemoryBlock",
     "block_name",
-    "encodable",
+    "is_encodable",
 ]
 
 BlockContent: TypeAlias = str | list[dict[str, Any]]
@@ -109,7 +109,7 @@ class MemoryBlock(Protocol):
     name: str
     """Names the block's section in the context; letters, digits, ``_``, ``-`` and ``.``."""
     priority: int
-    """0: always kept; 1, 2, 3 …: the order in which blocks are truncated (S3.16)."""
+    """0: always kept; 1, 2, 3 …: the order in which blocks are truncated."""
 
     async def aget(self, messages: Sequence[ChatMessage] | None = None, **block_kwargs: Any) -> Any:
         """What belongs into a context that holds `messages`; `block_kwargs` are ``user_id`` and ``session_id``."""
@@ -129,7 +129,7 @@ BlocksLike: TypeAlias = Sequence[MemoryBlock] | Callable[[SessionKey], Sequence[
 
 
 class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
-    """A memory block to derive from (S3.22); its parameter is what it gives: str, or a list of content parts.
+    """A memory block to derive from; its parameter is what it gives: str, or a list of content parts.
 
     A subclass declares its fields with defaults and defines `_aget`, usually `_aput`, and `atruncate` if it can do better than
     leave the context as a whole. Fields that msgpack can encode are the block's state in its session, once a put has
@@ -138,7 +138,7 @@ class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
     Attributes:
         name: names its section; the class's name in snake_case without ``Block`` otherwise.
         priority: 0: always kept; 1, 2, 3 …: the order in which blocks are truncated. Of equal ones the one that was given first
-            goes first (S3.16).
+            goes first.
         description: for people.
         services: what it may use of the runtime; None until it is bound.
     """
@@ -156,11 +156,11 @@ class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
         self.services = services
 
     async def aget(self, messages: Sequence[ChatMessage] | None = None, **block_kwargs: Any) -> T_co:
-        """What belongs into a context that holds `messages` (S3.21)."""
+        """What belongs into a context that holds `messages`."""
         return await self._aget(None if messages is None else list(messages), **block_kwargs)
 
     async def aput(self, messages: Sequence[ChatMessage], **block_kwargs: Any) -> None:  # noqa: ARG002
-        """Take in a batch of messages that left the buffer: whole turns, each message once (S3.12)."""
+        """Take in a batch of messages that left the buffer: whole turns, each message once."""
         await self._aput(list(messages))
 
     async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> T_co:  # noqa: ARG002
@@ -170,13 +170,13 @@ class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
         """Nothing is learned from messages unless a subclass does."""
 
     async def atruncate(self, content: Any, tokens_to_truncate: int) -> T_co | None:  # noqa: ARG002
-        """`content`, by at least `tokens_to_truncate` tokens shorter; None: the whole block goes (S3.17, S3.18)."""
+        """`content`, by at least `tokens_to_truncate` tokens shorter; None: the whole block goes."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
         """The fields that the subclass declared, as far as msgpack can encode them."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _BASE_FIELDS}
-        return {name: value for name, value in fields.items() if encodable(value)}
+        return {name: value for name, value in fields.items() if is_encodable(value)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set these fields, as they are declared; what the subclass does not declare is passed over.
@@ -194,7 +194,7 @@ _BASE_FIELDS = frozenset(BaseMemoryBlock.__struct_fields__)
 
 
 class StaticMemoryBlock(BaseMemoryBlock[BlockContent], kw_only=True):
-    """Always the same: who the user is, how to answer, a pinned file (S3.13, S3.32).
+    """Always the same: who the user is, how to answer, a pinned file.
 
     Attributes:
         static_content: text, or content parts: ``{"type": "text", …}``, ``{"type": "image_url", …}`` and so on.
@@ -215,7 +215,7 @@ def block_name(block: object) -> str:
     return words.removesuffix("_block") or words
 
 
-def encodable(value: Any) -> bool:
+def is_encodable(value: Any) -> bool:
     """Whether msgpack can carry `value`."""
     try:
         _encode(value)

@@ -1,4 +1,4 @@
-"""Facts taken from the conversation, and kept few (S3.14).
+"""Facts taken from the conversation, and kept few.
 
 One model call takes the facts from each batch of messages. If there are more than `max_facts` then, one more call is asked to
 condense them. A model's answer may be anything: nothing that was known is given up for an answer that cannot be
@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 
 from remora.actors.blocks.base import BaseMemoryBlock, ChatMessage
-from remora.actors.blocks.markup import escaped
+from remora.actors.blocks.markup import escape_tags
 from remora.errors import ConfigError, ModelAnswerInvalid
 from remora.logging import get_logger
-from remora.messages import sound_text
+from remora.messages import without_surrogates
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import ChatModel, ChatModelLike, Line, as_chat_model
 from remora.tokens import HeuristicCounter
 
-__all__ = ["CONDENSE_PROMPT", "EXTRACT_PROMPT", "FactExtractionMemoryBlock", "facts_in"]
+__all__ = ["CONDENSE_PROMPT", "EXTRACT_PROMPT", "FactExtractionMemoryBlock", "parse_facts"]
 
 _logger = get_logger("remora.blocks")
 
@@ -96,20 +96,20 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
         return {"facts": self.facts, "waiting": self.waiting}
 
     async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:  # noqa: ARG002
-        return _listed(self.facts[: self.max_facts])
+        return _list_facts(self.facts[: self.max_facts])
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
         model = self._model()
-        found = await (self._extracted(model, messages) if model is not None else self._telling(messages))
-        known = _distinct([*self.facts, *self.waiting])
-        everything = _distinct([*known, *found])
+        found = await (self._extract_facts(model, messages) if model is not None else self._offline_facts(messages))
+        known = _deduplicate([*self.facts, *self.waiting])
+        everything = _deduplicate([*known, *found])
         if len(everything) <= self.max_facts:
             self.facts, self.waiting = everything, []
             return
         if model is None:
-            self.facts, self.waiting = await self._most_telling(everything), []
+            self.facts, self.waiting = await self._select_telling(everything), []
             return
-        condensed = await self._condensed(model, everything)
+        condensed = await self._condense_facts(model, everything)
         if condensed:
             self.facts, overflow = condensed[: self.max_facts], condensed[self.max_facts :]
         else:
@@ -129,29 +129,29 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
             return as_chat_model(self.llm)
         return self.services.chat_model if self.services is not None else None
 
-    async def _extracted(self, model: ChatModel, messages: Sequence[ChatMessage]) -> list[str]:
+    async def _extract_facts(self, model: ChatModel, messages: Sequence[ChatMessage]) -> list[str]:
         said = "\n".join(
-            f"<message role='{one.role}'>{escaped(one.content, ('message', 'facts', 'fact'))}</message>" for one in messages
+            f"<message role='{one.role}'>{escape_tags(one.content, ('message', 'facts', 'fact'))}</message>" for one in messages
         )
-        known = _listed([*self.facts, *self.waiting])
-        return facts_in(await _asked(model, _filled(self.extract_prompt, known=known, messages=said)))
+        known = _list_facts([*self.facts, *self.waiting])
+        return parse_facts(await _ask(model, _fill_prompt(self.extract_prompt, known=known, messages=said)))
 
-    async def _condensed(self, model: ChatModel, facts: Sequence[str]) -> list[str]:
-        prompt = _filled(self.condense_prompt, known=_listed(facts), max_facts=str(self.max_facts))
-        found = _distinct(facts_in(await _asked(model, prompt)))
+    async def _condense_facts(self, model: ChatModel, facts: Sequence[str]) -> list[str]:
+        prompt = _fill_prompt(self.condense_prompt, known=_list_facts(facts), max_facts=str(self.max_facts))
+        found = _deduplicate(parse_facts(await _ask(model, prompt)))
         if not found:
             _logger.warning("condense_unreadable", block=self.name, facts=len(facts))
         return found
 
     # -- without one --------------------------------------------------------------------------------------------------
 
-    async def _telling(self, messages: Sequence[ChatMessage]) -> list[str]:
+    async def _offline_facts(self, messages: Sequence[ChatMessage]) -> list[str]:
         lines = [Line(one.role, one.name or "User", one.content, 0) for one in messages if one.role == "user"]
         text = await ExtractiveSummarizer(self._count).summarize(None, lines, max_tokens=_OFFLINE_TOKENS)
         found = [_OFFLINE_HEAD.sub("", line) for line in text.splitlines()]
         return [fact for fact in found if len(fact.split()) >= _OFFLINE_WORDS and not fact.endswith("?")]
 
-    async def _most_telling(self, facts: Sequence[str]) -> list[str]:
+    async def _select_telling(self, facts: Sequence[str]) -> list[str]:
         """As many as may stay, in the order in which they came; new ones compete with old ones."""
         left = sum(self._count(fact) for fact in facts)
         chosen = list(facts)
@@ -168,39 +168,39 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
         return (self.services.counter if self.services is not None else HeuristicCounter()).count(text)
 
 
-def facts_in(answer: str) -> list[str]:
+def parse_facts(answer: str) -> list[str]:
     """The facts in a model's answer: ``<fact>…</fact>``, a JSON list of texts (or ``{"facts": […]}``), or a bulleted list."""
     if tagged := _FACT.findall(answer):
-        return _distinct(html.unescape(fact) for fact in tagged)
+        return _deduplicate(html.unescape(fact) for fact in tagged)
     if _FACTS.search(answer):
         return []
     fenced = _FENCE.match(answer)
     try:
         value = msgspec.json.decode((fenced[1] if fenced else answer).strip())
     except msgspec.DecodeError:
-        return _distinct(_BULLET.findall(answer))
+        return _deduplicate(_BULLET.findall(answer))
     if isinstance(value, dict):
         value = value.get("facts")
-    return _distinct(one for one in value if isinstance(one, str)) if isinstance(value, list) else []
+    return _deduplicate(one for one in value if isinstance(one, str)) if isinstance(value, list) else []
 
 
-async def _asked(model: ChatModel, prompt: str) -> str:
+async def _ask(model: ChatModel, prompt: str) -> str:
     answer: Any = await model.complete([{"role": "user", "content": prompt}])
     if not isinstance(answer, str):
         raise ModelAnswerInvalid(f"asked for facts, the model returned {type(answer).__name__}")
-    return sound_text(answer)
+    return without_surrogates(answer)
 
 
-def _filled(prompt: str, **values: str) -> str:
+def _fill_prompt(prompt: str, **values: str) -> str:
     """The prompt with its places filled in one pass, so that no value's own braces mean anything."""
     return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), prompt)
 
 
-def _listed(facts: Iterable[str]) -> str:
-    return "\n".join(f"<fact>{escaped(fact, ('facts', 'fact'))}</fact>" for fact in facts)
+def _list_facts(facts: Iterable[str]) -> str:
+    return "\n".join(f"<fact>{escape_tags(fact, ('facts', 'fact'))}</fact>" for fact in facts)
 
 
-def _distinct(facts: Iterable[str]) -> list[str]:
+def _deduplicate(facts: Iterable[str]) -> list[str]:
     """Without doubles, whatever their case and blanks; the first of each stays."""
     found: dict[str, str] = {}
     for fact in facts:

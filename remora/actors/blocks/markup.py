@@ -1,4 +1,4 @@
-"""Tags around what goes into a context, and texts that cannot break out of them (S3.20)."""
+"""Tags around what goes into a context, and texts that cannot break out of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-__all__ = ["escaped"]
+__all__ = ["escape_tags"]
 
 
-def escaped(text: str, names: Iterable[str]) -> str:
+def escape_tags(text: str, names: Iterable[str]) -> str:
     """`text`, in which no tag of these names opens or closes: the ``<`` of each becomes ``&lt;``.
 
     Nothing else is changed: code and other markup reach the model as they were written.

@@ -1,4 +1,4 @@
-"""Memory blocks in a context: asked at once, cut to size by priority, and put where they belong (S3.16 to S3.20, S3.24).
+"""Memory blocks in a context: asked at once, cut to size by priority, and put where they belong.
 
 What a context costs is only known once its messages stand: tags count, and two texts that become one may have another size
 than both. So every step is measured on the message that is really sent, by the configured counter.
@@ -14,18 +14,18 @@ import anyio.to_thread
 import msgspec
 
 from remora.actors.blocks.base import BlockContent, ChatMessage, MemoryBlock
-from remora.actors.blocks.markup import escaped
+from remora.actors.blocks.markup import escape_tags
 from remora.actors.blocks.source import Source
-from remora.actors.blocks.state import BlockProgress, BlockSet, progress_of
+from remora.actors.blocks.state import BlockProgress, BlockSet, block_progress
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.logging import get_logger
-from remora.messages import ChatDict, sound_text
-from remora.runtime.guard import contained
-from remora.storage.records import Facet
+from remora.messages import ChatDict, without_surrogates
+from remora.runtime.guard import guarded_call
+from remora.storage.records import StateItem
 from remora.tokens import INLINE_CHARACTERS
 
-__all__ = ["BlockText", "BlockView", "FittedBlocks", "Gathered", "InsertMethod", "insert"]
+__all__ = ["BlockText", "BlockView", "FittedBlocks", "GatheredBlocks", "InsertMethod", "insert"]
 
 _logger = get_logger("remora.blocks")
 _ENVELOPE = "memory"
@@ -50,7 +50,7 @@ class BlockText(msgspec.Struct, frozen=True):
     content: BlockContent
 
 
-class Gathered(msgspec.Struct, frozen=True):
+class GatheredBlocks(msgspec.Struct, frozen=True):
     """What a session's blocks gave, in the order in which the blocks were given.
 
     Attributes:
@@ -92,8 +92,8 @@ class BlockView:
         self._method: InsertMethod = method
         self._timeout_s = timeout_s
 
-    async def gather(self, key: SessionKey, states: Sequence[Facet], messages: Sequence[ChatDict]) -> Gathered:
-        """Ask all blocks of a session at once; one that fails, or is late, is left out and named (S3.12, S3.21).
+    async def gather(self, key: SessionKey, states: Sequence[StateItem], messages: Sequence[ChatDict]) -> GatheredBlocks:
+        """Ask all blocks of a session at once; one that fails, or is late, is left out and named.
 
         Args:
             key: the session.
@@ -105,8 +105,8 @@ class BlockView:
         """
         prototypes = self._blocks.prototypes(key)
         if not prototypes:
-            return Gathered()
-        progress = progress_of(states)
+            return GatheredBlocks()
+        progress = block_progress(states)
         shown = [ChatMessage.of_chat(chat) for chat in messages]
         found: dict[str, BlockText] = {}
         sources: dict[str, Source] = {}
@@ -116,11 +116,11 @@ class BlockView:
             try:
                 block = self._blocks.copy(key, prototype, now.state)
                 with anyio.move_on_after(self._timeout_s) as scope:
-                    given = await contained(block.aget, list(shown), user_id=key.user, session_id=key.session)
+                    given = await guarded_call(block.aget, list(shown), user_id=key.user, session_id=key.session)
                 if scope.cancelled_caught:
                     sources[name] = Source("late", detail=f"no answer within {self._timeout_s:g} s")
                     return
-                content = _checked(given)
+                content = _check_content(given)
             except Exception as e:
                 _logger.warning("block_failed", session=key, block=name, error=f"{type(e).__name__}: {e}")
                 sources[name] = Source("failed", detail=f"{type(e).__name__}: {e}")
@@ -134,21 +134,21 @@ class BlockView:
             for name, prototype in prototypes.items():
                 group.start_soon(ask, name, prototype)
         contents = tuple(found[name] for name in prototypes if name in found)
-        return Gathered(contents, {f"block:{name}": sources[name] for name in prototypes})
+        return GatheredBlocks(contents, {f"block:{name}": sources[name] for name in prototypes})
 
-    async def size_of_kept(self, gathered: Gathered) -> int:
+    async def size_of_kept(self, gathered: GatheredBlocks) -> int:
         """Tokens of what is always kept, as a message of its own."""
         kept = {place: one for place, one in enumerate(gathered.contents) if one.priority == 0}
         return await self._size(kept, (), None)
 
     async def fit(
-        self, gathered: Gathered, room_tokens: int, messages: Sequence[ChatDict] = (), method: InsertMethod | None = None
+        self, gathered: GatheredBlocks, room_tokens: int, messages: Sequence[ChatDict] = (), method: InsertMethod | None = None
     ) -> FittedBlocks:
-        """Shorten until `insert` into these messages, by this method, adds at most `room_tokens` (S3.16, S3.24).
+        """Shorten until `insert` into these messages, by this method, adds at most `room_tokens`.
 
         Priority 0 stays; then 1 goes first, then 2, and of equal priorities the one that was given first. A block that could make
         room by getting shorter is asked once, with the tokens that are too many; if it has no answer, or one that is still
-        too long, it goes as a whole (S3.17, S3.18).
+        too long, it goes as a whole.
 
         Raises:
             InvalidInput: what is always kept needs more than there is room for.
@@ -167,7 +167,7 @@ class BlockView:
             # Without it altogether; if that is not enough, no shorter text of its own is either.
             after = await self._size(left, messages, method) - room_tokens
             detail = f"left out: the context is {over} tokens too long"
-            shorter = await self._truncated(one, over) if after <= 0 else None
+            shorter = await self._truncate(one, over) if after <= 0 else None
             if shorter:
                 tried = {**left, place: msgspec.structs.replace(one, content=shorter)}
                 tried_over = await self._size(tried, messages, method) - room_tokens
@@ -192,7 +192,7 @@ class BlockView:
     def insert(
         self, messages: Sequence[ChatDict], fitted: FittedBlocks, method: InsertMethod | None = None
     ) -> tuple[list[ChatDict], int]:
-        """The messages with the blocks among them, and the tokens that these add; the ones given stay as they are (S3.19)."""
+        """The messages with the blocks among them, and the tokens that these add; the ones given stay as they are."""
         return insert(messages, fitted.contents, method or self._method, self._count)
 
     async def _size(self, contents: dict[int, BlockText], messages: Sequence[ChatDict], method: InsertMethod | None) -> int:
@@ -208,13 +208,13 @@ class BlockView:
             return measure()
         return await anyio.to_thread.run_sync(measure)
 
-    async def _truncated(self, one: BlockText, tokens: int) -> BlockContent | None:
+    async def _truncate(self, one: BlockText, tokens: int) -> BlockContent | None:
         """The block's own shorter content; None if it has none."""
         content = one.content if isinstance(one.content, str) else list(one.content)
         try:
             with anyio.fail_after(self._timeout_s):
-                shorter = await contained(one.block.atruncate, content, tokens)
-            return None if shorter is None else _checked(shorter)
+                shorter = await guarded_call(one.block.atruncate, content, tokens)
+            return None if shorter is None else _check_content(shorter)
         except Exception as e:
             _logger.warning("block_not_truncated", block=one.name, error=f"{type(e).__name__}: {e}")
             return None
@@ -229,7 +229,7 @@ def insert(
     method: InsertMethod,
     count: Callable[[ChatDict], int],
 ) -> tuple[list[ChatDict], int]:
-    """Put sections into messages (S3.19, S3.20).
+    """Put sections into messages.
 
     ``system``: at the end of the first system message, or a new one in front. ``user``: at the beginning of the newest user
     message, or a new one at the end. ``tail``: a system message before the newest user message, or at the end.
@@ -246,7 +246,7 @@ def insert(
     fresh = list(messages)
     if not sections:
         return fresh, 0
-    memory = _rendered(sections)
+    memory = _render(sections)
     at = _target(fresh, method)
     if at is None or method == "tail":
         new: ChatDict = {"role": "user" if method == "user" else "system", "content": memory}
@@ -255,7 +255,7 @@ def insert(
         return fresh, count(new)
     old = fresh[at]
     parts = (old.get("content"), memory) if method == "system" else (memory, old.get("content"))
-    fresh[at] = {**old, "content": _merged(*parts)}
+    fresh[at] = {**old, "content": _merge(*parts)}
     return fresh, count(fresh[at]) - count(old)
 
 
@@ -265,7 +265,7 @@ def _target(messages: Sequence[ChatDict], method: InsertMethod) -> int | None:
     return next((i for i in range(len(messages) - 1, -1, -1) if messages[i]["role"] == "user"), None)
 
 
-def _merged(first: BlockContent | None, second: BlockContent | None) -> BlockContent:
+def _merge(first: BlockContent | None, second: BlockContent | None) -> BlockContent:
     """One content out of two."""
     if not first or not second:
         return first or second or ""
@@ -278,7 +278,7 @@ def _parts(content: BlockContent) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _rendered(sections: Sequence[tuple[str, BlockContent]]) -> BlockContent:
+def _render(sections: Sequence[tuple[str, BlockContent]]) -> BlockContent:
     """The memory envelope: text, or parts where one of the sections has parts that are no text."""
     names = [_ENVELOPE, *(name for name, _ in sections)]
     parts: list[dict[str, Any]] = []
@@ -287,7 +287,7 @@ def _rendered(sections: Sequence[tuple[str, BlockContent]]) -> BlockContent:
         text.append(f"<{name}>")
         for part in _parts(content):
             if part["type"] == "text":
-                text.append(escaped(part["text"], names))
+                text.append(escape_tags(part["text"], names))
             else:
                 parts.extend(({"type": "text", "text": "\n".join(text)}, part))
                 text = []
@@ -297,7 +297,7 @@ def _rendered(sections: Sequence[tuple[str, BlockContent]]) -> BlockContent:
     return [*parts, {"type": "text", "text": rest}] if parts else rest
 
 
-def _checked(content: Any) -> BlockContent:
+def _check_content(content: Any) -> BlockContent:
     """What a block gave, or the empty text where that says nothing.
 
     Raises:
@@ -306,7 +306,7 @@ def _checked(content: Any) -> BlockContent:
     if content is None:
         return ""
     if isinstance(content, str):
-        return sound_text(content) if content.strip() else ""
+        return without_surrogates(content) if content.strip() else ""
     if not isinstance(content, (list, tuple)):
         raise TypeError(f"a memory block gives text or a list of content parts, not {type(content).__name__}")
     parts: list[dict[str, Any]] = []
@@ -314,7 +314,7 @@ def _checked(content: Any) -> BlockContent:
         kind = part.get("type") if isinstance(part, dict) else None
         if not isinstance(kind, str) or not isinstance(part.get(kind), str if kind == "text" else (str, dict)):
             raise TypeError(f"no content part: {str(part)[:80]!r}")
-        parts.append({**part, "text": sound_text(part["text"])} if kind == "text" else part)
+        parts.append({**part, "text": without_surrogates(part["text"])} if kind == "text" else part)
     if all(part["type"] == "text" and not part["text"].strip() for part in parts):
         return ""
     return parts

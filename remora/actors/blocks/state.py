@@ -1,7 +1,7 @@
 """What the journal keeps of a session's memory blocks, and the copies that work on it.
 
 A block's facet holds which messages it has seen, as ranges, and its state after the last of them. Both change in one
-record, so a block has seen exactly what its state says, whatever crashed when (S3.12). One more facet, with no name, holds
+record, so a block has seen exactly what its state says, whatever crashed when. One more facet, with no name, holds
 which messages no block is to see: those that were cleared before they left the buffer.
 """
 
@@ -15,24 +15,24 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from remora.actors.blocks.base import BaseMemoryBlock, BlockServices, BlocksLike, MemoryBlock, block_name, encodable
+from remora.actors.blocks.base import BaseMemoryBlock, BlockServices, BlocksLike, MemoryBlock, block_name, is_encodable
 from remora.errors import ConfigError
 from remora.ids import SessionKey
-from remora.storage.records import Facet
+from remora.storage.records import StateItem
 
 __all__ = [
     "BlockProgress",
     "BlockSet",
     "Ranges",
-    "adopted",
-    "checked",
-    "joined",
-    "progress_facet",
-    "progress_of",
-    "renumbered",
-    "unseen_facet",
-    "unseen_of",
-    "without",
+    "block_progress",
+    "check_blocks",
+    "copy_block_items",
+    "excluded_item",
+    "excluded_ranges",
+    "join_ranges",
+    "missing_ranges",
+    "progress_item",
+    "renumber_ranges",
 ]
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
@@ -69,44 +69,46 @@ _decode_ranges = msgspec.msgpack.Decoder(Ranges).decode
 # -- facets -----------------------------------------------------------------------------------------------------------
 
 
-def progress_of(facets: Iterable[Facet]) -> dict[str, BlockProgress]:
+def block_progress(state_items: Iterable[StateItem]) -> dict[str, BlockProgress]:
     """What a session's facets say of its blocks, by name."""
-    return {one.name: _decode_progress(one.value) for one in facets if one.kind == _KIND and one.name != _UNSEEN}
+    return {one.name: _decode_progress(one.value) for one in state_items if one.kind == _KIND and one.name != _UNSEEN}
 
 
-def progress_facet(name: str, progress: BlockProgress) -> Facet:
+def progress_item(name: str, progress: BlockProgress) -> StateItem:
     """The facet to journal."""
-    return Facet(_KIND, name, _encode(progress))
+    return StateItem(_KIND, name, _encode(progress))
 
 
-def unseen_of(facets: Iterable[Facet], cleared: int) -> Ranges:
+def excluded_ranges(state_items: Iterable[StateItem], cleared: int) -> Ranges:
     """Messages that no block is to see; `cleared`: those that were cleared before anybody kept account of them."""
-    found = next((one.value for one in facets if one.kind == _KIND and one.name == _UNSEEN), None)
+    found = next((one.value for one in state_items if one.kind == _KIND and one.name == _UNSEEN), None)
     if found is not None:
         return _decode_ranges(found)
     return ((1, cleared),) if cleared else ()
 
 
-def unseen_facet(ranges: Ranges) -> Facet:
+def excluded_item(ranges: Ranges) -> StateItem:
     """The facet to journal."""
-    return Facet(_KIND, _UNSEEN, _encode(ranges))
+    return StateItem(_KIND, _UNSEEN, _encode(ranges))
 
 
-def adopted(facets: Iterable[Facet], front: int) -> tuple[Facet, ...]:
+def copy_block_items(state_items: Iterable[StateItem], front: int) -> tuple[StateItem, ...]:
     """Block facets for a copy of a session whose messages are numbered anew: what is out of its buffer has been seen.
 
     Args:
-        facets: the original's, when no job of its blocks was under way.
+        state_items: the original's, when no job of its blocks was under way.
         front: messages up to here are out of the copy's buffer.
     """
     seen = ((1, front),) if front else ()
-    return tuple(progress_facet(name, BlockProgress(seen, one.state, one.error)) for name, one in progress_of(facets).items())
+    return tuple(
+        progress_item(name, BlockProgress(seen, one.state, one.error)) for name, one in block_progress(state_items).items()
+    )
 
 
 # -- ranges -----------------------------------------------------------------------------------------------------------
 
 
-def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
+def join_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """The union, in order; empty ranges fall out."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(one for one in ranges if one[0] <= one[1]):
@@ -117,21 +119,21 @@ def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(found)
 
 
-def without(through: int, ranges: Iterable[tuple[int, int]]) -> Ranges:
+def missing_ranges(through: int, ranges: Iterable[tuple[int, int]]) -> Ranges:
     """What of 1…`through` is in none of `ranges`."""
     found = []
     start = 1
-    for first, last in joined(ranges):
+    for first, last in join_ranges(ranges):
         if start < first:
             found.append((start, min(first - 1, through)))
         start = max(start, last + 1)
     found.append((start, through))
-    return joined(found)
+    return join_ranges(found)
 
 
-def renumbered(ranges: Ranges, through: Callable[[int], int]) -> Ranges:
+def renumber_ranges(ranges: Ranges, through: Callable[[int], int]) -> Ranges:
     """The same messages where they are counted anew; `through` says how many are left up to a number."""
-    return joined((through(first - 1) + 1, through(last)) for first, last in ranges)
+    return join_ranges((through(first - 1) + 1, through(last)) for first, last in ranges)
 
 
 # -- prototypes and their copies --------------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ class BlockSet:
         if callable(blocks):
             self._blocks = blocks
         else:
-            prototypes = checked(blocks)
+            prototypes = check_blocks(blocks)
             self._blocks = lambda _: prototypes
         self._services = services
         if not callable(blocks):
@@ -166,7 +168,7 @@ class BlockSet:
         Raises:
             ConfigError: see the class.
         """
-        return {block_name(block): block for block in checked(self._blocks(key))}
+        return {block_name(block): block for block in check_blocks(self._blocks(key))}
 
     def copy(self, key: SessionKey, prototype: MemoryBlock, state: bytes) -> MemoryBlock:
         """A block that works for one session, and that nobody else holds."""
@@ -194,7 +196,7 @@ class BlockSet:
         return _encode(state) if state else b""
 
 
-def checked(blocks: Sequence[MemoryBlock]) -> tuple[MemoryBlock, ...]:
+def check_blocks(blocks: Sequence[MemoryBlock]) -> tuple[MemoryBlock, ...]:
     """The blocks of one session.
 
     Raises:
@@ -230,7 +232,7 @@ def _state(block: MemoryBlock) -> dict[str, Any]:
     own = getattr(block, "state_dict", None)
     if own is not None:
         return cast("dict[str, Any]", own())
-    return {name: value for name, value in _attributes(block).items() if encodable(value)}
+    return {name: value for name, value in _attributes(block).items() if is_encodable(value)}
 
 
 def _load(block: MemoryBlock, state: dict[str, Any]) -> None:

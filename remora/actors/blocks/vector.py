@@ -1,4 +1,4 @@
-"""Batches of messages, found again by what is being said now (S3.15).
+"""Batches of messages, found again by what is being said now.
 
 Each batch that leaves the buffer is one row: its text, one vector over it, and whose it is. Every row is written with the
 user, the session and the block that it belongs to, every search asks for these three, and what a store brings back is checked
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import msgspec
 
 from remora.actors.blocks.base import BaseMemoryBlock, BlockServices, ChatMessage
-from remora.actors.blocks.markup import escaped
+from remora.actors.blocks.markup import escape_tags
 from remora.errors import ConfigError
-from remora.messages import sound_text
+from remora.messages import without_surrogates
 from remora.models.ports import Embedder, EmbedderLike, as_embedder, embed_texts
 from remora.storage.ports import BLOCK_TYPE, LongTermStore, MemoryRow, Scope
 
@@ -126,17 +126,17 @@ class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
         where = self._where()
-        text = "\n".join(f"<message role='{one.role}'>{escaped(one.content, ('message',))}</message>" for one in messages)
+        text = "\n".join(f"<message role='{one.role}'>{escape_tags(one.content, ('message',))}</message>" for one in messages)
         said = "\n".join(f"{one.name or one.role.title()}: {one.content}" for one in messages)
         first, last = messages[0].seq or 0, messages[-1].seq or 0
         at = messages[-1].created_at
         metadata = {**where, "first": first, "last": last, "created_us": int(at.timestamp() * 1_000_000) if at else 0}
-        (vector,) = await embed_texts(self._embedder(), [sound_text(said)])
-        await self._store().add(_batch_id(where, first), sound_text(text), vector, metadata)
+        (vector,) = await embed_texts(self._embedder(), [without_surrogates(said)])
+        await self._store().add(_batch_id(where, first), without_surrogates(text), vector, metadata)
 
     async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:  # noqa: ARG002
         newest = (messages or [])[-self.retrieval_context_window :]
-        query = sound_text("\n".join(one.content for one in newest)).strip()
+        query = without_surrogates("\n".join(one.content for one in newest)).strip()
         if not query:
             return ""
         (vector,) = await embed_texts(self._embedder(), [query])
@@ -239,7 +239,7 @@ class LongTermVectorStore:
         )
         store = await self._store()
         await store.delete(row.user, [id])
-        await store.add([row], vector.reshape(1, -1), doubtful=True)
+        await store.add([row], vector.reshape(1, -1), may_exist=True)
 
     async def query(self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]) -> list[VectorHit]:
         """The `k` nearest of the session's batches that this block stored.

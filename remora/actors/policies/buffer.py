@@ -1,16 +1,16 @@
 """When a buffer folds, how much of it, and what becomes of that: one policy object = trigger, amount, fold.
 
-The source documents describe six memories; they are six choices of these three (S1.26, S3.30)::
+The source documents describe six memories; they are six choices of these three::
 
     preset            trigger                amount                    fold
     keep_all          never                  -                         -
     window            more than N messages   the excess                drop, or summary
     token_window      more than N tokens     the excess                drop
     summary           a second message       all but the newest turn   summary
-    summary_buffer    more than N tokens     all but half of N         summary          (the default, S1.20)
+    summary_buffer    more than N tokens     all but half of N         summary          (the default)
     ring              more than N messages   the oldest batch          an entry each
 
-Every cut falls on a turn's boundary (G8), and a single message is never folded (S1.08).
+Every cut falls on a turn's boundary (G8), and a single message is never folded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.messages import Entry
 
-__all__ = ["BufferPolicy", "BufferPreset", "Fold", "PolicyLike", "chosen_policy", "policy_of"]
+__all__ = ["BufferPolicy", "BufferPreset", "Fold", "PolicyLike", "configured_policy", "resolve_policy"]
 
 Fold: TypeAlias = Literal["drop", "summary", "entry"]
 """What becomes of a folded prefix: the journal alone keeps it; it is carried on in the running summary; it makes one entry."""
@@ -37,13 +37,13 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Trigger, amount, fold.
 
     Attributes:
-        above_tokens: fold when the buffer holds more; at equality nothing happens (S1.08, S3.09).
+        above_tokens: fold when the buffer holds more; at equality nothing happens.
         above_messages: fold when the buffer holds more messages.
-        keep_tokens: amount: so many tokens stay at most, or the newest turn alone (S1.09).
-        keep_messages: amount: so many messages stay at most, or the newest turn alone (S0.08).
-        batch: amount: the oldest so many messages, up to a turn's boundary (S2.08).
+        keep_tokens: amount: so many tokens stay at most, or the newest turn alone.
+        keep_messages: amount: so many messages stay at most, or the newest turn alone.
+        batch: amount: the oldest so many messages, up to a turn's boundary.
         fold: what becomes of them.
-        entries: summary entries that are kept; the oldest beyond is folded into the running summary (S2.04).
+        entries: summary entries that are kept; the oldest beyond is folded into the running summary.
         overdraft_tokens: with a fold on its way, a buffer of more than this asks for it to be hastened (G6).
 
     Raises:
@@ -78,7 +78,7 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def window(cls, size: int = 50, *, fold: Fold = "drop") -> BufferPolicy:
-        """The newest `size` messages (S0.06); with ``fold="summary"``, what leaves is summarized (S0.08)."""
+        """The newest `size` messages; with ``fold="summary"``, what leaves is summarized."""
         return cls(above_messages=size, keep_messages=size, fold=fold)
 
     @classmethod
@@ -93,7 +93,7 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def summary_buffer(cls, tokens: int, *, overdraft_tokens: int | None = None) -> BufferPolicy:
-        """A running summary, and the newest messages: more than `tokens` are folded down to half of that (S1.08, S1.09)."""
+        """A running summary, and the newest messages: more than `tokens` are folded down to half of that."""
         if type(tokens) is not int:
             raise InvalidInput(f"a buffer policy's tokens must be a positive whole number, not {tokens!r}")
         keep = max(tokens // 2, 1)
@@ -101,7 +101,7 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def ring(cls, size: int = 50, *, multiplier: int = 10, batch: int = 10) -> BufferPolicy:
-        """The newest `size` messages, and `size` times `multiplier` summary entries of `batch` messages each (S2.02, S2.08)."""
+        """The newest `size` messages, and `size` times `multiplier` summary entries of `batch` messages each."""
         return cls(above_messages=size, batch=batch, fold="entry", entries=size * multiplier)
 
     def due(self, tokens: int, count: int) -> bool:
@@ -123,7 +123,7 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BufferPreset(enum.Enum):
-    """Window sizes for kinds of conversation (S0.29)."""
+    """Window sizes for kinds of conversation."""
 
     SHORT = BufferPolicy.window(4)
     """Short, factual exchanges."""
@@ -137,7 +137,7 @@ PolicyLike: TypeAlias = BufferPolicy | BufferPreset | Callable[[SessionKey], "Bu
 """One policy for all sessions, or a function that gives each session its own. It must give the same one each time."""
 
 
-def chosen_policy(given: Any, key: SessionKey | None = None) -> BufferPolicy:
+def resolve_policy(given: Any, key: SessionKey | None = None) -> BufferPolicy:
     """The policy that was given, or that a function gives to this session.
 
     Raises:
@@ -151,7 +151,7 @@ def chosen_policy(given: Any, key: SessionKey | None = None) -> BufferPolicy:
     raise InvalidInput(f"policy must be a BufferPolicy, a BufferPreset or a function that gives one, not {found!r:.80}")
 
 
-def policy_of(config: BufferConfig) -> BufferPolicy:
+def configured_policy(config: BufferConfig) -> BufferPolicy:
     """The policy that the configuration names."""
     overdraft = max(int(config.token_limit * config.overdraft_ratio), 1)
     match config.policy:

@@ -1,4 +1,4 @@
-"""How much a memory matters: by its age, by how often it was asked for, and by what was said of it (S2.19, S2.20).
+"""How much a memory matters: by its age, by how often it was asked for, and by what was said of it.
 
 Two formulas weigh the same three terms 0.3, 0.3 and 0.4:
 
@@ -20,10 +20,10 @@ from typing import Literal, Protocol, TypeAlias
 
 from remora.errors import ConfigError, InvalidInput
 
-__all__ = ["DEFAULT_IMPORTANCE", "Formula", "Importance", "bounded_importance", "importance_of", "seed_importance"]
+__all__ = ["DEFAULT_IMPORTANCE", "Formula", "Importance", "bounded_importance", "importance_formula", "seed_importance"]
 
 DEFAULT_IMPORTANCE = 0.5
-"""What a memory is worth of which nobody said anything (S2.17)."""
+"""What a memory is worth of which nobody said anything."""
 
 Formula: TypeAlias = Literal["bounded", "seed"]
 
@@ -40,7 +40,7 @@ class Importance(Protocol):
 
 
 def seed_importance(age_s: float, access_count: int, explicit: float | None, *, half_life_s: float) -> float:
-    """The document's formula, unbounded in `access_count` (S2.19).
+    """The document's formula, unbounded in `access_count`.
 
     Args:
         age_s: seconds since the memory was made; one from the future counts as new.
@@ -56,7 +56,7 @@ def seed_importance(age_s: float, access_count: int, explicit: float | None, *, 
 
 
 def bounded_importance(age_s: float, access_count: int, explicit: float | None, *, half_life_s: float) -> float:
-    """The same three terms, each in 0…1, and so is the score (S2.19, S2.20).
+    """The same three terms, each in 0…1, and so is the score.
 
     Args:
         age_s: seconds since the memory was made; one from the future counts as new.
@@ -72,7 +72,7 @@ def bounded_importance(age_s: float, access_count: int, explicit: float | None, 
     return _RECENCY * recency + _ACCESS * access + _EXPLICIT * min(max(explicit, 0.0), 1.0)
 
 
-def importance_of(formula: Formula) -> Importance:
+def importance_formula(formula: Formula) -> Importance:
     """The formula of that name.
 
     Raises:

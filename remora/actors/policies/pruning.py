@@ -1,4 +1,4 @@
-"""Which memories go when there are too many: four strategies over plain rows (S4.41, S2.20, S4.27).
+"""Which memories go when there are too many: four strategies over plain rows.
 
 A strategy orders the rows by who goes first, and so many go that `keep` stay. Of equals the older goes, then the smaller id, so
 that a rerun after a crash removes the same ones.
@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from remora.actors.policies.importance import Formula, importance_of
+from remora.actors.policies.importance import Formula, importance_formula
 from remora.errors import ConfigError, InvalidInput
 
 __all__ = ["PruneRow", "PruningStrategy", "victims"]
@@ -47,7 +47,7 @@ def victims(
     formula: Formula = "bounded",
     max_age_s: float | None = None,
 ) -> list[str]:
-    """The ids to remove so that at most `keep` rows stay, first to go first (S4.41).
+    """The ids to remove so that at most `keep` rows stay, first to go first.
 
     Args:
         rows: all of a user's memories of one kind; of equals, those that stand first go first.
@@ -58,7 +58,7 @@ def victims(
         now_us: the present, in microseconds since the epoch.
         half_life_s: for ``importance``: seconds after which recency has halved.
         formula: for ``importance``: see `remora.actors.policies.importance`. Either is monotone: of two rows that differ
-            in nothing but what they were said to be worth, the lesser goes first (S2.20).
+            in nothing but what they were said to be worth, the lesser goes first.
         max_age_s: for ``age``: seconds; a row of exactly this age stays.
 
     Raises:
@@ -78,7 +78,7 @@ def victims(
             order = by_age
             surplus = max(surplus, sum(1 for row in rows if now_us - row.created_us > max_age_s * 1_000_000))
         case "importance":
-            score = importance_of(formula)
+            score = importance_formula(formula)
             order = sorted(
                 by_age,
                 key=lambda row: score(

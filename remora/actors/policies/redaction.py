@@ -1,4 +1,4 @@
-"""Taking out what must not be kept, before anything keeps it (S4.43).
+"""Taking out what must not be kept, before anything keeps it.
 
 A hook is a plain function from text to text. It sees every text of a message, those of keys that we do not know included, and
 nothing of what only holds the message together: roles, ids, types, the names of tools, and media.
@@ -13,7 +13,7 @@ from typing import Any
 from remora.errors import ConfigError, RedactionFailed
 from remora.messages import ChatDict
 
-__all__ = ["redacted_chat", "redacted_metadata", "redacted_text", "validated_hook"]
+__all__ = ["redact_chat", "redact_metadata", "redact_text", "validate_hook"]
 
 _MESSAGE = frozenset({"role", "tool_call_id"})
 _PART = frozenset({"type", "cache_control"})
@@ -22,12 +22,12 @@ _FUNCTION = frozenset({"name"})
 _TEXT_PARTS = frozenset({"text", "refusal"})
 
 
-def redacted_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
+def redact_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
     """A new chat dict whose texts went through `redact`: content, name, refusal, arguments of calls, and what else is text.
 
     Args:
         chat: a message that was checked (`remora.messages.encode_message`). It is not changed; media parts are shared with it.
-        redact: see `validated_hook`.
+        redact: see `validate_hook`.
 
     Raises:
         RedactionFailed: the hook raised, or returned no text.
@@ -35,7 +35,7 @@ def redacted_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
     fresh = _mapping(chat, redact, but=_MESSAGE | {"content", "tool_calls"})
     content = chat.get("content")
     if isinstance(content, str):
-        fresh["content"] = redacted_text(content, redact)
+        fresh["content"] = redact_text(content, redact)
     elif content:
         fresh["content"] = [_mapping(part, redact, but=_PART) if part["type"] in _TEXT_PARTS else part for part in content]
     if calls := chat.get("tool_calls"):
@@ -49,7 +49,7 @@ def redacted_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
     return fresh
 
 
-def redacted_metadata(metadata: Mapping[str, Any], redact: Callable[[str], str]) -> dict[str, Any]:
+def redact_metadata(metadata: Mapping[str, Any], redact: Callable[[str], str]) -> dict[str, Any]:
     """A new dict whose texts went through `redact`, however deep they stand; keys are kept.
 
     Raises:
@@ -58,7 +58,7 @@ def redacted_metadata(metadata: Mapping[str, Any], redact: Callable[[str], str])
     return _mapping(metadata, redact)
 
 
-def validated_hook(hook: Callable[[str], str]) -> Callable[[str], str]:
+def validate_hook(hook: Callable[[str], str]) -> Callable[[str], str]:
     """`hook`, if it can be one.
 
     Raises:
@@ -78,7 +78,7 @@ def _mapping(values: Mapping[str, Any], redact: Callable[[str], str], *, but: Co
 
 def _value(value: Any, redact: Callable[[str], str]) -> Any:
     if isinstance(value, str):
-        return redacted_text(value, redact)
+        return redact_text(value, redact)
     if isinstance(value, Mapping):
         return _mapping(value, redact)
     if isinstance(value, (list, tuple)):
@@ -86,7 +86,7 @@ def _value(value: Any, redact: Callable[[str], str]) -> Any:
     return value
 
 
-def redacted_text(text: str, redact: Callable[[str], str]) -> str:
+def redact_text(text: str, redact: Callable[[str], str]) -> str:
     """What the hook makes of one text.
 
     Raises:

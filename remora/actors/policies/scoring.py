@@ -1,11 +1,11 @@
-"""How important a message looks, without asking a model (S4.35).
+"""How important a message looks, without asking a model.
 
 What people want remembered is mostly told in the first person, with names, numbers and dates, and often as a preference or with
 the word "remember" itself; what nobody misses is short, a greeting, or a tool's raw output. `heuristic_score` adds up such signs,
 each a pattern and a weight below. The patterns are English; a text in another language gets what its numbers and names earn. The
 weights were set by hand.
 
-An application may bring a scorer of its own, whose answers go through `validated_score`.
+An application may bring a scorer of its own, whose answers go through `validate_score`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from remora.errors import InvalidInput
 
-__all__ = ["NEUTRAL_SCORE", "heuristic_score", "validated_score"]
+__all__ = ["NEUTRAL_SCORE", "heuristic_score", "validate_score"]
 
 NEUTRAL_SCORE = 0.5
 """What a message without any sign gets."""
@@ -70,7 +70,7 @@ def heuristic_score(chat: Mapping[str, Any]) -> float:
     """
     if chat.get("role") == "tool":
         return _TOOL_SCORE
-    text = _said(chat)
+    text = _spoken_text(chat)
     score = NEUTRAL_SCORE
     if chat.get("tool_calls"):
         score += _CALL_WEIGHT
@@ -87,7 +87,7 @@ def heuristic_score(chat: Mapping[str, Any]) -> float:
     return min(max(score, 0.0), 1.0)
 
 
-def validated_score(value: object, scorer: str = "importance") -> float:
+def validate_score(value: object, scorer: str = "importance") -> float:
     """A scorer's answer, if it is a number from 0 to 1.
 
     Args:
@@ -99,15 +99,15 @@ def validated_score(value: object, scorer: str = "importance") -> float:
     """
     if not isinstance(value, bool) and isinstance(value, Real) and value <= 1 and not value < 0:  # no NaN is at most 1
         return float(value)
-    raise InvalidInput(f"the scorer {scorer} must return a number from 0 to 1, not {_shown(value)}")
+    raise InvalidInput(f"the scorer {scorer} must return a number from 0 to 1, not {_describe(value)}")
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     """A number as it is; of anything else its type, since it may quote the message."""
     return f"{value!r:.40}" if isinstance(value, Real) else f"a {type(value).__name__}"
 
 
-def _said(chat: Mapping[str, Any]) -> str:
+def _spoken_text(chat: Mapping[str, Any]) -> str:
     """The beginning of what the message says in words."""
     content = chat.get("content")
     if not isinstance(content, str):

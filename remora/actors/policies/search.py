@@ -1,4 +1,4 @@
-"""Searching a buffer: a scan over a few dozen texts, by words or by meaning (S2.09)."""
+"""Searching a buffer: a scan over a few dozen texts, by words or by meaning."""
 
 from __future__ import annotations
 

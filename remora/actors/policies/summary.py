@@ -1,4 +1,4 @@
-"""Summaries by a chat model: the prompt, the running form, and the length that is enforced (S1.10, S1.27)."""
+"""Summaries by a chat model: the prompt, the running form, and the length that is enforced."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from remora.messages import ChatDict
 from remora.models.ports import ChatModel, Line
 from remora.tokens import TokenCounter
 
-__all__ = ["DEFAULT_PROMPT", "ChatSummarizer", "refuses", "shortened"]
+__all__ = ["DEFAULT_PROMPT", "ChatSummarizer", "refuses", "shorten"]
 
 DEFAULT_PROMPT = "Summarize the following conversation concisely, focusing on key facts and important information:\n\n"
-"""Stands before the conversation's lines; `models.summary_prompt` gives another (S0.11, S1.27)."""
+"""Stands before the conversation's lines; `models.summary_prompt` gives another."""
 _REFUSAL = re.compile(
     r"(i['\u2019]?m|i am) (sorry|unable|not able)|(sorry|unfortunately),? (but )?i|i (can['\u2019]?t|cannot|won['\u2019]?t)\b",
     re.IGNORECASE,
@@ -36,7 +36,7 @@ class ChatSummarizer:
         self._prompt = prompt
 
     async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
-        """One model call: the previous summary first, as a system message (S1.10), then a line for each message (S0.11)."""
+        """One model call: the previous summary first, as a system message, then a line for each message."""
         messages: list[ChatDict] = []
         if previous:
             messages.append({"role": "system", "content": f"Previous summary: {previous}"})
@@ -57,7 +57,7 @@ def refuses(text: str) -> bool:
     return len(text) < _LONGEST_REFUSAL and _REFUSAL.match(text) is not None
 
 
-def shortened(text: str, max_tokens: int, counter: TokenCounter) -> str:
+def shorten(text: str, max_tokens: int, counter: TokenCounter) -> str:
     """`text`, cut at a line or a word so that it and an ellipsis fit into `max_tokens`.
 
     A model that was asked for 800 tokens may answer with 100 000, or with a million times the same letter. What cannot fit is cut

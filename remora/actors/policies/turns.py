@@ -15,9 +15,19 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from remora.messages import Entry
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 
-__all__ = ["Unit", "batches", "closed_length", "cut_oldest", "cut_to_keep", "iter_units", "newest", "presentable", "units"]
+__all__ = [
+    "Unit",
+    "batches",
+    "closed_length",
+    "cut_oldest",
+    "cut_to_keep",
+    "iter_units",
+    "newest_start",
+    "presentable_units",
+    "units",
+]
 
 
 class Unit(msgspec.Struct):
@@ -68,7 +78,7 @@ def closed_length(entries: Sequence[Entry]) -> int:
 
 
 def cut_to_keep(entries: Sequence[Entry], keep: int, total: int, *, messages: bool = False) -> int:
-    """How many entries, from the front, to fold so that what stays weighs at most `keep`, or is the last unit alone (S1.09).
+    """How many entries, from the front, to fold so that what stays weighs at most `keep`, or is the last unit alone.
 
     A unit that still waits for results is never cut, unless others speak on meanwhile until it outgrows `keep`: then
     the agent that made the calls is taken for dead, and its unit is cut like single messages, so that one orphan can
@@ -90,13 +100,13 @@ def cut_to_keep(entries: Sequence[Entry], keep: int, total: int, *, messages: bo
         end = unit.end
         if gone >= excess:
             if unit.end - unit.start > 1:
-                reached("turn_cut_whole")
+                probe("turn_cut_whole")
             break
     return end
 
 
 def cut_oldest(entries: Sequence[Entry], count: int) -> int:
-    """How many entries, from the front, make up the oldest `count`, and the rest of the turn that they end in (S2.08).
+    """How many entries, from the front, make up the oldest `count`, and the rest of the turn that they end in.
 
     The last unit is never folded, unless it was abandoned; see `cut_to_keep`.
     """
@@ -114,7 +124,7 @@ def _cut_last(entries: Sequence[Entry], unit: Unit, excess: int, keep: int, end:
     """The cut within the last unit, if the agent that made its calls is taken for dead; in front of it otherwise."""
     weight = unit.end - unit.start if messages else unit.tokens
     if unit.awaiting and weight > keep and _is_abandoned(entries[unit.start : unit.end]):
-        reached("abandoned_call_cut")
+        probe("abandoned_call_cut")
         for index in range(unit.start, unit.end - 1):
             if excess <= 0:
                 break
@@ -134,7 +144,7 @@ def _is_abandoned(unit: Sequence[Entry]) -> bool:
 
 
 def batches(entries: Sequence[Entry], most_tokens: int) -> list[Sequence[Entry]]:
-    """Whole units joined into batches of at most `most_tokens`; a larger unit is a batch of its own (S3.10)."""
+    """Whole units joined into batches of at most `most_tokens`; a larger unit is a batch of its own."""
     found: list[Sequence[Entry]] = []
     start = tokens = 0
     for unit in units(entries):
@@ -147,7 +157,7 @@ def batches(entries: Sequence[Entry], most_tokens: int) -> list[Sequence[Entry]]
     return found
 
 
-def newest(entries: Sequence[Entry], room: int) -> int:
+def newest_start(entries: Sequence[Entry], room: int) -> int:
     """How many entries, from the front, to leave out so that whole units of at most `room` tokens remain."""
     used, start = 0, len(entries)
     for unit in reversed(units(entries)):
@@ -158,7 +168,7 @@ def newest(entries: Sequence[Entry], room: int) -> int:
     return start
 
 
-def presentable(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], list[str], int]:
+def presentable_units(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], list[str], int]:
     """What a chat API takes of a buffer: each unit's calls followed at once by their results, orphans left out.
 
     Returns:
@@ -176,7 +186,7 @@ def presentable(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], list[s
                 shown.append(members)
             else:
                 orphans += 1
-                reached("orphan_result_dropped")
+                probe("orphan_result_dropped")
             continue
         wanted = list(head.calls)
         results, others = [], []
@@ -191,10 +201,10 @@ def presentable(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], list[s
         if not wanted:
             shown.append([head, *results])
         elif unit.end == len(entries):
-            reached("awaiting_call_withheld")
+            probe("awaiting_call_withheld")
             awaiting.extend(wanted)
         else:
-            reached("orphan_call_dropped")
+            probe("orphan_call_dropped")
             orphans += 1 + len(results)  # the call goes, and takes what results it had along
         shown.extend([entry] for entry in others)
     return shown, awaiting, orphans

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from remora.actors.blocks.state import joined, unseen_facet, unseen_of
+from remora.actors.blocks.state import excluded_item, excluded_ranges, join_ranges
 from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.policies.turns import closed_length, units
 from remora.actors.session.messages import (
@@ -32,7 +32,7 @@ from remora.actors.session.messages import (
     Flush,
     Inspect,
     Load,
-    Look,
+    ReadBuffer,
     Remove,
     Replace,
     Rewind,
@@ -42,56 +42,56 @@ from remora.actors.session.messages import (
     Truncate,
 )
 from remora.actors.session.state import (
+    BufferRestored,
     PrefixShown,
     SessionState,
-    WentBack,
     apply,
     condense_job_id,
-    recounted,
+    recount_tokens,
     summarize_job_id,
 )
-from remora.actors.session.window import select
+from remora.actors.session.window import fit_buffer
 from remora.errors import IndexOutOfRange, InvalidInput
 from remora.ids import SessionKey, message_id
 from remora.messages import ChatDict, Entry, Receipt
-from remora.runtime.actor import Missing, Turn
+from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.log import Job, JobDone
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 from remora.storage.ports import NEIGHBOURS
 from remora.storage.records import (
-    ENTRY_FACET,
+    ENTRY_KIND,
     Appended,
     BlocksSpec,
     Cleared,
     Dropped,
     EarlierBuffer,
     EntryFlushSpec,
-    Facet,
-    FacetsChanged,
     FlushSpec,
     FlushStarted,
     FoldStarted,
     IdLookup,
     JobsStarted,
     KeyLookup,
-    Marks,
     Opened,
     OriginalAppend,
     PastLookup,
     Pruned,
     Restated,
-    SessionImage,
+    SavedSession,
+    StateChanged,
+    StateItem,
     Summarized,
     SummarizeSpec,
     Summary,
     UnflushSpec,
+    Watermarks,
 )
 
-__all__ = ["BLOCKS_LANE", "FLUSH_LANE", "SUMMARIZE_LANE", "SessionBehavior"]
+__all__ = ["BLOCKS_QUEUE", "FLUSH_QUEUE", "SUMMARIZE_QUEUE", "SessionBehavior"]
 
-SUMMARIZE_LANE = "summarize"
-FLUSH_LANE = "flush"
-BLOCKS_LANE = "blocks"
+SUMMARIZE_QUEUE = "summarize"
+FLUSH_QUEUE = "flush"
+BLOCKS_QUEUE = "blocks"
 _MOST_ANSWERS = 8  # what one turn asks for are two at most; what is left of earlier ones is of no use
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -104,7 +104,7 @@ class SessionBehavior:
     Args:
         policy: when to fold, how much, and what becomes of it; for each session the same one each time.
         instance: what tells this journal's message ids from another's.
-        flushes: whether there is a long-term memory to flush to (S3.11).
+        flushes: whether there is a long-term memory to flush to.
         blocks: whether sessions have memory blocks that see what leaves the buffer.
         recount: counts a chat dict's tokens anew, where the journal was begun with another counter than today's.
     """
@@ -124,14 +124,14 @@ class SessionBehavior:
         self._blocks = blocks
         self._recount = recount
 
-    def restore(self, key: Hashable, image: SessionImage) -> SessionState:
+    def restore(self, key: Hashable, image: SavedSession) -> SessionState:
         """The state that the journal's rows add up to."""
         assert isinstance(key, SessionKey)
         if self._recount is not None:
-            image = recounted(image, self._recount)
+            image = recount_tokens(image, self._recount)
         return SessionState(key, image, self._policy(key))
 
-    def jobs(self, image: SessionImage) -> Sequence[Job]:
+    def jobs(self, image: SavedSession) -> Sequence[Job]:
         """The session's jobs that stand in the journal."""
         return image.jobs
 
@@ -143,19 +143,19 @@ class SessionBehavior:
         if state.summaries:
             size += sum(len(one.text) for one in state.summaries)
         if state.blocks:
-            size += sum(len(facet.value) for facet in state.blocks.values())
+            size += sum(len(state_item.value) for state_item in state.blocks.values())
         return size
 
     def on_idle(self, state: SessionState) -> Flush | None:
         """An idle session flushes before it leaves memory: what was said must be recallable from other sessions."""
-        return Flush() if self._flushes and self._flushable(state) > state.marks.flushing else None
+        return Flush() if self._flushes and self._flushable(state) > state.watermarks.flushing else None
 
     def on_close(self, state: SessionState) -> None:
         """Nothing is put off: what is not flushed is found at the next start."""
 
     apply = staticmethod(apply)
 
-    def supply(self, state: SessionState, query: Any, answer: Any) -> None:
+    def store_answer(self, state: SessionState, query: Any, answer: Any) -> None:
         """Take what a turn missed."""
         if len(state.answers) >= _MOST_ANSWERS:
             state.answers.clear()
@@ -163,21 +163,21 @@ class SessionBehavior:
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
-    def handle(self, state: SessionState, message: Any) -> Turn | Missing:
+    def handle(self, state: SessionState, message: Any) -> Decision | NeedsLookup:
         """One turn."""
         match message:
             case Append():
                 return self._append(state, message)
             case Load():
                 return self._load(state, message.max_tokens)
-            case Look():
-                return Turn(Buffer(state.sid, tuple(state.entries), state.summary, tuple(state.summaries)))
+            case ReadBuffer():
+                return Decision(Buffer(state.sid, tuple(state.entries), state.summary, tuple(state.summaries)))
             case Clear():
                 return self._clear(state)
             case Flush():
                 return self._flush(state)
             case Inspect():
-                return Turn(self._view(state))
+                return Decision(self._view(state))
             case Remove():
                 return self._remove(state, message)
             case Truncate():
@@ -191,31 +191,31 @@ class SessionBehavior:
             case SummaryReady():
                 return self._summary_ready(state, message)
             case BlocksReady():
-                changed = [FacetsChanged(state.sid, message.states)] if message.states else []
-                return Turn(None, [*changed, *([JobDone(message.job)] if message.job is not None else [])])
+                changed = [StateChanged(state.sid, message.states)] if message.states else []
+                return Decision(None, [*changed, *([JobDone(message.job)] if message.job is not None else [])])
             case _:
                 raise TypeError(f"a session has no answer to {type(message).__name__}")
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def _append(self, state: SessionState, message: Append) -> Turn | Missing:
+    def _append(self, state: SessionState, message: Append) -> Decision | NeedsLookup:
         key = message.key
         original: OriginalAppend | None = None
         if key is not None and (key in state.keys or not state.keys_complete):
             query = KeyLookup(key)
             if query not in state.answers:
-                reached("key_looked_up")
-                return Missing(query)
+                probe("key_looked_up")
+                return NeedsLookup(query)
             original = state.answers[query]
         known = self._known(state, message)
-        if isinstance(known, Missing):
+        if isinstance(known, NeedsLookup):
             return known
         if original is not None:
             if key in state.keys:
-                reached("duplicate_key_hot")
+                probe("duplicate_key_hot")
             else:
-                reached("duplicate_key_cold")
-            return Turn(self._original(state, message, original, known))
+                probe("duplicate_key_cold")
+            return Decision(self._original_receipt(state, message, original, known))
         seqs: list[int] = []
         ids: list[str] = []
         entries: list[Entry] = []
@@ -224,19 +224,19 @@ class SessionBehavior:
         for place, entry in enumerate(message.entries):
             there = known.get(place)
             if there is None and repeatable:
-                there = self._repeated(state, entries, entry, message)
+                there = self._repeated_seq(state, entries, entry, message)
             if there is None:
                 there = seq
-                entries.append(entry.numbered(seq))
+                entries.append(entry.with_seq(seq))
                 tokens += entry.tokens
                 seq += 1
             else:
-                reached("duplicate_message")
+                probe("duplicate_message")
             seqs.append(there)
             ids.append(entry.id or message_id(self._instance, state.sid, there))
         receipt = Receipt(tuple(seqs), tuple(ids), not entries)
         if not entries:
-            return Turn(receipt)
+            return Decision(receipt)
         records: list[Any] = [] if state.opened else [self._opening(state, entries[0].at_us)]
         records.append(Appended(state.sid, tuple(entries), key))
         live = state.live_tokens + tokens
@@ -244,34 +244,34 @@ class SessionBehavior:
         expedite: tuple[str, ...] = ()
         if state.pending:
             if live > state.policy.overdraft_tokens:
-                reached("overdraft_reached")
-                expedite = (state.fold_job,)
+                probe("overdraft_reached")
+                expedite = (state.compaction_job,)
         elif state.policy.due(live, len(state.entries) + len(entries)):
-            fold = self._fold(state, [*state.entries, *entries], live, state.marks)
+            fold = self._compact(state, [*state.entries, *entries], live, state.watermarks)
             if fold is not None:
                 records.append(fold)
                 jobs = fold.jobs
-        return Turn(receipt, records, jobs=jobs, expedite=expedite, size=message.size)
+        return Decision(receipt, records, jobs=jobs, expedite=expedite, size=message.size)
 
-    def _known(self, state: SessionState, message: Append) -> dict[int, int] | Missing:
-        """Which of the messages, by place in the batch, are there already by their id, and their numbers (S4.11)."""
+    def _known(self, state: SessionState, message: Append) -> dict[int, int] | NeedsLookup:
+        """Which of the messages, by place in the batch, are there already by their id, and their numbers."""
         if message.allow_duplicates or not (state.ids or state.has_ids):
             return {}
         found = {entry.id: state.ids[entry.id] for entry in message.entries if entry.id in state.ids}
         if state.has_ids:
             unknown = tuple(entry.id for entry in message.entries if entry.id is not None and entry.id not in found)
-            query = IdLookup(unknown, state.marks.cleared)
+            query = IdLookup(unknown, state.watermarks.cleared)
             if unknown and query not in state.answers:
-                reached("ids_looked_up")
-                return Missing(query)
+                probe("ids_looked_up")
+                return NeedsLookup(query)
             found.update(state.answers.get(query, {}))
         return {place: found[entry.id] for place, entry in enumerate(message.entries) if entry.id in found}
 
-    def _original(self, state: SessionState, message: Append, original: OriginalAppend, known: dict[int, int]) -> Receipt:
+    def _original_receipt(self, state: SessionState, message: Append, original: OriginalAppend, known: dict[int, int]) -> Receipt:
         """What the first append under this key answered; messages that it skipped are known by their ids."""
         if len(original.seqs) >= len(message.entries):
             return Receipt(original.seqs, self._ids(state, original.seqs, original.ids), duplicate=True)
-        reached("key_of_partial_append")
+        probe("key_of_partial_append")
         added = iter(zip(original.seqs, original.ids, strict=True))
         found: list[tuple[int, str | None]] = []
         for place, entry in enumerate(message.entries):
@@ -282,7 +282,7 @@ class SessionBehavior:
         seqs = tuple(seq for seq, _ in found)
         return Receipt(seqs, self._ids(state, seqs, (id_ for _, id_ in found)), duplicate=True)
 
-    def _repeated(self, state: SessionState, before: Sequence[Entry], entry: Entry, message: Append) -> int | None:
+    def _repeated_seq(self, state: SessionState, before: Sequence[Entry], entry: Entry, message: Append) -> int | None:
         """The number of the message that this one repeats: by its id within the batch, by its words within the window."""
         if entry.id is not None:
             return next((one.seq for one in before if one.id == entry.id), None)
@@ -297,32 +297,34 @@ class SessionBehavior:
 
     # -- folding ------------------------------------------------------------------------------------------------------
 
-    def _fold(self, state: SessionState, live: list[Entry], tokens: int, marks: Marks) -> FoldStarted | Dropped | None:
+    def _compact(
+        self, state: SessionState, live: list[Entry], tokens: int, watermarks: Watermarks
+    ) -> FoldStarted | Dropped | None:
         count = state.policy.amount(live, tokens)
         if count == 0:
             return None
         through = live[count - 1].seq
-        flushing = max(marks.flushing, through) if self._flushes else marks.flushing
+        flushing = max(watermarks.flushing, through) if self._flushes else watermarks.flushing
         if state.policy.fold == "drop":
-            after = msgspec.structs.replace(marks, summarized=through, folding=through, flushing=flushing)
-            jobs = self._leaving(state, after, marks.flushing, through)
+            after = msgspec.structs.replace(watermarks, archived_through=through, summarizing_through=through, flushing=flushing)
+            jobs = self._leaving_jobs(state, after, watermarks.flushing, through)
             return Dropped(state.sid, after, max(state.next_seq - 1, live[-1].seq), jobs)
-        after = msgspec.structs.replace(marks, folding=through, flushing=flushing)
+        after = msgspec.structs.replace(watermarks, summarizing_through=through, flushing=flushing)
         kind = state.policy.fold
-        spec = SummarizeSpec(state.sid, marks.generation, marks.summarized + 1, through, kind)
-        fold = Job(summarize_job_id(state.sid, after), SUMMARIZE_LANE, state.key, spec)
-        return FoldStarted(state.sid, after, (fold, *self._leaving(state, after, marks.flushing, through)))
+        spec = SummarizeSpec(state.sid, watermarks.generation, watermarks.archived_through + 1, through, kind)
+        fold = Job(summarize_job_id(state.sid, after), SUMMARIZE_QUEUE, state.key, spec)
+        return FoldStarted(state.sid, after, (fold, *self._leaving_jobs(state, after, watermarks.flushing, through)))
 
-    def _leaving(self, state: SessionState, after: Marks, flushing: int, through: int) -> tuple[Job, ...]:
+    def _leaving_jobs(self, state: SessionState, after: Watermarks, flushing: int, through: int) -> tuple[Job, ...]:
         """The jobs of messages that leave the buffer: to long-term memory, and past the memory blocks."""
         jobs = [self._flush_job(state, flushing + 1, after.flushing)] if after.flushing > flushing else []
         if self._blocks and through:
-            id_ = f"{BLOCKS_LANE}-{state.sid}-{after.generation}-{through}"
-            jobs.append(Job(id_, BLOCKS_LANE, state.key, BlocksSpec(state.sid, through)))
+            id_ = f"{BLOCKS_QUEUE}-{state.sid}-{after.generation}-{through}"
+            jobs.append(Job(id_, BLOCKS_QUEUE, state.key, BlocksSpec(state.sid, through)))
         return tuple(jobs)
 
     def _flush_job(self, state: SessionState, first: int, through: int) -> Job:
-        return Job(f"{FLUSH_LANE}-{state.sid}-{through}", FLUSH_LANE, state.key, FlushSpec(state.sid, first, through))
+        return Job(f"{FLUSH_QUEUE}-{state.sid}-{through}", FLUSH_QUEUE, state.key, FlushSpec(state.sid, first, through))
 
     def _flushable(self, state: SessionState) -> int:
         """The last message that may be handed over: a call that waits for its result, and what follows, may not (G8)."""
@@ -331,25 +333,25 @@ class SessionBehavior:
         closed = closed_length(state.entries)
         if closed == len(state.entries):
             return state.next_seq - 1
-        reached("open_tool_call_withheld")
+        probe("open_tool_call_withheld")
         return state.entries[closed].seq - 1
 
-    def _flush(self, state: SessionState) -> Turn:
+    def _flush(self, state: SessionState) -> Decision:
         through = self._flushable(state)
-        if not self._flushes or through <= state.marks.flushing:
-            return Turn(0)
-        first = state.marks.flushing + 1
+        if not self._flushes or through <= state.watermarks.flushing:
+            return Decision(0)
+        first = state.watermarks.flushing + 1
         job = self._flush_job(state, first, through)
-        marks = msgspec.structs.replace(state.marks, flushing=through)
-        return Turn(through - first + 1, [FlushStarted(state.sid, marks, (job,))], jobs=(job,))
+        watermarks = msgspec.structs.replace(state.watermarks, flushing=through)
+        return Decision(through - first + 1, [FlushStarted(state.sid, watermarks, (job,))], jobs=(job,))
 
-    def _summary_ready(self, state: SessionState, result: SummaryReady) -> Turn:
+    def _summary_ready(self, state: SessionState, result: SummaryReady) -> Decision:
         spec = result.spec
-        expected = state.condense_job if spec.kind == "condense" else state.fold_job
+        expected = state.condense_job if spec.kind == "condense" else state.compaction_job
         outdated = spec.kind == "condense" and all(one.through != spec.through for one in state.summaries)
         if result.job != expected or outdated:
-            reached("stale_fold_dropped")
-            return Turn(False, [JobDone(result.job)])  # stale: the past was restated since it was asked for
+            probe("stale_fold_dropped")
+            return Decision(False, [JobDone(result.job)])  # stale: the past was restated since it was asked for
         first = state.summary.first if state.summary and spec.kind != "entry" else spec.first
         summary = Summary(
             spec.through, result.prefix, result.text, result.tokens, result.degraded, result.model, first, result.input_tokens
@@ -358,67 +360,67 @@ class SessionBehavior:
         if spec.kind == "condense":
             left = [one for one in state.summaries if one.through > spec.through]
             jobs = self._condense(state, left)
-            condensed = Summarized(state.sid, state.marks, summary, result.job, at_seq, jobs=jobs)
-            return Turn(True, [condensed, *_left_entries(state.sid, jobs)], jobs=jobs)
-        marks = msgspec.structs.replace(state.marks, summarized=state.marks.folding)
+            condensed = Summarized(state.sid, state.watermarks, summary, result.job, at_seq, jobs=jobs)
+            return Decision(True, [condensed, *_left_entries(state.sid, jobs)], jobs=jobs)
+        watermarks = msgspec.structs.replace(state.watermarks, archived_through=state.watermarks.summarizing_through)
         entry = spec.kind == "entry"
         jobs = () if state.condensing or not entry else self._condense(state, [*state.summaries, summary])
-        records: list[Any] = [Summarized(state.sid, marks, summary, result.job, at_seq, entry, jobs)]
+        records: list[Any] = [Summarized(state.sid, watermarks, summary, result.job, at_seq, entry, jobs)]
         records.extend(_left_entries(state.sid, jobs))
         live = state.entries[state.pending :]
         if state.policy.due(state.live_tokens, len(live)):
-            reached("fold_followed_fold")
-            fold = self._fold(state, live, state.live_tokens, marks)
+            probe("fold_followed_fold")
+            fold = self._compact(state, live, state.live_tokens, watermarks)
             if fold is not None:
                 records.append(fold)
                 jobs = (*jobs, *fold.jobs)
-        return Turn(True, records, jobs=jobs, size=len(result.text))
+        return Decision(True, records, jobs=jobs, size=len(result.text))
 
     def _condense(self, state: SessionState, entries: Sequence[Summary]) -> tuple[Job, ...]:
-        """The oldest entry of a list that is full goes into the running summary and into long-term memory (S2.04)."""
+        """The oldest entry of a list that is full goes into the running summary and into long-term memory."""
         if len(entries) <= state.policy.entries:
             return ()
-        reached("entry_condensed")
+        probe("entry_condensed")
         oldest = entries[0]
-        generation = state.marks.generation
+        generation = state.watermarks.generation
         spec = SummarizeSpec(state.sid, generation, oldest.first, oldest.through, "condense")
-        jobs = [Job(condense_job_id(state.sid, generation, oldest.through), SUMMARIZE_LANE, state.key, spec)]
+        jobs = [Job(condense_job_id(state.sid, generation, oldest.through), SUMMARIZE_QUEUE, state.key, spec)]
         if self._flushes:
             flush = EntryFlushSpec(state.sid, oldest, state.entries[-1].at_us if state.entries else 0)
-            jobs.append(Job(f"entry-{state.sid}-{generation}-{oldest.through}", FLUSH_LANE, state.key, flush))
+            jobs.append(Job(f"entry-{state.sid}-{generation}-{oldest.through}", FLUSH_QUEUE, state.key, flush))
         return tuple(jobs)
 
     # -- showing ------------------------------------------------------------------------------------------------------
 
-    def _load(self, state: SessionState, max_tokens: int) -> Turn:
-        shown = select(
+    def _load(self, state: SessionState, max_tokens: int) -> Decision:
+        shown = fit_buffer(
             state.entries, state.tokens, state.summary, state.summaries, max_tokens, tools=state.tools > 0
         )  # fmt: skip
         prefix = (
-            state.marks.generation,
+            state.watermarks.generation,
             shown.summary.through if shown.summary else 0,
             shown.summaries[0].through if shown.summaries else 0,
             shown.entries[0].seq if shown.entries else 0,
         )
-        folding = state.marks.folding
+        summarizing_through = state.watermarks.summarizing_through
         snapshot = Snapshot(
             summary=shown.summary,
             summaries=shown.summaries,
             entries=shown.entries,
             tokens=shown.tokens,
-            pending=sum(1 for entry in shown.entries if entry.seq <= folding) if state.pending else 0,
+            pending=sum(1 for entry in shown.entries if entry.seq <= summarizing_through) if state.pending else 0,
             omitted=shown.omitted,
             awaiting=shown.awaiting,
             orphans=shown.orphans,
             prefix_changed=state.shown != prefix,
             blocks=tuple(state.blocks.values()),
         )
-        return Turn(snapshot, notes=() if state.shown == prefix else (PrefixShown(prefix),))
+        return Decision(snapshot, volatile=() if state.shown == prefix else (PrefixShown(prefix),))
 
     def _view(self, state: SessionState) -> SessionView:
         return SessionView(
             state.sid,
-            state.marks,
+            state.watermarks,
             state.next_seq - 1,
             len(state.entries) - state.pending,
             state.live_tokens,
@@ -433,35 +435,40 @@ class SessionBehavior:
     # -- restating the past -------------------------------------------------------------------------------------------
 
     def _jobs_under_way(self, state: SessionState) -> tuple[str, ...]:
-        jobs = tuple(job for job in (state.fold_job, state.condense_job) if job)
+        jobs = tuple(job for job in (state.compaction_job, state.condense_job) if job)
         if jobs:
-            reached("restated_during_fold")
+            probe("restated_during_fold")
         return jobs
 
-    def _clear(self, state: SessionState) -> Turn:
+    def _clear(self, state: SessionState) -> Decision:
         last = state.next_seq - 1
         empty = not state.entries and state.summary is None and not state.summaries
-        if not state.opened or (empty and state.marks.cleared == last):
-            return Turn(0)
+        if not state.opened or (empty and state.watermarks.cleared == last):
+            return Decision(0)
         # What is cleared is not flushed later: long-term memory has what was folded or handed over before.
-        marks = Marks(state.marks.generation + 1, last, last, max(state.marks.flushing, last), last)
+        watermarks = Watermarks(state.watermarks.generation + 1, last, last, max(state.watermarks.flushing, last), last)
         cancelled = self._jobs_under_way(state)
-        unflushed = self._withheld(state, state.marks.flushing + 1, last)
-        records = [Cleared(state.sid, marks, cancelled, last), *unflushed, *self._unseen(state, last)]
-        return Turn(len(state.entries), records, cancel=cancelled)
+        unflushed = self._withheld(state, state.watermarks.flushing + 1, last)
+        records = [Cleared(state.sid, watermarks, cancelled, last), *unflushed, *self._unseen(state, last)]
+        return Decision(len(state.entries), records, cancel=cancelled)
 
     def _withheld(self, state: SessionState, first: int, last: int) -> tuple[Pruned, ...]:
         """That long-term memory is never to have messages `first`…`last`: the flush mark, which passes them, does not say so."""
         return (Pruned(state.key, tuple(range(first, last + 1))),) if first <= last else ()
 
-    def _unseen(self, state: SessionState, through: int) -> list[FacetsChanged]:
+    def _unseen(self, state: SessionState, through: int) -> list[StateChanged]:
         """What left the buffer up to `through` without a job is not for memory blocks, not even for one that comes later."""
         if not self._blocks:
             return []
-        ranges = joined((*unseen_of(state.blocks.values(), state.marks.cleared), (state.marks.folding + 1, through)))
-        return [FacetsChanged(state.sid, (unseen_facet(ranges),))]
+        ranges = join_ranges(
+            (
+                *excluded_ranges(state.blocks.values(), state.watermarks.cleared),
+                (state.watermarks.summarizing_through + 1, through),
+            )
+        )
+        return [StateChanged(state.sid, (excluded_item(ranges),))]
 
-    def _remove(self, state: SessionState, message: Remove) -> Turn:
+    def _remove(self, state: SessionState, message: Remove) -> Decision:
         outside = tuple(place for place in message.places if not 0 <= place < len(state.entries))
         if outside:
             raise IndexOutOfRange(
@@ -475,24 +482,24 @@ class SessionBehavior:
                 entry.seq for entry in state.entries if (entry.id or message_id(self._instance, state.sid, entry.seq)) in wanted
             )
         if not gone:
-            return Turn(0)
+            return Decision(0)
         return self._restate(state, len(gone), removed=tuple(sorted(gone)))
 
-    def _truncate(self, state: SessionState, keep: int) -> Turn:
+    def _truncate(self, state: SessionState, keep: int) -> Decision:
         start = next((one.start for one in units(state.entries) if len(state.entries) - one.start <= keep), len(state.entries))
         if start == 0:
-            return Turn(0)
+            return Decision(0)
         return self._restate(state, start, front=state.entries[start - 1].seq)
 
-    def _rewind(self, state: SessionState, to: int) -> Turn | Missing:
+    def _rewind(self, state: SessionState, to: int) -> Decision | NeedsLookup:
         last = state.next_seq - 1
         if not 0 <= to <= last:
             raise InvalidInput(f"a session with {last} messages cannot go back to message {to}")
         if to == last:
-            return Turn(0)
+            return Decision(0)
         query = PastLookup(to)
         if query not in state.answers:
-            return Missing(query)
+            return NeedsLookup(query)
         earlier: EarlierBuffer = state.answers[query]
         if not earlier.there:
             raise InvalidInput(f"message {to} was removed; go back to one that is there")
@@ -506,30 +513,30 @@ class SessionBehavior:
         removed: tuple[int, ...] = (),
         front: int | None = None,
         earlier: EarlierBuffer | None = None,
-    ) -> Turn:
+    ) -> Decision:
         """Another past: folds under way are void, and what was removed leaves long-term memory, too."""
-        marks = state.marks
+        watermarks = state.watermarks
         entries: Sequence[Entry] = state.entries
         summary, summaries = state.summary, tuple(state.summaries)
-        notes: tuple[Any, ...] = ()
+        volatile: tuple[Any, ...] = ()
         if earlier is not None:
             front, entries, summary, summaries = earlier.front, earlier.entries, earlier.summary, earlier.summaries
-            notes = (WentBack(earlier.entries),)
-            reached("went_back")
-        moved = marks.summarized if front is None else front
-        flushing = max(marks.flushing, moved) if self._flushes else marks.flushing
-        cleared = marks.cleared if earlier is None else earlier.cleared
-        after = Marks(marks.generation + 1, moved, moved, flushing, cleared)
+            volatile = (BufferRestored(earlier.entries),)
+            probe("went_back")
+        moved = watermarks.archived_through if front is None else front
+        flushing = max(watermarks.flushing, moved) if self._flushes else watermarks.flushing
+        cleared = watermarks.cleared if earlier is None else earlier.cleared
+        after = Watermarks(watermarks.generation + 1, moved, moved, flushing, cleared)
         jobs: tuple[Job, ...] = ()
-        if moved > marks.summarized:  # a truncation: what leaves the buffer goes where folded messages go
-            jobs = self._leaving(state, after, marks.flushing, moved)
+        if moved > watermarks.archived_through:  # a truncation: what leaves the buffer goes where folded messages go
+            jobs = self._leaving_jobs(state, after, watermarks.flushing, moved)
         # Those just behind the last one are not there themselves, but in the windows of those before them.
-        shown_through = marks.flushing + NEIGHBOURS if marks.flushing else 0
+        shown_through = watermarks.flushing + NEIGHBOURS if watermarks.flushing else 0
         flushed = tuple(seq for seq in removed if seq <= shown_through) if self._flushes else ()
         if flushed:
-            reached("removal_of_flushed")
+            probe("removal_of_flushed")
             id_ = f"unflush-{state.sid}-{after.generation}"
-            jobs = (*jobs, Job(id_, FLUSH_LANE, state.key, UnflushSpec(state.sid, flushed, marks.flushing)))
+            jobs = (*jobs, Job(id_, FLUSH_QUEUE, state.key, UnflushSpec(state.sid, flushed, watermarks.flushing)))
         gone = set(removed)
         left = [entry for entry in entries if entry.seq > moved and entry.seq not in gone]
         cancelled = self._jobs_under_way(state)
@@ -538,39 +545,39 @@ class SessionBehavior:
             # Entries that left their list after it are in the list again, or of a past that is no more.
             covered = summary.through if summary else 0
             records.append(Pruned(state.key, (), tuple(range(covered + 1, state.next_seq))))
-        if earlier is not None and (unseen := unseen_of(state.blocks.values(), 0)):  # what was cleared may be back
-            clipped = joined((first, min(through, moved)) for first, through in unseen)
-            records.append(FacetsChanged(state.sid, (unseen_facet(clipped),)))
+        if earlier is not None and (unseen := excluded_ranges(state.blocks.values(), 0)):  # what was cleared may be back
+            clipped = join_ranges((first, min(through, moved)) for first, through in unseen)
+            records.append(StateChanged(state.sid, (excluded_item(clipped),)))
         tokens = sum(entry.tokens for entry in left)
         if state.policy.due(tokens, len(left)):
-            fold = self._fold(state, left, tokens, after)
+            fold = self._compact(state, left, tokens, after)
             if fold is not None:
                 records.append(fold)
                 jobs = (*jobs, *fold.jobs)
-        return Turn(reply, records, notes=notes, jobs=jobs, cancel=cancelled)
+        return Decision(reply, records, volatile=volatile, jobs=jobs, cancel=cancelled)
 
-    def _replace(self, state: SessionState, message: Replace) -> Turn:
+    def _replace(self, state: SessionState, message: Replace) -> Decision:
         last = state.next_seq - 1
-        entries = tuple(entry.numbered(last + 1 + n) for n, entry in enumerate(message.entries))
+        entries = tuple(entry.with_seq(last + 1 + n) for n, entry in enumerate(message.entries))
         seqs = tuple(entry.seq for entry in entries)
         records: list[Any] = [] if state.opened else [self._opening(state, entries[0].at_us if entries else 0)]
-        flushing = max(state.marks.flushing, last)
-        marks = Marks(state.marks.generation + 1, last, last, flushing, last)
+        flushing = max(state.watermarks.flushing, last)
+        watermarks = Watermarks(state.watermarks.generation + 1, last, last, flushing, last)
         cancelled = self._jobs_under_way(state)
         summary = message.summary
         if summary is not None:
             summary = msgspec.structs.replace(summary, first=min(1, last), through=last)
-        records.append(Restated(state.sid, marks, last, (), summary, (), cancelled, ()))
-        records.extend(self._withheld(state, state.marks.flushing + 1, last))
+        records.append(Restated(state.sid, watermarks, last, (), summary, (), cancelled, ()))
+        records.extend(self._withheld(state, state.watermarks.flushing + 1, last))
         records.extend(self._unseen(state, last))
         if entries:
             records.append(Appended(state.sid, entries, None))
         own = message_id(self._instance, state.sid, 0)[:-1]
-        flushed = [entry.seq for entry in entries if entry.id and self._is_flushed(entry.id, own, state.marks.flushing)]
+        flushed = [entry.seq for entry in entries if entry.id and self._is_flushed(entry.id, own, state.watermarks.flushing)]
         if flushed:  # long-term memory has them under their old numbers
             records.append(Pruned(state.key, tuple(flushed)))
         receipt = Receipt(seqs, self._ids(state, seqs, (entry.id for entry in entries)))
-        return Turn(receipt, records, cancel=cancelled, size=message.size)
+        return Decision(receipt, records, cancel=cancelled, size=message.size)
 
     def _is_flushed(self, id_: str, own: str, flushing: int) -> bool:
         """Whether an id is that of a message of this session, and long-term memory has it."""
@@ -580,39 +587,44 @@ class SessionBehavior:
         except ValueError:
             return False
 
-    def _adopt(self, state: SessionState, message: Adopt) -> Turn:
+    def _adopt(self, state: SessionState, message: Adopt) -> Decision:
         if state.opened:
             raise InvalidInput(f"{state.key!r} has messages already; copy into a session that has none")
         if not message.entries:
-            return Turn(0)
+            return Decision(0)
         last = len(message.entries)
         flushing = message.flushing if self._flushes else 0
-        marks = Marks(1, message.front, message.front, flushing, message.cleared)
+        watermarks = Watermarks(1, message.front, message.front, flushing, message.cleared)
         records: list[Any] = [
             self._opening(state, message.entries[0].at_us),
             Appended(state.sid, message.entries, None),
-            Restated(state.sid, marks, last, (), message.summary, message.summaries, (), ()),
+            Restated(state.sid, watermarks, last, (), message.summary, message.summaries, (), ()),
         ]
-        if message.facets:
-            records.append(FacetsChanged(state.sid, message.facets))
+        if message.state_items:
+            records.append(StateChanged(state.sid, message.state_items))
         if message.pruned:
             records.append(Pruned(state.key, message.pruned))
         jobs: tuple[Job, ...] = ()
         if not message.flush:
             records.extend(self._withheld(state, 1, flushing))  # what has them knows them by another name
         else:
-            jobs = self._leaving(state, marks, 0, message.front)
+            jobs = self._leaving_jobs(state, watermarks, 0, message.front)
             if self._flushes:
-                jobs = (*jobs, *(self._entry_job(state, facet) for facet in message.facets if facet.kind == ENTRY_FACET))
+                jobs = (
+                    *jobs,
+                    *(self._entry_job(state, state_item) for state_item in message.state_items if state_item.kind == ENTRY_KIND),
+                )
             records.append(JobsStarted(state.sid, jobs))
-        return Turn(last, records, jobs=jobs, size=sum(entry.size for entry in message.entries))
+        return Decision(last, records, jobs=jobs, size=sum(entry.size for entry in message.entries))
 
-    def _entry_job(self, state: SessionState, facet: Facet) -> Job:
-        spec = msgspec.structs.replace(_decode_entry(facet.value), sid=state.sid)
-        return Job(f"entry-{state.sid}-0-{facet.name}", FLUSH_LANE, state.key, spec)
+    def _entry_job(self, state: SessionState, state_item: StateItem) -> Job:
+        spec = msgspec.structs.replace(_decode_entry(state_item.value), sid=state.sid)
+        return Job(f"entry-{state.sid}-0-{state_item.name}", FLUSH_QUEUE, state.key, spec)
 
 
-def _left_entries(sid: int, jobs: Sequence[Job]) -> tuple[FacetsChanged, ...]:
+def _left_entries(sid: int, jobs: Sequence[Job]) -> tuple[StateChanged, ...]:
     """What the journal keeps of summary entries that leave their list, so that long-term memory can be rebuilt."""
     left = tuple(job.payload for job in jobs if isinstance(job.payload, EntryFlushSpec))
-    return (FacetsChanged(sid, tuple(Facet(ENTRY_FACET, str(one.entry.through), _encode(one)) for one in left)),) if left else ()
+    return (
+        (StateChanged(sid, tuple(StateItem(ENTRY_KIND, str(one.entry.through), _encode(one)) for one in left)),) if left else ()
+    )

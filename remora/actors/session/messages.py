@@ -1,4 +1,4 @@
-"""What session actors are told, and what they answer: plain data, each a msgspec struct (S4.42).
+"""What session actors are told, and what they answer: plain data, each a msgspec struct.
 
 Nothing here refers to an actor, a task or a connection, so any of it can be written down, sent elsewhere, or made up in a test.
 """
@@ -9,7 +9,7 @@ import msgspec
 
 from remora.actors.policies.buffer import BufferPolicy
 from remora.messages import Entry
-from remora.storage.records import Facet, Marks, SummarizeSpec, Summary
+from remora.storage.records import StateItem, SummarizeSpec, Summary, Watermarks
 
 __all__ = [
     "Adopt",
@@ -20,7 +20,7 @@ __all__ = [
     "Flush",
     "Inspect",
     "Load",
-    "Look",
+    "ReadBuffer",
     "Remove",
     "Replace",
     "Rewind",
@@ -41,7 +41,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
         entries: the messages.
         key: digest of the idempotency key.
         size: bytes of content.
-        allow_duplicates: take messages whose id is there already (S4.11).
+        allow_duplicates: take messages whose id is there already.
         dedup_window: skip a message equal to one of the newest so many.
     """
 
@@ -58,7 +58,7 @@ class Load(msgspec.Struct, frozen=True, gc=False):
     max_tokens: int
 
 
-class Look(msgspec.Struct, frozen=True):
+class ReadBuffer(msgspec.Struct, frozen=True):
     """Show the whole buffer. Replies a `Buffer`."""
 
 
@@ -113,7 +113,7 @@ class Adopt(msgspec.Struct, frozen=True):
         flushing: messages up to here are none to be flushed any more; see `flush`.
         summary: the running summary.
         summaries: the entries that it does not cover.
-        facets: block states, and summary entries that left their list.
+        state_items: block states, and summary entries that left their list.
         flush: bring messages up to `flushing` and the entries into long-term memory, by jobs; otherwise it has them from
             elsewhere.
         pruned: messages that long-term memory is not to have even so.
@@ -125,7 +125,7 @@ class Adopt(msgspec.Struct, frozen=True):
     flushing: int
     summary: Summary | None
     summaries: tuple[Summary, ...]
-    facets: tuple[Facet, ...]
+    state_items: tuple[StateItem, ...]
     flush: bool = False
     pruned: tuple[int, ...] = ()
     cleared: int = 0
@@ -147,7 +147,7 @@ class SummaryReady(msgspec.Struct, frozen=True):
 class BlocksReady(msgspec.Struct, frozen=True):
     """Memory blocks have seen messages: what they are now; with a `job`, that job is done. Replies nothing."""
 
-    states: tuple[Facet, ...]
+    states: tuple[StateItem, ...]
     job: str | None = None
 
 
@@ -179,7 +179,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     awaiting: tuple[str, ...]
     orphans: int
     prefix_changed: bool
-    blocks: tuple[Facet, ...] = ()
+    blocks: tuple[StateItem, ...] = ()
 
 
 class Buffer(msgspec.Struct, frozen=True):
@@ -202,7 +202,7 @@ class SessionView(msgspec.Struct, frozen=True):
     """A session from outside, for people and tools."""
 
     sid: int
-    marks: Marks
+    watermarks: Watermarks
     last_seq: int
     buffered: int
     buffered_tokens: int
@@ -210,5 +210,5 @@ class SessionView(msgspec.Struct, frozen=True):
     pending_tokens: int
     summary: Summary | None
     summaries: tuple[Summary, ...]
-    blocks: tuple[Facet, ...]
+    blocks: tuple[StateItem, ...]
     policy: BufferPolicy

@@ -16,21 +16,21 @@ from remora.storage.records import (
     Appended,
     Cleared,
     Dropped,
-    FacetsChanged,
     FlushStarted,
     FoldStarted,
     JobsStarted,
-    Marks,
     Opened,
     Pruned,
     Restated,
-    SessionImage,
+    SavedSession,
+    StateChanged,
     Summarized,
     SummarizeSpec,
     Summary,
+    Watermarks,
 )
 
-__all__ = ["PrefixShown", "SessionState", "WentBack", "apply", "condense_job_id", "recounted", "summarize_job_id"]
+__all__ = ["BufferRestored", "PrefixShown", "SessionState", "apply", "condense_job_id", "recount_tokens", "summarize_job_id"]
 
 _ENTRY_OVERHEAD_BYTES = 160  # of an Entry and its place in a list, beside its content
 
@@ -41,15 +41,15 @@ class PrefixShown(msgspec.Struct, frozen=True):
     prefix: tuple[int, ...]
 
 
-class WentBack(msgspec.Struct, frozen=True):
+class BufferRestored(msgspec.Struct, frozen=True):
     """A note: messages that had left the buffer and are in it again, with those after them."""
 
     entries: tuple[Entry, ...]
 
 
-def summarize_job_id(sid: int, marks: Marks) -> str:
+def summarize_job_id(sid: int, watermarks: Watermarks) -> str:
     """Deterministic, so a job written twice is one job; never used again, since marks only grow."""
-    return f"summarize-{sid}-{marks.generation}-{marks.folding}"
+    return f"summarize-{sid}-{watermarks.generation}-{watermarks.summarizing_through}"
 
 
 def condense_job_id(sid: int, generation: int, through: int) -> str:
@@ -70,7 +70,6 @@ class SessionState:
         "key",
         "keys",
         "keys_complete",
-        "marks",
         "next_seq",
         "opened",
         "pending",
@@ -83,22 +82,23 @@ class SessionState:
         "summary",
         "tokens",
         "tools",
+        "watermarks",
     )
 
-    def __init__(self, key: SessionKey, image: SessionImage, policy: BufferPolicy) -> None:
+    def __init__(self, key: SessionKey, image: SavedSession, policy: BufferPolicy) -> None:
         self.key = key
         self.policy = policy
         self.sid = image.sid
         self.opened = image.opened
-        self.marks = image.marks
+        self.watermarks = image.watermarks
         self.next_seq = image.next_seq
         self.entries: list[Entry] = list(image.entries)
-        """Messages after `marks.summarized`; the first `pending` of them are folded."""
+        """Messages after `watermarks.archived_through`; the first `pending` of them are folded."""
         self.summary = image.summary
         """The running summary."""
         self.summaries: list[Summary] = list(image.summaries)
         """Summary entries that the running summary does not cover, oldest first."""
-        self.condensing = _condensing(image) if image.jobs else 0
+        self.condensing = _find_condensing(image) if image.jobs else 0
         """The last message of the entry that is being folded into the running summary; 0 for none."""
         self.keys: dict[bytes, None] = dict.fromkeys(image.keys)
         """Digests of the newest idempotency keys, at most `HOT_KEYS`; older ones are looked up."""
@@ -107,7 +107,7 @@ class SessionState:
         """Whether messages that left the buffer carry ids, so that one that is not in `ids` must be looked up."""
         self.ids: dict[str, int] = {}
         """Ids that their senders gave, of messages in the buffer."""
-        self.blocks = {facet.name: facet for facet in image.facets if facet.kind == "block"}
+        self.blocks = {state_item.name: state_item for state_item in image.state_items if state_item.kind == "block"}
         self.answers: dict[Any, Any] = {}
         """What turns asked of the journal, and its answers; of use until the next change."""
         self.shown: tuple[int, ...] | None = None
@@ -120,24 +120,28 @@ class SessionState:
         return self.tokens - self.pending_tokens
 
     @property
-    def fold_job(self) -> str:
+    def compaction_job(self) -> str:
         """The id of the summarize job under way; empty when there is none."""
-        return summarize_job_id(self.sid, self.marks) if self.marks.folding > self.marks.summarized else ""
+        return (
+            summarize_job_id(self.sid, self.watermarks)
+            if self.watermarks.summarizing_through > self.watermarks.archived_through
+            else ""
+        )
 
     @property
     def condense_job(self) -> str:
         """The id of the condense job under way; empty when there is none."""
-        return condense_job_id(self.sid, self.marks.generation, self.condensing) if self.condensing else ""
+        return condense_job_id(self.sid, self.watermarks.generation, self.condensing) if self.condensing else ""
 
 
-def _condensing(image: SessionImage) -> int:
+def _find_condensing(image: SavedSession) -> int:
     specs = [job.payload for job in image.jobs if isinstance(job.payload, SummarizeSpec)]
     return max(
-        (spec.through for spec in specs if spec.kind == "condense" and spec.generation == image.marks.generation), default=0
+        (spec.through for spec in specs if spec.kind == "condense" and spec.generation == image.watermarks.generation), default=0
     )
 
 
-def recounted(image: SessionImage, count: Callable[[ChatDict], int]) -> SessionImage:
+def recount_tokens(image: SavedSession, count: Callable[[ChatDict], int]) -> SavedSession:
     """The image with every size counted anew, where the journal was begun with another counter than today's."""
 
     def summary(one: Summary) -> Summary:
@@ -172,69 +176,73 @@ def apply(state: SessionState, record: Any) -> None:
                     state.keys_complete = False
         case PrefixShown(prefix=prefix):
             state.shown = prefix
-        case WentBack(entries=entries):
+        case BufferRestored(entries=entries):
             state.entries = list(entries)
             state.has_ids = True  # among those that left before them there may be some
         case Opened():
             state.opened = True
-        case FoldStarted(marks=marks):
-            state.marks = marks
-            _count_pending(state)
-        case FlushStarted(marks=marks):
-            state.marks = marks
+        case FoldStarted(watermarks=watermarks):
+            state.watermarks = watermarks
+            _count_summarizing(state)
+        case FlushStarted(watermarks=watermarks):
+            state.watermarks = watermarks
         case JobDone() | JobsStarted() | Pruned():
             pass
-        case Dropped(marks=marks):
-            state.marks = marks
-            _forget(state)
-        case Summarized(marks=marks, summary=summary, entry=True):
-            state.marks = marks
+        case Dropped(watermarks=watermarks):
+            state.watermarks = watermarks
+            _drop_summarized(state)
+        case Summarized(watermarks=watermarks, summary=summary, entry=True):
+            state.watermarks = watermarks
             state.summaries.append(summary)
-            _forget(state)
-            _condense(state, record)
-        case Summarized(marks=marks, summary=summary):
-            state.marks = marks
+            _drop_summarized(state)
+            _note_condense_job(state, record)
+        case Summarized(watermarks=watermarks, summary=summary):
+            state.watermarks = watermarks
             state.summary = summary
             state.summaries = [one for one in state.summaries if one.through > summary.through]
             state.condensing = 0
-            _forget(state)
-            _condense(state, record)
-        case Cleared(marks=marks):
-            state.marks = marks
+            _drop_summarized(state)
+            _note_condense_job(state, record)
+        case Cleared(watermarks=watermarks):
+            state.watermarks = watermarks
             state.summary = None
             state.summaries = []
             state.condensing = 0
             state.entries = []
             state.has_ids = False
             _measure(state)
-        case Restated(marks=marks):
+        case Restated(watermarks=watermarks):
             removed = set(record.removed)
-            state.marks = marks
+            state.watermarks = watermarks
             state.summary = record.summary
             state.summaries = list(record.summaries)
             state.condensing = 0
-            gone = (entry for entry in state.entries if entry.seq <= marks.summarized)
-            state.has_ids = marks.cleared < marks.summarized and (state.has_ids or any(entry.id for entry in gone))
-            state.entries = [entry for entry in state.entries if entry.seq > marks.summarized and entry.seq not in removed]
+            gone = (entry for entry in state.entries if entry.seq <= watermarks.archived_through)
+            state.has_ids = watermarks.cleared < watermarks.archived_through and (
+                state.has_ids or any(entry.id for entry in gone)
+            )
+            state.entries = [
+                entry for entry in state.entries if entry.seq > watermarks.archived_through and entry.seq not in removed
+            ]
             _measure(state)
-        case FacetsChanged(put=put):
-            state.blocks.update((facet.name, facet) for facet in put if facet.kind == "block")
+        case StateChanged(put=put):
+            state.blocks.update((state_item.name, state_item) for state_item in put if state_item.kind == "block")
         case _:
             raise TypeError(f"a session cannot apply {type(record).__name__}")
 
 
-def _condense(state: SessionState, record: Summarized) -> None:
+def _note_condense_job(state: SessionState, record: Summarized) -> None:
     """Note the condense job that came with the record."""
     for job in record.jobs:
         if isinstance(job.payload, SummarizeSpec) and job.payload.kind == "condense":
             state.condensing = job.payload.through
 
 
-def _forget(state: SessionState) -> None:
-    """Let the messages up to `marks.summarized` go."""
+def _drop_summarized(state: SessionState) -> None:
+    """Let the messages up to `watermarks.archived_through` go."""
     count = 0
     for entry in state.entries:
-        if entry.seq > state.marks.summarized:
+        if entry.seq > state.watermarks.archived_through:
             break
         count += 1
         state.tokens -= entry.tokens
@@ -244,15 +252,15 @@ def _forget(state: SessionState) -> None:
             state.ids.pop(entry.id, None)
             state.has_ids = True
     del state.entries[:count]
-    _count_pending(state)
+    _count_summarizing(state)
 
 
-def _count_pending(state: SessionState) -> None:
+def _count_summarizing(state: SessionState) -> None:
     """Tell the frozen prefix from the rest."""
     state.pending = state.pending_tokens = 0
-    if state.marks.folding > state.marks.summarized:
+    if state.watermarks.summarizing_through > state.watermarks.archived_through:
         for entry in state.entries:
-            if entry.seq > state.marks.folding:
+            if entry.seq > state.watermarks.summarizing_through:
                 break
             state.pending += 1
             state.pending_tokens += entry.tokens
@@ -270,4 +278,4 @@ def _measure(state: SessionState) -> None:
         if entry.id is not None:
             ids[entry.id] = entry.seq
     state.tokens, state.tools, state.size, state.ids = tokens, tools, size, ids
-    _count_pending(state)
+    _count_summarizing(state)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remora.actors.policies.turns import presentable
+from remora.actors.policies.turns import presentable_units
 from remora.messages import Entry
 from remora.storage.records import Summary
 
-__all__ = ["Shown", "select"]
+__all__ = ["Window", "fit_buffer"]
 
 
-class Shown(msgspec.Struct, frozen=True, gc=False):
+class Window(msgspec.Struct, frozen=True, gc=False):
     """See `remora.actors.session.messages.Snapshot`."""
 
     summary: Summary | None
@@ -25,7 +25,7 @@ class Shown(msgspec.Struct, frozen=True, gc=False):
     orphans: int
 
 
-def select(
+def fit_buffer(
     entries: Sequence[Entry],
     whole_tokens: int,
     summary: Summary | None,
@@ -33,7 +33,7 @@ def select(
     budget: int,
     *,
     tools: bool,
-) -> Shown:
+) -> Window:
     """Choose what fits into `budget` tokens.
 
     Args:
@@ -61,18 +61,18 @@ def select(
         chosen_summaries.append(one)
     left = budget - spent
     if not tools and whole_tokens <= left:
-        return Shown(summary, tuple(chosen_summaries[::-1]), tuple(entries), whole_tokens + spent, 0, (), 0)
+        return Window(summary, tuple(chosen_summaries[::-1]), tuple(entries), whole_tokens + spent, 0, (), 0)
     if not tools:  # each message stands alone: what does not fit needs no look at
         used, first = 0, len(entries)
         while first and used + entries[first - 1].tokens <= left:
             first -= 1
             used += entries[first].tokens
-        return Shown(summary, tuple(chosen_summaries[::-1]), tuple(entries[first:]), used + spent, first, (), 0)
-    shown, awaiting, orphans = presentable(entries)
+        return Window(summary, tuple(chosen_summaries[::-1]), tuple(entries[first:]), used + spent, first, (), 0)
+    shown, awaiting, orphans = presentable_units(entries)
     used, kept = 0, len(shown)
     while kept and used + sum(entry.tokens for entry in shown[kept - 1]) <= left:
         kept -= 1
         used += sum(entry.tokens for entry in shown[kept])
     chosen = tuple(entry for unit in shown[kept:] for entry in unit)
     omitted = sum(len(unit) for unit in shown[:kept])
-    return Shown(summary, tuple(chosen_summaries[::-1]), chosen, used + spent, omitted, tuple(awaiting), orphans)
+    return Window(summary, tuple(chosen_summaries[::-1]), chosen, used + spent, omitted, tuple(awaiting), orphans)

@@ -1,12 +1,11 @@
 """The user's own actor: a state machine over plain data, for what outlives the user's sessions.
 
 It owns working memory, the synopsis, what is counted about long-term memory, and the grants of a shared scope. Reading writes
-nothing in general: figures of access are gathered and journalled by the hundred, and a synopsis that lives longer for being read
-(S2.25) is journalled when a tenth of its term has gone by. What is gathered is written before the actor leaves memory; a crash
+nothing in general: figures of access are gathered and journalled by the hundred, and a synopsis that lives longer for being read is journalled when a tenth of its term has gone by. What is gathered is written before the actor leaves memory; a crash
 may take it.
 
 A synopsis is written by one job at a time, however many ask for it: the job's id is part of the state, so a second question finds
-it there and waits for the same one (S2.24). An extract that stands in for a model's synopsis, and an empty one, hold for the
+it there and waits for the same one. An extract that stands in for a model's synopsis, and an empty one, hold for the
 shorter of the two terms and never longer, so that the model is asked again before long.
 """
 
@@ -21,16 +20,16 @@ import msgspec
 from remora.actors.user.messages import (
     AdoptUser,
     CleanUp,
-    Found,
+    ExpireSynopsis,
     Grant,
-    GrantsOf,
     InspectUser,
     Learn,
-    Outdate,
     PruneNow,
+    ReadGrants,
     ReadSynopsis,
     Remember,
-    Remembering,
+    RememberReceipt,
+    ScoredItem,
     SearchWorking,
     Synopsis,
     SynopsisReady,
@@ -38,30 +37,30 @@ from remora.actors.user.messages import (
     Touch,
     UserView,
 )
-from remora.actors.user.state import Fitted, SynopsisPart, SynopsisShown, Touched, UserState, apply, facet
+from remora.actors.user.state import MemoryFitted, SynopsisPart, SynopsisShown, Touched, UserState, apply, state_item
 from remora.actors.user.working import WorkingItem, WorkingMemory
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import UserKey
-from remora.runtime.actor import Turn
+from remora.runtime.actor import Decision
 from remora.runtime.log import Job, JobDone
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 from remora.storage.records import (
-    Facet,
-    FacetsChanged,
     JobsStarted,
     Opened,
     PruneSpec,
     RecordSpec,
     Remembered,
+    SavedUser,
+    StateChanged,
+    StateItem,
     SynopsisSpec,
-    UserImage,
 )
 
-__all__ = ["PRUNE_LANE", "RECORD_LANE", "SYNOPSIS_LANE", "UserBehavior"]
+__all__ = ["PRUNE_QUEUE", "RECORD_QUEUE", "SYNOPSIS_QUEUE", "UserBehavior"]
 
-RECORD_LANE = "record"
-PRUNE_LANE = "prune"
-SYNOPSIS_LANE = "synopsis"
+RECORD_QUEUE = "record"
+PRUNE_QUEUE = "prune"
+SYNOPSIS_QUEUE = "synopsis"
 
 _MOST_PENDING = 256  # rows whose figures of access wait to be journalled
 _MOST_ACCESSES = 10_000  # rows whose figures are kept; of others the least recently retrieved are forgotten
@@ -73,12 +72,12 @@ class UserBehavior:
     """Implements `remora.runtime.actor.Behavior` for users' own actors.
 
     Args:
-        dimension: length of the vectors in working memory (S2.10); None where nothing is embedded.
+        dimension: length of the vectors in working memory; None where nothing is embedded.
         embedder: names what makes them; items of another's are left aside, and go when something is learned.
-        max_bytes: limit of one user's working memory (S2.14).
-        identity_ttl: seconds for which the synopsis' identity holds (S2.22).
+        max_bytes: limit of one user's working memory.
+        identity_ttl: seconds for which the synopsis' identity holds.
         context_ttl: seconds for which its context holds.
-        refresh_on_access: whether a synopsis that is read holds for a whole term from then on (S2.25).
+        refresh_on_access: whether a synopsis that is read holds for a whole term from then on.
     """
 
     def __init__(
@@ -97,12 +96,12 @@ class UserBehavior:
         self._terms = {"identity": identity_ttl, "context": context_ttl}
         self._refresh = refresh_on_access
 
-    def restore(self, key: Hashable, image: UserImage) -> UserState:
+    def restore(self, key: Hashable, image: SavedUser) -> UserState:
         """The state that the journal's rows add up to."""
         assert isinstance(key, UserKey)
         return UserState(key, image, self._dimension, self._embedder)
 
-    def jobs(self, image: UserImage) -> Sequence[Job]:
+    def jobs(self, image: SavedUser) -> Sequence[Job]:
         """The user's own jobs that stand in the journal."""
         return image.jobs
 
@@ -123,25 +122,25 @@ class UserBehavior:
         """Fold one record into the state."""
         apply(state, record)
 
-    def supply(self, state: UserState, query: Any, answer: Any) -> None:
+    def store_answer(self, state: UserState, query: Any, answer: Any) -> None:
         """Never called: no turn of a user's asks the journal."""
         raise TypeError(f"{state.key!r} asked the journal for nothing, and was told {answer!r} to {query!r}")
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
-    def handle(self, state: UserState, message: Any) -> Turn:
+    def handle(self, state: UserState, message: Any) -> Decision:
         """One turn."""
         match message:
             case Learn():
                 return self._learn(state, message.items)
             case SearchWorking():
                 found = self._working(state).search(message.vector, message.k, message.scope)
-                return Turn(tuple(Found(item, score) for item, score in found))
+                return Decision(tuple(ScoredItem(item, score) for item, score in found))
             case ReadSynopsis():
                 return self._read_synopsis(state, message)
             case SynopsisReady():
                 return self._synopsis_ready(state, message)
-            case Outdate():
+            case ExpireSynopsis():
                 return self._outdate(state)
             case Touch():
                 return self._touch(state, tuple(dict.fromkeys(message.rows)), message.at_us)
@@ -155,10 +154,10 @@ class UserBehavior:
                 return self._adopt(state, message)
             case Grant():
                 return self._grant(state, message)
-            case GrantsOf():
-                return Turn(dict(state.grants))
+            case ReadGrants():
+                return Decision(dict(state.grants))
             case InspectUser():
-                return Turn(_view(state))
+                return Decision(_user_view(state))
             case _:
                 raise TypeError(f"a user's actor has no answer to {type(message).__name__}")
 
@@ -169,63 +168,63 @@ class UserBehavior:
             raise InvalidInput("working memory needs an embedder: models.embedder is none")
         return state.working
 
-    def _learn(self, state: UserState, items: Sequence[WorkingItem]) -> Turn:
+    def _learn(self, state: UserState, items: Sequence[WorkingItem]) -> Decision:
         working = self._working(state)
         fresh: dict[str, WorkingItem] = {}
         for item in items:
-            working.checked(item)
+            working.validate_item(item)
             if (cost := working.cost(item)) > self._max_bytes:
                 raise InvalidInput(f"item {item.id!r} takes {cost} bytes; working memory may hold {self._max_bytes}")
             if item.id not in working:
                 fresh.setdefault(item.id, item)
         if not fresh:
-            return Turn(0)
+            return Decision(0)
         added = list(fresh.values())
         gone: list[str] = []
         if working.content_bytes + sum(map(working.cost, added)) > _OVERFULL * self._max_bytes:
-            reached("working_memory_overfull")
+            probe("working_memory_overfull")
             gone = working.excess(self._max_bytes, added)
         leaving = set(gone)
-        put = [facet("working", item.id, item) for item in added if item.id not in leaving]
+        put = [state_item("working", item.id, item) for item in added if item.id not in leaving]
         if state.learned_with != state.embedder:
-            put.insert(0, facet("embedder", "", state.embedder))
+            put.insert(0, state_item("embedder", "", state.embedder))
         dropped = tuple(("working", id_) for id_ in gone if id_ not in fresh)
         records = self._opening(state, added[0].at_us)
         if state.stale:
-            records.append(FacetsChanged(state.sid, dropped=tuple(("working", id_) for id_ in state.stale)))
-        records.append(FacetsChanged(state.sid, tuple(put), dropped))
-        return Turn(len(added), records, size=_size(put))
+            records.append(StateChanged(state.sid, dropped=tuple(("working", id_) for id_ in state.stale)))
+        records.append(StateChanged(state.sid, tuple(put), dropped))
+        return Decision(len(added), records, size=_size(put))
 
-    def _clean_up(self, state: UserState, max_bytes: int) -> Turn:
+    def _clean_up(self, state: UserState, max_bytes: int) -> Decision:
         working = state.working
         gone: list[str] = []
-        notes: tuple[Any, ...] = ()
+        volatile: tuple[Any, ...] = ()
         if working is not None and working.size_bytes > max_bytes:
-            reached("working_memory_evicted")
+            probe("working_memory_evicted")
             gone = working.excess(max_bytes)
-            notes = () if gone else (Fitted(),)
-        put, dropped = self._figures(state, {})
-        put.extend(facet("synopsis", name, part) for name, part in state.extended.items())
+            volatile = () if gone else (MemoryFitted(),)
+        put, dropped = self._access_changes(state, {})
+        put.extend(state_item("synopsis", name, part) for name, part in state.extended.items())
         dropped.extend(("working", id_) for id_ in gone)
         if not put and not dropped:
-            return Turn(0, notes=notes)
+            return Decision(0, volatile=volatile)
         at_us = max((state.accesses[row][1] for row in state.pending), default=0)
-        records = [*self._opening(state, at_us), FacetsChanged(state.sid, tuple(put), tuple(dropped))]
-        return Turn(len(gone), records, notes=notes, size=_size(put))
+        records = [*self._opening(state, at_us), StateChanged(state.sid, tuple(put), tuple(dropped))]
+        return Decision(len(gone), records, volatile=volatile, size=_size(put))
 
     # -- long-term memory ---------------------------------------------------------------------------------------------
 
-    def _touch(self, state: UserState, rows: tuple[str, ...], at_us: int) -> Turn:
+    def _touch(self, state: UserState, rows: tuple[str, ...], at_us: int) -> Decision:
         note = Touched(rows, at_us)
         if len(state.pending.keys() | rows) <= _MOST_PENDING:
-            return Turn(None, notes=(note,))
-        put, dropped = self._figures(state, state.touched(rows, at_us))
-        records = [*self._opening(state, at_us), FacetsChanged(state.sid, tuple(put), tuple(dropped))]
-        return Turn(None, records, notes=(note,), size=_size(put))
+            return Decision(None, volatile=(note,))
+        put, dropped = self._access_changes(state, state.touched(rows, at_us))
+        records = [*self._opening(state, at_us), StateChanged(state.sid, tuple(put), tuple(dropped))]
+        return Decision(None, records, volatile=(note,), size=_size(put))
 
-    def _figures(
+    def _access_changes(
         self, state: UserState, touched: Mapping[str, tuple[int, int]]
-    ) -> tuple[list[Facet], list[tuple[str, str]]]:  # fmt: skip
+    ) -> tuple[list[StateItem], list[tuple[str, str]]]:  # fmt: skip
         """Figures that the journal lacks, `touched` included, and those that it need keep no longer."""
         if not state.pending and not touched:
             return [], []
@@ -235,63 +234,63 @@ class UserBehavior:
         changed = {**dict.fromkeys(state.pending), **dict.fromkeys(touched)}
         for row in oldest:
             changed.pop(row, None)
-        return [facet("access", row, figures[row]) for row in changed], [("access", row) for row in oldest]
+        return [state_item("access", row, figures[row]) for row in changed], [("access", row) for row in oldest]
 
-    def _remember(self, state: UserState, message: Remember) -> Turn:
+    def _remember(self, state: UserState, message: Remember) -> Decision:
         items = message.items
         ids = tuple(item.id for item in items)
         if not items:
-            return Turn(Remembering((), ""))
+            return Decision(RememberReceipt((), ""))
         for item in items if state.grants else ():  # in a shared scope, who writes is checked where it is written
             if state.grants.get(item.agent) not in {"write", "own"}:
                 raise NotGranted(f"{item.agent!r} may not write in {state.key.user!r}", scope=state.key.user, who=item.agent)
-        job, counter = self._job(state, RECORD_LANE, RecordSpec(state.sid, tuple(dict.fromkeys(ids))))
+        job, counter = self._job(state, RECORD_QUEUE, RecordSpec(state.sid, tuple(dict.fromkeys(ids))))
         records = [
             *self._opening(state, items[0].created_us),
-            FacetsChanged(state.sid, (counter,)),
+            StateChanged(state.sid, (counter,)),
             Remembered(state.sid, items, (job,)),
         ]
-        return Turn(Remembering(ids, job.id), records, jobs=(job,), size=sum(len(item.content) for item in items))
+        return Decision(RememberReceipt(ids, job.id), records, jobs=(job,), size=sum(len(item.content) for item in items))
 
-    def _prune(self, state: UserState, message: PruneNow) -> Turn:
+    def _prune(self, state: UserState, message: PruneNow) -> Decision:
         spec = PruneSpec(state.sid, message.keep, message.strategy, message.max_age_s, message.types)
-        job, counter = self._job(state, PRUNE_LANE, spec)
-        records = [*self._opening(state), FacetsChanged(state.sid, (counter,)), JobsStarted(state.sid, (job,))]
-        return Turn(job.id, records, jobs=(job,))
+        job, counter = self._job(state, PRUNE_QUEUE, spec)
+        records = [*self._opening(state), StateChanged(state.sid, (counter,)), JobsStarted(state.sid, (job,))]
+        return Decision(job.id, records, jobs=(job,))
 
-    def _adopt(self, state: UserState, message: AdoptUser) -> Turn:
+    def _adopt(self, state: UserState, message: AdoptUser) -> Decision:
         kept: dict[str, Mapping[str, Any]] = {"access": state.accesses, "synopsis": state.parts, "grant": state.grants}
-        put = [one for one in message.facets if one.kind in kept and one.name not in kept[one.kind]]
-        learned = self._learn(state, message.items) if message.items else Turn()
+        put = [one for one in message.state_items if one.kind in kept and one.name not in kept[one.kind]]
+        learned = self._learn(state, message.items) if message.items else Decision()
         remembered = self._remember(state, Remember(message.memories))
         opened = [one for one in (*learned.records, *remembered.records) if isinstance(one, Opened)]
         records: list[Any] = [one for one in (*learned.records, *remembered.records) if not isinstance(one, Opened)]
         if put:
-            records.append(FacetsChanged(state.sid, tuple(put)))
+            records.append(StateChanged(state.sid, tuple(put)))
         if records:
             records = [*(opened[:1] or self._opening(state)), *records]
-        return Turn(None, records, jobs=remembered.jobs, size=learned.size + remembered.size + _size(put))
+        return Decision(None, records, jobs=remembered.jobs, size=learned.size + remembered.size + _size(put))
 
     # -- synopsis -----------------------------------------------------------------------------------------------------
 
-    def _read_synopsis(self, state: UserState, message: ReadSynopsis) -> Turn:
+    def _read_synopsis(self, state: UserState, message: ReadSynopsis) -> Decision:
         now = message.now
         valid = {name: part for name, part in state.parts.items() if now < part.expires_at}
         if len(valid) == len(self._terms) and not message.refresh:
             return self._hit(state, valid, now)
         if state.job:
-            reached("synopsis_joined")
-            return Turn(_shown(valid, "pending", state.job), notes=(SynopsisShown(hit=False),))
-        reached("synopsis_stale")
-        job, counter = self._job(state, SYNOPSIS_LANE, SynopsisSpec(state.sid, state.number + 1))
+            probe("synopsis_joined")
+            return Decision(_synopsis_view(valid, "pending", state.job), volatile=(SynopsisShown(hit=False),))
+        probe("synopsis_stale")
+        job, counter = self._job(state, SYNOPSIS_QUEUE, SynopsisSpec(state.sid, state.number + 1))
         records = [
             *self._opening(state, int(now * 1_000_000)),
-            FacetsChanged(state.sid, (counter,)),
+            StateChanged(state.sid, (counter,)),
             JobsStarted(state.sid, (job,)),
         ]
-        return Turn(_shown(valid, "pending", job.id), records, notes=(SynopsisShown(hit=False),), jobs=(job,))
+        return Decision(_synopsis_view(valid, "pending", job.id), records, volatile=(SynopsisShown(hit=False),), jobs=(job,))
 
-    def _hit(self, state: UserState, valid: Mapping[str, SynopsisPart], now: float) -> Turn:
+    def _hit(self, state: UserState, valid: Mapping[str, SynopsisPart], now: float) -> Decision:
         extended = []
         moved = False
         for name, part in valid.items():
@@ -301,30 +300,32 @@ class UserBehavior:
                 moved = moved or now + term - state.terms[name] > _UNJOURNALLED * term
         records = []
         if moved:
-            records.append(FacetsChanged(state.sid, tuple(facet("synopsis", name, part) for name, part in extended)))
-        return Turn(_shown(valid, _quality(valid)), records, notes=(SynopsisShown(hit=True, extended=tuple(extended)),))
+            records.append(StateChanged(state.sid, tuple(state_item("synopsis", name, part) for name, part in extended)))
+        return Decision(
+            _synopsis_view(valid, _quality(valid)), records, volatile=(SynopsisShown(hit=True, extended=tuple(extended)),)
+        )
 
-    def _outdate(self, state: UserState) -> Turn:
+    def _outdate(self, state: UserState) -> Decision:
         """Something was taken out of the user's memory: what tells of it, or is being written, tells of it no longer."""
         held = tuple(("synopsis", name) for name in state.parts)
         running = (state.job,) if state.job else ()
-        records = [*([FacetsChanged(state.sid, (), held)] if held else []), *(JobDone(job) for job in running)]
-        return Turn(None, records, cancel=running)
+        records = [*([StateChanged(state.sid, (), held)] if held else []), *(JobDone(job) for job in running)]
+        return Decision(None, records, cancel=running)
 
-    def _synopsis_ready(self, state: UserState, result: SynopsisReady) -> Turn:
+    def _synopsis_ready(self, state: UserState, result: SynopsisReady) -> Decision:
         if result.job != state.job:
-            reached("synopsis_dropped")
-            return Turn(False, [JobDone(result.job)])  # stale: nobody waits for it any longer
+            probe("synopsis_dropped")
+            return Decision(False, [JobDone(result.job)])  # stale: nobody waits for it any longer
         put = []
         for name, text, tokens in zip(self._terms, (result.identity, result.context), result.tokens, strict=True):
             term = self._terms[name] if text and not result.degraded else min(self._terms.values())
             part = SynopsisPart(text, result.now + term, tokens, result.model, result.degraded)
-            put.append(facet("synopsis", name, part))
-        return Turn(True, [FacetsChanged(state.sid, tuple(put)), JobDone(result.job)], size=_size(put))
+            put.append(state_item("synopsis", name, part))
+        return Decision(True, [StateChanged(state.sid, tuple(put)), JobDone(result.job)], size=_size(put))
 
     # -- shared scopes ------------------------------------------------------------------------------------------------
 
-    def _grant(self, state: UserState, message: Grant) -> Turn:
+    def _grant(self, state: UserState, message: Grant) -> Decision:
         by, to, right = message.by, message.to, message.right
         scope = state.key.user
         if right is None and not state.grants:
@@ -335,11 +336,11 @@ class UserBehavior:
         after = {name: held for name, held in {**grants, to: right}.items() if held is not None}
         if "own" not in after.values():
             raise NotGranted(f"{to!r} is the last owner of {scope!r}, and must stay", scope=scope, who=by)
-        put = tuple(facet("grant", name, held) for name, held in after.items() if state.grants.get(name) != held)
+        put = tuple(state_item("grant", name, held) for name, held in after.items() if state.grants.get(name) != held)
         dropped = (("grant", to),) if right is None and to in state.grants else ()
         if not put and not dropped:
-            return Turn()
-        return Turn(None, [*self._opening(state), FacetsChanged(state.sid, put, dropped)])
+            return Decision()
+        return Decision(None, [*self._opening(state), StateChanged(state.sid, put, dropped)])
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -347,13 +348,13 @@ class UserBehavior:
         """What comes before an actor's first record."""
         return [] if state.opened else [Opened(state.sid, state.key.user, "", at_us)]
 
-    def _job(self, state: UserState, lane: str, spec: Any) -> tuple[Job, Facet]:
+    def _job(self, state: UserState, lane: str, spec: Any) -> tuple[Job, StateItem]:
         """A job under an id that was never used, and the facet that keeps it so: a dead letter's row would bar its id."""
         number = state.number + 1
-        return Job(f"{lane}-{state.sid}-{number}", lane, state.key, spec), facet("counter", "job", number)
+        return Job(f"{lane}-{state.sid}-{number}", lane, state.key, spec), state_item("counter", "job", number)
 
 
-def _size(put: Sequence[Facet]) -> int:
+def _size(put: Sequence[StateItem]) -> int:
     return sum(len(one.value) for one in put)
 
 
@@ -363,13 +364,13 @@ def _quality(parts: Mapping[str, SynopsisPart]) -> SynopsisState:
     return "degraded" if any(part.degraded for part in parts.values()) else "ok"
 
 
-def _shown(parts: Mapping[str, SynopsisPart], quality: SynopsisState, job: str = "") -> Synopsis:
+def _synopsis_view(parts: Mapping[str, SynopsisPart], quality: SynopsisState, job: str = "") -> Synopsis:
     texts = {name: part.text for name, part in parts.items()}
     tokens = sum(part.tokens for part in parts.values())
     return Synopsis(texts.get("identity", ""), texts.get("context", ""), quality, job, tokens)
 
 
-def _view(state: UserState) -> UserView:
+def _user_view(state: UserState) -> UserView:
     working = state.working
     return UserView(
         sid=state.sid,
@@ -377,7 +378,7 @@ def _view(state: UserState) -> UserView:
         working_bytes=working.size_bytes if working is not None else 0,
         evicted=state.evicted,
         accesses=dict(state.accesses),
-        synopsis=_shown(state.parts, "pending" if state.job else _quality(state.parts), state.job),
+        synopsis=_synopsis_view(state.parts, "pending" if state.job else _quality(state.parts), state.job),
         synopsis_hits=state.hits,
         synopsis_misses=state.misses,
         grants=dict(state.grants),

@@ -1,4 +1,4 @@
-"""What users' own actors are told, and what they answer: plain data (S4.42).
+"""What users' own actors are told, and what they answer: plain data.
 
 Times are handed in: a turn reads no clock.
 """
@@ -11,21 +11,21 @@ import msgspec
 
 from remora.actors.user.working import WorkingItem
 from remora.storage.ports import Vector
-from remora.storage.records import Facet, MemoryItem
+from remora.storage.records import MemoryItem, StateItem
 
 __all__ = [
     "AdoptUser",
     "CleanUp",
-    "Found",
+    "ExpireSynopsis",
     "Grant",
-    "GrantsOf",
     "InspectUser",
     "Learn",
-    "Outdate",
     "PruneNow",
+    "ReadGrants",
     "ReadSynopsis",
     "Remember",
-    "Remembering",
+    "RememberReceipt",
+    "ScoredItem",
     "SearchWorking",
     "Synopsis",
     "SynopsisReady",
@@ -45,7 +45,7 @@ class Learn(msgspec.Struct, frozen=True):
 
 
 class SearchWorking(msgspec.Struct, frozen=True):
-    """The `k` nearest items. Replies a tuple of `Found`, best first.
+    """The `k` nearest items. Replies a tuple of `ScoredItem`, best first.
 
     Attributes:
         vector: the query, a unit vector.
@@ -59,7 +59,7 @@ class SearchWorking(msgspec.Struct, frozen=True):
 
 
 class CleanUp(msgspec.Struct, frozen=True):
-    """The supervisor's round: evict the oldest until the limit holds (S2.13, S2.15), write access figures. Replies how many went.
+    """The supervisor's round: evict the oldest until the limit holds, write access figures. Replies how many went.
 
     Attributes:
         max_bytes: the limit.
@@ -68,7 +68,7 @@ class CleanUp(msgspec.Struct, frozen=True):
     max_bytes: int
 
 
-class Found(msgspec.Struct, frozen=True):
+class ScoredItem(msgspec.Struct, frozen=True):
     """An item of working memory, and its score: the inner product of unit vectors."""
 
     item: WorkingItem
@@ -79,12 +79,12 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Remember(msgspec.Struct, frozen=True):
-    """Record memories durably, and have them brought into long-term memory. Replies a `Remembering`."""
+    """Record memories durably, and have them brought into long-term memory. Replies a `RememberReceipt`."""
 
     items: tuple[MemoryItem, ...]
 
 
-class Remembering(msgspec.Struct, frozen=True):
+class RememberReceipt(msgspec.Struct, frozen=True):
     """What became of a `Remember`.
 
     Attributes:
@@ -97,21 +97,21 @@ class Remembering(msgspec.Struct, frozen=True):
 
 
 class AdoptUser(msgspec.Struct, frozen=True):
-    """Take over what a user had elsewhere (S4.37). What is there already stays as it is. Replies nothing.
+    """Take over what a user had elsewhere. What is there already stays as it is. Replies nothing.
 
     Attributes:
         memories: what was recorded on purpose; a job makes it searchable.
         items: working memory, with vectors of this runtime's embedder.
-        facets: figures of access, halves of a synopsis, grants.
+        state_items: figures of access, halves of a synopsis, grants.
     """
 
     memories: tuple[MemoryItem, ...]
     items: tuple[WorkingItem, ...]
-    facets: tuple[Facet, ...]
+    state_items: tuple[StateItem, ...]
 
 
 class Touch(msgspec.Struct, frozen=True):
-    """These rows were retrieved at `at_us`: count it (S2.21). Kept in memory, and journalled in batches. Replies nothing."""
+    """These rows were retrieved at `at_us`: count it. Kept in memory, and journalled in batches. Replies nothing."""
 
     rows: tuple[str, ...]
     at_us: int
@@ -132,7 +132,7 @@ SynopsisState = Literal["ok", "degraded", "pending", "empty"]
 
 
 class ReadSynopsis(msgspec.Struct, frozen=True):
-    """Show the synopsis; have it written anew where a part of it has expired, once, however many ask (S2.24).
+    """Show the synopsis; have it written anew where a part of it has expired, once, however many ask.
 
     Replies a `Synopsis`, with what is still valid; `job` names the job under way, which the asker may wait for.
 
@@ -145,12 +145,12 @@ class ReadSynopsis(msgspec.Struct, frozen=True):
     refresh: bool = False
 
 
-class Outdate(msgspec.Struct, frozen=True):
+class ExpireSynopsis(msgspec.Struct, frozen=True):
     """Something was deleted, rewound or pruned: the synopsis may tell of it, so it holds no longer. Replies nothing."""
 
 
 class SynopsisReady(msgspec.Struct, frozen=True):
-    """The result of a synopsis job: two parts, two terms, one call (S2.23). Replies whether it was taken.
+    """The result of a synopsis job: two parts, two terms, one call. Replies whether it was taken.
 
     Attributes:
         job: the job.
@@ -172,7 +172,7 @@ class SynopsisReady(msgspec.Struct, frozen=True):
 
 
 class Synopsis(msgspec.Struct, frozen=True):
-    """Who a user is, and what they are about (S2.22).
+    """Who a user is, and what they are about.
 
     Attributes:
         identity: name, preferences, traits; empty if unknown or expired.
@@ -196,7 +196,7 @@ Right = Literal["read", "write", "own"]
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Change who may do what in a shared scope (S4.33). The first grant makes its `by` the owner. Replies nothing.
+    """Change who may do what in a shared scope. The first grant makes its `by` the owner. Replies nothing.
 
     Raises NotGranted if `by` is not an owner.
 
@@ -211,7 +211,7 @@ class Grant(msgspec.Struct, frozen=True):
     right: Right | None
 
 
-class GrantsOf(msgspec.Struct, frozen=True):
+class ReadGrants(msgspec.Struct, frozen=True):
     """Who may do what. Replies a dict from name to right."""
 
 

@@ -26,17 +26,17 @@ from remora.actors.user.working import WorkingItem, WorkingMemory
 from remora.ids import UserKey
 from remora.runtime.log import JobDone
 from remora.storage.records import (
-    Facet,
-    FacetsChanged,
     JobsStarted,
     MemoriesRemoved,
     Opened,
     Remembered,
+    SavedUser,
+    StateChanged,
+    StateItem,
     SynopsisSpec,
-    UserImage,
 )
 
-__all__ = ["Fitted", "SynopsisPart", "SynopsisShown", "Touched", "UserState", "apply", "facet"]
+__all__ = ["MemoryFitted", "SynopsisPart", "SynopsisShown", "Touched", "UserState", "apply", "state_item"]
 
 _ACCESS_BYTES = 200  # of one row's figures: its id, two numbers, a place in a dict
 _GRANT_BYTES = 150
@@ -69,13 +69,13 @@ class Touched(msgspec.Struct, frozen=True):
 
 
 class SynopsisShown(msgspec.Struct, frozen=True):
-    """A note: the synopsis was read; parts that live longer for it (S2.25), by name."""
+    """A note: the synopsis was read; parts that live longer for it, by name."""
 
     hit: bool
     extended: tuple[tuple[str, SynopsisPart], ...] = ()
 
 
-class Fitted(msgspec.Struct, frozen=True):
+class MemoryFitted(msgspec.Struct, frozen=True):
     """A note: working memory gives back what it holds beside its items."""
 
 
@@ -85,9 +85,9 @@ _decode_part = msgspec.msgpack.Decoder(SynopsisPart).decode
 _decode = msgspec.msgpack.Decoder().decode
 
 
-def facet(kind: str, name: str, value: object) -> Facet:
+def state_item(kind: str, name: str, value: object) -> StateItem:
     """A facet with its value packed."""
-    return Facet(kind, name, _encode(value))
+    return StateItem(kind, name, _encode(value))
 
 
 class UserState:
@@ -120,7 +120,7 @@ class UserState:
         "working",
     )
 
-    def __init__(self, key: UserKey, image: UserImage, dimension: int | None, embedder: str) -> None:
+    def __init__(self, key: UserKey, image: SavedUser, dimension: int | None, embedder: str) -> None:
         self.key = key
         self.sid = image.sid
         self.opened = image.opened
@@ -144,7 +144,7 @@ class UserState:
         self.job = next((job.id for job in image.jobs if isinstance(job.payload, SynopsisSpec)), "")
         """The synopsis job under way; empty for none."""
         self.evicted = self.hits = self.misses = 0
-        for one in image.facets:
+        for one in image.state_items:
             _put(self, one)
 
     @property
@@ -155,7 +155,7 @@ class UserState:
         return 1_024 + working + _ACCESS_BYTES * len(self.accesses) + _GRANT_BYTES * len(self.grants) + 4 * parts
 
     def touched(self, rows: Sequence[str], at_us: int) -> dict[str, tuple[int, int]]:
-        """The figures of these rows after one more retrieval (S2.21)."""
+        """The figures of these rows after one more retrieval."""
         known = self.accesses
         figures = {}
         for row in rows:
@@ -179,13 +179,13 @@ def apply(state: UserState, record: Any) -> None:
             state.hits += hit
             state.misses += not hit
             state.parts.update(extended)
-        case FacetsChanged(put=put, dropped=dropped):
+        case StateChanged(put=put, dropped=dropped):
             for one in put:
                 _put(state, one)
             _drop(state, dropped)
-        case Fitted():
+        case MemoryFitted():
             if state.working is not None:
-                state.working.fit()
+                state.working.shrink_to_fit()
         case Opened():
             state.opened = True
         case JobsStarted(jobs=jobs) | Remembered(jobs=jobs):
@@ -199,7 +199,7 @@ def apply(state: UserState, record: Any) -> None:
             raise TypeError(f"a user's actor cannot apply {type(record).__name__}")
 
 
-def _put(state: UserState, one: Facet) -> None:
+def _put(state: UserState, one: StateItem) -> None:
     name = one.name
     match one.kind:
         case "working":
@@ -240,4 +240,4 @@ def _drop(state: UserState, places: Sequence[tuple[str, str]]) -> None:
             items.append(name)
     if items and state.working is not None:
         state.evicted += state.working.discard(items)
-        state.working.fit()
+        state.working.shrink_to_fit()

@@ -1,4 +1,4 @@
-"""Working memory: what one user's agents have just seen, as unit vectors in one matrix, the oldest going first (S2.10 to S2.14).
+"""Working memory: what one user's agents have just seen, as unit vectors in one matrix, the oldest going first.
 
 The rows ``start … start + n`` of a float32 matrix are the live ones, oldest first. A search is one product with all of them. An
 eviction moves `start` on; an addition to a full matrix takes back what `start` has left behind, or else doubles it: both cost
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # loaded when the first item comes
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["WorkingItem", "WorkingMemory", "embedded_anew"]
+__all__ = ["WorkingItem", "WorkingMemory", "embed_items"]
 
 _FIRST_ROWS = 8
 _SLOTS = 8 + 64  # bytes an item takes in a deque and, about, in a set (27 to 107, by how full the set is)
@@ -35,7 +35,7 @@ _TIE = 1e-5  # a float32 product's error is below this
 
 
 class WorkingItem(msgspec.Struct, frozen=True, gc=False):
-    """Something to have at hand: a tool's output, something that the user told (S2.11).
+    """Something to have at hand: a tool's output, something that the user told.
 
     Attributes:
         id: names it within its user's working memory.
@@ -56,7 +56,7 @@ class WorkingItem(msgspec.Struct, frozen=True, gc=False):
     vector: bytes
 
 
-async def embedded_anew(embedder: Embedder, items: Sequence[WorkingItem]) -> tuple[WorkingItem, ...]:
+async def embed_items(embedder: Embedder, items: Sequence[WorkingItem]) -> tuple[WorkingItem, ...]:
     """The items with vectors of `embedder`.
 
     Raises:
@@ -72,7 +72,7 @@ class WorkingMemory:
     """One user's items, oldest first; age is the order of `add`.
 
     Args:
-        dimension: length of the vectors (S2.10).
+        dimension: length of the vectors.
 
     Raises:
         InvalidInput: `dimension` is less than 1.
@@ -93,16 +93,16 @@ class WorkingMemory:
     @property
     def items(self) -> Sequence[WorkingItem]:
         """A view of the items, oldest first, with their vectors; to be read before the memory changes."""
-        return _Items(self._items, self._whole)
+        return _Items(self._items, self._with_vector)
 
     @property
     def oldest(self) -> WorkingItem | None:
         """The item that is evicted next."""
-        return self._whole(self._items[0], 0) if self._items else None
+        return self._with_vector(self._items[0], 0) if self._items else None
 
     @property
     def size_bytes(self) -> int:
-        """Bytes held, free rows of the matrix included; within 20 % of what Python's allocator counts (S2.14)."""
+        """Bytes held, free rows of the matrix included; within 20 % of what Python's allocator counts."""
         if self._rows is None:
             return 0
         return self._rows.nbytes + int(self._rows.sizes[self._start : self._start + len(self)].sum())
@@ -115,11 +115,11 @@ class WorkingMemory:
     def __contains__(self, id_: object) -> bool:
         return id_ in self._ids
 
-    def checked(self, item: WorkingItem) -> npt.NDArray[np.float32]:
+    def validate_item(self, item: WorkingItem) -> npt.NDArray[np.float32]:
         """The vector of an item that may be added.
 
         Raises:
-            InvalidInput: it has another dimension, or is neither of unit length nor all zeros (S2.10).
+            InvalidInput: it has another dimension, or is neither of unit length nor all zeros.
         """
         import numpy as np  # noqa: PLC0415
 
@@ -133,31 +133,31 @@ class WorkingMemory:
 
     def cost(self, item: WorkingItem) -> int:
         """Bytes that an item takes here, its row included."""
-        return _beside_row(item) + _row_bytes(self.dimension)
+        return _item_bytes(item) + _row_bytes(self.dimension)
 
     def add(self, item: WorkingItem) -> bool:
         """Hold `item` as the newest; False, and no change, if its id is here already.
 
         Raises:
-            InvalidInput: see `checked`.
+            InvalidInput: see `validate_item`.
         """
-        vector = self.checked(item)
+        vector = self.validate_item(item)
         if item.id in self._ids:
             return False
-        rows = self._room()
+        rows = self._ensure_room()
         # Sources and scopes are few, and repeat: each is held once.
         source, scope = rows.number(item.source), rows.number(item.scope)
         light = WorkingItem(item.id, item.text, rows.names[source], rows.names[scope], item.at_us, item.tokens, b"")
         row = self._start + len(self._items)
         rows.vectors[row] = vector
         rows.scopes[row] = scope
-        rows.sizes[row] = _beside_row(light)
+        rows.sizes[row] = _item_bytes(light)
         self._items.append(light)
         self._ids.add(item.id)
         return True
 
     def search(self, vector: npt.NDArray[np.float32], k: int = 5, scope: str | None = None) -> list[tuple[WorkingItem, float]]:
-        """The `k` items nearest to a unit vector, best first, each with its inner product; of equals the older (S2.10, S2.12).
+        """The `k` items nearest to a unit vector, best first, each with its inner product; of equals the older.
 
         Args:
             vector: shape (dimension,). Zeros find nothing: they are equally near to everything.
@@ -187,25 +187,25 @@ class WorkingMemory:
         # A product's last bits depend on where a row lies; summed one way for all, equal vectors are equally near.
         exact = (rows.vectors[self._start + places] * query.astype(np.float64)).sum(axis=1)
         best = np.argsort(-exact, kind="stable")[:k]
-        return [(self._whole(self._items[places[i]], int(places[i])), float(exact[i])) for i in best]
+        return [(self._with_vector(self._items[places[i]], int(places[i])), float(exact[i])) for i in best]
 
     def evict(self, max_bytes: int) -> list[WorkingItem]:
-        """Remove the oldest items until `size_bytes` is at most `max_bytes`, or none is left; returns them, oldest first (S2.13).
+        """Remove the oldest items until `size_bytes` is at most `max_bytes`, or none is left; returns them, oldest first.
 
         Free rows of the matrix are given back before an item goes. That moves all rows, and the next addition moves them again:
-        for periodic cleanup (S2.15), not for every addition.
+        for periodic cleanup, not for every addition.
         """
         if self._rows is None or self.size_bytes <= max_bytes:
             return []
         leaving = self.excess(max_bytes)
-        evicted = [self._whole(item, i) for i, item in enumerate(itertools.islice(self._items, len(leaving)))]
+        evicted = [self._with_vector(item, i) for i, item in enumerate(itertools.islice(self._items, len(leaving)))]
         self.discard(leaving)
         if self.size_bytes > max_bytes:
-            self.fit()
+            self.shrink_to_fit()
         return evicted
 
     def excess(self, max_bytes: int, arriving: Sequence[WorkingItem] = ()) -> list[str]:
-        """Ids of the oldest items that must leave so that the others' `content_bytes` are at most `max_bytes` (S2.13).
+        """Ids of the oldest items that must leave so that the others' `content_bytes` are at most `max_bytes`.
 
         Args:
             max_bytes: the limit.
@@ -214,24 +214,24 @@ class WorkingMemory:
         import numpy as np  # noqa: PLC0415
 
         held = np.empty(0, np.int64) if self._rows is None else self._rows.sizes[self._start : self._start + len(self)]
-        costs = np.concatenate([held, np.fromiter(map(_beside_row, arriving), np.int64)]) + _row_bytes(self.dimension)
+        costs = np.concatenate([held, np.fromiter(map(_item_bytes, arriving), np.int64)]) + _row_bytes(self.dimension)
         total = int(costs.sum())
         if total <= max_bytes:
             return []
         count = min(int((total - np.cumsum(costs) > max_bytes).sum()) + 1, len(costs))
         return [item.id for item in itertools.islice(itertools.chain(self._items, arriving), count)]
 
-    def fit(self) -> None:
+    def shrink_to_fit(self) -> None:
         """Give back the free rows of the matrix; the next addition makes room anew."""
         if self._rows is not None and len(self) < len(self._rows.sizes):
-            self._move(len(self))
+            self._resize(len(self))
 
     def remove(self, ids: Collection[str]) -> list[WorkingItem]:
         """Remove the items of these ids, wherever they are; returns those that were here, oldest first."""
         gone = self._ids.intersection(ids)
         if not gone or self._rows is None:
             return []
-        removed = [self._whole(item, i) for i, item in enumerate(self._items) if item.id in gone]
+        removed = [self._with_vector(item, i) for i, item in enumerate(self._items) if item.id in gone]
         self.discard(gone)
         return removed
 
@@ -250,31 +250,31 @@ class WorkingMemory:
             self._rows.keep(stay)
             self._start = 0
         self._ids -= gone
-        self._shrink()
+        self._shrink_rows()
         return len(gone)
 
-    def _whole(self, item: WorkingItem, index: int) -> WorkingItem:
+    def _with_vector(self, item: WorkingItem, index: int) -> WorkingItem:
         """The item at `index`, with its vector."""
         assert self._rows is not None
         vector = self._rows.vectors[self._start + index].astype("<f4", copy=False).tobytes()
         return msgspec.structs.replace(item, vector=vector)
 
-    def _room(self) -> _Rows:
+    def _ensure_room(self) -> _Rows:
         """The rows, with one free behind the newest."""
         if self._rows is None:
             self._rows = _Rows(self.dimension, _FIRST_ROWS)
         n, capacity = len(self), len(self._rows.sizes)
         if self._start + n == capacity:
-            self._move(capacity if self._start > capacity // 2 else max(2 * capacity, _FIRST_ROWS))
+            self._resize(capacity if self._start > capacity // 2 else max(2 * capacity, _FIRST_ROWS))
         elif len(self._rows.names) > 4 * capacity:
-            self._move(capacity)  # to forget names that came and went
+            self._resize(capacity)  # to forget names that came and went
         return self._rows
 
-    def _shrink(self) -> None:
+    def _shrink_rows(self) -> None:
         if self._rows is not None and (not self._items or len(self) < len(self._rows.sizes) // 4):
-            self._move(2 * len(self))
+            self._resize(2 * len(self))
 
-    def _move(self, capacity: int) -> None:
+    def _resize(self, capacity: int) -> None:
         """The live rows at the front of a matrix of `capacity` rows; none at all when nothing is held."""
         old = self._rows
         assert old is not None
@@ -285,7 +285,7 @@ class WorkingMemory:
         self._start = 0
 
 
-def _beside_row(item: WorkingItem) -> int:
+def _item_bytes(item: WorkingItem) -> int:
     """Bytes of an item beside its row; its vector, which is in the row, is not counted."""
     return sys.getsizeof(item) + sys.getsizeof(item.id) + sys.getsizeof(item.text) + _NUMBERS + _SLOTS
 
@@ -338,13 +338,13 @@ class _Items(Sequence[WorkingItem]):
 
     def __init__(self, items: Sequence[WorkingItem], whole: Callable[[WorkingItem, int], WorkingItem]) -> None:
         self._items = items
-        self._whole = whole
+        self._with_vector = whole
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __iter__(self) -> Iterator[WorkingItem]:
-        return (self._whole(item, i) for i, item in enumerate(self._items))
+        return (self._with_vector(item, i) for i, item in enumerate(self._items))
 
     @overload
     def __getitem__(self, index: int) -> WorkingItem: ...
@@ -353,5 +353,5 @@ class _Items(Sequence[WorkingItem]):
     def __getitem__(self, index: int | slice) -> WorkingItem | Sequence[WorkingItem]:
         places = range(len(self))[index]
         if isinstance(places, range):
-            return [self._whole(self._items[i], i) for i in places]
-        return self._whole(self._items[places], places)
+            return [self._with_vector(self._items[i], i) for i in places]
+        return self._with_vector(self._items[places], places)

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from remora.errors import InvalidExport
-from remora.storage.export.jsonl import dumped, undumped
+from remora.storage.export.jsonl import dump_message, load_message
 from remora.storage.export.transfer import FORMAT, Exported, ExportHeader, MessageExport, Placed, SessionExport, UserExport
 from remora.storage.ports import MemoryRow, Vector
-from remora.storage.records import Facet, MemoryItem, Summary
+from remora.storage.records import MemoryItem, StateItem, Summary
 
 __all__ = ["MEMORY_COLUMNS", "ParquetReader", "ParquetWriter", "memory_table"]
 
@@ -27,7 +27,7 @@ MEMORY_COLUMNS = (
     "id", "user_id", "session_id", "content", "embedding", "memory_type", "importance", "created_at", "accessed_at",
     "access_count",
 )  # fmt: skip
-"""What `User.export_arrow` gives, in this order (S2.17)."""
+"""What `User.export_arrow` gives, in this order."""
 
 _TABLES = ("sessions", "messages", "users", "memories", "facets")
 _HEADER = b"remora-export"
@@ -46,7 +46,7 @@ def _pyarrow() -> Any:
 def memory_table(
     rows: Sequence[MemoryRow], vectors: Vector | None, accesses: Mapping[str, tuple[int, int]], *, dimension: int
 ) -> Any:
-    """A user's rows as a `pyarrow.Table` with the columns `MEMORY_COLUMNS` (S2.17).
+    """A user's rows as a `pyarrow.Table` with the columns `MEMORY_COLUMNS`.
 
     Args:
         rows: the rows.
@@ -162,7 +162,7 @@ class ParquetWriter:
             }
         )  # fmt: skip
         for message in one.messages:
-            chat, metadata, packed = dumped(message.chat, message.metadata)
+            chat, metadata, packed = dump_message(message.chat, message.metadata)
             self._rows["messages"].append(
                 {
                     **place, "seq": message.seq, "id": message.id, "created_at": (message.created_at - _EPOCH) // _MICROSECOND,
@@ -171,17 +171,17 @@ class ParquetWriter:
                     "pruned": message.pruned,
                 }
             )  # fmt: skip
-        self._facets(place, one.facets)
+        self._facets(place, one.state_items)
 
     def _user(self, one: UserExport) -> None:
         self._rows["users"].append({"user": one.user})
         for item in one.memories:
             row = msgspec.structs.asdict(item)
             self._rows["memories"].append({"user": one.user, **row, "created_at": row.pop("created_us")})
-        self._facets({"user": one.user, "session": ""}, one.facets)
+        self._facets({"user": one.user, "session": ""}, one.state_items)
 
-    def _facets(self, place: dict[str, str], facets: Iterable[Facet]) -> None:
-        self._rows["facets"].extend({**place, "kind": one.kind, "name": one.name, "value": one.value} for one in facets)
+    def _facets(self, place: dict[str, str], state_items: Iterable[StateItem]) -> None:
+        self._rows["facets"].extend({**place, "kind": one.kind, "name": one.name, "value": one.value} for one in state_items)
 
     def _flush(self, name: str) -> None:
         rows, schema = self._rows[name], self._schemas[name]
@@ -222,12 +222,12 @@ class ParquetReader:
         self._files: dict[str, Any] = {}
         try:
             for name in _TABLES:
-                with _named(name, 0):
+                with _located_errors(name, 0):
                     self._files[name] = file = parquet.ParquetFile(path / f"{name}.parquet")
                     missing = [field.name for field in self._schemas[name] if file.schema_arrow.get_field_index(field.name) < 0]
                     if missing:
                         raise ValueError(f"it has no column {', '.join(missing)}")
-            with _named("sessions", 0):
+            with _located_errors("sessions", 0):
                 described = (self._files["sessions"].schema_arrow.metadata or {}).get(_HEADER)
                 if described is None:
                     raise ValueError("it was not written by remora")
@@ -242,9 +242,9 @@ class ParquetReader:
 
     def read(self) -> Iterator[Placed]:
         """All of it, from the beginning."""
-        messages, facets, memories = (_Groups(self._rows(name), name) for name in ("messages", "facets", "memories"))
+        messages, state_items, memories = (_Groups(self._rows(name), name) for name in ("messages", "facets", "memories"))
         for number, row in self._rows("sessions"):
-            with _named("sessions", number):
+            with _located_errors("sessions", number):
                 key = (_text(row["user"]), _text(row["session"]))
                 summary = None if row["summary"] is None else msgspec.convert(row["summary"], Summary)
                 summaries = msgspec.convert(row["summaries"] or [], tuple[Summary, ...])
@@ -253,24 +253,24 @@ class ParquetReader:
                 if len(found) != row["messages"]:
                     raise ValueError(f"messages.parquet has {len(found)} messages here, not {row['messages']}")
             said = tuple(_message(at, one) for at, one in found)
-            kept = tuple(_facet(at, one) for at, one in facets.take(key))
+            kept = tuple(_facet(at, one) for at, one in state_items.take(key))
             yield number, SessionExport(*key, said, front, flushed, summary, summaries, kept)
         for number, row in self._rows("users"):
-            with _named("users", number):
+            with _located_errors("users", number):
                 user = _text(row["user"])
             items = tuple(_memory(at, one) for at, one in memories.take((user,)))
-            yield number, UserExport(user, items, tuple(_facet(at, one) for at, one in facets.take((user, ""))))
-        for groups in (messages, facets, memories):
+            yield number, UserExport(user, items, tuple(_facet(at, one) for at, one in state_items.take((user, ""))))
+        for groups in (messages, state_items, memories):
             groups.finish()
 
     def _rows(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
         """Each row with its number, from 1."""
         number = 0
         schema = self._schemas[name]
-        with _named(name, 0):
+        with _located_errors(name, 0):
             batches = self._files[name].iter_batches(batch_size=_ROWS, columns=schema.names)
         while True:
-            with _named(name, number + 1):
+            with _located_errors(name, number + 1):
                 batch = next(batches, None)
                 if batch is None:
                     return
@@ -290,7 +290,7 @@ class ParquetReader:
 
 
 @contextmanager
-def _named(table: str, row: int) -> Iterator[None]:
+def _located_errors(table: str, row: int) -> Iterator[None]:
     """Say where it was that something was not as it should be; pyarrow's errors are builtins, or derived from them."""
     try:
         yield
@@ -321,7 +321,7 @@ class _Groups:
         """Every row must have been somebody's."""
         if self._next is not None:
             number, row = self._next
-            with _named(self._name, number):
+            with _located_errors(self._name, number):
                 raise ValueError(f"user {row['user']!r} is not in the order of sessions.parquet and users.parquet")
 
 
@@ -338,9 +338,9 @@ def _whole(value: Any) -> int:
 
 
 def _message(number: int, row: dict[str, Any]) -> MessageExport:
-    with _named("messages", number):
+    with _located_errors("messages", number):
         chat, metadata = (None if row[name] is None else msgspec.json.decode(row[name]) for name in ("chat", "metadata"))
-        chat, metadata = undumped(chat, metadata, row["packed"] or b"")
+        chat, metadata = load_message(chat, metadata, row["packed"] or b"")
         plain = {
             "seq": row["seq"], "id": row["id"], "created_at": _EPOCH + row["created_at"] * _MICROSECOND, "tokens": row["tokens"],
             "importance": row["importance"], "pruned": row["pruned"],
@@ -349,12 +349,12 @@ def _message(number: int, row: dict[str, Any]) -> MessageExport:
 
 
 def _memory(number: int, row: dict[str, Any]) -> MemoryItem:
-    with _named("memories", number):
+    with _located_errors("memories", number):
         return msgspec.convert({**row, "created_us": row["created_at"]}, MemoryItem)
 
 
-def _facet(number: int, row: dict[str, Any]) -> Facet:
-    with _named("facets", number):
+def _facet(number: int, row: dict[str, Any]) -> StateItem:
+    with _located_errors("facets", number):
         if not isinstance(row["value"], bytes):
             raise TypeError("the value is missing")
-        return Facet(_text(row["kind"]), _text(row["name"]), row["value"])
+        return StateItem(_text(row["kind"]), _text(row["name"]), row["value"])

@@ -18,9 +18,9 @@ import msgspec
 
 from remora.errors import InvalidExport
 from remora.storage.export.transfer import FORMAT, Exported, ExportHeader, MessageExport, Placed, SessionExport, UserExport
-from remora.storage.records import Facet, MemoryItem, Summary
+from remora.storage.records import MemoryItem, StateItem, Summary
 
-__all__ = ["JsonlReader", "JsonlWriter", "dumped", "undumped"]
+__all__ = ["JsonlReader", "JsonlWriter", "dump_message", "load_message"]
 
 _TEXT = 200  # of an error, at most
 
@@ -85,7 +85,7 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(tuple[dict[str, Any], dict[str, Any] | None]).decode
 
 
-def dumped(chat: dict[str, Any], metadata: dict[str, Any] | None) -> tuple[bytes, bytes | None, bytes]:
+def dump_message(chat: dict[str, Any], metadata: dict[str, Any] | None) -> tuple[bytes, bytes | None, bytes]:
     """A message's dicts as JSON, and an empty text; or, where JSON would not give them back, two empty texts and msgpack."""
     packed = _pack((chat, metadata))
     try:
@@ -97,7 +97,7 @@ def dumped(chat: dict[str, Any], metadata: dict[str, Any] | None) -> tuple[bytes
     return b"", None, packed
 
 
-def undumped(chat: Any, metadata: Any, packed: bytes) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def load_message(chat: Any, metadata: Any, packed: bytes) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The dicts again: of what JSON gave, or of msgpack.
 
     Raises:
@@ -140,20 +140,22 @@ class JsonlWriter:
 def _session_lines(one: SessionExport) -> list[Any]:
     lines: list[Any] = [_Session(one.user, one.session, one.front, one.flushed, one.summary, one.summaries)]
     for message in one.messages:
-        chat, metadata, packed = dumped(message.chat, message.metadata)
+        chat, metadata, packed = dump_message(message.chat, message.metadata)
         lines.append(
             _Message(
                 one.user, one.session, message.seq, message.id, message.created_at, message.tokens, message.importance,
                 msgspec.Raw(chat) if chat else None, msgspec.Raw(metadata) if metadata else None, packed, message.pruned,
             )
         )  # fmt: skip
-    lines.extend(_Facet(one.user, one.session, facet.kind, facet.name, facet.value) for facet in one.facets)
+    lines.extend(
+        _Facet(one.user, one.session, state_item.kind, state_item.name, state_item.value) for state_item in one.state_items
+    )
     return lines
 
 
 def _user_lines(one: UserExport) -> list[Any]:
     lines: list[Any] = [_User(one.user), *(_Memory(one.user, item) for item in one.memories)]
-    lines.extend(_Facet(one.user, "", facet.kind, facet.name, facet.value) for facet in one.facets)
+    lines.extend(_Facet(one.user, "", state_item.kind, state_item.name, state_item.value) for state_item in one.state_items)
     return lines
 
 
@@ -232,7 +234,7 @@ class _Group:
         self.head = head
         self.messages: list[MessageExport] = []
         self.memories: list[MemoryItem] = []
-        self.facets: list[Facet] = []
+        self.state_items: list[StateItem] = []
 
     def take(self, line: Any) -> None:
         head = self.head
@@ -241,7 +243,7 @@ class _Group:
             raise ValueError("this belongs to another session or user than the lines before it")
         match line:
             case _Message() if session:
-                chat, metadata = undumped(line.chat, line.metadata, line.packed)
+                chat, metadata = load_message(line.chat, line.metadata, line.packed)
                 self.messages.append(
                     MessageExport(
                         line.seq, line.id, line.created_at, line.tokens, line.importance, chat, metadata, line.pruned
@@ -250,7 +252,7 @@ class _Group:
             case _Memory() if not session:
                 self.memories.append(line.memory)
             case _Facet():
-                self.facets.append(Facet(line.kind, line.name, line.value))
+                self.state_items.append(StateItem(line.kind, line.name, line.value))
             case _:
                 raise ValueError("this cannot stand here")
 
@@ -259,7 +261,7 @@ class _Group:
         if isinstance(head, _Session):
             return SessionExport(
                 head.user, head.session, tuple(self.messages), head.front, head.flushed, head.summary, head.summaries,
-                tuple(self.facets),
+                tuple(self.state_items),
             )  # fmt: skip
         assert head is not None
-        return UserExport(head.user, tuple(self.memories), tuple(self.facets))
+        return UserExport(head.user, tuple(self.memories), tuple(self.state_items))

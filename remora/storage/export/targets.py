@@ -10,12 +10,12 @@ from remora.storage.export.arrow import ParquetReader, ParquetWriter
 from remora.storage.export.jsonl import JsonlReader, JsonlWriter
 from remora.storage.export.transfer import ExportHeader, ExportReader, ExportWriter
 
-__all__ = ["checked_target", "open_reader", "open_writer"]
+__all__ = ["check_target", "open_reader", "open_writer"]
 
 _NO_DIRECTORY = frozenset({".json", ".ndjson", ".parquet", ".gz", ".zip", ".zst", ".csv", ".db"})
 
 
-def checked_target(path: Path) -> Path:
+def check_target(path: Path) -> Path:
     """`path`, if it can name an export.
 
     Raises:

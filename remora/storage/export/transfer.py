@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from remora.messages import ChatDict
-from remora.storage.records import Facet, MemoryItem, Summary
+from remora.storage.records import MemoryItem, StateItem, Summary
 
 __all__ = [
     "FORMAT",
@@ -57,7 +57,7 @@ class MessageExport(msgspec.Struct, frozen=True):
 
 
 class SessionExport(msgspec.Struct, frozen=True):
-    """A session, its past included (S3.28).
+    """A session, its past included.
 
     Attributes:
         user: whose it is.
@@ -67,7 +67,7 @@ class SessionExport(msgspec.Struct, frozen=True):
         flushed: messages up to here are in long-term memory, or on their way.
         summary: the running summary.
         summaries: entries that it does not cover, oldest first.
-        facets: states of memory blocks, and summary entries that left their list.
+        state_items: states of memory blocks, and summary entries that left their list.
     """
 
     user: str
@@ -77,7 +77,7 @@ class SessionExport(msgspec.Struct, frozen=True):
     flushed: int
     summary: Summary | None
     summaries: tuple[Summary, ...]
-    facets: tuple[Facet, ...]
+    state_items: tuple[StateItem, ...]
 
 
 class UserExport(msgspec.Struct, frozen=True):
@@ -86,12 +86,12 @@ class UserExport(msgspec.Struct, frozen=True):
     Attributes:
         user: the user.
         memories: what was recorded on purpose, oldest first.
-        facets: working memory, synopsis, figures of access, grants.
+        state_items: working memory, synopsis, figures of access, grants.
     """
 
     user: str
     memories: tuple[MemoryItem, ...]
-    facets: tuple[Facet, ...]
+    state_items: tuple[StateItem, ...]
 
 
 Exported: TypeAlias = SessionExport | UserExport

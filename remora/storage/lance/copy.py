@@ -54,14 +54,17 @@ def _copy_persistently(source: Path, target: Path, name: str) -> None:
 
 
 def _copy(source: Path, target: Path, files: ShardFiles) -> None:
-    certain = files.certain()
-    for start in range(0, len(certain.files), _MOST_HELD):
+    durable_files = files.durable_files()
+    for start in range(0, len(durable_files.files), _MOST_HELD):
         with ExitStack() as stack:  # one that is open can be read although its name is gone
-            held = [(path, stack.enter_context((source / path).open("rb"))) for path in certain.files[start : start + _MOST_HELD]]
+            held = [
+                (path, stack.enter_context((source / path).open("rb")))
+                for path in durable_files.files[start : start + _MOST_HELD]
+            ]
             for path, file in held:
                 copy = target / path
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 with copy.open("wb") as written:
                     shutil.copyfileobj(file, written, _CHUNK_BYTES)
-    if certain.record:
-        (target / certain.name).write_bytes(certain.record)
+    if durable_files.record:
+        (target / durable_files.name).write_bytes(durable_files.record)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from remora.errors import LongTermError
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 
-__all__ = ["DAMAGED", "MISSING", "mapped", "meaning"]
+__all__ = ["DAMAGED", "MISSING", "map_errors", "meaning"]
 
 DAMAGED, MISSING = "a file is damaged", "a file is missing"
 """What the next opening mends."""
@@ -41,41 +41,41 @@ def meaning(error: BaseException) -> tuple[str, bool]:
     up; ValueError and TypeError are calls that it will never take.
     """
     text = f"{type(error).__name__}: {error}"
-    for pattern, told, retryable in _TABLE:
+    for pattern, meaning_text, retryable in _TABLE:
         if pattern.search(text):
-            return told, retryable
+            return meaning_text, retryable
     if isinstance(error, RuntimeError | OSError) or type(error).__name__ == "RustPanic":
         return "it failed", True
     return "it does not take this", False
 
 
 @contextmanager
-def mapped(
-    doing: str, *, writing: bool = False, private: str | None = None, suspect: Callable[[], None] | None = None
+def map_errors(
+    doing: str, *, writing: bool = False, secret_address: str | None = None, mark_suspect: Callable[[], None] | None = None
 ) -> Iterator[None]:
     """Turn what LanceDB, pyarrow and the file system raise into `LongTermError`.
 
     Args:
         doing: what was attempted.
         writing: a job that meets a damaged file waits, since the next start mends it, and is not given up.
-        private: an address that is to be in no message.
-        suspect: called where a file is damaged or missing.
+        secret_address: an address that is to be in no message.
+        mark_suspect: called where a file is damaged or missing.
     """
     try:
         yield
     except LongTermError:
         raise
     except (RuntimeError, OSError, ValueError, TypeError, NotImplementedError, ArithmeticError, LookupError) as e:
-        reached("long_term_failed")
-        told, retryable = meaning(e)
-        mended = told in {DAMAGED, MISSING}
-        if mended and suspect is not None:
-            suspect()
+        probe("long_term_failed")
+        meaning_text, retryable = meaning(e)
+        mended = meaning_text in {DAMAGED, MISSING}
+        if mended and mark_suspect is not None:
+            mark_suspect()
         problem = _RUST.sub("", str(e))
         cause: BaseException | None = e
-        if private is not None:
-            problem, cause = problem.replace(private, "long_term.uri"), None
-        text = f"long-term memory failed {doing}: {told} ({problem})"
+        if secret_address is not None:
+            problem, cause = problem.replace(secret_address, "long_term.uri"), None
+        text = f"long-term memory failed {doing}: {meaning_text} ({problem})"
         raise LongTermError(text, retryable=retryable or (writing and mended)) from cause
     except BaseException as e:
         # What LanceDB's Rust raises where it panics, past every `except Exception`, or within a future; over a flipped byte, say.

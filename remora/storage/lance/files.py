@@ -30,15 +30,15 @@ from pathlib import Path
 import msgspec
 
 from remora.logging import get_logger
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 from remora.storage.atomic import sync_path
 from remora.storage.lance.manifest import Manifest, manifest_name, parse_manifest, version_of
 from remora.storage.ports import Finding
 
-__all__ = ["Certain", "Settled", "ShardFiles", "refill_needed", "refill_noted", "remove_store", "shard_names"]
+__all__ = ["DurableFiles", "Opened", "ShardFiles", "clear_refill", "refill_needed", "remove_store", "shard_names"]
 
 _logger = get_logger("remora.longterm")
-_TABLE, _RECORD, _QUARANTINE, _REFILL = ".lance", ".synced.json", "quarantine", "refill-needed"
+_TABLE, _RECORD, _QUARANTINE_DIR, _REFILL = ".lance", ".synced.json", "quarantine", "refill-needed"
 _MOST_PUT_ASIDE = 8  # of one table, the newest ones
 _CHUNK_BYTES = 1 << 20
 
@@ -66,7 +66,7 @@ class SyncRecord(msgspec.Struct, frozen=True):
     files: dict[str, FileMark]
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Opened(msgspec.Struct, frozen=True):
     """What was found at opening.
 
     Attributes:
@@ -80,7 +80,7 @@ class Settled(msgspec.Struct, frozen=True):
     indices: tuple[str, ...] = ()
 
 
-class Certain(msgspec.Struct, frozen=True):
+class DurableFiles(msgspec.Struct, frozen=True):
     """What a copy of a table has to hold.
 
     Attributes:
@@ -109,7 +109,7 @@ def shard_names(base: Path) -> list[str]:
 
 def remove_store(base: Path) -> None:
     """Remove all that a store has in a directory, and nothing else of what is there."""
-    for one in (*base.glob("mem_*"), base / _QUARANTINE, base / _REFILL):
+    for one in (*base.glob("mem_*"), base / _QUARANTINE_DIR, base / _REFILL):
         if one.is_dir():
             shutil.rmtree(one)
         else:
@@ -121,7 +121,7 @@ def refill_needed(base: Path) -> bool:
     return (base / _REFILL).exists()
 
 
-def refill_noted(base: Path) -> None:
+def clear_refill(base: Path) -> None:
     """Forget that; whoever calls has noted it."""
     (base / _REFILL).unlink(missing_ok=True)
 
@@ -154,7 +154,7 @@ class ShardFiles:
 
     # -- opening ----------------------------------------------------------------------------------------------------
 
-    def settle(self) -> Settled:
+    def settle(self) -> Opened:
         """Make the directory one that can be opened, or put it aside.
 
         Raises:
@@ -167,30 +167,30 @@ class ShardFiles:
         if not self.directory.is_dir():
             if self._record is not None:
                 self.put_aside("its directory is missing")
-            return Settled(usable=False, recorded=False)
+            return Opened(usable=False, recorded=False)
         versions = self._versions()
         if self._record is None:
-            return self._settle_unrecorded(versions)
-        self._put_versions_aside([one for one in versions if one > self._record.version], "not known to be on disk")
+            return self._open_unrecorded(versions)
+        self._quarantine_versions([one for one in versions if one > self._record.version], "not known to be on disk")
         problems = dict(self._problems(self._record, deep=self._suspect_path.exists()))
         try:
             manifest = self._manifest(self._record.version)
         except (OSError, ValueError) as e:
             self.put_aside(f"version {self._record.version}: {e}")
-            return Settled(usable=False, recorded=False)
-        damaged = _indices_of(manifest, problems)
+            return Opened(usable=False, recorded=False)
+        damaged = _damaged_indices(manifest, problems)
         self.settled += [
             Finding("file", str(self.directory / path), problem, repairable=True) for path, problem in problems.items()
         ]
         if damaged is None:
             self.put_aside("; ".join(f"{path} {problem}" for path, problem in sorted(problems.items())[:5]))
-            return Settled(usable=False, recorded=False)
+            return Opened(usable=False, recorded=False)
         # an older version that is torn would make LanceDB's clean-up fail for ever
-        self._put_versions_aside([one for one in versions if one < manifest.version and not self._ends_well(one)], "torn")
+        self._quarantine_versions([one for one in versions if one < manifest.version and not self._is_complete(one)], "torn")
         self._suspect_path.unlink(missing_ok=True)
-        return Settled(usable=True, recorded=True, indices=damaged)
+        return Opened(usable=True, recorded=True, indices=damaged)
 
-    def _settle_unrecorded(self, versions: Sequence[int]) -> Settled:
+    def _open_unrecorded(self, versions: Sequence[int]) -> Opened:
         rejected: list[int] = []
         for version in versions:
             try:
@@ -199,18 +199,18 @@ class ShardFiles:
             except (OSError, ValueError):
                 rejected.append(version)
                 continue
-            damaged = _indices_of(manifest, problems)
+            damaged = _damaged_indices(manifest, problems)
             if damaged is None:
                 rejected.append(version)
                 continue
             if rejected:
                 self.settled += [Finding("file", str(self._path(one)), "is damaged", repairable=True) for one in rejected]
-                self._note_refill()
-                self._put_versions_aside(rejected, "damaged")
-            return Settled(usable=True, recorded=False, indices=damaged)
+                self._mark_refill()
+                self._quarantine_versions(rejected, "damaged")
+            return Opened(usable=True, recorded=False, indices=damaged)
         holds_rows = any((self.directory / "data").glob("*"))
         self.put_aside("none of its versions can be read", lost=holds_rows)
-        return Settled(usable=False, recorded=False)
+        return Opened(usable=False, recorded=False)
 
     def put_aside(self, reason: str, *, lost: bool = True) -> None:
         """Move the table out of the way, so that an empty one can take its place; what it held has to be filled again.
@@ -220,11 +220,11 @@ class ShardFiles:
             lost: it held what the journal counts as flushed.
         """
         if lost:
-            self._note_refill()  # first: whatever happens between the two, it is filled again
-        reached("table_put_aside")
+            self._mark_refill()  # first: whatever happens between the two, it is filled again
+        probe("table_put_aside")
         _logger.error("table_put_aside", table=self.name, reason=reason)
         self.settled.append(Finding("table", str(self.directory), f"{reason}; it was put aside", repairable=True))
-        place = self._quarantine()
+        place = self._new_quarantine()
         if self.directory.exists():
             self.directory.rename(place / self.directory.name)
         if self._record_path.exists():
@@ -234,18 +234,18 @@ class ShardFiles:
         self._synced_directories.clear()
         self._fsync(place, self._base)
 
-    def _put_versions_aside(self, versions: Sequence[int], reason: str) -> None:
+    def _quarantine_versions(self, versions: Sequence[int], reason: str) -> None:
         if not versions:
             return
         _logger.warning("versions_put_aside", table=self.name, versions=sorted(versions), reason=reason)
-        place = self._quarantine()
+        place = self._new_quarantine()
         for version in sorted(versions, reverse=True):  # the newest first: a crash leaves no gap below one that stays
             self._path(version).rename(place / manifest_name(version))
         (self.directory / "_versions" / "latest_version_hint.json").unlink(missing_ok=True)
         self._fsync(self.directory / "_versions", place)
 
-    def _quarantine(self) -> Path:
-        quarantine = self._base / _QUARANTINE
+    def _new_quarantine(self) -> Path:
+        quarantine = self._base / _QUARANTINE_DIR
         quarantine.mkdir(exist_ok=True)
         before = sorted(quarantine.glob(f"{self.name}.*"), key=lambda one: one.stat().st_mtime_ns)
         for one in before[: -_MOST_PUT_ASIDE + 1]:
@@ -255,7 +255,7 @@ class ShardFiles:
         self._fsync(quarantine, self._base)
         return place
 
-    def _note_refill(self) -> None:
+    def _mark_refill(self) -> None:
         _write(self._base / _REFILL, self.name.encode(), sync=self._sync)
 
     # -- syncing ----------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class ShardFiles:
             for path in paths:
                 sync_path(path)
 
-    def suspect(self) -> None:
+    def mark_suspect(self) -> None:
         """Something in the table could not be read: the next opening looks at every byte of it."""
         with contextlib.suppress(OSError):  # it may be the disk
             self._suspect_path.touch()
@@ -351,7 +351,7 @@ class ShardFiles:
             return f"cannot be read: {e.strerror}"
         return f"has {found} bytes instead of {size}" if size is not None and found != size else ""
 
-    def examine(self) -> list[Finding]:
+    def find_damage(self) -> list[Finding]:
         """What `settle` would put aside or make again because it is damaged; nothing changes."""
         record = self._read_record()
         if not self.directory.is_dir():
@@ -378,11 +378,11 @@ class ShardFiles:
             return ()
         problems = dict(self._problems(self._record, deep=True))
         try:
-            return _indices_of(self._manifest(self._record.version), problems)
+            return _damaged_indices(self._manifest(self._record.version), problems)
         except (OSError, ValueError):
             return None
 
-    def certain(self) -> Certain:
+    def durable_files(self) -> DurableFiles:
         """What the version that is on disk for certain consists of; somebody else may be writing newer ones.
 
         Raises:
@@ -392,18 +392,22 @@ class ShardFiles:
         record = self._record_path.read_bytes() if self._record_path.exists() else b""
         manifest = self._manifest(_decode_record(record).version if record else self._versions()[0])
         paths = (*manifest.files, f"_versions/{manifest_name(manifest.version)}")
-        return Certain(tuple(f"{self.directory.name}/{path}" for path in paths), name, record)
+        return DurableFiles(tuple(f"{self.directory.name}/{path}" for path in paths), name, record)
 
     def traces(self, needles: Sequence[bytes]) -> list[str]:
         """Files of the table, aside or in use, in which one of these stands."""
-        return [str(path) for path in self._files() if _holds(path, needles)]
+        return [str(path) for path in self._files() if _contains(path, needles)]
 
     def manifest(self) -> Manifest | None:
         """The recorded version; None if there is none."""
         return None if self._record is None else self._manifest(self._record.version)
 
     def _files(self) -> Iterator[Path]:
-        roots = [self.directory, *(self._base / _QUARANTINE).glob(f"{self.name}.*"), *self._base.glob(f"{self.name}{_RECORD}*")]
+        roots = [
+            self.directory,
+            *(self._base / _QUARANTINE_DIR).glob(f"{self.name}.*"),
+            *self._base.glob(f"{self.name}{_RECORD}*"),
+        ]
         for root in roots:
             yield from (root.rglob("*") if root.is_dir() else (root,))
 
@@ -411,13 +415,13 @@ class ShardFiles:
 
     def purge(self) -> None:
         """Remove what was put aside of this table, and what failed writes have left (G13)."""
-        for aside in (self._base / _QUARANTINE).glob(f"{self.name}.*"):
+        for aside in (self._base / _QUARANTINE_DIR).glob(f"{self.name}.*"):
             shutil.rmtree(aside)
         for orphan in self._orphans():
             orphan.unlink()
 
     def _orphans(self) -> list[Path]:
-        return [*self._base.glob(f"{self.name}{_RECORD}.new"), *_named_tmp(self.directory)]
+        return [*self._base.glob(f"{self.name}{_RECORD}.new"), *_temporary_files(self.directory)]
 
     # -- versions ---------------------------------------------------------------------------------------------------
 
@@ -436,7 +440,7 @@ class ShardFiles:
             raise ValueError(f"it is version {manifest.version} under the name of {version}")
         return manifest
 
-    def _ends_well(self, version: int) -> bool:
+    def _is_complete(self, version: int) -> bool:
         with self._path(version).open("rb") as file:
             return file.read()[-4:] == b"LANC"
 
@@ -450,13 +454,13 @@ class ShardFiles:
             return None
 
 
-def _indices_of(manifest: Manifest, problems: Iterable[str]) -> tuple[str, ...] | None:
+def _damaged_indices(manifest: Manifest, problems: Iterable[str]) -> tuple[str, ...] | None:
     """Names of the indices that these files belong to; None if one belongs to anything else."""
     places = {path.rpartition("/")[0] for path in problems}
     return tuple(sorted(manifest.indices[place] for place in places)) if places <= manifest.indices.keys() else None
 
 
-def _named_tmp(directory: Path) -> list[Path]:
+def _temporary_files(directory: Path) -> list[Path]:
     return [path for path in directory.rglob(".tmp*") if path.is_file()]
 
 
@@ -481,7 +485,7 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _holds(path: Path, needles: Sequence[bytes]) -> bool:
+def _contains(path: Path, needles: Sequence[bytes]) -> bool:
     if not path.is_file() or not path.stat().st_size:
         return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:

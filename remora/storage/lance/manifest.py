@@ -73,12 +73,12 @@ def parse_manifest(data: bytes) -> Manifest:
         ValueError: it is torn, zeroed, or not as lance 13 writes it.
     """
     try:
-        return _parsed(data)
+        return _parse(data)
     except (struct.error, LookupError, TypeError, OverflowError, UnicodeDecodeError) as e:
         raise ValueError(f"no manifest: {type(e).__name__}: {e}") from e
 
 
-def _parsed(data: bytes) -> Manifest:
+def _parse(data: bytes) -> Manifest:
     if len(data) < _FOOTER.size:
         raise ValueError(f"no manifest: {len(data)} bytes")
     position, _, _, magic = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
@@ -92,12 +92,12 @@ def _parsed(data: bytes) -> Manifest:
     for number, value in _message(data, position):
         match number, value:
             case (_, bytes()) if number == _FRAGMENTS:
-                fragments.append(_fragment(value, files))
+                fragments.append(_parse_fragment(value, files))
             case (_, int()) if number == _VERSION:
                 version = value
             case (_, int()) if number == _INDICES:
                 for _, index in _message(data, value):
-                    _index(_inner(index), files, indices)
+                    _parse_index(_as_bytes(index), files, indices)
             case (_, bytes()) if number == _TRANSACTION:
                 transaction = f"_transactions/{value.decode()}"
             case _:
@@ -107,37 +107,37 @@ def _parsed(data: bytes) -> Manifest:
     return Manifest(version, files, indices, transaction, tuple(fragments))
 
 
-def _fragment(data: bytes, files: dict[str, int | None]) -> Fragment:
+def _parse_fragment(data: bytes, files: dict[str, int | None]) -> Fragment:
     found = list(_fields(data))
     first = dict(reversed(found))
-    number, deleted = _whole(first.get(_ID)), 0
+    number, deleted = _as_int(first.get(_ID)), 0
     for field, value in found:
         if field == _FILES:
-            described = dict(_fields(_inner(value)))
-            _here(described)
-            files[f"data/{_inner(described[_PATH]).decode()}"] = _whole(described.get(_SIZE)) or None
+            described = dict(_fields(_as_bytes(value)))
+            _require_local(described)
+            files[f"data/{_as_bytes(described[_PATH]).decode()}"] = _as_int(described.get(_SIZE)) or None
         elif field == _DELETIONS:
-            described = dict(_fields(_inner(value)))
-            _here(described)
-            suffix = _DELETION_SUFFIX[_whole(described.get(_TYPE))]
-            read_version, unique = _whole(described.get(_READ_VERSION)), _whole(described.get(_NUMBER))
+            described = dict(_fields(_as_bytes(value)))
+            _require_local(described)
+            suffix = _DELETION_SUFFIX[_as_int(described.get(_TYPE))]
+            read_version, unique = _as_int(described.get(_READ_VERSION)), _as_int(described.get(_NUMBER))
             files[f"_deletions/{number}-{read_version}-{unique}.{suffix}"] = None
-            deleted = _whole(described.get(_GONE))
-    return Fragment(number, _whole(first.get(_ROWS)) - deleted, deleted)
+            deleted = _as_int(described.get(_GONE))
+    return Fragment(number, _as_int(first.get(_ROWS)) - deleted, deleted)
 
 
-def _index(data: bytes, files: dict[str, int | None], indices: dict[str, str]) -> None:
+def _parse_index(data: bytes, files: dict[str, int | None], indices: dict[str, str]) -> None:
     found = list(_fields(data))
     first = dict(reversed(found))
-    place = f"_indices/{uuid.UUID(bytes=dict(_fields(_inner(first[_UUID])))[1])}"  # type: ignore[arg-type]
-    indices[place] = _inner(first[_NAME]).decode()
+    place = f"_indices/{uuid.UUID(bytes=dict(_fields(_as_bytes(first[_UUID])))[1])}"  # type: ignore[arg-type]
+    indices[place] = _as_bytes(first[_NAME]).decode()
     for number, value in found:
         if number == _INDEX_FILES:
-            described = dict(_fields(_inner(value)))
-            files[f"{place}/{_inner(described[_INDEX_PATH]).decode()}"] = _whole(described.get(_INDEX_SIZE))
+            described = dict(_fields(_as_bytes(value)))
+            files[f"{place}/{_as_bytes(described[_INDEX_PATH]).decode()}"] = _as_int(described.get(_INDEX_SIZE))
 
 
-def _here(described: dict[int, int | bytes]) -> None:
+def _require_local(described: dict[int, int | bytes]) -> None:
     if _BASE in described:
         raise ValueError("the table has files elsewhere, which remora never writes")
 
@@ -183,13 +183,13 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _inner(value: int | bytes) -> bytes:
+def _as_bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
         raise ValueError("no manifest: a number where a message should be")  # noqa: TRY004
     return value
 
 
-def _whole(value: int | bytes | None) -> int:
+def _as_int(value: int | bytes | None) -> int:
     if isinstance(value, bytes):
         raise ValueError("no manifest: a message where a number should be")  # noqa: TRY004
     return value or 0

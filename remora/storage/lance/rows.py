@@ -20,7 +20,7 @@ import msgspec
 from remora.ids import session_key, user_key
 from remora.storage.ports import Finding, MemoryRow, Vector
 
-__all__ = ["CHECK", "COLUMNS", "SEARCHED", "Read", "RowFormat", "belongs_to"]
+__all__ = ["CHECK", "COLUMNS", "SEARCHED", "Read", "RowFormat", "owned_by"]
 
 COLUMNS = (
     "id", "user_id", "session_id", "seq", "role", "speaker", "content", "turn", "window", "memory_type", "importance",
@@ -50,7 +50,7 @@ class Read(msgspec.Struct, frozen=True):
     damaged: list[str]
 
 
-def _says(row: MemoryRow) -> int:
+def _content_digest(row: MemoryRow) -> int:
     """A digest of all that a row says, to the precision in which it is kept."""
     importance = _float.pack(row.importance)
     return zlib.crc32(
@@ -65,7 +65,7 @@ def _says(row: MemoryRow) -> int:
 
 def _check(row: MemoryRow, vector: bytes) -> int:
     """The value of `check`: the upper half is of what the row says, the lower of its vector, 0 where there is none."""
-    (check,) = _whole.unpack(_halves.pack(zlib.crc32(vector) if vector else 0, _says(row)))
+    (check,) = _whole.unpack(_halves.pack(zlib.crc32(vector) if vector else 0, _content_digest(row)))
     return int(check)
 
 
@@ -155,7 +155,7 @@ class RowFormat:
             )  # fmt: skip
             if checks is not None:
                 of_vector, says = _halves.unpack(_whole.pack(checks[place]))
-                if says != _says(row) or (vectors is not None and of_vector != zlib.crc32(vectors[place].tobytes())):
+                if says != _content_digest(row) or (vectors is not None and of_vector != zlib.crc32(vectors[place].tobytes())):
                     read.damaged.append(row.id)
                     continue
             if user is not None and row.user != user:
@@ -177,7 +177,7 @@ class RowFormat:
         read = self.read(user, found)
         return msgspec.structs.replace(read, rows=sorted(read.rows, key=_age))
 
-    def taken(self, found: Any, places: Sequence[int]) -> Any:
+    def take(self, found: Any, places: Sequence[int]) -> Any:
         """Some of the rows, by their places."""
         return found.take(self._pa.array(places, self._pa.int64()))
 
@@ -194,7 +194,7 @@ class RowFormat:
 
     # -- whole tables -----------------------------------------------------------------------------------------------
 
-    async def verified(self, batches: Any, where: str, *, home: Callable[[str], bool]) -> list[Finding]:
+    async def verify_rows(self, batches: Any, where: str, *, home: Callable[[str], bool]) -> list[Finding]:
         """What is wrong with a table's rows.
 
         Args:
@@ -205,14 +205,14 @@ class RowFormat:
         found: list[Finding] = []
         seen: Counter[str] = Counter()
         async for batch in batches:
-            found += await anyio.to_thread.run_sync(self._verified, batch, where, home, seen)
+            found += await anyio.to_thread.run_sync(self._verify_batch, batch, where, home, seen)
         return found + [
             Finding("doubled", f"{where}, row {id_}", f"it is there {count} times", repairable=True)
             for id_, count in seen.items()
             if count > 1
         ]
 
-    def _verified(self, batch: Any, where: str, home: Callable[[str], bool], seen: Counter[str]) -> list[Finding]:
+    def _verify_batch(self, batch: Any, where: str, home: Callable[[str], bool], seen: Counter[str]) -> list[Finding]:
         found = self._pa.Table.from_batches([batch])
         ids, keys, users = (found.column(name).to_pylist() for name in ("id", "user_key", "user_id"))
         seen.update(ids)
@@ -228,14 +228,14 @@ class RowFormat:
             Finding("table", f"{where}, row {id_}", "it is not as it was written", repairable=True) for id_ in damaged
         ]
 
-    def damaged_places(self, batch: Any) -> list[int]:
+    def damaged_row_ids(self, batch: Any) -> list[int]:
         """Where those of a record batch's rows stand that are not as they were written; it has all columns, and ``_rowid``."""
         found = self._pa.Table.from_batches([batch])
         sound = set(self.read(None, found).places)
         places: list[int] = found.column("_rowid").to_pylist()
         return [place for number, place in enumerate(places) if number not in sound]
 
-    def rearranged(self, found: Any, drop: Callable[[dict[str, list[str]]], list[bool]] | None) -> Any:
+    def rearrange(self, found: Any, drop: Callable[[dict[str, list[str]]], list[bool]] | None) -> Any:
         """A whole table as it is to be written anew: rows of a user side by side, oldest first, each with its check.
 
         Args:
@@ -256,7 +256,7 @@ class RowFormat:
         return found.append_column(CHECK, pa.array(checks, pa.int64())).select(self.schema.names).cast(self.schema)
 
 
-def belongs_to(key: str, session: str) -> Callable[[dict[str, list[str]]], list[bool]]:
+def owned_by(key: str, session: str) -> Callable[[dict[str, list[str]]], list[bool]]:
     """Which rows are a user's, by their key, or of one of their sessions, if that one's key is not empty."""
 
     def mine(columns: dict[str, list[str]]) -> list[bool]:

@@ -19,13 +19,13 @@ import msgspec
 
 from remora.errors import LongTermError
 
-__all__ = ["Outlines", "RowOutline", "UserRows", "home_of", "outlined"]
+__all__ = ["ScannedRow", "ScannedUser", "TableScan", "open_scan", "table_of"]
 
 _PREFIX = "mem_"
 _COLUMNS = ("id", "user_key", "user_id", "session_id", "agent_id", "seq", "memory_type", "created_at")
 
 
-class RowOutline(msgspec.Struct, frozen=True, gc=False):
+class ScannedRow(msgspec.Struct, frozen=True, gc=False):
     """A row without what it says.
 
     Attributes:
@@ -51,7 +51,7 @@ class RowOutline(msgspec.Struct, frozen=True, gc=False):
     created_us: int
 
 
-class UserRows(msgspec.Struct, frozen=True):
+class ScannedUser(msgspec.Struct, frozen=True):
     """All rows of one table that are found by one key.
 
     Attributes:
@@ -64,16 +64,16 @@ class UserRows(msgspec.Struct, frozen=True):
     table: str
     key: str
     home: bool
-    rows: Sequence[RowOutline]
+    rows: Sequence[ScannedRow]
 
 
-def home_of(user_key: str, shards: int) -> str:
+def table_of(user_key: str, shards: int) -> str:
     """The name of the table where rows of this key belong."""
     return f"{_PREFIX}{int(user_key[:8], 16) % shards:03d}"
 
 
-class Outlines:
-    """Long-term memory's tables, opened for looking through. Made by `outlined`.
+class TableScan:
+    """Long-term memory's tables, opened for looking through. Made by `open_scan`.
 
     Attributes:
         broken: tables that cannot be read, and why.
@@ -93,44 +93,44 @@ class Outlines:
             try:
                 total += await table.count_rows()
             except (RuntimeError, ValueError, OSError) as e:
-                self._lose(name, e)
+                self._mark_broken(name, e)
         return total
 
-    async def users(self) -> AsyncIterator[UserRows]:
+    async def users(self) -> AsyncIterator[ScannedUser]:
         """Each table's rows, those of one key together; tables that cannot be read are passed over, and are in `broken`."""
         for name in sorted(self._tables):
             try:
                 query = self._tables[name].query().select(list(_COLUMNS)).with_row_id()
                 found = (await query.to_arrow()).sort_by("user_key")
             except (RuntimeError, ValueError, OSError, KeyError) as e:
-                self._lose(name, e)
+                self._mark_broken(name, e)
                 continue
             start = 0
             keys = found.column("user_key").to_pylist()
             for end in range(1, len(keys) + 1):
                 if end < len(keys) and keys[end] == keys[start]:
                     continue
-                rows = await anyio.to_thread.run_sync(_outlines, found.slice(start, end - start))
+                rows = await anyio.to_thread.run_sync(_scanned_rows, found.slice(start, end - start))
                 self.rows += len(rows)
-                yield UserRows(name, keys[start], self._is_home(name, keys[start]), rows)
+                yield ScannedUser(name, keys[start], self._belongs(name, keys[start]), rows)
                 start = end
 
-    def _is_home(self, name: str, key: str) -> bool:
+    def _belongs(self, name: str, key: str) -> bool:
         try:
-            return home_of(key, self._shards) == name
+            return table_of(key, self._shards) == name
         except ValueError:  # no digest at all
             return False
 
-    def unreadable(self, user_key: str) -> bool:
+    def is_unreadable(self, user_key: str) -> bool:
         """Whether this key's own table cannot be read."""
-        return home_of(user_key, self._shards) in self.broken
+        return table_of(user_key, self._shards) in self.broken
 
-    def _lose(self, name: str, error: Exception) -> None:
+    def _mark_broken(self, name: str, error: Exception) -> None:
         self.broken[name] = _first_line(error)
         self._tables.pop(name, None)
 
 
-def _outlines(found: Any) -> list[RowOutline]:
+def _scanned_rows(found: Any) -> list[ScannedRow]:
     import pyarrow as pa  # noqa: PLC0415 -- with lancedb, at first use
 
     # As a number: a zoned timestamp would need the machine's time zone files.
@@ -138,11 +138,11 @@ def _outlines(found: Any) -> list[RowOutline]:
         found.schema.get_field_index("created_at"), "created_at", found.column("created_at").cast(pa.int64())
     ).sort_by("_rowid")
     columns = [found.column(name).to_pylist() for name in ("_rowid", *_COLUMNS)]
-    return [RowOutline(*values) for values in zip(*columns, strict=True)]
+    return [ScannedRow(*values) for values in zip(*columns, strict=True)]
 
 
 @asynccontextmanager
-async def outlined(place: Path | str, *, shards: int, lost: Mapping[str, str] | None = None) -> AsyncIterator[Outlines]:
+async def open_scan(place: Path | str, *, shards: int, lost: Mapping[str, str] | None = None) -> AsyncIterator[TableScan]:
     """Open long-term memory for looking through.
 
     Args:
@@ -151,7 +151,7 @@ async def outlined(place: Path | str, *, shards: int, lost: Mapping[str, str] | 
         lost: tables that are not there, and why: they are taken for broken.
 
     Raises:
-        LongTermError: the directory cannot be read. A table that cannot is no error, but in `Outlines.broken`.
+        LongTermError: the directory cannot be read. A table that cannot is no error, but in `TableScan.broken`.
     """
     lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
     try:
@@ -171,7 +171,7 @@ async def outlined(place: Path | str, *, shards: int, lost: Mapping[str, str] | 
             else:
                 if not columns.issuperset(_COLUMNS):  # a manifest full of zeros opens as a table without columns
                     broken[name] = f"it has the columns {sorted(columns)}"
-        yield Outlines({name: table for name, table in tables.items() if name not in broken}, broken, shards)
+        yield TableScan({name: table for name, table in tables.items() if name not in broken}, broken, shards)
     finally:
         for table in tables.values():
             table.close()

@@ -28,12 +28,12 @@ import anyio
 import anyio.to_thread
 
 from remora.logging import get_logger
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 from remora.storage.lance.files import ShardFiles
 from remora.storage.lance.manifest import Fragment, Manifest
 from remora.storage.lance.rows import SEARCHED, RowFormat
 
-__all__ = ["Shard", "Tools"]
+__all__ = ["IndexTools", "Shard"]
 
 _logger = get_logger("remora.longterm")
 _NEVER = timedelta(days=36_500)
@@ -46,7 +46,7 @@ _QUIET_S = 60.0
 _MOST_VERSIONS = 1_000
 
 
-class Tools:
+class IndexTools:
     """How indices are made, by LanceDB's module for them."""
 
     def __init__(self, index: Any) -> None:
@@ -86,7 +86,7 @@ class Shard:
         lock: held by whoever writes.
         fragments: commits since it was last compacted.
         searchable: its text columns have their indices.
-        uncertain: what was written last may not be there whole; the table goes back to what is on disk before the next write.
+        needs_rollback: what was written last may not be there whole; the table goes back to what is on disk before the next write.
         rewritten_bytes: what compacting and rewriting wrote.
     """
 
@@ -98,7 +98,7 @@ class Shard:
         files: ShardFiles | None,
         reopen: Callable[[], Any],
         rows: RowFormat,
-        tools: Tools,
+        tools: IndexTools,
         checked: bool,
         fragments: int = 0,
         searchable: bool = False,
@@ -109,7 +109,7 @@ class Shard:
         self.fragments = fragments
         self.searchable = searchable
         self.checked = checked
-        self.uncertain = False
+        self.needs_rollback = False
         self.rewritten_bytes = 0
         self._reading = _Reading(table)
         self._retired: list[_Reading] = []
@@ -141,41 +141,41 @@ class Shard:
 
     # -- writing, under the lock ------------------------------------------------------------------------------------
 
-    async def ready(self) -> None:
+    async def roll_back_uncertain(self) -> None:
         """Go back to what is on disk, if it is not certain of the last write that it is there whole."""
-        if not self.uncertain:
+        if not self.needs_rollback:
             return
         work = await self._reopen()
         if self.files is not None and self.files.version is not None:
-            reached("uncertain_write_undone")
+            probe("uncertain_write_undone")
             await work.checkout(self.files.version)
             await work.restore()
             _logger.warning("uncertain_writes_undone", table=self.name, version=self.files.version)
-        self.searchable = (await _indexed(work)).issuperset(SEARCHED)
+        self.searchable = (await _indexed_columns(work)).issuperset(SEARCHED)
         await self._record(work, time.time())
-        self._switch(work)
-        self.uncertain = False
+        self._switch_table(work)
+        self.needs_rollback = False
 
     async def add(self, rows: Any) -> None:
         """Store rows that are known to be new."""
         await self.table.add(rows)
-        self._wrote()
+        self._note_write()
 
     async def merge(self, rows: Any) -> None:
         """Store those of the rows that are not there."""
         # not through an index: with one, LanceDB doubles rows that two merges bring at once
         result = await self.table.merge_insert("id").when_not_matched_insert_all().use_index(False).execute(rows)
         if result.num_inserted_rows < len(rows):
-            reached("row_there_already")
-        self._wrote()
+            probe("row_there_already")
+        self._note_write()
 
     async def delete(self, which: Any) -> int:
         """Take rows out of sight; returns how many."""
         result = await self.table.delete(which)
-        self._wrote()
+        self._note_write()
         return int(result.num_deleted_rows)
 
-    def _wrote(self) -> None:
+    def _note_write(self) -> None:
         self.fragments += 1
         self._written_at = time.monotonic()
         self._superseded = True
@@ -186,7 +186,7 @@ class Shard:
             await (table or self.table).create_index(column, config=self._tools.full_text(), replace=True)
         self.searchable = True
 
-    async def make_again(self, indices: tuple[str, ...]) -> None:
+    async def rebuild_indices(self, indices: tuple[str, ...]) -> None:
         """Make damaged indices anew."""
         for index in await self.table.list_indices():
             if index.name in indices:
@@ -209,7 +209,7 @@ class Shard:
             try:
                 written = await anyio.to_thread.run_sync(self.files.record, version)
             except BaseException:
-                self.uncertain = True
+                self.needs_rollback = True
                 raise
         now = time.time()
         fresh, self._noted_version = version != self._noted_version, version
@@ -245,18 +245,18 @@ class Shard:
         elif rows - fragments[0].rows > fragments[0].rows * (_DIRTY_WHEN_QUIET if quiet else _DIRTY):
             await self.rewrite(None, index_rows=index_rows)
             await self._optimize(keep_s)
-        elif quiet or await self._behind(manifest):
-            await self._fold(fragments[1])
+        elif quiet or await self._needs_optimize(manifest):
+            await self._merge_fragments(fragments[1])
             await self._optimize(keep_s)
         else:
-            await self._fold(_like_sized(fragments))
+            await self._merge_fragments(_similar_sized_tail(fragments))
 
-    async def _behind(self, manifest: Manifest) -> bool:
+    async def _needs_optimize(self, manifest: Manifest) -> bool:
         """Too many rows are in no index, or too many versions wait for being removed."""
         unindexed = max((index.num_unindexed_rows for index in await self.table.list_indices()), default=0)
         return unindexed > _MOST_UNINDEXED or manifest.version - self._optimized_version > _MOST_VERSIONS
 
-    async def _fold(self, first: Fragment) -> None:
+    async def _merge_fragments(self, first: Fragment) -> None:
         """Have all rows from this fragment on in one."""
         began = time.time()
         await self.table.update(updates_sql={"seq": "seq"}, where=_rows_from(first.number))
@@ -265,7 +265,7 @@ class Shard:
 
     async def _optimize(self, keep_s: float) -> None:
         began, before = time.time(), await self.table.version()
-        age = self._removable(keep_s)
+        age = self._cleanup_age(keep_s)
         await self.table.optimize(cleanup_older_than=age)
         self.rewritten_bytes += await self.record(began)
         self.fragments = 0
@@ -273,7 +273,7 @@ class Shard:
         # nothing is left to be removed when the newest version is the one that was the newest `keep_s` ago
         self._superseded = self._optimized_version != before or len(self._commits) != 1 or age == _NEVER
 
-    def _removable(self, keep_s: float) -> timedelta:
+    def _cleanup_age(self, keep_s: float) -> timedelta:
         """The age above which versions go: those before the one that was the newest `keep_s` ago."""
         now = time.time()
         settled = None
@@ -287,7 +287,7 @@ class Shard:
     async def index_users(self, least_rows: int, table: Any = None) -> None:
         """Index the users' keys, where there are so many rows."""
         table = table or self.table
-        if await table.count_rows() < least_rows or "user_key" in await _indexed(table):
+        if await table.count_rows() < least_rows or "user_key" in await _indexed_columns(table):
             return
         await table.create_index("user_key", config=self._tools.by_value())
 
@@ -299,10 +299,10 @@ class Shard:
         began = time.time()
         work = await self._reopen()
         before = await work.query().to_arrow()
-        after = await anyio.to_thread.run_sync(self._rows.rearranged, before, drop)
+        after = await anyio.to_thread.run_sync(self._rows.rearrange, before, drop)
         removed, left = len(before) - len(after), len(after)
         del before
-        self.uncertain = True
+        self.needs_rollback = True
         await work.add(after, mode="overwrite", write_parallelism=1)  # one fragment: nothing is left to be folded
         del after
         await work.set_unenforced_primary_key("id")
@@ -310,8 +310,8 @@ class Shard:
             await self.make_searchable(work)
             await self.index_users(index_rows, work)
         self.rewritten_bytes += await self._record(work, began)
-        self._switch(work)
-        self.uncertain, self.searchable, self.checked, self.fragments = False, bool(left), True, 0
+        self._switch_table(work)
+        self.needs_rollback, self.searchable, self.checked, self.fragments = False, bool(left), True, 0
         return removed
 
     async def forget_versions(self) -> None:
@@ -327,7 +327,7 @@ class Shard:
         self._commits.clear()
         await self.record(time.time())
 
-    def _switch(self, table: Any) -> None:
+    def _switch_table(self, table: Any) -> None:
         old, self._reading = self._reading, _Reading(table)
         if old.readers:
             old.idle = anyio.Event()  # it may have been idle before
@@ -339,7 +339,7 @@ def _rows_from(fragment: int) -> str:
     return f"_rowaddr >= {fragment << 32:d}"
 
 
-def _like_sized(fragments: Sequence[Fragment]) -> Fragment:
+def _similar_sized_tail(fragments: Sequence[Fragment]) -> Fragment:
     """Where the newest fragments begin, but for those that are larger than all that came after them."""
     after = fragments[-1].rows
     at = len(fragments) - 1
@@ -349,5 +349,5 @@ def _like_sized(fragments: Sequence[Fragment]) -> Fragment:
     return fragments[at]
 
 
-async def _indexed(table: Any) -> set[str]:
+async def _indexed_columns(table: Any) -> set[str]:
     return {index.columns[0] for index in await table.list_indices()}

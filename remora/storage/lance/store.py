@@ -38,13 +38,13 @@ from remora.config import LongTermConfig
 from remora.errors import LongTermError
 from remora.ids import session_key, user_key
 from remora.logging import get_logger
-from remora.runtime.guard import contained
-from remora.runtime.probes import reached
+from remora.runtime.guard import guarded_call
+from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
-from remora.storage.lance.errors import mapped
-from remora.storage.lance.files import Settled, ShardFiles, refill_needed, refill_noted, remove_store, shard_names
-from remora.storage.lance.rows import CHECK, COLUMNS, SEARCHED, Read, RowFormat, belongs_to
-from remora.storage.lance.shard import Shard, Tools
+from remora.storage.lance.errors import map_errors
+from remora.storage.lance.files import Opened, ShardFiles, clear_refill, refill_needed, remove_store, shard_names
+from remora.storage.lance.rows import CHECK, COLUMNS, SEARCHED, Read, RowFormat, owned_by
+from remora.storage.lance.shard import IndexTools, Shard
 from remora.storage.ports import EVERYTHING, Candidate, Finding, LongTermStatistics, MemoryRow, Scope, Vector
 
 __all__ = ["LanceStore"]
@@ -59,7 +59,7 @@ _LONGEST_READ_S = 60.0
 class _Add(msgspec.Struct):
     rows: Sequence[MemoryRow]
     vectors: Any
-    doubtful: bool
+    may_exist: bool
     promise: Promise
 
 
@@ -67,19 +67,19 @@ class LanceStore:
     """Implements `remora.storage.ports.LongTermStore`. Made by `open`; its writer is `run`.
 
     Attributes:
-        refill_needed: part of it was found damaged and put aside, so that the journal has to fill it again; until `refill_noted`.
+        refill_needed: part of it was found damaged and put aside, so that the journal has to fill it again; until `clear_refill`.
     """
 
     def __init__(
         self,
         database: Any,
         rows: RowFormat,
-        tools: Tools,
+        tools: IndexTools,
         config: LongTermConfig,
         *,
         base: Path | None,
         sync: bool,
-        private: str | None,
+        secret_address: str | None,
     ) -> None:
         self._database = database
         self._rows = rows
@@ -87,7 +87,7 @@ class LanceStore:
         self._config = config
         self._base = base
         self._sync = sync
-        self._private = private
+        self._secret_address = secret_address
         self._expr = importlib.import_module("lancedb.expr")
         self._query = importlib.import_module("lancedb.query")
         self._shards: dict[int, Shard] = {}
@@ -100,7 +100,7 @@ class LanceStore:
         # no read outlives the version that it began with
         self._read_timeout = timedelta(seconds=max(1.0, min(_LONGEST_READ_S, config.keep_versions_s)))
         self._commits = self._merges = self._compactions = self._damaged = 0
-        self._settled: list[Finding] = []
+        self._opening_findings: list[Finding] = []
         self.refill_needed = False
 
     @classmethod
@@ -122,30 +122,30 @@ class LanceStore:
         Raises:
             LongTermError: the directory cannot be read, or a table at an address is not of this schema.
         """
-        private = path if isinstance(path, str) else None
+        secret_address = path if isinstance(path, str) else None
         problem, retryable = "", False
         try:
             return await cls._open(path, dimension, config, sync=sync)
         except LongTermError as e:
-            if private is None:
+            if secret_address is None:
                 raise
-            problem, retryable = str(e).replace(private, "long_term.uri"), e.retryable
+            problem, retryable = str(e).replace(secret_address, "long_term.uri"), e.retryable
         raise LongTermError(problem, retryable=retryable)  # outside of `except`: the cause quotes the address
 
     @classmethod
     async def _open(cls, path: Path | str | None, dimension: int | None, config: LongTermConfig, *, sync: bool) -> LanceStore:
         lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
         base = None if path is None or (isinstance(path, str) and "://" in path) else Path(path)
-        with mapped("opening"):
+        with map_errors("opening"):
             if base is not None:
                 await anyio.to_thread.run_sync(partial(base.mkdir, parents=True, exist_ok=True))
             database = await lancedb.connect_async(
                 "memory://" if path is None else str(path),
                 session=lancedb.Session(index_cache_size_bytes=64 << 20, metadata_cache_size_bytes=32 << 20),
             )
-            tools = Tools(importlib.import_module("lancedb.index"))
-            private = path if isinstance(path, str) else None
-            store = cls(database, RowFormat(dimension), tools, config, base=base, sync=sync, private=private)
+            tools = IndexTools(importlib.import_module("lancedb.index"))
+            secret_address = path if isinstance(path, str) else None
+            store = cls(database, RowFormat(dimension), tools, config, base=base, sync=sync, secret_address=secret_address)
             try:
                 await store._load()
             except BaseException:
@@ -160,7 +160,7 @@ class LanceStore:
             names = [name for name in (await self._database.list_tables(limit=10_000)).tables if name.startswith("mem_")]
         for name in names:
             files = self._files(name)
-            settled = Settled(usable=True, recorded=True)
+            settled = Opened(usable=True, recorded=True)
             if files is not None:
                 settled = await anyio.to_thread.run_sync(files.settle)
             if settled.usable:
@@ -168,11 +168,11 @@ class LanceStore:
                 if shard is not None:
                     self._shards[int(name.removeprefix("mem_"))] = shard
             if files is not None:
-                self._settled += files.settled
+                self._opening_findings += files.settled
         if self._base is not None:
             self.refill_needed = await anyio.to_thread.run_sync(refill_needed, self._base)
 
-    async def _load_shard(self, name: str, files: ShardFiles | None, settled: Settled) -> Shard | None:
+    async def _load_shard(self, name: str, files: ShardFiles | None, settled: Opened) -> Shard | None:
         table = await self._database.open_table(name)
         found = await table.schema()
         fits = self._rows.fits(found)
@@ -189,7 +189,7 @@ class LanceStore:
         shard.fragments = statistics["fragment_stats"]["num_fragments"]
         shard.searchable = indices.issuperset(SEARCHED)
         if settled.indices:
-            await shard.make_again(settled.indices)
+            await shard.rebuild_indices(settled.indices)
         if settled.indices or not settled.recorded:
             await shard.record(time.time())
         return shard
@@ -208,20 +208,20 @@ class LanceStore:
     def _files(self, name: str) -> ShardFiles | None:
         return None if self._base is None else ShardFiles(self._base, name, sync=self._sync)
 
-    async def refill_noted(self) -> None:
+    async def clear_refill(self) -> None:
         """Whoever read `refill_needed` has noted it where it outlives the process."""
         self.refill_needed = False
-        self._settled.clear()
+        self._opening_findings.clear()
         if self._base is not None:
-            await anyio.to_thread.run_sync(refill_noted, self._base)
+            await anyio.to_thread.run_sync(clear_refill, self._base)
 
-    def _mapped(self, doing: str, *shards: Shard, writing: bool = False) -> AbstractContextManager[None]:
-        def suspect() -> None:
+    def _map_errors(self, doing: str, *shards: Shard, writing: bool = False) -> AbstractContextManager[None]:
+        def mark_suspect() -> None:
             for shard in shards:
                 if shard.files is not None:
-                    shard.files.suspect()
+                    shard.files.mark_suspect()
 
-        return mapped(doing, writing=writing, private=self._private, suspect=suspect)
+        return map_errors(doing, writing=writing, secret_address=self._secret_address, mark_suspect=mark_suspect)
 
     @staticmethod
     async def drop(address: str) -> None:
@@ -232,7 +232,7 @@ class LanceStore:
         """
         problem: str | None = None
         try:
-            with mapped("dropping its tables"):
+            with map_errors("dropping its tables"):
                 if "://" not in address:
                     await anyio.to_thread.run_sync(remove_store, Path(address))
                     return
@@ -248,7 +248,7 @@ class LanceStore:
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, doubtful: bool) -> None:
+    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool) -> None:
         """Store rows with the next commit; they are on disk when this returns (G6, G7)."""
         if not rows:
             return
@@ -260,7 +260,7 @@ class LanceStore:
             if not (isinstance(row.user, str) and row.user and isinstance(row.content, str)):
                 raise LongTermError(f"the row {row.id} has no user or no content; nothing was stored", retryable=False)
         promise = new_promise()
-        self._queue.append(_Add(rows, vectors, doubtful, promise))
+        self._queue.append(_Add(rows, vectors, may_exist, promise))
         self._event.set()
         if sum(len(add.rows) for add in self._queue) >= self._config.batch_rows:
             self._full.set()
@@ -289,7 +289,7 @@ class LanceStore:
                 batch.append(self._queue.pop(0))
                 rows += len(batch[-1].rows)
             try:
-                await contained(self._commit, batch)
+                await guarded_call(self._commit, batch)
             except Exception as e:  # the writer must outlive whatever the driver raises
                 error = e if isinstance(e, LongTermError) else LongTermError(f"{type(e).__name__}: {e}", retryable=False)
                 for add in batch:
@@ -301,23 +301,23 @@ class LanceStore:
     async def _commit(self, batch: Sequence[_Add]) -> None:
         # (shard, doubtful) -> id -> (row, vector); one id is written once, and by a merge if any attempt at it is in doubt
         parts: dict[tuple[int, bool], dict[str, tuple[MemoryRow, Any]]] = {}
-        for add in sorted(batch, key=lambda one: not one.doubtful):
+        for add in sorted(batch, key=lambda one: not one.may_exist):
             for number, row in enumerate(add.rows):
                 home = self._shard_of(user_key(row.user))
                 if row.id in parts.get((home, True), ()):
                     continue
                 vector = None if add.vectors is None else add.vectors[number]
-                parts.setdefault((home, add.doubtful), {})[row.id] = (row, vector)
+                parts.setdefault((home, add.may_exist), {})[row.id] = (row, vector)
         began: dict[int, float] = {}
-        for (number, doubtful), rows in parts.items():
+        for (number, may_exist), rows in parts.items():
             shard = await self._shard(number)
             async with shard.lock:
-                with self._mapped("writing", shard, writing=True):
-                    await shard.ready()
+                with self._map_errors("writing", shard, writing=True):
+                    await shard.roll_back_uncertain()
                     began.setdefault(number, time.time())
                     table = await anyio.to_thread.run_sync(partial(self._rows.table, rows.values(), checked=shard.checked))
-                    if doubtful:
-                        reached("doubtful_add_merged")
+                    if may_exist:
+                        probe("doubtful_add_merged")
                         await shard.merge(table)
                         self._merges += 1
                     else:
@@ -326,15 +326,15 @@ class LanceStore:
                     if not shard.searchable:
                         await shard.make_searchable()
         outcomes = await asyncio.gather(
-            *[self._recorded(self._shards[number], at) for number, at in began.items()], return_exceptions=True
+            *[self._record_shard(self._shards[number], at) for number, at in began.items()], return_exceptions=True
         )
         for error in outcomes:
             if error is not None:
                 raise error
 
-    async def _recorded(self, shard: Shard, began: float) -> None:
+    async def _record_shard(self, shard: Shard, began: float) -> None:
         async with shard.lock:
-            with self._mapped("syncing", shard, writing=True):
+            with self._map_errors("syncing", shard, writing=True):
                 await shard.record(began)
 
     def _shard_of(self, key: str) -> int:
@@ -344,7 +344,7 @@ class LanceStore:
         shard = self._shards.get(number)
         if shard is None:
             name = f"mem_{number:03d}"
-            with self._mapped("making a table", writing=True):
+            with self._map_errors("making a table", writing=True):
                 table = await self._database.create_table(name, schema=self._rows.schema, exist_ok=True)
                 await table.set_unenforced_primary_key("id")
                 shard = self._make_shard(name, table, self._files(name), checked=True)
@@ -373,7 +373,7 @@ class LanceStore:
             results[name] = await query.to_arrow(timeout=self._read_timeout)
 
         async with self._searches:
-            with self._mapped("searching", shard), shard.reading() as table:
+            with self._map_errors("searching", shard), shard.reading() as table:
                 # `vector` arrives as one vector; a store without a vector column searches by text alone.
                 searches: dict[str, Any] = {}
                 if text.strip():
@@ -404,31 +404,31 @@ class LanceStore:
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
         """All of the user's rows in `scope`, oldest first."""
-        found = await self._found(user, scope, [])
+        found = await self._query_rows(user, scope, [])
         if found is None:
             return ()
-        return self._reported(await anyio.to_thread.run_sync(self._rows.sorted_rows, user, found)).rows
+        return self._report(await anyio.to_thread.run_sync(self._rows.sorted_rows, user, found)).rows
 
     async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
         """The same with their vectors."""
         if not self._rows.embedded:
             return await self.rows(user, scope), None
-        found = await self._found(user, scope, ["vector"])
+        found = await self._query_rows(user, scope, ["vector"])
         if found is None:
             found = self._rows.schema.empty_table()
         read, vectors = await anyio.to_thread.run_sync(self._rows.embedded_rows, user, found)
-        return self._reported(read).rows, vectors
+        return self._report(read).rows, vectors
 
-    async def _found(self, user: str, scope: Scope, more: list[str]) -> Any:
+    async def _query_rows(self, user: str, scope: Scope, more: list[str]) -> Any:
         key = user_key(user)
         shard = self._shards.get(self._shard_of(key))
         if shard is None:
             return None
-        with self._mapped("reading", shard), shard.reading() as table:
+        with self._map_errors("reading", shard), shard.reading() as table:
             query = table.query().where(self._within(key, scope)).select([*self._columns(shard), *more])
             return await query.to_arrow(timeout=self._read_timeout)
 
-    def _reported(self, read: Read) -> Read:
+    def _report(self, read: Read) -> Read:
         """What is left out of an answer is told of."""
         for id_ in read.foreign:
             _logger.error("foreign_row_refused", row=id_)
@@ -448,8 +448,8 @@ class LanceStore:
         for start in range(0, len(ids), _DELETE_AT_ONCE):
             among = col("id").isin(list(ids[start : start + _DELETE_AT_ONCE]))
             async with shard.lock:
-                with anyio.CancelScope(shield=True), self._mapped("deleting", shard, writing=True):
-                    await shard.ready()
+                with anyio.CancelScope(shield=True), self._map_errors("deleting", shard, writing=True):
+                    await shard.roll_back_uncertain()
                     began = time.time()
                     gone += await shard.delete((col("user_key") == lit(key)) & among)
                     await shard.record(began)
@@ -467,7 +467,7 @@ class LanceStore:
                 scores.setdefault(id_, {})[name] = 1.0 - value if name == "vector" else value
             new = [position for position, id_ in enumerate(ids) if id_ not in seen]
             seen.update(ids)
-            fresh = self._reported(self._rows.read(user, self._rows.taken(found, new)))
+            fresh = self._report(self._rows.read(user, self._rows.take(found, new)))
             rows.update((row.id, row) for row in fresh.rows)
         return [Candidate(row, scores[id_]) for id_, row in rows.items()]
 
@@ -485,13 +485,13 @@ class LanceStore:
         shard = self._shards.get(number)
         if shard is None:
             if (files := self._files(f"mem_{number:03d}")) is not None:
-                with self._mapped("erasing"):
+                with self._map_errors("erasing"):
                     await anyio.to_thread.run_sync(files.purge)
             return 0
         async with shard.lock:
-            with anyio.CancelScope(shield=True), self._mapped("erasing", shard, writing=True):
-                await shard.ready()
-                removed = await shard.rewrite(belongs_to(user_key, session_key), index_rows=self._config.index_user_rows)
+            with anyio.CancelScope(shield=True), self._map_errors("erasing", shard, writing=True):
+                await shard.roll_back_uncertain()
+                removed = await shard.rewrite(owned_by(user_key, session_key), index_rows=self._config.index_user_rows)
                 await shard.forget_versions()
                 if shard.files is not None:
                     await anyio.to_thread.run_sync(shard.files.purge)
@@ -509,9 +509,9 @@ class LanceStore:
         for place, add in enumerate(self._queue):
             kept = [n for n, row in enumerate(add.rows) if not _is_of(row, key, session)]
             if len(kept) < len(add.rows):
-                reached("queued_rows_dropped")
+                probe("queued_rows_dropped")
                 vectors = None if add.vectors is None else add.vectors[kept]
-                self._queue[place] = _Add([add.rows[n] for n in kept], vectors, add.doubtful, add.promise)
+                self._queue[place] = _Add([add.rows[n] for n in kept], vectors, add.may_exist, add.promise)
 
     # -- upkeep -----------------------------------------------------------------------------------------------------
 
@@ -522,14 +522,14 @@ class LanceStore:
             if not shard.wants_compacting(self._config.compact_fragments, keep_s=self._config.keep_versions_s):
                 continue
             async with shard.lock:
-                with anyio.CancelScope(shield=True), self._mapped("compacting", shard, writing=True):
-                    await shard.ready()
+                with anyio.CancelScope(shield=True), self._map_errors("compacting", shard, writing=True):
+                    await shard.roll_back_uncertain()
                     await shard.compact(keep_s=self._config.keep_versions_s, index_rows=self._config.index_user_rows)
             compacted += 1
             self._compactions += 1
         return compacted
 
-    async def discard(self, table: str, places: Sequence[int]) -> int:
+    async def delete_row_ids(self, table: str, places: Sequence[int]) -> int:
         """Remove the rows that stand at these places of a table (LanceDB's row ids), whosever they are; returns how many.
 
         For repairs: places are known to whoever has the store for himself, and has read them since the last write.
@@ -540,20 +540,20 @@ class LanceStore:
         shard = self._shards[int(table.removeprefix("mem_"))]
         gone = 0
         async with shard.lock:
-            with anyio.CancelScope(shield=True), self._mapped("discarding", shard, writing=True):
-                await shard.ready()
-                gone = await self._discarded(shard, places)
+            with anyio.CancelScope(shield=True), self._map_errors("discarding", shard, writing=True):
+                await shard.roll_back_uncertain()
+                gone = await self._delete_row_ids(shard, places)
                 await shard.record(time.time())
         return gone
 
-    async def _discarded(self, shard: Shard, places: Sequence[int]) -> int:
+    async def _delete_row_ids(self, shard: Shard, places: Sequence[int]) -> int:
         gone = 0
         for start in range(0, len(places), _DELETE_AT_ONCE):
             gone += await shard.delete(self._expr.col("_rowid").isin(list(places[start : start + _DELETE_AT_ONCE])))
             self._commits += 1
         return gone
 
-    async def mend(self) -> Sequence[str]:
+    async def repair_tables(self) -> Sequence[str]:
         """Make of each table what can be made of it, and say what that was; the journal has to fill what is lacking then (G7).
 
         For repairs: nobody else uses the store. Rows that are not as they were written are removed. Damaged indices are made
@@ -564,8 +564,8 @@ class LanceStore:
             async with shard.lock:
                 with anyio.CancelScope(shield=True):
                     try:
-                        with self._mapped("mending", shard):
-                            done += await self._mend(shard)
+                        with self._map_errors("mending", shard):
+                            done += await self._repair_shard(shard)
                     except LongTermError as e:
                         if shard.files is None:
                             raise
@@ -575,32 +575,32 @@ class LanceStore:
                         done.append(f"the table {shard.name} was put aside, for its rows cannot be read: {e}")
         return done
 
-    async def _mend(self, shard: Shard) -> list[str]:
-        await shard.ready()
+    async def _repair_shard(self, shard: Shard) -> list[str]:
+        await shard.roll_back_uncertain()
         done = []
         indices: tuple[str, ...] | None = ()
         if shard.files is not None:
             indices = await anyio.to_thread.run_sync(shard.files.damaged_indices)
-        damaged = await self._damaged_places(shard) if shard.checked else []
+        damaged = await self._damaged_row_ids(shard) if shard.checked else []
         if damaged:
-            removed = await self._discarded(shard, damaged)
+            removed = await self._delete_row_ids(shard, damaged)
             await shard.record(time.time())
             done.append(f"{removed} rows of the table {shard.name} were removed, for they were not as they were written")
         if indices is None:
             await shard.rewrite(None, index_rows=self._config.index_user_rows)
             done.append(f"the table {shard.name} was written anew, for some of its files were damaged")
         elif indices:
-            await shard.make_again(indices)
+            await shard.rebuild_indices(indices)
             await shard.record(time.time())
             done.append(f"{len(indices)} indices of the table {shard.name} were made again, for they were damaged")
         return done
 
-    async def _damaged_places(self, shard: Shard) -> list[int]:
+    async def _damaged_row_ids(self, shard: Shard) -> list[int]:
         columns = [*COLUMNS, CHECK, *(["vector"] if self._rows.embedded else [])]
         batches = await shard.table.query().select(columns).with_row_id().to_batches()
         found: list[int] = []
         async for batch in batches:
-            found += await anyio.to_thread.run_sync(self._rows.damaged_places, batch)
+            found += await anyio.to_thread.run_sync(self._rows.damaged_row_ids, batch)
         return found
 
     async def verify(self, *, deep: bool = False) -> Sequence[Finding]:
@@ -608,7 +608,7 @@ class LanceStore:
 
         What opening found and put right is reported as well, until the rows that were lost with it have been filled again.
         """
-        found = list(self._settled)
+        found = list(self._opening_findings)
         for number, shard in sorted(self._shards.items()):
             async with shard.lock:
                 with anyio.CancelScope(shield=True):
@@ -622,9 +622,9 @@ class LanceStore:
         if deep and shard.checked:
             columns += [CHECK, "vector"] if self._rows.embedded else [CHECK]
         try:
-            with self._mapped("verifying", shard), shard.reading() as table:
+            with self._map_errors("verifying", shard), shard.reading() as table:
                 batches = await table.query().select(columns).to_batches(timeout=self._read_timeout)
-                return await self._rows.verified(batches, shard.name, home=lambda key: self._shard_of(key) == number)
+                return await self._rows.verify_rows(batches, shard.name, home=lambda key: self._shard_of(key) == number)
         except LongTermError as e:
             return [Finding("table", shard.name, str(e), repairable=True)]
 
@@ -632,7 +632,7 @@ class LanceStore:
         """Rows and counters."""
         counts: list[int] = []
         for shard in self._shards.values():
-            with self._mapped("counting", shard), shard.reading() as table:
+            with self._map_errors("counting", shard), shard.reading() as table:
                 counts.append(await table.count_rows())
         shards = self._shards.values()
         return LongTermStatistics(
@@ -649,7 +649,7 @@ class LanceStore:
         """Every row's id."""
         ids: list[str] = []
         for shard in self._shards.values():
-            with self._mapped("listing", shard), shard.reading() as table:
+            with self._map_errors("listing", shard), shard.reading() as table:
                 found = await table.query().select(["id"]).to_arrow(timeout=self._read_timeout)
                 ids.extend(found.column("id").to_pylist())
         return ids

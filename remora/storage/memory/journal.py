@@ -18,35 +18,32 @@ import msgspec
 from remora.errors import CommitFailed
 from remora.ids import SessionKey, UserKey, session_key, user_key
 from remora.messages import Entry
-from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, JobRevived, LogStatistics, Write
+from remora.runtime.log import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried, LogStatistics, Write
 from remora.storage.ports import (
     NEIGHBOURS,
+    BufferStart,
     Erased,
     Erasure,
-    FoldFigures,
     JournalCounts,
-    Past,
     Retention,
     SessionListing,
+    SummaryFigures,
+    buffer_start_from,
     earlier_buffer,
-    past_of,
 )
 from remora.storage.records import (
-    ENTRY_FACET,
+    ENTRY_KIND,
     HOT_KEYS,
     Appended,
     Cleared,
     Dropped,
     EarlierBuffer,
-    Facet,
-    FacetsChanged,
     Flushed,
     FlushStarted,
     FoldStarted,
     IdLookup,
     JobsStarted,
     KeyLookup,
-    Marks,
     MemoriesRemoved,
     MemoryItem,
     Opened,
@@ -55,14 +52,17 @@ from remora.storage.records import (
     Pruned,
     Remembered,
     Restated,
-    SessionImage,
+    SavedSession,
+    SavedUser,
+    StateChanged,
+    StateItem,
     Summarized,
     Summary,
-    UserImage,
+    Watermarks,
 )
-from remora.storage.retention import Archive, Sized, first_needed, oldest_first, removable
+from remora.storage.retention import Archive, MessageSizes, choose_oldest, first_message_needed, last_removable
 from remora.storage.sqlite.images import actor_key
-from remora.storage.telling import ERROR_REMOVED, SYNOPSIS_FACET, WORKING_FACET, scope_of
+from remora.storage.telling import ERROR_REMOVED, SYNOPSIS_KIND, WORKING_KIND, session_of_item
 
 __all__ = ["MemoryJournal"]
 
@@ -73,14 +73,14 @@ class _Actor:
     def __init__(self, sid: int, key: SessionKey | UserKey) -> None:
         self.sid = sid
         self.key = key
-        self.marks = Marks()
+        self.watermarks = Watermarks()
         self.entries: list[Entry] = []  # entry n is message trimmed + n + 1
         self.trimmed = 0
         self.removed: dict[int, int] = {}  # message -> the newest message when it was taken out
         self.pruned: set[int] = set()
         self.folds: list[tuple[int, str, int, Summary]] = []  # (newest message then, kind, generation, summary)
         self.keys: dict[bytes, tuple[int, ...]] = {}
-        self.facets: dict[tuple[str, str], bytes] = {}
+        self.state_items: dict[tuple[str, str], bytes] = {}
         self.flushed = 0
 
     @property
@@ -95,9 +95,9 @@ class _Actor:
             if entry.seq not in self.removed or (at is not None and self.removed[entry.seq] > at)
         ]
 
-    def front(self, at_seq: int, kind: str, marks: Marks) -> None:
-        blank = Summary(marks.summarized, "", "", 0, degraded=False, model="", first=marks.cleared)
-        self.folds.append((at_seq, kind, marks.generation, blank))
+    def front(self, at_seq: int, kind: str, watermarks: Watermarks) -> None:
+        blank = Summary(watermarks.archived_through, "", "", 0, degraded=False, model="", first=watermarks.cleared)
+        self.folds.append((at_seq, kind, watermarks.generation, blank))
 
 
 def _found(job: Job) -> Job:
@@ -164,7 +164,7 @@ class MemoryJournal:
                 self._check(write)
             except CommitFailed as e:
                 self._failed += 1
-                write.settle(e)
+                write.acknowledge(e)
                 write.fenced = True
                 continue
             for record in write.records:
@@ -174,7 +174,7 @@ class MemoryJournal:
         self._commits += 1
         for write in batch:
             if not write.fenced:
-                write.settle(None)
+                write.acknowledge(None)
 
     def _check(self, write: Write) -> None:
         """Refuse what can not be stored: rows of what was forgotten, and a past that is not kept any more."""
@@ -183,7 +183,7 @@ class MemoryJournal:
                 raise CommitFailed("this was forgotten meanwhile; nothing of it was kept")
             if not isinstance(record, Restated) or record.sid not in self._actors:
                 continue
-            if 0 < self._actors[record.sid].trimmed > record.marks.summarized - NEIGHBOURS:
+            if 0 < self._actors[record.sid].trimmed > record.watermarks.archived_through - NEIGHBOURS:
                 raise CommitFailed("what this goes back to is not kept any more; nothing of it was kept")
 
     def _store(self, record: Any) -> None:
@@ -197,24 +197,24 @@ class MemoryJournal:
                 actor.entries.extend(entries)
                 if digest is not None:
                     actor.keys[digest] = tuple(entry.seq for entry in entries)
-            case FoldStarted(sid=sid, marks=marks) | FlushStarted(sid=sid, marks=marks):
-                self._actors[sid].marks = marks
-            case Dropped(sid=sid, marks=marks, at_seq=at_seq):
-                self._actors[sid].marks = marks
-                self._actors[sid].front(at_seq, "dropped", marks)
-            case Summarized(sid=sid, marks=marks, summary=summary, at_seq=at_seq, entry=entry):
-                self._actors[sid].marks = marks
-                self._actors[sid].folds.append((at_seq, "entry" if entry else "summary", marks.generation, summary))
-            case Cleared(sid=sid, marks=marks, at_seq=at_seq):
-                self._actors[sid].marks = marks
-                self._actors[sid].front(at_seq, "cleared", marks)
-            case Restated(sid=sid, marks=marks, at_seq=at_seq):
+            case FoldStarted(sid=sid, watermarks=watermarks) | FlushStarted(sid=sid, watermarks=watermarks):
+                self._actors[sid].watermarks = watermarks
+            case Dropped(sid=sid, watermarks=watermarks, at_seq=at_seq):
+                self._actors[sid].watermarks = watermarks
+                self._actors[sid].front(at_seq, "dropped", watermarks)
+            case Summarized(sid=sid, watermarks=watermarks, summary=summary, at_seq=at_seq, entry=entry):
+                self._actors[sid].watermarks = watermarks
+                self._actors[sid].folds.append((at_seq, "entry" if entry else "summary", watermarks.generation, summary))
+            case Cleared(sid=sid, watermarks=watermarks, at_seq=at_seq):
+                self._actors[sid].watermarks = watermarks
+                self._actors[sid].front(at_seq, "cleared", watermarks)
+            case Restated(sid=sid, watermarks=watermarks, at_seq=at_seq):
                 actor = self._actors[sid]
-                actor.marks = marks
-                actor.front(at_seq, "restated", marks)
+                actor.watermarks = watermarks
+                actor.front(at_seq, "restated", watermarks)
                 if record.summary is not None:
-                    actor.folds.append((at_seq, "summary", marks.generation, record.summary))
-                actor.folds.extend((at_seq, "entry", marks.generation, one) for one in record.summaries)
+                    actor.folds.append((at_seq, "summary", watermarks.generation, record.summary))
+                actor.folds.extend((at_seq, "entry", watermarks.generation, one) for one in record.summaries)
                 for seq in record.removed:
                     actor.removed.setdefault(seq, at_seq)
             case Flushed(sid=sid, through=through):
@@ -223,12 +223,12 @@ class MemoryJournal:
                 if key in self._sids:
                     self._actors[self._sids[key]].pruned.update(seqs)
                     for through in entries:
-                        self._actors[self._sids[key]].facets.pop((ENTRY_FACET, str(through)), None)
-            case FacetsChanged(sid=sid, put=put, dropped=dropped):
-                facets = self._actors[sid].facets
-                facets.update(((facet.kind, facet.name), facet.value) for facet in put)
+                        self._actors[self._sids[key]].state_items.pop((ENTRY_KIND, str(through)), None)
+            case StateChanged(sid=sid, put=put, dropped=dropped):
+                state_items = self._actors[sid].state_items
+                state_items.update(((state_item.kind, state_item.name), state_item.value) for state_item in put)
                 for place in dropped:
-                    facets.pop(place, None)
+                    state_items.pop(place, None)
             case Remembered(sid=sid, memories=memories):
                 for item in memories:
                     self._memories.setdefault(item.id, (sid, item))
@@ -243,13 +243,13 @@ class MemoryJournal:
                 self._jobs[id_] = msgspec.structs.replace(
                     self._jobs[id_], attempts=record.attempts, not_before=record.not_before, error=record.error
                 )
-            case JobBuried(id=id_) if id_ in self._jobs:
+            case JobDeadLettered(id=id_) if id_ in self._jobs:
                 self._jobs[id_] = msgspec.structs.replace(
                     self._jobs[id_], attempts=record.attempts, dead=True, error=record.error
                 )
-            case JobRevived(id=id_) if id_ in self._jobs and self._jobs[id_].dead:
+            case DeadLetterRetried(id=id_) if id_ in self._jobs and self._jobs[id_].dead:
                 self._jobs[id_] = msgspec.structs.replace(self._jobs[id_], attempts=0, not_before=0.0, dead=False)
-            case JobRetried() | JobBuried() | JobRevived():
+            case JobRetried() | JobDeadLettered() | DeadLetterRetried():
                 pass  # its actor cancelled it meanwhile
             case _:
                 raise TypeError(f"no journal record: {type(record).__name__}")
@@ -257,36 +257,36 @@ class MemoryJournal:
         for id_ in (*getattr(record, "cancelled", ()), *((record.job,) if isinstance(record, Summarized) else ())):
             self._jobs.pop(id_, None)
 
-    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SessionImage | UserImage | Exception]:
+    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SavedSession | SavedUser | Exception]:
         """The image of each actor."""
         await anyio.lowlevel.checkpoint()
         return [self._image(key) for key in keys]
 
-    def _image(self, key: Hashable) -> SessionImage | UserImage:
+    def _image(self, key: Hashable) -> SavedSession | SavedUser:
         actor = self._actors.get(self._sids.get(key, 0))
         sid = actor.sid if actor else self._next_sid + 1
         self._next_sid = max(self._next_sid, sid)
-        kept = actor.facets.items() if actor else ()
-        facets = tuple(Facet(kind, name, value) for (kind, name), value in kept if kind != ENTRY_FACET)
+        kept = actor.state_items.items() if actor else ()
+        state_items = tuple(StateItem(kind, name, value) for (kind, name), value in kept if kind != ENTRY_KIND)
         jobs = tuple(_found(job) for job in self._jobs.values() if job.key == key and not job.dead)
         if isinstance(key, UserKey):
-            return UserImage(sid, actor is not None, facets, jobs)
+            return SavedUser(sid, actor is not None, state_items, jobs)
         if actor is None:
-            return SessionImage(sid, False, Marks(), 1, (), None, frozenset(), True)
-        marks = actor.marks
-        past = past_of([(kind, generation, one) for _, kind, generation, one in actor.folds])
-        return SessionImage(
+            return SavedSession(sid, False, Watermarks(), 1, (), None, frozenset(), True)
+        watermarks = actor.watermarks
+        past = buffer_start_from([(kind, generation, one) for _, kind, generation, one in actor.folds])
+        return SavedSession(
             sid,
             opened=True,
-            marks=marks,
+            watermarks=watermarks,
             next_seq=actor.last + 1,
-            entries=tuple(actor.visible(marks.summarized + 1, actor.last)),
+            entries=tuple(actor.visible(watermarks.archived_through + 1, actor.last)),
             summary=past.summary,
             summaries=past.summaries,
             keys=frozenset(list(actor.keys)[-self._hot_keys :]),
             keys_complete=len(actor.keys) <= self._hot_keys,
-            has_ids=any(entry.id is not None for entry in actor.visible(marks.cleared + 1, marks.summarized)),
-            facets=facets,
+            has_ids=any(entry.id is not None for entry in actor.visible(watermarks.cleared + 1, watermarks.archived_through)),
+            state_items=state_items,
             jobs=jobs,
         )
 
@@ -318,20 +318,20 @@ class MemoryJournal:
         actor = self._actors.get(self._sids.get(key, 0))
         return actor.visible(first, last, at) if actor else ()
 
-    async def past(self, key: SessionKey, at: int) -> Past:
+    async def past(self, key: SessionKey, at: int) -> BufferStart:
         """What the session's buffer began with when message `at` was its newest."""
         await anyio.lowlevel.checkpoint()
         actor = self._actors.get(self._sids.get(key, 0))
         folds = actor.folds if actor else []
         then = [(kind, generation, one) for at_seq, kind, generation, one in folds if at_seq <= at]
-        return past_of(then, trimmed=actor.trimmed if actor else 0)
+        return buffer_start_from(then, trimmed=actor.trimmed if actor else 0)
 
-    async def folds(self, key: SessionKey) -> FoldFigures:
+    async def folds(self, key: SessionKey) -> SummaryFigures:
         """How often the session's past was summarized, and what that took."""
         await anyio.lowlevel.checkpoint()
         actor = self._actors.get(self._sids.get(key, 0))
         made = [one for _, _, _, one in actor.folds if one.input_tokens > 0] if actor else []
-        return FoldFigures(
+        return SummaryFigures(
             len(made),
             sum(one.input_tokens for one in made),
             sum(one.tokens for one in made),
@@ -350,11 +350,11 @@ class MemoryJournal:
         actor = self._actors.get(self._sids.get(key, 0))
         return sorted(actor.pruned) if actor else ()
 
-    async def facets(self, key: SessionKey | UserKey) -> Sequence[Facet]:
+    async def state_items(self, key: SessionKey | UserKey) -> Sequence[StateItem]:
         """All of an actor's facets, in the order in which they were first put."""
         await anyio.lowlevel.checkpoint()
         actor = self._actors.get(self._sids.get(key, 0))
-        return [Facet(kind, name, value) for (kind, name), value in actor.facets.items()] if actor else ()
+        return [StateItem(kind, name, value) for (kind, name), value in actor.state_items.items()] if actor else ()
 
     async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
         """Every actor, and up to which message it is in long-term memory."""
@@ -382,7 +382,7 @@ class MemoryJournal:
         tails = [
             actor.key
             for actor in self._actors.values()
-            if isinstance(actor.key, SessionKey) and actor.visible(actor.marks.flushing + 1, actor.last)
+            if isinstance(actor.key, SessionKey) and actor.visible(actor.watermarks.flushing + 1, actor.last)
         ]
         return tails[:limit]
 
@@ -426,11 +426,11 @@ class MemoryJournal:
             if own is not None:
                 telling = [
                     (kind, name)
-                    for (kind, name), value in own.facets.items()
-                    if kind == SYNOPSIS_FACET or (kind == WORKING_FACET and scope_of(value) == session)
+                    for (kind, name), value in own.state_items.items()
+                    if kind == SYNOPSIS_KIND or (kind == WORKING_KIND and session_of_item(value) == session)
                 ]
                 for place in telling:
-                    del own.facets[place]
+                    del own.state_items[place]
                 removed["facets"] += len(telling)
                 learned = [id_ for id_, (sid, item) in self._memories.items() if sid == own.sid and item.session == session]
                 for id_ in learned:
@@ -456,7 +456,7 @@ class MemoryJournal:
         removed["actors"] += 1
         removed["messages"] += len(actor.entries)
         removed["folds"] += len(actor.folds)
-        removed["facets"] += len(actor.facets)
+        removed["facets"] += len(actor.state_items)
         removed["memories"] += len(memories)
         removed["jobs"] += len(jobs)
         del self._actors[actor.sid], self._sids[actor.key]
@@ -490,31 +490,31 @@ class MemoryJournal:
                 among = actor.entries[: archive.through - actor.trimmed]
                 last = next((entry.seq - 1 for entry in among if entry.at_us >= oldest), archive.through)
             if limits.max_messages > 0:
-                there = [entry.seq for entry in actor.visible(1, actor.marks.summarized)]
+                there = [entry.seq for entry in actor.visible(1, actor.watermarks.archived_through)]
                 last = max(last, *there[: -limits.max_messages][-1:], 0)
             wanted[archive.sid] = min(last, archive.through)
         count = self._trimmed(wanted)
         if limits.max_bytes > 0:
             total = sum(entry.size for actor in self._actors.values() for entry in self._archived(actor))
 
-            async def sizes(archive: Archive, first: int) -> Sized:
+            async def sizes(archive: Archive, first: int) -> MessageSizes:
                 entries = self._actors[archive.sid].entries
                 start = first - archive.trimmed - 1
                 return [(one.seq, one.at_us, one.size) for one in entries[start : archive.through - archive.trimmed]]
 
-            count += self._trimmed(await oldest_first(self._archives(), total - limits.max_bytes, sizes))
+            count += self._trimmed(await choose_oldest(self._archives(), total - limits.max_bytes, sizes))
         return count
 
     def _archived(self, actor: _Actor) -> Sequence[Entry]:
-        return actor.entries[: max(actor.marks.summarized - actor.trimmed, 0)]
+        return actor.entries[: max(actor.watermarks.archived_through - actor.trimmed, 0)]
 
     def _archives(self) -> list[Archive]:
         found = []
         for actor in self._actors.values():
-            last = min(actor.marks.flushing, actor.marks.summarized)
+            last = min(actor.watermarks.flushing, actor.watermarks.archived_through)
             waiting = (entry.seq for entry in actor.visible(actor.flushed + 1, last) if entry.seq not in actor.pruned)
-            needed = (first_needed(job.payload) for job in self._jobs.values() if job.key == actor.key)
-            through = removable(actor.marks.summarized, next(waiting, None), needed)
+            needed = (first_message_needed(job.payload) for job in self._jobs.values() if job.key == actor.key)
+            through = last_removable(actor.watermarks.archived_through, next(waiting, None), needed)
             if isinstance(actor.key, SessionKey) and through > actor.trimmed:
                 found.append(Archive(actor.sid, actor.trimmed, through))
         return found

@@ -1,4 +1,4 @@
-"""Long-term memory in this process: for tests, for what need not last, and to show what a store has to do (S2.16, S4.19)."""
+"""Long-term memory in this process: for tests, for what need not last, and to show what a store has to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from remora.errors import LongTermError
 from remora.ids import session_key as session_digest
 from remora.ids import user_key as user_digest
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 from remora.storage.ports import EVERYTHING, Candidate, Finding, LongTermStatistics, MemoryRow, Scope, Vector
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class MemoryStore:
         self._users: dict[str, dict[str, _Kept]] = {}
         self._commits = self._merges = 0
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, doubtful: bool) -> None:
+    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool) -> None:
         """Store rows; one whose id is there already stays as it is."""
         await anyio.lowlevel.checkpoint()
         if not rows:
@@ -63,10 +63,10 @@ class MemoryStore:
             words = {name: Counter(_WORD.findall(getattr(row, name).casefold())) for name in ("turn", "window")}
             kept = _Kept(row, None if vectors is None else vectors[place].copy(), words)
             if row.id in self._users.get(row.user, ()):
-                reached("row_there_already")
+                probe("row_there_already")
             self._users.setdefault(row.user, {}).setdefault(row.id, kept)
         self._commits += 1
-        self._merges += doubtful
+        self._merges += may_exist
 
     async def search(
         self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope = EVERYTHING

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import aiosqlite
 
-__all__ = ["JournalConnection", "NothingDone", "Step", "steps_done"]
+__all__ = ["JournalConnection", "NothingChanged", "Step", "run_steps"]
 
 
-class NothingDone(Exception):
+class NothingChanged(Exception):
     """A step that must change something changed nothing."""
 
 
@@ -34,11 +34,11 @@ class Step(NamedTuple):
     needed: bool = False
 
 
-def steps_done(connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
+def run_steps(connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
     """Do them in order, up to the first that fails; what is open then stays open. Blocks.
 
     Raises:
-        NothingDone: one that was needed changed nothing.
+        NothingChanged: one that was needed changed nothing.
         sqlite3.Error: SQLite refused one.
     """
     for sql, rows, needed in steps:
@@ -47,7 +47,7 @@ def steps_done(connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
         else:
             cursor = connection.execute(sql, rows[0]) if len(rows) == 1 else connection.executemany(sql, rows)
             if needed and not cursor.rowcount:
-                raise NothingDone
+                raise NothingChanged
 
 
 class JournalConnection(aiosqlite.Connection):
@@ -64,6 +64,6 @@ class JournalConnection(aiosqlite.Connection):
         thread.daemon = True
 
     async def run(self, steps: Sequence[Step]) -> None:
-        """Do these steps, as `steps_done` does, in the connection's thread."""
+        """Do these steps, as `run_steps` does, in the connection's thread."""
         execute: Any = self._execute  # what all its verbs are made of, in every version
-        await execute(steps_done, self._conn, steps)
+        await execute(run_steps, self._conn, steps)

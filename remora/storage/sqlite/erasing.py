@@ -10,15 +10,15 @@ import aiosqlite
 from remora.ids import session_key, user_key
 from remora.storage.ports import Erased, Erasure
 from remora.storage.sqlite.schema import SEQ_BITS
-from remora.storage.telling import ERROR_REMOVED, SYNOPSIS_FACET, WORKING_FACET, scope_of
+from remora.storage.telling import ERROR_REMOVED, SYNOPSIS_KIND, WORKING_KIND, session_of_item
 
-__all__ = ["erased_rows"]
+__all__ = ["delete_rows"]
 
 _MESSAGES = f"DELETE FROM messages WHERE pos BETWEEN ?1 << {SEQ_BITS} AND ((?1 + 1) << {SEQ_BITS}) - 1"
 _BY_ACTOR = ("folds", "facets", "memories", "jobs", "actors")
 
 
-async def erased_rows(writer: aiosqlite.Connection, user: str, session: str | None) -> tuple[Erased, Sequence[int]]:
+async def delete_rows(writer: aiosqlite.Connection, user: str, session: str | None) -> tuple[Erased, Sequence[int]]:
     """Delete what there is of them, and leave the note; also, which actors there were."""
     removed = dict.fromkeys(("actors", "messages", "folds", "facets", "memories", "jobs"), 0)
 
@@ -36,10 +36,14 @@ async def erased_rows(writer: aiosqlite.Connection, user: str, session: str | No
     own = found.get("")
     if session is not None:
         if own is not None:
-            facets = await writer.execute_fetchall(
-                "SELECT kind, name, value FROM facets WHERE sid = ? AND kind IN (?, ?)", (own, SYNOPSIS_FACET, WORKING_FACET)
+            state_items = await writer.execute_fetchall(
+                "SELECT kind, name, value FROM facets WHERE sid = ? AND kind IN (?, ?)", (own, SYNOPSIS_KIND, WORKING_KIND)
             )
-            telling = [(own, kind, name) for kind, name, value in facets if kind == SYNOPSIS_FACET or scope_of(value) == session]
+            telling = [
+                (own, kind, name)
+                for kind, name, value in state_items
+                if kind == SYNOPSIS_KIND or session_of_item(value) == session
+            ]
             await delete("facets", "DELETE FROM facets WHERE sid = ? AND kind = ? AND name = ?", telling)
             await delete("memories", "DELETE FROM memories WHERE sid = ? AND session = ?", [(own, session)])
             await writer.execute("UPDATE jobs SET error = ? WHERE sid = ? AND error != ''", (ERROR_REMOVED, own))

@@ -17,15 +17,15 @@ from remora.logging import get_logger
 from remora.messages import Entry, decode_chat
 from remora.runtime.log import Job
 from remora.storage.records import (
-    ENTRY_FACET,
+    ENTRY_KIND,
     HOT_KEYS,
-    Facet,
-    Marks,
     MemoryItem,
-    SessionImage,
+    SavedSession,
+    SavedUser,
     Spec,
+    StateItem,
     Summary,
-    UserImage,
+    Watermarks,
 )
 from remora.storage.sqlite.rows import ROLES, SHARES, row_crc
 from remora.storage.sqlite.schema import SEQ_BITS
@@ -33,29 +33,29 @@ from remora.storage.sqlite.schema import SEQ_BITS
 __all__ = [
     "CHECKED_JOB_COLUMNS",
     "ENTRY_COLUMNS",
-    "FACET_COLUMNS",
     "JOB_COLUMNS",
     "MEMORY_COLUMNS",
     "SEQ_MASK",
+    "STATE_ITEM_COLUMNS",
     "SUMMARY_COLUMNS",
-    "Image",
     "Read",
     "RowDamaged",
+    "SavedActor",
     "actor_key",
     "checked_key",
+    "checksum_differs",
     "damaged",
-    "differs",
-    "entry_of",
-    "facet_of",
-    "jobs_of",
-    "memory_of",
+    "decode_entry",
+    "decode_jobs",
+    "decode_memory",
+    "decode_state_item",
+    "decode_summary",
     "read_images",
-    "summary_of",
 ]
 
 Read: TypeAlias = Callable[[str, Iterable[Any]], Awaitable[list[Any]]]
 """Runs one query; a transaction of its own."""
-Image: TypeAlias = SessionImage | UserImage
+SavedActor: TypeAlias = SavedSession | SavedUser
 
 _logger = get_logger("remora.journal")
 SEQ_MASK = (1 << SEQ_BITS) - 1
@@ -67,7 +67,7 @@ SUMMARY_COLUMNS = (
     "f.sid, f.at_seq, f.kind, f.generation, f.first, f.through, f.prefix, f.text, f.tokens, f.degraded, f.model, "
     "f.input_tokens, f.crc"
 )
-FACET_COLUMNS = "x.sid, x.kind, x.name, x.value, x.crc"
+STATE_ITEM_COLUMNS = "x.sid, x.kind, x.name, x.value, x.crc"
 MEMORY_COLUMNS = "m.id, m.sid, m.session, m.agent, m.content, m.type, m.importance, m.created_us, m.tokens, m.crc"
 _decode_payload = msgspec.msgpack.Decoder(Spec).decode
 
@@ -76,7 +76,7 @@ class RowDamaged(ValueError):
     """A row does not agree with its checksum, or cannot be read; the text says which."""
 
 
-def differs(crc: int | None, values: tuple[Any, ...]) -> bool:
+def checksum_differs(crc: int | None, values: tuple[Any, ...]) -> bool:
     """Whether a row is another than the one that was written; rows of format 1 have no checksum."""
     if crc is None:
         return False
@@ -103,12 +103,12 @@ def checked_key(sid: int, user: str, session: str, created_us: int, crc: int | N
     Raises:
         RowDamaged: it is not as it was written; whose it was is not known.
     """
-    if differs(crc, (sid, user, session, created_us)):
+    if checksum_differs(crc, (sid, user, session, created_us)):
         raise RowDamaged(f"the name of the actor {sid} is not as it was written")
     return actor_key(user, session)
 
 
-def jobs_of(rows: Iterable[Sequence[Any]]) -> list[Job]:
+def decode_jobs(rows: Iterable[Sequence[Any]]) -> list[Job]:
     """The jobs in rows of `JOB_COLUMNS` or `CHECKED_JOB_COLUMNS`.
 
     One that cannot be read, or is damaged, stays where it is, and no other suffers for it.
@@ -126,13 +126,13 @@ def _job(
     id_: str, lane: str, user: str, session: str, payload: bytes, attempts: int, not_before: float, dead: int, error: str,
     sid: int = 0, crc: int | None = None,
 ) -> Job:  # fmt: skip
-    if differs(crc, (id_, lane, sid, payload)):
+    if checksum_differs(crc, (id_, lane, sid, payload)):
         raise RowDamaged(f"the job {id_} is not as it was written")
     key = actor_key(user, session)
     return Job(id_, lane, key, _decode_payload(payload), attempts, not_before, resumed=True, dead=bool(dead), error=error)
 
 
-def entry_of(row: tuple[Any, ...]) -> Entry:
+def decode_entry(row: tuple[Any, ...]) -> Entry:
     """The message in a row of `ENTRY_COLUMNS`.
 
     Raises:
@@ -141,7 +141,7 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
     pos, at_us, tokens, code, chat, meta, id_, importance, digest, batch, crc = row
     try:
         share = SHARES // 2 if importance == 0.5 else int(importance * SHARES)
-        if differs(crc, (pos, at_us, tokens, code, chat, meta, id_, share, digest, batch)):
+        if checksum_differs(crc, (pos, at_us, tokens, code, chat, meta, id_, share, digest, batch)):
             raise RowDamaged(f"message {pos & SEQ_MASK} is not as it was written")
         role = ROLES[code]
         calls: tuple[str, ...] = ()
@@ -155,39 +155,39 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
     return Entry(pos & SEQ_MASK, at_us, tokens, role, chat, meta, id_, calls, answers, importance)
 
 
-def summary_of(row: Sequence[Any]) -> tuple[str, int, Summary]:
+def decode_summary(row: Sequence[Any]) -> tuple[str, int, Summary]:
     """Kind, generation and summary in a row of `SUMMARY_COLUMNS`.
 
     Raises:
         RowDamaged: it is not as it was written.
     """
     *values, crc = row
-    if differs(crc, tuple(values)):
+    if checksum_differs(crc, tuple(values)):
         raise RowDamaged(f"a summary up to message {row[5]} is not as it was written")
     _, _, kind, generation, first, through, prefix, text, tokens, degraded, model, input_tokens = values
     return kind, generation, Summary(through, prefix, text, tokens, bool(degraded), model, first, input_tokens)
 
 
-def facet_of(row: Sequence[Any]) -> Facet:
-    """The facet in a row of `FACET_COLUMNS`.
+def decode_state_item(row: Sequence[Any]) -> StateItem:
+    """The facet in a row of `STATE_ITEM_COLUMNS`.
 
     Raises:
         RowDamaged: it is not as it was written.
     """
     sid, kind, name, value, crc = row
-    if differs(crc, (sid, kind, name, value)):
+    if checksum_differs(crc, (sid, kind, name, value)):
         raise RowDamaged(f"what is kept as {kind!r}, {name!r}, is not as it was written")
-    return Facet(kind, name, value)
+    return StateItem(kind, name, value)
 
 
-def memory_of(row: Sequence[Any]) -> MemoryItem:
+def decode_memory(row: Sequence[Any]) -> MemoryItem:
     """What was recorded on purpose, in a row of `MEMORY_COLUMNS`.
 
     Raises:
         RowDamaged: it is not as it was written.
     """
     *values, crc = row
-    if differs(crc, tuple(values)):
+    if checksum_differs(crc, tuple(values)):
         raise RowDamaged(f"the memory {row[0]} is not as it was written")
     id_, _, *what = values
     return MemoryItem(id_, *what)
@@ -244,29 +244,29 @@ _SELECT_IMAGES = (
             f"AND m.pos & {SEQ_MASK} > s.cleared AND m.pos & {SEQ_MASK} <= s.summarized",
             distinct="DISTINCT ",
         ),
-        _arm(_FACET, f"x.rowid, {FACET_COLUMNS}", f"{_ASKED} facets AS x ON x.sid = s.sid AND x.kind != '{ENTRY_FACET}'"),
+        _arm(_FACET, f"x.rowid, {STATE_ITEM_COLUMNS}", f"{_ASKED} facets AS x ON x.sid = s.sid AND x.kind != '{ENTRY_KIND}'"),
         _arm(_JOB, f"j.number, {CHECKED_JOB_COLUMNS}", f"{_ASKED} jobs AS j ON j.sid = s.sid WHERE NOT j.dead"),
     )
 )
 
 
-async def read_images(read: Read, keys: Sequence[Hashable], new_sid: Callable[[], int]) -> list[Image | Exception]:
+async def read_images(read: Read, keys: Sequence[Hashable], new_sid: Callable[[], int]) -> list[SavedActor | Exception]:
     """The image of each actor; new ones are given their number by `new_sid`."""
     facts = _Facts(await read(_SELECT_IMAGES, (msgspec.json.encode(keys).decode(),)))
     found = facts.actors
-    images: list[Image | Exception] = []
+    images: list[SavedActor | Exception] = []
     for key in keys:
         if isinstance(key, UserKey):
             sid = found[key][0] if key in found else new_sid()
             if sid in facts.damaged:
                 images.append(damaged(key, facts.damaged[sid]))
             else:
-                images.append(UserImage(sid, key in found, tuple(facts.facets.get(sid, ())), tuple(facts.jobs.get(sid, ()))))
+                images.append(SavedUser(sid, key in found, tuple(facts.state_items.get(sid, ())), tuple(facts.jobs.get(sid, ()))))
         elif key in found:
             images.append(facts.session(key, *found[key]))
         else:
             # A number that is never written leaves a gap, which costs nothing.
-            images.append(SessionImage(new_sid(), False, Marks(), 1, (), None, frozenset(), True))
+            images.append(SavedSession(new_sid(), False, Watermarks(), 1, (), None, frozenset(), True))
     return images
 
 
@@ -274,14 +274,14 @@ class _Facts:
     """What the journal holds of some actors, by their number."""
 
     def __init__(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        self.actors: dict[Hashable, tuple[int, Marks]] = {}
+        self.actors: dict[Hashable, tuple[int, Watermarks]] = {}
         self.entries: dict[int, list[Entry]] = {}
         self.bounds: dict[int, list[int]] = {}  # first and last message after the front, removed ones included
         self.damaged: dict[int, RowDamaged] = {}
         self.summaries: dict[int, list[tuple[str, Summary]]] = {}
         self.digests: dict[int, list[bytes]] = {}
         self.with_ids: set[int] = set()
-        self.facets: dict[int, list[Facet]] = {}
+        self.state_items: dict[int, list[StateItem]] = {}
         self.jobs: dict[int, list[Job]] = {}
         numbered: list[tuple[Any, ...]] = []
         for row in rows:
@@ -297,11 +297,11 @@ class _Facts:
             except RowDamaged as e:
                 self._damage(row[2], e)
 
-    def _actor(self, sid: int, user: str, session: str, created_us: int, crc: int, marks_crc: int, *marks: int) -> None:
-        self.actors[actor_key(user, session)] = (sid, Marks(*marks))
-        if differs(crc, (sid, user, session, created_us)):
+    def _actor(self, sid: int, user: str, session: str, created_us: int, crc: int, marks_crc: int, *watermarks: int) -> None:
+        self.actors[actor_key(user, session)] = (sid, Watermarks(*watermarks))
+        if checksum_differs(crc, (sid, user, session, created_us)):
             self._damage(sid, RowDamaged("its name is not as it was written"))
-        elif differs(marks_crc, (sid, *marks)) or not all(isinstance(mark, int) for mark in marks):
+        elif checksum_differs(marks_crc, (sid, *watermarks)) or not all(isinstance(mark, int) for mark in watermarks):
             self._damage(sid, RowDamaged("its marks are not as they were written"))
 
     def _message(self, row: tuple[Any, ...]) -> None:
@@ -318,32 +318,32 @@ class _Facts:
             entries = self.entries[sid]
         if row[1] is None:
             try:
-                entries.append(entry_of(row[2:13]))
+                entries.append(decode_entry(row[2:13]))
             except RowDamaged as e:
                 self._damage(sid, e)
 
     def _take(self, kind: int, row: Sequence[Any]) -> None:
         if kind == _SUMMARY:
-            name, _, summary = summary_of(row[:13])
+            name, _, summary = decode_summary(row[:13])
             self.summaries.setdefault(row[0], []).append((name, summary))
         elif kind == _DIGEST:
             self.digests.setdefault(row[0], []).append(row[1])
         elif kind == _WITH_IDS:
             self.with_ids.add(row[0])
         elif kind == _FACET:
-            self.facets.setdefault(row[0], []).append(facet_of(row[:5]))
+            self.state_items.setdefault(row[0], []).append(decode_state_item(row[:5]))
         else:
-            self.jobs.setdefault(row[9], []).extend(jobs_of([row[:11]]))
+            self.jobs.setdefault(row[9], []).extend(decode_jobs([row[:11]]))
 
     def _damage(self, sid: int, error: RowDamaged) -> None:
         self.damaged.setdefault(sid, error)
 
-    def session(self, key: Hashable, sid: int, marks: Marks) -> SessionImage | Exception:
+    def session(self, key: Hashable, sid: int, watermarks: Watermarks) -> SavedSession | Exception:
         if sid in self.damaged:
             return damaged(key, self.damaged[sid])
-        first, last = self.bounds.get(sid, (marks.summarized + 1, marks.summarized))
-        if first != marks.summarized + 1:
-            return damaged(key, f"message {marks.summarized + 1} is missing")
+        first, last = self.bounds.get(sid, (watermarks.archived_through + 1, watermarks.archived_through))
+        if first != watermarks.archived_through + 1:
+            return damaged(key, f"message {watermarks.archived_through + 1} is missing")
         summary = None
         entries: list[Summary] = []
         for kind, one in self.summaries.get(sid, ()):
@@ -353,10 +353,10 @@ class _Facts:
                 summary = one
         covered = summary.through if summary else 0
         hot = self.digests.get(sid, [])
-        return SessionImage(
+        return SavedSession(
             sid,
             opened=True,
-            marks=marks,
+            watermarks=watermarks,
             next_seq=last + 1,
             entries=tuple(self.entries.get(sid, ())),
             summary=summary,
@@ -364,6 +364,6 @@ class _Facts:
             keys=frozenset(hot[:HOT_KEYS]),
             keys_complete=len(hot) <= HOT_KEYS,
             has_ids=sid in self.with_ids,
-            facets=tuple(self.facets.get(sid, ())),
+            state_items=tuple(self.state_items.get(sid, ())),
             jobs=tuple(self.jobs.get(sid, ())),
         )

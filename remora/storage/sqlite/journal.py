@@ -43,16 +43,16 @@ from remora.config import Durability
 from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, StorageError
 from remora.logging import get_logger
 from remora.runtime.log import LogStatistics, Write
-from remora.runtime.probes import reached
+from remora.runtime.probes import probe
 from remora.storage.ports import Erased, Finding, Retention
 from remora.storage.sqlite.backup import snapshot
-from remora.storage.sqlite.connection import JournalConnection, NothingDone, Step
-from remora.storage.sqlite.erasing import erased_rows
-from remora.storage.sqlite.opening import SYNCHRONOUS, Ownership, migrated, open_error, owned, whole
+from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step
+from remora.storage.sqlite.erasing import delete_rows
+from remora.storage.sqlite.opening import SYNCHRONOUS, Ownership, check_commit_mark, migrate, open_error, take_ownership
 from remora.storage.sqlite.reading import JournalReader
 from remora.storage.sqlite.rows import INSERT_MESSAGES, Rows
-from remora.storage.sqlite.trimming import beyond, trimmed_rows
-from remora.storage.sqlite.verify import journal_findings
+from remora.storage.sqlite.trimming import messages_beyond, trim_rows
+from remora.storage.sqlite.verify import check_journal
 
 __all__ = ["SqliteJournal"]
 
@@ -61,7 +61,7 @@ T = TypeVar("T")
 _logger = get_logger("remora.journal")
 _BUSY_MS = 5_000
 _BEGIN = Step("BEGIN IMMEDIATE; UPDATE settings SET value = value + 1 WHERE name = 'commits'")
-"""Begins a counted commit; see `journal_mark`, and `journal_opening.owned` for what it fails of."""
+"""Begins a counted commit; see `journal_mark`, and `journal_opening.take_ownership` for what it fails of."""
 _COMMIT = Step("COMMIT", [()])
 _OWNER = "(SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'epoch')"
 _SCRUB_S = 30.0  # how long the write-ahead log is tried to be emptied
@@ -173,8 +173,8 @@ class SqliteJournal(JournalReader):
             writer = JournalConnection(path)
             connections.append(writer)
             await writer
-            await migrated(writer, path)
-            await whole(path)
+            await migrate(writer, path)
+            await check_commit_mark(path)
             await writer.execute("PRAGMA journal_mode = WAL")
             await writer.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
             await writer.execute("PRAGMA cache_size = -65536")
@@ -187,7 +187,7 @@ class SqliteJournal(JournalReader):
             await reader
             await reader.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
             await reader.execute("PRAGMA cache_size = -65536")
-            ownership = await owned(writer, path, durability)
+            ownership = await take_ownership(writer, path, durability)
             return cls(path, writer, reader, ownership, max_batch_writes=max_batch_writes, max_wal_bytes=max_wal_mb << 20)
         except BaseException as e:
             with anyio.CancelScope(shield=True):
@@ -231,7 +231,7 @@ class SqliteJournal(JournalReader):
     def _settle(self, most: int) -> None:
         landed = self._landed
         for _ in range(min(most, len(landed))):
-            landed.popleft().settle(None)
+            landed.popleft().acknowledge(None)
 
     def _settle_all(self) -> None:
         """Before anybody is told of a failure, and before other work: writes settle in their order."""
@@ -244,7 +244,7 @@ class SqliteJournal(JournalReader):
                 if self._turns:
                     room = min(room, self._turns[0].after - self._taken)
                     if not room:
-                        reached("writer_did_other_work")
+                        probe("writer_did_other_work")
                         self._settle_all()
                         await self._turns.popleft().run()
                         continue
@@ -259,9 +259,9 @@ class SqliteJournal(JournalReader):
         """Whether a write is for an actor that was erased: there must be no rows of it again."""
         if not self._gone or not any(getattr(record, "sid", 0) in self._gone for record in write.records):
             return False
-        reached("write_of_forgotten_refused")
+        probe("write_of_forgotten_refused")
         self._settle_all()
-        write.settle(CommitFailed("this was forgotten meanwhile; nothing of it was kept"))
+        write.acknowledge(CommitFailed("this was forgotten meanwhile; nothing of it was kept"))
         return True
 
     async def _commit(self, batch: Sequence[Write]) -> None:
@@ -280,7 +280,7 @@ class SqliteJournal(JournalReader):
             self._failed += 1
             error, alone = await self._failure(e)
             if alone and len(batch) > 1:
-                reached("batch_halved")
+                probe("batch_halved")
                 # one of them cannot be stored: halve the batch until it stands alone
                 for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
                     standing = [write for write in half if not write.fenced]  # an earlier failure may have fenced it
@@ -291,7 +291,7 @@ class SqliteJournal(JournalReader):
             self._settle_all()
             for write in batch:
                 if not write.fenced:
-                    write.settle(error)
+                    write.acknowledge(error)
             return
         if rows.records:
             self._committed(rows.newest, counted=rows.counted)
@@ -315,7 +315,7 @@ class SqliteJournal(JournalReader):
         if steps:
             try:
                 await self._writer.run(steps)
-            except NothingDone:
+            except NothingChanged:
                 raise _Overtaken from None
 
     def _committed(self, newest: int, *, counted: bool) -> None:
@@ -335,11 +335,11 @@ class SqliteJournal(JournalReader):
             return self._overtaken(), False
         failed: CommitFailed | OutcomeUnknown
         if name.startswith("SQLITE_IOERR") or not rolled_back:
-            reached("commit_unknown")
+            probe("commit_unknown")
             failed = OutcomeUnknown(f"the journal's commit failed ({error}); retry with the same key")
             await self._recount()
         else:
-            reached("commit_refused")
+            probe("commit_refused")
             failed = CommitFailed(f"the journal cannot store this ({error}); nothing of it was kept")
         failed.__cause__ = error
         return failed, rolled_back and not isinstance(error, sqlite3.OperationalError | sqlite3.InternalError)
@@ -354,7 +354,7 @@ class SqliteJournal(JournalReader):
 
     def _overtaken(self) -> OwnershipLost:
         if self._lost is None:
-            reached("ownership_lost")
+            probe("ownership_lost")
             self._lost = OwnershipLost(
                 f"another process has taken {self.path} over; nothing more can be stored here: close this runtime"
             )
@@ -372,7 +372,7 @@ class SqliteJournal(JournalReader):
             if self._writer.in_transaction:
                 await self._writer.execute("ROLLBACK")
         except sqlite3.Error:
-            reached("rollback_failed")
+            probe("rollback_failed")
             _logger.exception("rollback_failed")
             return False
         return True
@@ -424,7 +424,7 @@ class SqliteJournal(JournalReader):
         """Delete everything of a user, or of one session, and leave a note."""
 
         async def work() -> tuple[Erased, Sequence[int]]:
-            return await erased_rows(self._writer, user, session)
+            return await delete_rows(self._writer, user, session)
 
         erased, _ = await self._in_transaction(work, lambda outcome: self._gone.update(outcome[1]))
         return erased
@@ -441,12 +441,12 @@ class SqliteJournal(JournalReader):
     async def trim(self, limits: Retention, now_us: int) -> int:
         """Remove archived originals beyond the limits, and give back what room that makes."""
         count = 0
-        async for wanted in beyond(self._read, limits, now_us):
+        async for wanted in messages_beyond(self._read, limits, now_us):
             left = wanted
             while left:
 
                 async def work(left: Mapping[int, int] = left) -> tuple[int, dict[int, int]]:
-                    return await trimmed_rows(self._writer, left)
+                    return await trim_rows(self._writer, left)
 
                 gone, left = await self._in_transaction(work)
                 count += gone
@@ -586,7 +586,7 @@ class SqliteJournal(JournalReader):
         Raises:
             StorageError: it cannot be read at all.
         """
-        return await anyio.to_thread.run_sync(journal_findings, self.path)
+        return await anyio.to_thread.run_sync(check_journal, self.path)
 
     async def aclose(self) -> None:
         """Commit what is queued, fold the write-ahead log into the main file, and let the threads end."""

@@ -31,7 +31,7 @@ from remora.config import Durability
 from remora.logging import get_logger
 from remora.storage.sqlite.schema import SEQ_BITS
 
-__all__ = ["CommitMark", "Marked", "accept_loss", "mark_path", "marked", "missing"]
+__all__ = ["CommitMark", "MarkContent", "accept_loss", "mark_path", "missing", "read_mark"]
 
 _logger = get_logger("remora.journal")
 _MAGIC = b"remoraM1"
@@ -41,7 +41,7 @@ _BODY = struct.Struct("<8s16sBQQQ")
 _SUM = struct.Struct("<I")
 
 
-class Marked(msgspec.Struct, frozen=True):
+class MarkContent(msgspec.Struct, frozen=True):
     """What a mark says.
 
     Attributes:
@@ -106,24 +106,24 @@ class CommitMark:
             self._descriptor = -1
 
 
-def marked(path: Path) -> Marked | None:
+def read_mark(path: Path) -> MarkContent | None:
     """What the mark says; None for nothing. Blocks on the file system."""
     try:
         found = path.read_bytes()
     except OSError:
         return None
-    newest: tuple[int, Marked | None] = (-1, None)
+    newest: tuple[int, MarkContent | None] = (-1, None)
     for at in (0, _SLOT):
         body = found[at : at + _BODY.size]
         if len(body) < _BODY.size or found[at + _BODY.size : at + _BODY.size + _SUM.size] != _SUM.pack(crc32(body)):
             continue
         magic, lineage, level, commits, position, number = _BODY.unpack(body)
         if magic == _MAGIC and level < len(_LEVELS) and number > newest[0]:
-            newest = (number, Marked(lineage.hex(), _LEVELS[level], commits, position))
+            newest = (number, MarkContent(lineage.hex(), _LEVELS[level], commits, position))
     return newest[1]
 
 
-def missing(mark: Marked, journal: sqlite3.Connection) -> str:
+def missing(mark: MarkContent, journal: sqlite3.Connection) -> str:
     """What the mark names and the journal lacks; empty when it lacks nothing, or the mark is another journal's. Blocks."""
     settings = dict(journal.execute("SELECT name, value FROM settings WHERE name IN ('commits', 'lineage')").fetchall())
     if mark.lineage != settings.get("lineage"):

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from remora.errors import DirectoryUnusable, JournalDamaged
 from remora.runtime.log import Job
-from remora.storage.sqlite.images import JOB_COLUMNS, jobs_of
-from remora.storage.sqlite.opening import readable
+from remora.storage.sqlite.images import JOB_COLUMNS, decode_jobs
+from remora.storage.sqlite.opening import check_format
 from remora.storage.sqlite.schema import APPLICATION_ID
 
-__all__ = ["jobs_in"]
+__all__ = ["peek_jobs"]
 
 _BUSY_S = 5.0
 
 
-def jobs_in(journal: Path) -> Sequence[Job]:
+def peek_jobs(journal: Path) -> Sequence[Job]:
     """The jobs of a journal, dead letters included, oldest first, as of the last commit. Blocks on the file system.
 
     Args:
@@ -38,8 +38,8 @@ def jobs_in(journal: Path) -> Sequence[Job]:
             ((found,),) = database.execute("PRAGMA user_version")
             if application != APPLICATION_ID:
                 raise JournalDamaged(f"{journal} is no remora journal; it was not touched")
-            readable(journal, found)
-            return jobs_of(
+            check_format(journal, found)
+            return decode_jobs(
                 database.execute(f"SELECT {JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) ORDER BY j.number").fetchall()
             )
     except sqlite3.DatabaseError as e:

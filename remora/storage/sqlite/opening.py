@@ -14,10 +14,19 @@ import anyio.to_thread
 from remora.config import Durability
 from remora.errors import DirectoryUnusable, JournalDamaged, JournalTooNew, StorageError
 from remora.logging import get_logger
-from remora.storage.sqlite.mark import CommitMark, mark_path, marked, missing
+from remora.storage.sqlite.mark import CommitMark, mark_path, missing, read_mark
 from remora.storage.sqlite.schema import APPLICATION_ID, FORMAT, MIGRATIONS
 
-__all__ = ["SYNCHRONOUS", "Ownership", "migrated", "migration", "open_error", "owned", "readable", "whole"]
+__all__ = [
+    "SYNCHRONOUS",
+    "Ownership",
+    "check_commit_mark",
+    "check_format",
+    "migrate",
+    "migration_script",
+    "open_error",
+    "take_ownership",
+]
 
 _logger = get_logger("remora.journal")
 SYNCHRONOUS: dict[Durability, str] = {"power": "FULL", "process": "NORMAL", "none": "NORMAL"}
@@ -46,7 +55,7 @@ class Ownership:
         self.mark = mark
 
 
-async def migrated(connection: aiosqlite.Connection, path: Path) -> None:
+async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
     """Bring the schema up to date: each step of it in a transaction, with its number.
 
     Raises:
@@ -61,18 +70,18 @@ async def migrated(connection: aiosqlite.Connection, path: Path) -> None:
     found, application = await pragma("user_version"), await pragma("application_id")
     if application not in {0, APPLICATION_ID} or (application == 0 and (found or await pragma("schema_version"))):
         raise JournalDamaged(f"{path} is an SQLite file, but no remora journal; it was not touched")
-    readable(path, found)
+    check_format(path, found)
     if found == FORMAT:
         return
     if not found:  # before the first table, or not before the next VACUUM
         await connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     begun = time.monotonic()
     for number, script in enumerate(MIGRATIONS[found:], start=found + 1):
-        await connection.executescript(migration(number, script))
+        await connection.executescript(migration_script(number, script))
     _logger.info("journal_migrated", path=str(path), before=found, after=FORMAT, seconds=time.monotonic() - begun)
 
 
-def readable(path: Path, found: int) -> None:
+def check_format(path: Path, found: int) -> None:
     """Refuse a journal of this format, if it is newer than what this remora reads.
 
     Raises:
@@ -86,18 +95,18 @@ def readable(path: Path, found: int) -> None:
         )
 
 
-def migration(number: int, script: str) -> str:
+def migration_script(number: int, script: str) -> str:
     """One migration as a transaction."""
     return f"BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number}; COMMIT;"
 
 
-async def whole(path: Path) -> None:
+async def check_commit_mark(path: Path) -> None:
     """Compare the journal with its commit mark. A few reads, whatever its size.
 
     Raises:
         JournalDamaged: commits that were acknowledged at durability ``power`` are gone; at another level the log says so.
     """
-    mark = await anyio.to_thread.run_sync(marked, mark_path(path))
+    mark = await anyio.to_thread.run_sync(read_mark, mark_path(path))
     if mark is None:
         return
 
@@ -116,7 +125,7 @@ async def whole(path: Path) -> None:
     _logger.warning("journal_lost_commits", path=str(path), durability=mark.durability, lost=lost)
 
 
-async def owned(writer: aiosqlite.Connection, path: Path, durability: Durability) -> Ownership:
+async def take_ownership(writer: aiosqlite.Connection, path: Path, durability: Durability) -> Ownership:
     """Take the journal over: whoever had it can store nothing from then on."""
     await writer.execute("BEGIN IMMEDIATE")
     await writer.execute(

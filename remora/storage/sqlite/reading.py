@@ -19,25 +19,33 @@ from remora.ids import SessionKey, UserKey
 from remora.logging import get_logger
 from remora.messages import Entry
 from remora.runtime.log import Job
-from remora.storage.ports import Erasure, FoldFigures, JournalCounts, Past, SessionListing, earlier_buffer, past_of
-from remora.storage.records import EarlierBuffer, Facet, IdLookup, KeyLookup, MemoryItem, OriginalAppend, PastLookup
+from remora.storage.ports import (
+    BufferStart,
+    Erasure,
+    JournalCounts,
+    SessionListing,
+    SummaryFigures,
+    buffer_start_from,
+    earlier_buffer,
+)
+from remora.storage.records import EarlierBuffer, IdLookup, KeyLookup, MemoryItem, OriginalAppend, PastLookup, StateItem
 from remora.storage.sqlite.images import (
     CHECKED_JOB_COLUMNS,
     ENTRY_COLUMNS,
-    FACET_COLUMNS,
     MEMORY_COLUMNS,
     SEQ_MASK,
+    STATE_ITEM_COLUMNS,
     SUMMARY_COLUMNS,
-    Image,
     RowDamaged,
+    SavedActor,
     checked_key,
     damaged,
-    entry_of,
-    facet_of,
-    jobs_of,
-    memory_of,
+    decode_entry,
+    decode_jobs,
+    decode_memory,
+    decode_state_item,
+    decode_summary,
     read_images,
-    summary_of,
 )
 from remora.storage.sqlite.schema import SEQ_BITS
 
@@ -62,7 +70,7 @@ class JournalReader:
 
     # -- activation -------------------------------------------------------------------------------------------------
 
-    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[Image | Exception]:
+    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SavedActor | Exception]:
         """The image of each actor; new ones are given their number."""
         return await read_images(self._read, keys, self._number)
 
@@ -117,7 +125,7 @@ class JournalReader:
                 raise damaged(key, f"message {number} is missing")
         return _entries(key, [row[2:] for row in rows if row[1] is None or (at is not None and row[1] > at)])
 
-    async def past(self, key: SessionKey, at: int) -> Past:
+    async def past(self, key: SessionKey, at: int) -> BufferStart:
         """What the session's buffer began with when message `at` was its newest."""
         rows = await self._read(
             f"SELECT {SUMMARY_COLUMNS} FROM actors AS s JOIN folds AS f USING (sid) "
@@ -125,7 +133,7 @@ class JournalReader:
             (key.user, key.session, at),
         )
         try:
-            return past_of([summary_of(row) for row in rows], trimmed=await self._trimmed(key))
+            return buffer_start_from([decode_summary(row) for row in rows], trimmed=await self._trimmed(key))
         except RowDamaged as e:
             raise damaged(key, e) from e
 
@@ -133,14 +141,14 @@ class JournalReader:
         rows = await self._read("SELECT trimmed FROM actors WHERE user = ? AND session = ?", tuple(key))
         return int(rows[0][0]) if rows else 0
 
-    async def folds(self, key: SessionKey) -> FoldFigures:
+    async def folds(self, key: SessionKey) -> SummaryFigures:
         """How often the session's past was summarized, and what that took."""
         ((count, taken, made, degraded),) = await self._read(
             "SELECT count(*), coalesce(sum(f.input_tokens), 0), coalesce(sum(f.tokens), 0), coalesce(sum(f.degraded), 0) "
             "FROM actors AS s JOIN folds AS f USING (sid) WHERE s.user = ? AND s.session = ? AND f.input_tokens > 0",
             (key.user, key.session),
         )
-        return FoldFigures(count, taken, made, degraded)
+        return SummaryFigures(count, taken, made, degraded)
 
     async def memories(self, user: str, ids: Sequence[str] | None = None) -> Sequence[MemoryItem]:
         """What was recorded of a user on purpose, oldest first; with `ids`, those alone."""
@@ -152,7 +160,7 @@ class JournalReader:
             parameters,
         )
         try:
-            return [memory_of(row) for row in rows]
+            return [decode_memory(row) for row in rows]
         except RowDamaged as e:
             raise damaged(UserKey(user), e) from e
 
@@ -166,16 +174,16 @@ class JournalReader:
         )
         return [seq for (seq,) in rows]
 
-    async def facets(self, key: SessionKey | UserKey) -> Sequence[Facet]:
+    async def state_items(self, key: SessionKey | UserKey) -> Sequence[StateItem]:
         """All of an actor's facets, in the order in which they were first put."""
         user, session = key if isinstance(key, SessionKey) else (key.user, "")
         rows = await self._read(
-            f"SELECT {FACET_COLUMNS} FROM actors AS s JOIN facets AS x USING (sid) WHERE s.user = ? AND s.session = ? "
+            f"SELECT {STATE_ITEM_COLUMNS} FROM actors AS s JOIN facets AS x USING (sid) WHERE s.user = ? AND s.session = ? "
             "ORDER BY x.rowid",
             (user, session),
         )
         try:
-            return [facet_of(row) for row in rows]
+            return [decode_state_item(row) for row in rows]
         except RowDamaged as e:
             raise damaged(key, e) from e
 
@@ -196,7 +204,7 @@ class JournalReader:
             f"SELECT {CHECKED_JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) WHERE j.dead = ? ORDER BY j.number",
             (int(dead),),
         )
-        return jobs_of(rows)
+        return decode_jobs(rows)
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
         """A user's sessions, the one with the newest message last."""
@@ -251,6 +259,6 @@ class JournalReader:
 
 def _entries(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
     try:
-        return [entry_of(row) for row in rows]
+        return [decode_entry(row) for row in rows]
     except RowDamaged as e:
         raise damaged(key, e) from e

@@ -13,27 +13,27 @@ from zlib import crc32
 
 import msgspec
 
-from remora.runtime.log import Job, JobBuried, JobDone, JobRetried, JobRevived
+from remora.runtime.log import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried
 from remora.storage.records import (
-    ENTRY_FACET,
+    ENTRY_KIND,
     Appended,
     Cleared,
     Dropped,
-    Facet,
-    FacetsChanged,
     Flushed,
     FlushStarted,
     FoldStarted,
     JobsStarted,
-    Marks,
     MemoriesRemoved,
     MemoryItem,
     Opened,
     Pruned,
     Remembered,
     Restated,
+    StateChanged,
+    StateItem,
     Summarized,
     Summary,
+    Watermarks,
 )
 from remora.storage.sqlite.schema import SEQ_BITS
 
@@ -82,7 +82,7 @@ _PRUNE_MESSAGE = (
 )
 _PRUNE_ENTRY = (
     "DELETE FROM facets WHERE sid = (SELECT sid FROM actors WHERE user = ? AND session = ?) "
-    f"AND kind = '{ENTRY_FACET}' AND name = ?"
+    f"AND kind = '{ENTRY_KIND}' AND name = ?"
 )
 _UPDATE_MARKS = (
     "UPDATE actors SET generation = m.value ->> 0, summarized = m.value ->> 1, folding = m.value ->> 2, "
@@ -160,29 +160,29 @@ class Rows:
                 self._append(sid, entries, key)
             case Opened(sid=sid, user=user, session=session, at_us=at_us):
                 rows[_INSERT_ACTOR].append((sid, user, session, at_us, row_crc((sid, user, session, at_us))))
-            case FoldStarted(sid=sid, marks=marks, jobs=jobs) | FlushStarted(sid=sid, marks=marks, jobs=jobs):
-                self._mark(sid, marks)
+            case FoldStarted(sid=sid, watermarks=watermarks, jobs=jobs) | FlushStarted(sid=sid, watermarks=watermarks, jobs=jobs):
+                self._mark(sid, watermarks)
                 self._start(sid, jobs)
-            case Dropped(sid=sid, marks=marks, at_seq=at_seq, jobs=jobs):
-                self._mark(sid, marks)
-                self._front(sid, at_seq, "dropped", marks)
+            case Dropped(sid=sid, watermarks=watermarks, at_seq=at_seq, jobs=jobs):
+                self._mark(sid, watermarks)
+                self._front(sid, at_seq, "dropped", watermarks)
                 self._start(sid, jobs)
-            case Summarized(sid=sid, marks=marks, summary=summary, job=job, at_seq=at_seq, entry=entry, jobs=jobs):
-                self._mark(sid, marks)
-                self._summary(sid, at_seq, "entry" if entry else "summary", marks.generation, summary)
+            case Summarized(sid=sid, watermarks=watermarks, summary=summary, job=job, at_seq=at_seq, entry=entry, jobs=jobs):
+                self._mark(sid, watermarks)
+                self._summary(sid, at_seq, "entry" if entry else "summary", watermarks.generation, summary)
                 self._start(sid, jobs)
                 rows[_DELETE_JOB].append((job,))
-            case Cleared(sid=sid, marks=marks, cancelled=cancelled, at_seq=at_seq):
-                self._mark(sid, marks)
-                self._front(sid, at_seq, "cleared", marks)
+            case Cleared(sid=sid, watermarks=watermarks, cancelled=cancelled, at_seq=at_seq):
+                self._mark(sid, watermarks)
+                self._front(sid, at_seq, "cleared", watermarks)
                 rows[_DELETE_JOB].extend((id_,) for id_ in cancelled)
-            case Restated(sid=sid, marks=marks, at_seq=at_seq):
-                self._mark(sid, marks)
-                self._front(sid, at_seq, "restated", marks)
+            case Restated(sid=sid, watermarks=watermarks, at_seq=at_seq):
+                self._mark(sid, watermarks)
+                self._front(sid, at_seq, "restated", watermarks)
                 if record.summary is not None:
-                    self._summary(sid, at_seq, "summary", marks.generation, record.summary)
+                    self._summary(sid, at_seq, "summary", watermarks.generation, record.summary)
                 for summary in record.summaries:
-                    self._summary(sid, at_seq, "entry", marks.generation, summary)
+                    self._summary(sid, at_seq, "entry", watermarks.generation, summary)
                 rows[_REMOVE_MESSAGE].extend((at_seq, sid << SEQ_BITS | seq) for seq in record.removed)
                 self._start(sid, record.jobs)
                 rows[_DELETE_JOB].extend((id_,) for id_ in record.cancelled)
@@ -193,9 +193,9 @@ class Rows:
             case Pruned(key=key, seqs=seqs, entries=entries):
                 rows[_PRUNE_MESSAGE].extend((key.user, key.session, seq) for seq in seqs)
                 rows[_PRUNE_ENTRY].extend((key.user, key.session, str(through)) for through in entries)
-            case FacetsChanged(sid=sid, put=put, dropped=dropped):
-                for facet in put:
-                    self._put(sid, facet)
+            case StateChanged(sid=sid, put=put, dropped=dropped):
+                for state_item in put:
+                    self._put(sid, state_item)
                 for kind, name in dropped:
                     self._facets.pop((sid, kind, name), None)
                     self._facets[sid, kind, name] = (True, None)
@@ -210,9 +210,9 @@ class Rows:
                 rows[_DELETE_JOB].append((id_,))
             case JobRetried(id=id_, attempts=attempts, not_before=not_before, error=error):
                 rows[_RETRY_JOB].append((attempts, not_before, error, id_))
-            case JobBuried(id=id_, attempts=attempts, error=error):
+            case JobDeadLettered(id=id_, attempts=attempts, error=error):
                 rows[_BURY_JOB].append((attempts, error, id_))
-            case JobRevived(id=id_):
+            case DeadLetterRetried(id=id_):
                 rows[_REVIVE_JOB].append((id_,))
             case _:
                 raise TypeError(f"no journal record: {type(record).__name__}")
@@ -241,17 +241,19 @@ class Rows:
                 digest = keyed = None  # the key stands on the first message alone
             self.newest = pos
 
-    def _mark(self, sid: int, m: Marks) -> None:
-        marks = (m.generation, m.summarized, m.folding, m.flushing, m.cleared)
-        row = (*marks, row_crc((sid, *marks)), sid)
+    def _mark(self, sid: int, m: Watermarks) -> None:
+        watermarks = (m.generation, m.archived_through, m.summarizing_through, m.flushing, m.cleared)
+        row = (*watermarks, row_crc((sid, *watermarks)), sid)
         for layer in self._marks:
             if sid not in layer:
                 layer[sid] = row
                 return
         self._marks.append({sid: row})
 
-    def _front(self, sid: int, at_seq: int, kind: str, marks: Marks) -> None:
-        self._fold((sid, at_seq, kind, marks.generation, marks.cleared, marks.summarized, "", "", 0, 0, "", 0))
+    def _front(self, sid: int, at_seq: int, kind: str, watermarks: Watermarks) -> None:
+        self._fold(
+            (sid, at_seq, kind, watermarks.generation, watermarks.cleared, watermarks.archived_through, "", "", 0, 0, "", 0)
+        )
 
     def _summary(self, sid: int, at_seq: int, kind: str, generation: int, s: Summary) -> None:
         told = (s.first, s.through, s.prefix, s.text, s.tokens, int(s.degraded), s.model, s.input_tokens)
@@ -265,12 +267,12 @@ class Rows:
             row = (job.id, job.lane, sid, _encode(job.payload))
             self._rows[_INSERT_JOB].append((*row, row_crc(row)))
 
-    def _put(self, sid: int, facet: Facet) -> None:
-        place = (sid, facet.kind, facet.name)
+    def _put(self, sid: int, state_item: StateItem) -> None:
+        place = (sid, state_item.kind, state_item.name)
         dropped, value = self._facets.get(place, (False, None))
         if dropped and value is None:
-            del self._facets[place]  # it comes back as the newest of its actor's, as `UserImage.facets` promises
-        self._facets[place] = (dropped, facet.value)
+            del self._facets[place]  # it comes back as the newest of its actor's, as `SavedUser.state_items` promises
+        self._facets[place] = (dropped, state_item.value)
 
     @property
     def messages(self) -> tuple[str, bytes] | None:

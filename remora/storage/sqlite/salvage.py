@@ -21,16 +21,16 @@ from remora.errors import JournalDamaged, StorageError
 from remora.storage.sqlite.images import (
     CHECKED_JOB_COLUMNS,
     ENTRY_COLUMNS,
-    FACET_COLUMNS,
     MEMORY_COLUMNS,
     SEQ_MASK,
+    STATE_ITEM_COLUMNS,
     SUMMARY_COLUMNS,
     RowDamaged,
-    entry_of,
-    facet_of,
-    jobs_of,
-    memory_of,
-    summary_of,
+    decode_entry,
+    decode_jobs,
+    decode_memory,
+    decode_state_item,
+    decode_summary,
 )
 from remora.storage.sqlite.rows import ROLES, SHARES, row_crc
 from remora.storage.sqlite.schema import SEQ_BITS
@@ -87,7 +87,7 @@ def _messages(database: sqlite3.Connection) -> Iterator[str]:
             lost += [(sid << SEQ_BITS | gone, at_us, "it was missing") for gone in range(wanted, seq)]
         wanted = seq + 1
         try:
-            at_us = entry_of(row).at_us
+            at_us = decode_entry(row).at_us
         except RowDamaged:
             lost.append((pos, at_us, "it was not as it was written"))
     for pos, when, why in lost:
@@ -111,19 +111,19 @@ def _unreadable(
 
 def _folds(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
-    for row in _unreadable(database, "folds", f"f.number, {SUMMARY_COLUMNS} FROM folds AS f", summary_of):
+    for row in _unreadable(database, "folds", f"f.number, {SUMMARY_COLUMNS} FROM folds AS f", decode_summary):
         yield f"given up: a summary of {names.get(row[0], 'nobody')}; its messages are in the history"
 
 
 def _facets(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
-    for row in _unreadable(database, "facets", f"x.rowid, {FACET_COLUMNS} FROM facets AS x", facet_of):
+    for row in _unreadable(database, "facets", f"x.rowid, {STATE_ITEM_COLUMNS} FROM facets AS x", decode_state_item):
         yield f"given up: what was kept of {names.get(row[0], 'nobody')} as {row[1]!a}"
 
 
 def _memories(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
-    for row in _unreadable(database, "memories", f"m.number, {MEMORY_COLUMNS} FROM memories AS m", memory_of):
+    for row in _unreadable(database, "memories", f"m.number, {MEMORY_COLUMNS} FROM memories AS m", decode_memory):
         yield f"given up: the memory {_shown(row[0])} of {names.get(row[1], 'nobody')}"
 
 
@@ -135,18 +135,18 @@ def _jobs(database: sqlite3.Connection) -> Iterator[str]:
         )
     )
     for number, *row in rows:
-        if jobs_of([row]):
+        if decode_jobs([row]):
             continue
         sid, lane = row[-2], row[1]
         database.execute("DELETE FROM jobs WHERE number = ?", (number,))
         if lane == _FOLD_LANE:  # its messages are folded by the next
-            for marks in list(
+            for watermarks in list(
                 database.execute("SELECT generation, summarized, summarized, flushing, cleared FROM actors WHERE sid = ?", (sid,))
             ):
                 database.execute(
                     "UPDATE actors SET folding = summarized, marks_crc = CASE WHEN marks_crc IS NOT NULL THEN ? END "
                     "WHERE sid = ?",
-                    (row_crc((sid, *marks)), sid),
+                    (row_crc((sid, *watermarks)), sid),
                 )
         yield f"given up: a job of the lane {lane!a} for {names.get(sid, 'nobody')}"
 

@@ -14,10 +14,10 @@ import msgspec
 
 from remora.storage.ports import Retention
 from remora.storage.records import Spec
-from remora.storage.retention import Archive, Sized, first_needed, oldest_first, removable
+from remora.storage.retention import Archive, MessageSizes, choose_oldest, first_message_needed, last_removable
 from remora.storage.sqlite.schema import SEQ_BITS
 
-__all__ = ["BATCH_MESSAGES", "beyond", "trimmed_rows"]
+__all__ = ["BATCH_MESSAGES", "messages_beyond", "trim_rows"]
 
 Query: TypeAlias = Callable[[str, Iterable[Any]], Awaitable[Iterable[Sequence[Any]]]]
 
@@ -61,19 +61,19 @@ async def _archives(read: Query, sids: Sequence[int]) -> list[Archive]:
     needed: dict[int, list[int | None]] = {}
     for sid, payload in await read(_JOBS, wanted):
         try:
-            first = first_needed(_decode_payload(payload))
+            first = first_message_needed(_decode_payload(payload))
         except msgspec.DecodeError:
             first = 1  # nobody knows what it needs
         needed.setdefault(sid, []).append(first)
     found = []
-    for sid, trimmed, summarized, unflushed in await read(_BOUNDS, wanted):
-        through = removable(summarized, None if unflushed is None else unflushed & _MASK, needed.get(sid, ()))
+    for sid, trimmed, archived_through, unflushed in await read(_BOUNDS, wanted):
+        through = last_removable(archived_through, None if unflushed is None else unflushed & _MASK, needed.get(sid, ()))
         if through > trimmed:
             found.append(Archive(sid, trimmed, through))
     return found
 
 
-async def beyond(read: Query, limits: Retention, now_us: int) -> AsyncIterator[dict[int, int]]:
+async def messages_beyond(read: Query, limits: Retention, now_us: int) -> AsyncIterator[dict[int, int]]:
     """By session, the last message that is beyond the limits and may go; some sessions at a time."""
     aged = limits.max_age_days > 0 or limits.max_messages > 0
     if aged:
@@ -100,9 +100,9 @@ async def _beyond_each(read: Query, archives: Sequence[Archive], limits: Retenti
             young = list(await read(_FIRST_YOUNG, (sid, trimmed + 1, through, oldest)))
             last = (young[0][0] & _MASK) - 1 if young else through
         if limits.max_messages > 0:
-            ((summarized,),) = await read("SELECT summarized FROM actors WHERE sid = ?", (sid,))
-            if summarized - trimmed > limits.max_messages:
-                surplus = list(await read(_NEWEST_BEYOND, (sid, trimmed + 1, summarized, limits.max_messages)))
+            ((archived_through,),) = await read("SELECT summarized FROM actors WHERE sid = ?", (sid,))
+            if archived_through - trimmed > limits.max_messages:
+                surplus = list(await read(_NEWEST_BEYOND, (sid, trimmed + 1, archived_through, limits.max_messages)))
                 last = max(last, min(surplus[0][0] & _MASK, through)) if surplus else last
         if last > trimmed:
             found[sid] = last
@@ -125,14 +125,14 @@ async def _beyond_bytes(read: Query, limit: int) -> dict[int, int]:
         return {}
     at_once = max(_ROWS_AT_ONCE // max(len(archives), 1), 1)
 
-    async def sizes(archive: Archive, first: int) -> Sized:
+    async def sizes(archive: Archive, first: int) -> MessageSizes:
         rows = await read(_SIZES, (archive.sid, first, archive.through, at_once))
         return [(pos & _MASK, at_us, size) for pos, at_us, size in rows]
 
-    return await oldest_first(archives, total - limit, sizes)
+    return await choose_oldest(archives, total - limit, sizes)
 
 
-async def trimmed_rows(writer: aiosqlite.Connection, wanted: Mapping[int, int]) -> tuple[int, dict[int, int]]:
+async def trim_rows(writer: aiosqlite.Connection, wanted: Mapping[int, int]) -> tuple[int, dict[int, int]]:
     """Delete up to these messages, `BATCH_MESSAGES` at most; how many went, and what is left to do. Within a transaction."""
 
     async def read(statement: str, parameters: Iterable[Any]) -> Iterable[Sequence[Any]]:

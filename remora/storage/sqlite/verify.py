@@ -20,21 +20,21 @@ from remora.storage.ports import Finding
 from remora.storage.records import Spec
 from remora.storage.sqlite.images import (
     ENTRY_COLUMNS,
-    FACET_COLUMNS,
     MEMORY_COLUMNS,
     SEQ_MASK,
+    STATE_ITEM_COLUMNS,
     SUMMARY_COLUMNS,
     RowDamaged,
-    differs,
-    entry_of,
-    facet_of,
-    memory_of,
-    summary_of,
+    checksum_differs,
+    decode_entry,
+    decode_memory,
+    decode_state_item,
+    decode_summary,
 )
-from remora.storage.sqlite.mark import mark_path, marked, missing
+from remora.storage.sqlite.mark import mark_path, missing, read_mark
 from remora.storage.sqlite.schema import FORMAT, SEQ_BITS
 
-__all__ = ["journal_findings"]
+__all__ = ["check_journal"]
 
 _MOST = 100
 """Findings of one kind of row that are listed one by one."""
@@ -58,13 +58,13 @@ class _Actor(msgspec.Struct):
 
     name: str
     session: bool
-    marks: tuple[int, int, int, int, int]  # generation, summarized, folding, flushing, cleared
+    watermarks: tuple[int, int, int, int, int]  # generation, summarized, folding, flushing, cleared
     flushed: int
     trimmed: int
     last: int = 0
 
 
-def journal_findings(path: Path) -> list[Finding]:
+def check_journal(path: Path) -> list[Finding]:
     """Everything that is amiss in a journal, in use or not; empty when all is well.
 
     Raises:
@@ -114,7 +114,7 @@ def _structure(path: Path, database: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def _marked(path: Path, database: sqlite3.Connection) -> Iterator[Finding]:
-    mark = marked(mark_path(path))
+    mark = read_mark(mark_path(path))
     if mark is not None and (lost := missing(mark, database)):
         detail = f"the journal lacks {lost}; promised at durability {mark.durability}"
         yield Finding("wal", mark_path(path).name, detail, repairable=True)
@@ -122,15 +122,15 @@ def _marked(path: Path, database: sqlite3.Connection) -> Iterator[Finding]:
 
 def _actors_and_messages(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     actors: dict[int, _Actor] = {}
-    for sid, user, session, created_us, crc, marks_crc, *marks, flushed, trimmed in database.execute(
+    for sid, user, session, created_us, crc, marks_crc, *watermarks, flushed, trimmed in database.execute(
         "SELECT sid, user, session, created_us, crc, marks_crc, "
         "generation, summarized, folding, flushing, cleared, flushed, trimmed FROM actors"
     ):
         name = f"session {session!r} of user {user!r}" if session else f"user {user!r}"
-        actors[sid] = _Actor(name, bool(session), tuple(marks), flushed, trimmed)
-        if differs(crc, (sid, user, session, created_us)):
+        actors[sid] = _Actor(name, bool(session), tuple(watermarks), flushed, trimmed)
+        if checksum_differs(crc, (sid, user, session, created_us)):
             yield _finding(name, "its name is not as it was written")
-        if differs(marks_crc, (sid, *marks)):
+        if checksum_differs(marks_crc, (sid, *watermarks)):
             yield _finding(name, "its marks are not as they were written")
     yield from _messages(database, actors)
     for actor in actors.values():
@@ -138,15 +138,15 @@ def _actors_and_messages(_: Path, database: sqlite3.Connection) -> Iterator[Find
 
 
 def _marks(actor: _Actor) -> Iterator[Finding]:
-    _, summarized, folding, flushing, cleared = actor.marks
-    last = max(actor.last, summarized)  # of a session without rows behind the front, the front says it
+    _, archived_through, summarizing_through, flushing, cleared = actor.watermarks
+    last = max(actor.last, archived_through)  # of a session without rows behind the front, the front says it
     for low, high, what in (
-        (cleared, summarized, "more was cleared than left the buffer"),
-        (summarized, folding, "more left the buffer than was to be folded"),
-        (folding, last, "more was to be folded than was said"),
+        (cleared, archived_through, "more was cleared than left the buffer"),
+        (archived_through, summarizing_through, "more left the buffer than was to be folded"),
+        (summarizing_through, last, "more was to be folded than was said"),
         (flushing, last, "more was handed over than was said"),
         (actor.flushed, flushing, "more is in long-term memory than was handed over"),
-        (actor.trimmed, max(summarized - 2, 0), "more was trimmed than may be"),
+        (actor.trimmed, max(archived_through - 2, 0), "more was trimmed than may be"),
     ):
         if low > high:
             yield _finding(actor.name, f"{what} ({low} > {high})")
@@ -176,7 +176,7 @@ def _messages(database: sqlite3.Connection, actors: dict[int, _Actor]) -> Iterat
         wanted, actor.last = seq + 1, seq
         within = max(within - 1, 0) if batch is None else batch - 1
         try:
-            entry = entry_of(row)
+            entry = decode_entry(row)
             if row[10] is None:
                 _check(entry.chat)
         except (RowDamaged, msgspec.DecodeError) as e:
@@ -187,7 +187,7 @@ def _messages(database: sqlite3.Connection, actors: dict[int, _Actor]) -> Iterat
 
 def _folds(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     names = _names(database)
-    for user, session, summarized, generation, *row in database.execute(
+    for user, session, archived_through, generation, *row in database.execute(
         f"SELECT s.user, s.session, s.summarized, s.generation, {SUMMARY_COLUMNS} FROM folds AS f "
         "LEFT JOIN actors AS s ON s.sid = f.sid ORDER BY f.number"
     ):
@@ -196,21 +196,21 @@ def _folds(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
             yield _finding(where, "there is a summary of it, and nobody knows whose it is")
             continue
         try:
-            _kind, of, summary = summary_of(row)
+            _kind, of, summary = decode_summary(row)
         except RowDamaged as e:
             yield _finding(where, str(e))
             continue
-        if summary.first > summary.through + 1 or (of == generation and summary.through > summarized):
-            yield _finding(where, f"a summary covers messages {summary.first} to {summary.through}, past {summarized}")
+        if summary.first > summary.through + 1 or (of == generation and summary.through > archived_through):
+            yield _finding(where, f"a summary covers messages {summary.first} to {summary.through}, past {archived_through}")
 
 
 def _facets(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     names = _names(database)
-    for row in database.execute(f"SELECT {FACET_COLUMNS} FROM facets AS x ORDER BY x.rowid"):
+    for row in database.execute(f"SELECT {STATE_ITEM_COLUMNS} FROM facets AS x ORDER BY x.rowid"):
         if row[0] not in names:
             yield _finding(f"actor {row[0]}", f"{row[1]!r} is kept for it, and nobody knows whose it is")
         try:
-            facet_of(row)
+            decode_state_item(row)
         except RowDamaged as e:
             yield _finding(names.get(row[0], f"actor {row[0]}"), str(e))
 
@@ -223,7 +223,7 @@ def _memories(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
         if row[1] not in users:
             yield _finding(where, f"the memory {row[0]} is of no user")
         try:
-            memory_of(row)
+            decode_memory(row)
         except RowDamaged as e:
             yield _finding(where, str(e))
 
@@ -234,7 +234,7 @@ def _jobs(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
         where = names.get(sid, f"actor {sid}")
         if sid not in names:
             yield _finding(where, f"the job {id_} is for nobody")
-        if differs(crc, (id_, lane, sid, payload)):
+        if checksum_differs(crc, (id_, lane, sid, payload)):
             yield _finding(where, f"the job {id_} is not as it was written")
             continue
         try:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from remora.errors import InvalidInput
-from remora.runtime.probes import PROBES, observed
+from remora.runtime.probes import PROBES, count_probes
 from remora.testing.shrinking import counterexample
 from remora.testing.simulation.exploring import Run, draw_case, play, read_case, smallest, written
 
@@ -40,13 +40,13 @@ def main(words: Sequence[str] | None = None) -> int:
     options: dict[str, Any] = {"journal": asked.journal, "long_term": asked.long_term}
     seeds = range(asked.first, asked.first + asked.seeds)
     if asked.case:
-        return _replayed(asked.case, options)
+        return _replay(asked.case, options)
     failed: list[Run] = []
     schedules: set[tuple[int, ...]] = set()
     played = steps = 0
     began_s, cpu_s = time.monotonic(), time.process_time()
-    with observed() as probes:
-        for seed in _shown(seeds, failed):
+    with count_probes() as probes:
+        for seed in _with_progress(seeds, failed):
             run = play(draw_case(seed, size=asked.size), **options)
             played += 1
             steps += run.steps
@@ -70,26 +70,26 @@ def main(words: Sequence[str] | None = None) -> int:
             minimal = "nothing smaller fails" if shrunk.minimal else "the tries ran out"
             print(f"\nseed {run.case.seed}, made small in {shrunk.tries} runs ({minimal}):")
             run = small  # noqa: PLW2901
-        print(_told(run))
+        print(_report(run))
     return 1 if failed else 0
 
 
-def _told(run: Run) -> str:
+def _report(run: Run) -> str:
     again = f"again: python -m remora.testing.simulation --case '{written(run.case)}'"
     return f"{counterexample(run.case, run.history, run.violations)}\n{again}"
 
 
-def _replayed(text: str, options: dict[str, Any]) -> int:
+def _replay(text: str, options: dict[str, Any]) -> int:
     try:
         run = play(read_case(text), **options)
     except InvalidInput as e:
         print(e, file=sys.stderr)
         return 2
-    print(_told(run))
+    print(_report(run))
     return 1 if run.violations else 0
 
 
-def _shown(seeds: range, failed: Sequence[Run]) -> Iterator[int]:
+def _with_progress(seeds: range, failed: Sequence[Run]) -> Iterator[int]:
     """The seeds, with their progress on standard error where that is a terminal."""
     shown_s = 0.0
     for count, seed in enumerate(seeds):

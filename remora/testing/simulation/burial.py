@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextvars import copy_context
 from typing import Any
 
-from remora.runtime.probes import unobserved
+from remora.runtime.probes import ignore_probes
 
 __all__ = ["buried"]
 
@@ -25,7 +25,7 @@ _TRIES = 20
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
+def _silence() -> Iterator[None]:
     hook, disabled = sys.unraisablehook, logging.root.manager.disable
     sys.unraisablehook = lambda _: None
     logging.disable(logging.CRITICAL)
@@ -46,7 +46,7 @@ def buried(
     """
     standing, held = list(tasks), list(generators)  # held: a generator that went first would leave what it waits for behind
     hooks = sys.get_asyncgen_hooks()
-    with _deaf(), unobserved():
+    with _silence(), ignore_probes():
         asyncio._set_running_loop(loop)
         sys.set_asyncgen_hooks(firstiter=held.append, finalizer=lambda _: None)
         try:

@@ -30,7 +30,7 @@ import aiosqlite.core
 import anyio
 from anyio._backends import _asyncio as backend
 
-from remora.storage.sqlite.connection import steps_done
+from remora.storage.sqlite.connection import run_steps
 from remora.testing.faults import CommitFault
 from remora.testing.simulation.loop import SeededLoop
 
@@ -105,7 +105,7 @@ class _Connection:
 
 def _writes(function: Callable[[], Any]) -> bool:
     """Whether a call is of the kind that the journal writes by: a transaction, or one statement that is no question."""
-    if getattr(function, "func", None) is steps_done:
+    if getattr(function, "func", None) is run_steps:
         return True
     words = getattr(function, "args", ())
     first = next((word for word in words if isinstance(word, str)), "")
@@ -114,9 +114,9 @@ def _writes(function: Callable[[], Any]) -> bool:
 
 def _half_done(function: Callable[[], Any]) -> None:
     """What a transaction has come to when its disk fails: some of its steps are done, and its end is not."""
-    if isinstance(function, partial) and function.func is steps_done:
+    if isinstance(function, partial) and function.func is run_steps:
         connection, steps = function.args
-        steps_done(connection, steps[: len(steps) // 2])
+        run_steps(connection, steps[: len(steps) // 2])
 
 
 def _sqlite_error(fault: CommitFault) -> sqlite3.OperationalError:

@@ -30,13 +30,13 @@ class SimulatedStore(MemoryStore):
         super().__init__(dimension)
         self.doubled: list[str] = []
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, doubtful: bool) -> None:
+    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool) -> None:
         """Store the first half, then the rest."""
-        if not doubtful:
+        if not may_exist:
             self.doubled += [row.id for row in rows if row.id in self._users.get(row.user, {})]
         half = len(rows) // 2
         for part in (slice(None, half), slice(half, None)):
-            await super().add(rows[part], None if vectors is None else vectors[part], doubtful=doubtful)
+            await super().add(rows[part], None if vectors is None else vectors[part], may_exist=may_exist)
 
 
 class LaneStore:
@@ -70,9 +70,9 @@ class LaneStore:
         """Let go of the files: the world that used it is dead. Blocks."""
         self._host.end()
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, doubtful: bool) -> None:
+    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool) -> None:
         """See `LongTermStore`."""
-        await self._step(lambda: self._store.add(rows, vectors, doubtful=doubtful))
+        await self._step(lambda: self._store.add(rows, vectors, may_exist=may_exist))
 
     async def search(
         self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope = EVERYTHING

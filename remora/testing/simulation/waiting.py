@@ -17,10 +17,10 @@ def who_waits(tasks: Iterable[asyncio.Task[Any]]) -> str:
 
     Seen are a lock's owner, a task group's children, and the actor or job that something of the kernel waits for.
     """
-    return "\n".join(_told(task) for task in tasks if not task.done()) or "no task is left"
+    return "\n".join(_describe_frame(task) for task in tasks if not task.done()) or "no task is left"
 
 
-def _told(task: asyncio.Task[Any]) -> str:
+def _describe_frame(task: asyncio.Task[Any]) -> str:
     frames = _frames(task)
     places = [f"{frame.f_code.co_qualname}:{frame.f_lineno}" for frame in frames if _ours(frame)][-4:]
     where = " > ".join(places or [frame.f_code.co_qualname for frame in frames[-1:]]) or "its first step"
