@@ -4,12 +4,14 @@
     python3 tasks.py test      install, and run all tests
     python3 tasks.py check     lint, types, import contract, tests, probes, checklist: what CI runs
 
-Also: setup, lint, types, imports, unit, prop, prop-soak, soak, fault, mutants, bench, checklist, format. Words after the task
-go to the tool, as in ``python3 tasks.py test -k recall``. Inside an active virtual environment that one is used, otherwise
-``.venv`` is made.
+Also: setup, lint, types, imports, unit, prop, prop-soak, soak, fault, mutants, bench, checklist,
+    format. Words after the task
+go to the tool, as in ``python3 tasks.py test -k recall``. Inside an active virtual environment that
+one is used, otherwise ``.venv`` is made.
 
-``soak 60`` is an hour of mixed load with faults and kills, ``prop-soak`` the property tests with thousands of examples;
-``mutants`` plants bugs into a copy of the package and shows that the suite notices each, in half an hour; names choose some.
+``soak 60`` is an hour of mixed load with faults and kills, ``prop-soak`` the property tests with
+thousands of examples; ``mutants`` plants bugs into a copy of the package and shows that the suite
+notices each, in half an hour; names choose some.
 """
 
 from __future__ import annotations
@@ -29,14 +31,18 @@ PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
 
 
 def run(*command: str | Path, **environment: str) -> None:
-    done = subprocess.run([str(word) for word in command], cwd=ROOT, env={**os.environ, **environment}, check=False)
+    done = subprocess.run(
+        [str(word) for word in command], cwd=ROOT, env={**os.environ, **environment}, check=False
+    )
     if done.returncode:
         raise SystemExit(done.returncode)
 
 
 def setup(*, dev: bool = True) -> None:
     """Make the environment, unless it is there and nothing that it depends on has changed."""
-    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + (ROOT / "constraints.txt").read_bytes()).hexdigest()
+    wanted = hashlib.sha256(
+        (ROOT / "pyproject.toml").read_bytes() + (ROOT / "constraints.txt").read_bytes()
+    ).hexdigest()
     stamp = VENV / f".remora-{'dev' if dev else 'run'}"
     complete = VENV / ".remora-dev"
     if any(mark.exists() and mark.read_text() == f"{ROOT} {wanted}" for mark in {stamp, complete}):
@@ -76,11 +82,23 @@ def prop_soak(*words: str) -> None:
     setup()
     where = ("tests/property", "tests/simulation/test_seeds.py")
     seeds = os.environ.get("REMORA_SEEDS", "50")
-    run(PYTHON, "-m", "pytest", *where, "-o", "timeout=0", *words, REMORA_HYPOTHESIS="soak", REMORA_SEEDS=seeds)
+    run(
+        PYTHON,
+        "-m",
+        "pytest",
+        *where,
+        "-o",
+        "timeout=0",
+        *words,
+        REMORA_HYPOTHESIS="soak",
+        REMORA_SEEDS=seeds,
+    )
 
 
 def soak(*words: str) -> None:
-    minutes = ("--minutes", words[0], *words[1:]) if words and not words[0].startswith("-") else words
+    minutes = (
+        ("--minutes", words[0], *words[1:]) if words and not words[0].startswith("-") else words
+    )
     setup()
     run(PYTHON, "-m", "benchmarks.soak", *minutes)
 
@@ -136,10 +154,23 @@ def check() -> None:
 
 
 TASKS: dict[str, Callable[..., None]] = {
-    "setup": setup, "demo": demo, "test": test, "unit": unit, "prop": prop, "prop-soak": prop_soak, "soak": soak, "fault": fault,
-    "mutants": mutants, "lint": lint, "format": format_, "types": types, "imports": imports, "bench": bench,
-    "checklist": checklist, "check": check,
-}  # fmt: skip
+    "setup": setup,
+    "demo": demo,
+    "test": test,
+    "unit": unit,
+    "prop": prop,
+    "prop-soak": prop_soak,
+    "soak": soak,
+    "fault": fault,
+    "mutants": mutants,
+    "lint": lint,
+    "format": format_,
+    "types": types,
+    "imports": imports,
+    "bench": bench,
+    "checklist": checklist,
+    "check": check,
+}
 
 
 def main() -> None:

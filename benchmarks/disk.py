@@ -1,10 +1,12 @@
-"""A disk that is full, broken, read-only or slow under the journal: what is refused, what is kept, and how soon it serves again.
+"""A disk that is full, broken, read-only or slow under the journal: what is refused, what is kept,
+and how soon it serves again.
 
     python -m benchmarks.disk {full-at-each-write | broken-sync | read-only | full-for-a-while | slow} [--most N]
 
-The faults are real return values of write and fsync (`faulty_disk.c`, preloaded into a child process), so everything above them
-is what runs in production. Needs Linux and a C compiler; `possible` says whether they are there.
-"""
+The faults are real return values of write and fsync (`faulty_disk.c`, preloaded into a child
+process), so everything above them is what runs in production. Needs Linux and a C compiler;
+`possible` says whether they are there.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ __all__ = ["DISK_FAULTS", "DiskReport", "possible", "under"]
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = Config.from_dict(
-    {"tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}, "buffer": {"token_limit": 300, "summary_tokens": 80}}
+    {
+        "tokens": {"counter": "heuristic"},
+        "long_term": {"enabled": False},
+        "buffer": {"token_limit": 300, "summary_tokens": 80},
+    }
 )
 KEYS = tuple(SessionKey("alice", f"chat-{number}") for number in range(3))
 _APPENDS = 8  # of each session, in the fixed schedule
@@ -74,17 +80,35 @@ def under(fault: str, *, most: int = 0, timeout_s: float = 600) -> DiskReport:
     with tempfile.TemporaryDirectory(prefix="remora-disk-") as base:
         library, orders = Path(base, "faulty_disk.so"), Path(base, "orders")
         source = ROOT / "benchmarks" / "faulty_disk.c"
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, timeout=60)
+        subprocess.run(
+            ["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, timeout=60
+        )
         orders.write_bytes(bytes(64))
-        environment = {**os.environ, "LD_PRELOAD": str(library), "REMORA_FAULTS": str(orders), "REMORA_FAULTY": "journal.db"}
-        command = [sys.executable, "-m", "benchmarks.disk", fault, "--most", str(most), "--base", base]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False, timeout=timeout_s)
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": str(library),
+            "REMORA_FAULTS": str(orders),
+            "REMORA_FAULTY": "journal.db",
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.disk",
+            fault,
+            "--most",
+            str(most),
+            "--base",
+            base,
+        ]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, check=False, timeout=timeout_s
+        )
         if done.returncode:
             raise RuntimeError(f"{fault}: {done.stderr.decode()[-4_000:]}")
         return msgspec.json.decode(done.stdout.splitlines()[-1], type=DiskReport)
 
 
-# -- in the child ---------------------------------------------------------------------------------------------------
+# -- in the child ----------------------------------------------------------------------------------
 
 
 class Orders:
@@ -112,7 +136,9 @@ class Orders:
         return self._get(1)
 
     def fail(self, what: str, *, after: int = 0, times: int = 1, error: int = errno.ENOSPC) -> None:
-        """Of the ``write`` or ``sync`` calls from now on, let `after` pass, and the next `times` fail."""
+        """Of the ``write`` or ``sync`` calls from now on, let `after` pass, and the next `times`
+        fail.
+        """
         place = 2 if what == "write" else 4
         self._set(6, error)
         self._set(place + 1, times)
@@ -129,7 +155,9 @@ class Orders:
 
 
 class _Talk:
-    """The fixed schedule: three sessions, so many appends each, a client that sends again what failed, under its key."""
+    """The fixed schedule: three sessions, so many appends each, a client that sends again what
+    failed, under its key.
+    """
 
     def __init__(self, directory: Path, report: DiskReport) -> None:
         self.directory = directory
@@ -143,7 +171,9 @@ class _Talk:
         """The runtime; opening it again if that failed."""
         while self._runtime is None:
             try:
-                self._runtime = await self._stack.enter_async_context(Runtime(self.directory, config=CONFIG))
+                self._runtime = await self._stack.enter_async_context(
+                    Runtime(self.directory, config=CONFIG)
+                )
             except StorageError:
                 self._note()
         return self._runtime
@@ -194,7 +224,9 @@ class _Talk:
 
 
 async def _once_each(base: Path, orders: Orders, what: str, error: int, most: int) -> DiskReport:
-    """The schedule again and again, with the first, the second, the third … write or sync of it failing once."""
+    """The schedule again and again, with the first, the second, the third … write or sync of it
+    failing once.
+    """
     report = DiskReport()
     counting = _Talk(base / "counting", DiskReport())
     before = orders.writes, orders.syncs
@@ -280,7 +312,9 @@ async def _slow(base: Path, orders: Orders, most: int) -> DiskReport:
 
 
 DISK_FAULTS: dict[str, Callable[[Path, Orders, int], Awaitable[DiskReport]]] = {
-    "full-at-each-write": lambda base, orders, most: _once_each(base, orders, "write", errno.ENOSPC, most),
+    "full-at-each-write": lambda base, orders, most: _once_each(
+        base, orders, "write", errno.ENOSPC, most
+    ),
     "broken-write": lambda base, orders, most: _once_each(base, orders, "write", errno.EIO, most),
     "broken-sync": lambda base, orders, most: _once_each(base, orders, "sync", errno.EIO, most),
     "full-for-a-while": lambda base, orders, most: _for_a_while(base, orders, errno.ENOSPC, most),
@@ -291,13 +325,20 @@ DISK_FAULTS: dict[str, Callable[[Path, Orders, int], Awaitable[DiskReport]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("fault", choices=sorted(DISK_FAULTS))
     parser.add_argument("--most", type=int, default=0)
     parser.add_argument("--base", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.base is None:
-        print(json.dumps(json.loads(msgspec.json.encode(under(arguments.fault, most=arguments.most))), indent=1))
+        print(
+            json.dumps(
+                json.loads(msgspec.json.encode(under(arguments.fault, most=arguments.most))),
+                indent=1,
+            )
+        )
         return
     report = anyio.run(DISK_FAULTS[arguments.fault], arguments.base, Orders(), arguments.most)
     print(msgspec.json.encode(report).decode())

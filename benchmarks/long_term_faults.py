@@ -1,4 +1,5 @@
-"""Long-term memory that is read-only, full, or gone while a runtime serves: appends go on, and all arrives when it is back.
+"""Long-term memory that is read-only, full, or gone while a runtime serves: appends go on, and all
+arrives when it is back.
 
     python -m benchmarks.long_term_faults {read-only | full | moved | in-the-way} [--rounds N]
 
@@ -88,7 +89,9 @@ class _Mounted(Fault):
         self.mounted = True
 
     def unmount(self) -> None:
-        """Take it away, though LanceDB may just be reading a file: whoever opens one from now on sees what is below."""
+        """Take it away, though LanceDB may just be reading a file: whoever opens one from now on
+        sees what is below.
+        """
         _run("umount", "--lazy", self.place)
         self.mounted = False
 
@@ -164,7 +167,12 @@ class InTheWay(Fault):
             aside.rename(aside.with_suffix(".lance"))
 
 
-LONG_TERM_FAULTS: dict[str, type[Fault]] = {"read-only": ReadOnly, "full": Full, "moved": Moved, "in-the-way": InTheWay}
+LONG_TERM_FAULTS: dict[str, type[Fault]] = {
+    "read-only": ReadOnly,
+    "full": Full,
+    "moved": Moved,
+    "in-the-way": InTheWay,
+}
 """By name."""
 
 
@@ -187,7 +195,9 @@ def possible(fault: str) -> str:
     return ""
 
 
-async def talk_through(base: Path, fault: str, config: Config, *, rounds: int = 1, outage_s: float = 0.0) -> LongTermReport:
+async def talk_through(
+    base: Path, fault: str, config: Config, *, rounds: int = 1, outage_s: float = 0.0
+) -> LongTermReport:
     """Talk before, while and after long-term memory is away.
 
     Args:
@@ -213,7 +223,9 @@ async def talk_through(base: Path, fault: str, config: Config, *, rounds: int = 
     return report
 
 
-async def _round(directory: Path, fault: Fault, config: Config, report: LongTermReport, outage_s: float) -> None:
+async def _round(
+    directory: Path, fault: Fault, config: Config, report: LongTermReport, outage_s: float
+) -> None:
     acknowledged: dict[SessionKey, list[tuple[int, ...]]] = {key: [] for key in KEYS}
 
     async def talk(runtime: Runtime, latencies: list[float], appends: int) -> None:
@@ -255,14 +267,20 @@ async def _round(directory: Path, fault: Fault, config: Config, report: LongTerm
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("fault", choices=list(LONG_TERM_FAULTS))
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     if why := possible(arguments.fault):
         sys.exit(f"{arguments.fault}: {why}")
     with tempfile.TemporaryDirectory(prefix="remora-lt-") as base:
-        report = anyio.run(lambda: talk_through(Path(base), arguments.fault, Config(), rounds=arguments.rounds, outage_s=2.0))
+        report = anyio.run(
+            lambda: talk_through(
+                Path(base), arguments.fault, Config(), rounds=arguments.rounds, outage_s=2.0
+            )
+        )
     print(msgspec.json.format(msgspec.json.encode(report)).decode())
 
 

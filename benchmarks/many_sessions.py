@@ -1,6 +1,8 @@
-"""Ten thousand sessions of a thousand users in one process, twenty messages each: descriptors, threads, memory, time.
+"""Ten thousand sessions of a thousand users in one process, twenty messages each: descriptors,
+threads, memory, time.
 
-    python benchmarks/many_sessions.py [--sessions 10000] [--users 1000] [--messages 20] [--json FILE]
+    python benchmarks/many_sessions.py [--sessions 10000] [--users 1000] [--messages 20] [--json
+    FILE]
 
 Everything at its default, long-term memory included; a hundred callers at a time.
 """
@@ -55,7 +57,8 @@ async def measure(directory: Path, users: int, sessions: int, messages: int) -> 
         figures["live"] = runtime.statistics().directory.live
         figures["full"] = standing()
         checked = [
-            len((await runtime.session(f"user-{n % users}", f"session-{n}").load()).messages) for n in range(0, sessions, 97)
+            len((await runtime.session(f"user-{n % users}", f"session-{n}").load()).messages)
+            for n in range(0, sessions, 97)
         ]
         assert set(checked) == {messages}, checked
         figures["stored"] = (await runtime.counts()).messages
@@ -64,18 +67,26 @@ async def measure(directory: Path, users: int, sessions: int, messages: int) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--users", type=int, default=1_000)
     parser.add_argument("--sessions", type=int, default=10_000)
     parser.add_argument("--messages", type=int, default=20)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        figures = anyio.run(measure, Path(temporary), options.users, options.sessions, options.messages)
+        figures = anyio.run(
+            measure, Path(temporary), options.users, options.sessions, options.messages
+        )
     for moment in ("before", "open", "full", "after"):
-        print(f"{moment:>7}: " + ", ".join(f"{name} {value}" for name, value in figures[moment].items()))
+        print(
+            f"{moment:>7}: "
+            + ", ".join(f"{name} {value}" for name, value in figures[moment].items())
+        )
     print(
-        f"{figures['live']:,} sessions live, {figures['stored']:,} messages stored, {figures['appends_per_s']:,.0f} durable "
+        f"{figures['live']:,} sessions live, {figures['stored']:,} messages stored, "
+        f"{figures['appends_per_s']:,.0f} durable "
         f"appends/s over {figures['seconds']:.1f} s"
     )
     if options.json:

@@ -1,13 +1,15 @@
-"""Senders at twice what a slow disk takes, for a minute: memory is bounded, refusals are typed, nothing acknowledged is lost.
+"""Senders at twice what a slow disk takes, for a minute: memory is bounded, refusals are typed,
+nothing acknowledged is lost.
 
     python -m benchmarks.overload [--seconds 60] [--factor 2] [--loop uvloop] [--seed 1] [--json FILE]
 
-The real runtime on the real journal, whose commits are made to take 20 ms and 1 ms a record more: some 900 messages a second.
-Eight busy users send through five sessions each, and forty others through one, `--factor` times that much together, whether
-or not they are answered. A message is acknowledged, refused (`MailboxFull`: it must not be there), or its outcome is unknown
-(it may be there). Afterwards, the disk as quick as it is, each session's history is compared with what its sender was told.
-The bound on what waits is 6 MB, the deadline 5 s.
-"""
+The real runtime on the real journal, whose commits are made to take 20 ms and 1 ms a record more:
+some 900 messages a second. Eight busy users send through five sessions each, and forty others
+through one, `--factor` times that much together, whether or not they are answered. A message is
+acknowledged, refused (`MailboxFull`: it must not be there), or its outcome is unknown (it may be
+there). Afterwards, the disk as quick as it is, each session's history is compared with what its
+sender was told. The bound on what waits is 6 MB, the deadline 5 s.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ class SlowJournal(SqliteJournal):
     slow = True
 
     async def small(self) -> None:
-        """Keep SQLite's caches small: they grow with the file, up to 64 MB each, and are not what is measured."""
+        """Keep SQLite's caches small: they grow with the file, up to 64 MB each, and are not what
+        is measured.
+        """
         for connection in (self._writer, self._reader):
             await connection.execute("PRAGMA cache_size = -1024")
 
@@ -88,7 +92,8 @@ class Overload(msgspec.Struct):
         p50_ms: of the acknowledged.
         p99_ms: likewise.
         longest_ms: of all answers.
-        lag_ms: the longest that the event loop kept a task waiting that had nothing to do but to sleep.
+        lag_ms: the longest that the event loop kept a task waiting that had nothing to do but to
+            sleep.
         rss_mb: resident memory, at each tenth of the time.
     """
 
@@ -113,12 +118,16 @@ class Overload(msgspec.Struct):
     def wrong(self) -> list[str]:
         """What is not as it should be."""
         found = [
-            f"{name}: {value}" for name in ("untyped", "lost", "ran", "doubled", "disordered") if (value := getattr(self, name))
+            f"{name}: {value}"
+            for name in ("untyped", "lost", "ran", "doubled", "disordered")
+            if (value := getattr(self, name))
         ]
         if self.waiting_kb > TOTAL_BYTES // 1_024:
             found.append(f"{self.waiting_kb} kB were waiting, of {TOTAL_BYTES // 1_024}")
         if self.longest_ms > (DEADLINE_S + LATE_S) * 1e3:
-            found.append(f"an answer took {self.longest_ms:.0f} ms, the deadline being {DEADLINE_S:g} s")
+            found.append(
+                f"an answer took {self.longest_ms:.0f} ms, the deadline being {DEADLINE_S:g} s"
+            )
         early = self.rss_mb[len(self.rss_mb) // 3 :]  # until then, mailboxes and windows fill
         if early and max(early) - early[0] > _GROWTH_MB:
             found.append(f"memory grew from {early[0]:.0f} to {max(early):.0f} MB")
@@ -126,7 +135,9 @@ class Overload(msgspec.Struct):
 
 
 class _Senders:
-    """All of them, and what they were told of each message: nothing yet, acknowledged, refused or unknown (``.aru``)."""
+    """All of them, and what they were told of each message: nothing yet, acknowledged, refused or
+    unknown (``.aru``).
+    """
 
     def __init__(self, runtime: Runtime, figures: Overload, rng: random.Random) -> None:
         self.told: dict[SessionKey, bytearray] = {key: bytearray() for key in KEYS}
@@ -139,7 +150,9 @@ class _Senders:
     async def _send(self, key: SessionKey, number: int) -> None:
         begun, figures, told = time.perf_counter(), self._figures, self.told[key]
         try:
-            await self._runtime.session(*key).append({"role": "user", "content": f"{number} {'x' * 200}"})
+            await self._runtime.session(*key).append(
+                {"role": "user", "content": f"{number} {'x' * 200}"}
+            )
         except MailboxFull as e:
             self._refused[e.limit] += 1
             told[number : number + 1] = b"r"
@@ -171,15 +184,24 @@ class _Senders:
     async def judge(self) -> None:
         """Compare each history with what its sender was told."""
         for key, told in self.told.items():
-            history = [int(str(message.content).split()[0]) for message in await self._runtime.session(*key).history()]
+            history = [
+                int(str(message.content).split()[0])
+                for message in await self._runtime.session(*key).history()
+            ]
             there = Counter(history)
             self._figures.doubled += len(history) - len(there)
             self._figures.disordered += history != sorted(history)
-            self._figures.lost += sum(one == ord("a") and number not in there for number, one in enumerate(told))
-            self._figures.ran += sum(one == ord("r") and number in there for number, one in enumerate(told))
+            self._figures.lost += sum(
+                one == ord("a") and number not in there for number, one in enumerate(told)
+            )
+            self._figures.ran += sum(
+                one == ord("r") and number in there for number, one in enumerate(told)
+            )
 
 
-async def overload(directory: Path, *, seconds: float, factor: float = 2.0, seed: int = 1) -> Overload:
+async def overload(
+    directory: Path, *, seconds: float, factor: float = 2.0, seed: int = 1
+) -> Overload:
     """Send too much for a while, and look at what is there.
 
     Args:
@@ -200,7 +222,9 @@ async def overload(directory: Path, *, seconds: float, factor: float = 2.0, seed
     async def look(runtime: Runtime) -> None:
         begun = time.perf_counter()
         while True:
-            figures.waiting_kb = max(figures.waiting_kb, runtime.statistics().directory.waiting_bytes // 1_024)
+            figures.waiting_kb = max(
+                figures.waiting_kb, runtime.statistics().directory.waiting_bytes // 1_024
+            )
             if time.perf_counter() - begun >= len(figures.rss_mb) * seconds / 10:
                 figures.rss_mb.append(round(resident() / 2**20, 1))
             asleep = time.perf_counter()
@@ -219,17 +243,24 @@ async def overload(directory: Path, *, seconds: float, factor: float = 2.0, seed
         journals[0].slow = False
         await senders.judge()
         if senders.latencies:
-            figures.p50_ms, figures.p99_ms = percentile(senders.latencies, 0.5), percentile(senders.latencies, 0.99)
+            figures.p50_ms, figures.p99_ms = (
+                percentile(senders.latencies, 0.5),
+                percentile(senders.latencies, 0.99),
+            )
     return figures
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--factor", type=float, default=2.0, help="of what the disk takes (2)")
     parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--dir", type=Path, help="where the database is made (default: a temporary directory)")
+    parser.add_argument(
+        "--dir", type=Path, help="where the database is made (default: a temporary directory)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
     logging.disable(logging.WARNING)  # that summaries are extracts, time and again
@@ -237,8 +268,11 @@ def main() -> None:
 
         async def whole() -> Overload:
             return await overload(
-                Path(temporary) / "memory", seconds=options.seconds, factor=options.factor, seed=options.seed
-            )  # fmt: skip
+                Path(temporary) / "memory",
+                seconds=options.seconds,
+                factor=options.factor,
+                seed=options.seed,
+            )
 
         figures: Overload = run(whole, loop=options.loop)
     text = msgspec.json.format(msgspec.json.encode(figures)).decode()

@@ -1,19 +1,22 @@
-"""How much of the evidence recall brings back, on conversations with questions whose evidence is known.
+"""How much of the evidence recall brings back, on conversations with questions whose evidence is
+known.
 
     python -m benchmarks.recall --data FILE [--embedder wordllama|none|hash|MODULE:NAME] [--limit N] [--json OUT]
 
-FILE is JSONL as in docs/replay-format.md, with questions beside the turns: ``{"type": "qa", "conv", "question", "category",
-"evidence": [turn ids]}``. LoCoMo (snap-research/LoCoMo, `data/locomo10.json`) and the memory questions of BFCL
-(ShishirPatil/gorilla) can be written that way. Category 5, questions without an answer, and questions without evidence are left
-out.
+FILE is JSONL as in docs/replay-format.md, with questions beside the turns: ``{"type": "qa", "conv",
+"question", "category", "evidence": [turn ids]}``. LoCoMo (snap-research/LoCoMo,
+`data/locomo10.json`) and the memory questions of BFCL (ShishirPatil/gorilla) can be written that
+way. Category 5, questions without an answer, and questions without evidence are left out.
 
-The conversations are replayed through remora itself: appends, folds, flushes, LanceDB, compaction. Then each question is asked by
-`user.recall(question, k=20)`, and by `load(query=question, max_tokens=4000)` in a new session of the same user. Beside it, on
-the same rows: LanceDB's full-text search of the turns, its hybrid query with the default reranker, and, in memory, plain BM25 and
-the recipes LEX and HYB of `benchmarks.reference`. Recall@k is the share of a question's evidence turns among the first k; hit@k,
-any of them; MRR goes by the first of them within 20. The environment sets what is to be tried (``REMORA_RECALL__DEPTH=200``).
-Without the file it exits with code 77, "skipped" to most test harnesses.
-"""
+The conversations are replayed through remora itself: appends, folds, flushes, LanceDB, compaction.
+Then each question is asked by `user.recall(question, k=20)`, and by `load(query=question,
+max_tokens=4000)` in a new session of the same user. Beside it, on the same rows: LanceDB's
+full-text search of the turns, its hybrid query with the default reranker, and, in memory, plain
+BM25 and the recipes LEX and HYB of `benchmarks.reference`. Recall@k is the share of a question's
+evidence turns among the first k; hit@k, any of them; MRR goes by the first of them within 20. The
+environment sets what is to be tried (``REMORA_RECALL__DEPTH=200``). Without the file it exits with
+code 77, "skipped" to most test harnesses.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -78,7 +81,9 @@ class Rows(msgspec.Struct):
 
 
 def read_questions(path: Path, conversations: Conversations) -> list[Question]:
-    """The file's questions that have an answer and evidence; evidence that names no turn is left out."""
+    """The file's questions that have an answer and evidence; evidence that names no turn is left
+    out.
+    """
     places = {
         (session.user, planned.key.removeprefix("replay:")): (session.session, number)
         for session, messages in conversations.sessions.items()
@@ -90,9 +95,13 @@ def read_questions(path: Path, conversations: Conversations) -> list[Question]:
         if row.get("type") != "qa" or row.get("category") == 5:
             continue
         user = str(row["conv"])
-        evidence = dict.fromkeys(places[user, turn] for turn in row.get("evidence") or () if (user, turn) in places)
+        evidence = dict.fromkeys(
+            places[user, turn] for turn in row.get("evidence") or () if (user, turn) in places
+        )
         if evidence:
-            questions.append(Question(user, str(row.get("category", "")), row["question"], tuple(evidence)))
+            questions.append(
+                Question(user, str(row.get("category", "")), row["question"], tuple(evidence))
+            )
     return questions
 
 
@@ -106,25 +115,36 @@ def make_embedder(name: str) -> Embedder | None:
         return Hashing()
     module, _, attribute = name.partition(":")
     found = getattr(importlib.import_module(module), attribute)
-    return as_embedder(found() if isinstance(found, type) else found, dimension=Config().models.embedding_dimension)
+    return as_embedder(
+        found() if isinstance(found, type) else found, dimension=Config().models.embedding_dimension
+    )
 
 
 async def ask_remora(
-    directory: Path, conversations: Conversations, questions: Sequence[Question], embedder: Embedder | None, bar: Progress
+    directory: Path,
+    conversations: Conversations,
+    questions: Sequence[Question],
+    embedder: Embedder | None,
+    bar: Progress,
 ) -> tuple[list[Answer], list[Answer]]:
     """Replay everything, and ask every question by `recall` and by `load`."""
     given = Config.from_environment()
     config = msgspec.structs.replace(
         given,
-        # Waiting for fewer fragments would leave rows outside the full-text index: slower, and scored by other statistics.
+        # Waiting for fewer fragments would leave rows outside the full-text index: slower, and
+        # scored by other statistics.
         long_term=msgspec.structs.replace(given.long_term, compact_fragments=1),
         recall=msgspec.structs.replace(given.recall, deadline_s=60.0),
-        models=msgspec.structs.replace(given.models, embedder="none" if embedder is None else given.models.embedder),
+        models=msgspec.structs.replace(
+            given.models, embedder="none" if embedder is None else given.models.embedder
+        ),
     )
     recalled, loaded = [], []
     async with Runtime(directory, config=config, embedder=embedder) as runtime:
         task = bar.add_task("replaying", total=conversations.messages)
-        await replay(runtime, conversations, concurrency=64, progress=lambda count: bar.advance(task, count))
+        await replay(
+            runtime, conversations, concurrency=64, progress=lambda count: bar.advance(task, count)
+        )
         await (await runtime.long_term()).compact()
         task = bar.add_task("asking remora", total=len(questions))
         for name in conversations.users:  # what a first query has to load is no part of the figures
@@ -133,18 +153,30 @@ async def ask_remora(
             user = runtime.user(question.user)
             begun = time.perf_counter()
             memories = await user.recall(question.text, k=max(DEPTHS))
-            recalled.append(Answer([(m.session, m.seq) for m in memories], time.perf_counter() - begun))
+            recalled.append(
+                Answer([(m.session, m.seq) for m in memories], time.perf_counter() - begun)
+            )
             begun = time.perf_counter()
-            context = await user.session("the-question").load(query=question.text, max_tokens=CONTEXT_TOKENS)
-            loaded.append(Answer([(m.session, m.seq) for m in context.memories], time.perf_counter() - begun))
+            context = await user.session("the-question").load(
+                query=question.text, max_tokens=CONTEXT_TOKENS
+            )
+            loaded.append(
+                Answer([(m.session, m.seq) for m in context.memories], time.perf_counter() - begun)
+            )
             bar.advance(task)
     return recalled, loaded
 
 
 async def ask_lancedb(
-    directory: Path, users: Collection[str], questions: Sequence[Question], embedder: Embedder | None, bar: Progress
+    directory: Path,
+    users: Collection[str],
+    questions: Sequence[Question],
+    embedder: Embedder | None,
+    bar: Progress,
 ) -> tuple[dict[str, Rows], dict[str, list[Answer]]]:
-    """LanceDB by itself on the same tables: its full-text search, and its hybrid query; and the rows."""
+    """LanceDB by itself on the same tables: its full-text search, and its hybrid query; and the
+    rows.
+    """
     lancedb: Any = importlib.import_module("lancedb")
     match: Any = importlib.import_module("lancedb.query").MatchQuery
     reranker: Any = importlib.import_module("lancedb.rerankers").RRFReranker()
@@ -171,7 +203,11 @@ async def ask_lancedb(
                 vector = (await embed_texts(embedder, [question.text]))[0]
                 query = query.nearest_to(vector).distance_type("cosine")
                 columns = ["session_id", "seq"]
-            query = query.nearest_to_text(match(question.text, column="turn")).where(_mine(question.user)).limit(max(DEPTHS))
+            query = (
+                query.nearest_to_text(match(question.text, column="turn"))
+                .where(_mine(question.user))
+                .limit(max(DEPTHS))
+            )
             query = query.rerank(reranker) if name == "LanceDB hybrid" else query.select(columns)
             result = (await query.to_arrow()).select(["session_id", "seq"]).to_pydict()
             places = list(zip(result["session_id"], result["seq"], strict=True))
@@ -201,7 +237,10 @@ async def ask_reference(
 ) -> dict[str, list[Answer]]:
     """The in-memory recipes, on the same rows and vectors."""
     task = bar.add_task("asking the reference", total=len(questions))
-    references = {user: Reference([session for session, _ in one.places], one.turns, one.vectors) for user, one in rows.items()}
+    references = {
+        user: Reference([session for session, _ in one.places], one.turns, one.vectors)
+        for user, one in rows.items()
+    }
     answers: dict[str, list[Answer]] = {"BM25 in memory": [], "LEX in memory": []}
     if embedder is not None:
         answers["HYB in memory"] = []
@@ -211,7 +250,9 @@ async def ask_reference(
         def add(name: str, rank: Callable[[], list[int]], places: list[Place] = places) -> None:
             begun = time.perf_counter()
             order = rank()
-            answers[name].append(Answer([places[n] for n in order[: max(DEPTHS)]], time.perf_counter() - begun))
+            answers[name].append(
+                Answer([places[n] for n in order[: max(DEPTHS)]], time.perf_counter() - begun)
+            )
 
         add("BM25 in memory", lambda: reference.bm25(question.text))  # noqa: B023
         add("LEX in memory", lambda: reference.lex(question.text))  # noqa: B023
@@ -234,15 +275,24 @@ def judged(questions: Sequence[Question], answers: Sequence[Answer]) -> dict[str
         ]
         one: dict[str, float] = {"questions": len(chosen)}
         for depth in DEPTHS:
-            shares = [len(set(q.evidence) & set(a.found[:depth])) / len(q.evidence) for q, a in chosen]
+            shares = [
+                len(set(q.evidence) & set(a.found[:depth])) / len(q.evidence) for q, a in chosen
+            ]
             one[f"recall@{depth}"] = sum(shares) / len(chosen)
             one[f"hit@{depth}"] = sum(share > 0 for share in shares) / len(chosen)
         one["mrr"] = sum(
-            max((1 / (rank + 1) for rank, place in enumerate(a.found) if place in q.evidence), default=0.0) for q, a in chosen
+            max(
+                (1 / (rank + 1) for rank, place in enumerate(a.found) if place in q.evidence),
+                default=0.0,
+            )
+            for q, a in chosen
         ) / len(chosen)
         figures[category] = one
     seconds = [answer.seconds for answer in answers]
-    figures["p50_ms"], figures["p95_ms"] = percentile(seconds, 0.5) * 1e3, percentile(seconds, 0.95) * 1e3
+    figures["p50_ms"], figures["p95_ms"] = (
+        percentile(seconds, 0.5) * 1e3,
+        percentile(seconds, 0.95) * 1e3,
+    )
     return figures
 
 
@@ -260,7 +310,11 @@ def judged_contexts(questions: Sequence[Question], answers: Sequence[Answer]) ->
 
 
 async def measure(
-    directory: Path, conversations: Conversations, questions: Sequence[Question], embedder: Embedder | None, bar: Progress
+    directory: Path,
+    conversations: Conversations,
+    questions: Sequence[Question],
+    embedder: Embedder | None,
+    bar: Progress,
 ) -> dict[str, Any]:
     recalled, loaded = await ask_remora(directory, conversations, questions, embedder, bar)
     rows, answers = await ask_lancedb(directory, conversations.users, questions, embedder, bar)
@@ -273,8 +327,11 @@ async def measure(
 
 
 def show(figures: dict[str, Any]) -> None:
-    print(f"{figures['machine']}\n{figures['data']}: {figures['rows']:,} messages, {figures['questions']:,} questions, "
-          f"embedder {figures['embedder']}")  # fmt: skip
+    print(
+        f"{figures['machine']}\n{figures['data']}: {figures['rows']:,} messages, "
+        f"{figures['questions']:,} questions, "
+        f"embedder {figures['embedder']}"
+    )
     names = [f"R@{depth}" for depth in DEPTHS] + [f"hit@{depth}" for depth in DEPTHS] + ["MRR"]
     keys = [f"recall@{depth}" for depth in DEPTHS] + [f"hit@{depth}" for depth in DEPTHS] + ["mrr"]
     print(f"{'':<20}" + "".join(f"{name:>8}" for name in [*names, "p50 ms", "p95 ms"]))
@@ -288,11 +345,13 @@ def show(figures: dict[str, Any]) -> None:
             print(f"{name:<20}" + "".join(f"{one[key]:>8.3f}" for key in keys))
     context = figures["context"]
     print(
-        f"in a context of {CONTEXT_TOKENS:,} tokens: all of the evidence {context['all_of_it']:.3f}, any of it "
-        f"{context['any_of_it']:.3f}; {context['memories']:.1f} memories; p50 {context['p50_ms']:.1f} ms, "
+        f"in a context of {CONTEXT_TOKENS:,} tokens: all of the evidence "
+        f"{context['all_of_it']:.3f}, any of it "
+        f"{context['any_of_it']:.3f}; {context['memories']:.1f} memories; p50 "
+        f"{context['p50_ms']:.1f} ms, "
         f"p95 {context['p95_ms']:.1f} ms"
     )
-    best = {key: max(one["all"][key] for name, one in figures["methods"].items() if name.endswith("in memory"))
+    best = {key: max(one["all"][key] for name, one in figures["methods"].items() if name.endswith("in memory"))  # noqa: E501
             for key in ("recall@5", "recall@10")}  # fmt: skip
     print(
         "against the best recipe in memory: "
@@ -301,18 +360,35 @@ def show(figures: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="conversations and questions, JSONL")
-    parser.add_argument(
-        "--embedder", default="wordllama", help="wordllama, none, hash, or module:name of an embedder or its class"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--limit", type=int, help="ask at most so many questions, spread evenly over the file")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="conversations and questions, JSONL",
+    )
+    parser.add_argument(
+        "--embedder",
+        default="wordllama",
+        help="wordllama, none, hash, or module:name of an embedder or its class",
+    )
+    parser.add_argument(
+        "--limit", type=int, help="ask at most so many questions, spread evenly over the file"
+    )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures there, too")
     options = parser.parse_args()
     if not options.data.is_file():
-        print(f"skipped: there is no file {options.data}; docs/replay-format.md says what it holds", file=sys.stderr)
+        print(
+            f"skipped: there is no file {options.data}; docs/replay-format.md says what it holds",
+            file=sys.stderr,
+        )
         raise SystemExit(EXIT_SKIPPED)
-    logging.getLogger("remora").setLevel(logging.ERROR)  # each load is told of a summarizer that it does not use
+    logging.getLogger("remora").setLevel(
+        logging.ERROR
+    )  # each load is told of a summarizer that it does not use
     conversations = read_conversations(options.data)
     questions = read_questions(options.data, conversations)
     if options.limit and options.limit < len(questions):
@@ -321,14 +397,20 @@ def main() -> None:
         print(f"skipped: {options.data} has no questions with evidence", file=sys.stderr)
         raise SystemExit(EXIT_SKIPPED)
     embedder = make_embedder(options.embedder)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with (
         Progress(*columns, console=Console(stderr=True)) as bar,
         tempfile.TemporaryDirectory() as temporary,
     ):
         figures = anyio.run(measure, Path(temporary), conversations, questions, embedder, bar)
     figures = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python "
+        f"{platform.python_version()}",
         "data": options.data.name,
         "embedder": embedder.name if embedder else "none",
         "questions": len(questions),

@@ -1,7 +1,9 @@
-"""What recall is measured against: BM25 and two fused recipes, in memory, in plain Python and numpy.
+"""What recall is measured against: BM25 and two fused recipes, in memory, in plain Python and
+numpy.
 
-Nothing here is shared with `remora`: a second implementation of the same idea, so that what LanceDB, the tokenizer, the windows
-cut short and the shards' common statistics cost (or gain) can be seen.
+Nothing here is shared with `remora`: a second implementation of the same idea, so that what
+LanceDB, the tokenizer, the windows cut short and the shards' common statistics cost (or gain) can
+be seen.
 """
 
 from __future__ import annotations
@@ -21,24 +23,71 @@ __all__ = ["Bm25", "Reference", "stem", "words"]
 Scores = npt.NDArray[np.float64]
 
 _STOP_TEXT = (
-    "a about after all also am an and any are as at be because been before being but by can could did do does doing down "
-    "during each few for from further had has have having he her here hers him his how i if in into is it its just me more "
-    "most my no nor not now of off on once only or other our ours out over own same she should so some such than that the "
-    "their theirs them then there these they this those through to too under until up very was we were what when where "
+    "a about after all also am an and any are as at be because been before being but by can could "
+    "did do does doing down "
+    "during each few for from further had has have having he her here hers him his how i if in "
+    "into is it its just me more "
+    "most my no nor not now of off on once only or other our ours out over own same she should so "
+    "some such than that the "
+    "their theirs them then there these they this those through to too under until up very was we "
+    "were what when where "
     "which while who whom why will with would you your yours"
 )
 STOP_WORDS = frozenset(_STOP_TEXT.split())
 _CONSONANT = re.compile(r"[^aeiou]")
 _STEPS_2 = {
-    "ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize", "bli": "ble", "alli": "al", "entli": "ent",
-    "eli": "e", "ousli": "ous", "ization": "ize", "ation": "ate", "ator": "ate", "alism": "al", "iveness": "ive",
-    "fulness": "ful", "ousness": "ous", "aliti": "al", "iviti": "ive", "biliti": "ble", "logi": "log",
-}  # fmt: skip
-_STEPS_3 = {"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ful": "", "ness": ""}
+    "ational": "ate",
+    "tional": "tion",
+    "enci": "ence",
+    "anci": "ance",
+    "izer": "ize",
+    "bli": "ble",
+    "alli": "al",
+    "entli": "ent",
+    "eli": "e",
+    "ousli": "ous",
+    "ization": "ize",
+    "ation": "ate",
+    "ator": "ate",
+    "alism": "al",
+    "iveness": "ive",
+    "fulness": "ful",
+    "ousness": "ous",
+    "aliti": "al",
+    "iviti": "ive",
+    "biliti": "ble",
+    "logi": "log",
+}
+_STEPS_3 = {
+    "icate": "ic",
+    "ative": "",
+    "alize": "al",
+    "iciti": "ic",
+    "ical": "ic",
+    "ful": "",
+    "ness": "",
+}
 _STEPS_4 = (
-    "ement", "ance", "ence", "able", "ible", "ment", "ant", "ent", "ion", "ism", "ate", "iti", "ous", "ive", "ize", "al", "er",
-    "ic", "ou",
-)  # fmt: skip
+    "ement",
+    "ance",
+    "ence",
+    "able",
+    "ible",
+    "ment",
+    "ant",
+    "ent",
+    "ion",
+    "ism",
+    "ate",
+    "iti",
+    "ous",
+    "ive",
+    "ize",
+    "al",
+    "er",
+    "ic",
+    "ou",
+)
 
 
 def words(text: str) -> list[str]:
@@ -49,7 +98,9 @@ def words(text: str) -> list[str]:
 
 
 def stem(word: str) -> str:
-    """The Porter stem (M. F. Porter, "An algorithm for suffix stripping", 1980) of a lower-case word."""
+    """The Porter stem (M. F. Porter, "An algorithm for suffix stripping", 1980) of a lower-case
+    word.
+    """
     if len(word) <= 2 or not word.isascii() or not word.isalpha():
         return word
     word = _plural(word)
@@ -156,8 +207,9 @@ class Bm25:
 class Reference:
     """LEX and HYB over one user's messages.
 
-    LEX = .5 x BM25(turn) + .5 x BM25(turn with two turns either side), each min-max scaled over its first hundred; then each
-    turn gains .3 of its best neighbour's score. HYB = the same with .5 x cosine as a third list.
+    LEX = .5 x BM25(turn) + .5 x BM25(turn with two turns either side), each min-max scaled over its
+    first hundred; then each turn gains .3 of its best neighbour's score. HYB = the same with .5 x
+    cosine as a third list.
 
     Args:
         sessions: each message's session; a session's messages stand together, in order.
@@ -165,11 +217,17 @@ class Reference:
         vectors: unit vectors, shape (n, dimension), or None.
     """
 
-    def __init__(self, sessions: Sequence[str], turns: Sequence[str], vectors: npt.NDArray[np.float32] | None) -> None:
+    def __init__(
+        self, sessions: Sequence[str], turns: Sequence[str], vectors: npt.NDArray[np.float32] | None
+    ) -> None:
         self._sessions = sessions
         self._vectors = vectors
         windows = [
-            "\n".join(turns[j] for j in range(max(i - 2, 0), min(i + 3, len(turns))) if sessions[j] == sessions[i])
+            "\n".join(
+                turns[j]
+                for j in range(max(i - 2, 0), min(i + 3, len(turns)))
+                if sessions[j] == sessions[i]
+            )
             for i in range(len(turns))
         ]
         self._turn, self._window = Bm25(turns), Bm25(windows)

@@ -13,9 +13,23 @@ import anyio
 __all__ = ["resident", "run", "texts"]
 
 _WORDS = [
-    "the", "garden", "bridge", "river", "morning", "varnish", "cello", "harbour", "ledger", "lantern", "window", "quiet", "seven",
-    "copper", "walnut", "island",
-]  # fmt: skip
+    "the",
+    "garden",
+    "bridge",
+    "river",
+    "morning",
+    "varnish",
+    "cello",
+    "harbour",
+    "ledger",
+    "lantern",
+    "window",
+    "quiet",
+    "seven",
+    "copper",
+    "walnut",
+    "island",
+]
 
 
 def texts(count: int, seed: int = 1) -> list[dict[str, str]]:
@@ -32,4 +46,6 @@ def resident() -> int:
 
 def run(function: Callable[..., Any], *arguments: Any, loop: str) -> Any:
     """Run it on ``asyncio`` or ``uvloop``."""
-    return anyio.run(function, *arguments, backend="asyncio", backend_options={"use_uvloop": loop == "uvloop"})
+    return anyio.run(
+        function, *arguments, backend="asyncio", backend_options={"use_uvloop": loop == "uvloop"}
+    )

@@ -2,11 +2,12 @@
 
     python -m benchmarks.sizing [--file CHATS.jsonl] [--summary-tokens 400] [--json FILE]
 
-Each user's conversations of the demonstration (or of a file in the replay format), one after another in one session, are
-appended message by message; before every answer of the assistant the prompt is loaded, as an agent would. Counted are the
-prompt's tokens by tiktoken (o200k_base), how many messages the buffer still has word for word at the end, and how many of the
-details that the user told (names in the middle of a sentence, numbers) are in the last prompt. Summaries are the embedded
-extract's; a model's are denser.
+Each user's conversations of the demonstration (or of a file in the replay format), one after
+another in one session, are appended message by message; before every answer of the assistant the
+prompt is loaded, as an agent would. Counted are the prompt's tokens by tiktoken (o200k_base), how
+many messages the buffer still has word for word at the end, and how many of the details that the
+user told (names in the middle of a sentence, numbers) are in the last prompt. Summaries are the
+embedded extract's; a model's are denser.
 """
 
 from __future__ import annotations
@@ -44,10 +45,16 @@ def details(texts: list[str]) -> set[str]:
     return {found for text in texts for found in DETAIL.findall(text)}
 
 
-async def one_policy(policy: BufferPolicy, conversations: Conversations, summary_tokens: int) -> dict[str, Any]:
+async def one_policy(
+    policy: BufferPolicy, conversations: Conversations, summary_tokens: int
+) -> dict[str, Any]:
     """Prompt sizes at every answer, and what the last prompt of each user reaches back to."""
     config = Config.from_dict(
-        {"long_term": {"enabled": False}, "models": {"embedder": "none"}, "buffer": {"summary_tokens": summary_tokens}}
+        {
+            "long_term": {"enabled": False},
+            "models": {"embedder": "none"},
+            "buffer": {"summary_tokens": summary_tokens},
+        }
     )
     prompts: list[int] = []
     reach: list[int] = []
@@ -59,7 +66,9 @@ async def one_policy(policy: BufferPolicy, conversations: Conversations, summary
             for session in sessions:
                 for message in (planned.message for planned in conversations.sessions[session]):
                     if message["role"] == "assistant":
-                        await chat.settle()  # a summary has come by the time the next prompt is built
+                        await (
+                            chat.settle()
+                        )  # a summary has come by the time the next prompt is built
                         prompts.append((await chat.load()).tokens)
                     elif message["role"] == "user":
                         told.append(message["content"])
@@ -72,23 +81,40 @@ async def one_policy(policy: BufferPolicy, conversations: Conversations, summary
             known.append(sum(detail in shown for detail in wanted) / len(wanted))
             summary.append(runtime.counter.count(context.summary) if context.summary else 0)
     return {
-        "prompts": len(prompts), "mean": round(statistics.mean(prompts)), "largest": max(prompts), "total": sum(prompts),
-        "verbatim_messages": round(statistics.mean(reach), 1), "summary_tokens": round(statistics.mean(summary)),
+        "prompts": len(prompts),
+        "mean": round(statistics.mean(prompts)),
+        "largest": max(prompts),
+        "total": sum(prompts),
+        "verbatim_messages": round(statistics.mean(reach), 1),
+        "summary_tokens": round(statistics.mean(summary)),
         "details": round(statistics.mean(known), 3),
-    }  # fmt: skip
+    }
 
 
 async def measure(path: Path, summary_tokens: int) -> dict[str, dict[str, Any]]:
     conversations = await anyio.to_thread.run_sync(read_conversations, path)
-    return {name: await one_policy(policy, conversations, summary_tokens) for name, policy in POLICIES.items()}
+    return {
+        name: await one_policy(policy, conversations, summary_tokens)
+        for name, policy in POLICIES.items()
+    }
 
 
 def table(figures: dict[str, dict[str, Any]]) -> str:
     whole = figures["keep all"]["total"]
-    titles = ("policy", "tokens a prompt", "largest", "all prompts", "of keep all", "word for word", "summary", "details")
+    titles = (
+        "policy",
+        "tokens a prompt",
+        "largest",
+        "all prompts",
+        "of keep all",
+        "word for word",
+        "summary",
+        "details",
+    )
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     lines.extend(
-        f"| {name} | {one['mean']:,} | {one['largest']:,} | {one['total']:,} | {one['total'] / whole:.0%} | "
+        f"| {name} | {one['mean']:,} | {one['largest']:,} | {one['total']:,} | "
+        f"{one['total'] / whole:.0%} | "
         f"{one['verbatim_messages']} | {one['summary_tokens'] or '-'} | {one['details']:.0%} |"
         for name, one in figures.items()
     )

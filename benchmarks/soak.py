@@ -1,20 +1,25 @@
-"""Mixed load with faults for as long as wished, on real SQLite and LanceDB: nothing lost, and everything ends where it began.
+"""Mixed load with faults for as long as wished, on real SQLite and LanceDB: nothing lost, and
+everything ends where it began.
 
     python -m benchmarks.soak [--minutes 10] [--loop asyncio|uvloop|both] [--seed N] [--kill 0.2] [--dir DIR] [--json FILE]
 
-Users append with keys, load with and without a query, clear, delete, flush, remember, recall, fall silent until their sessions
-leave memory, give up waiting, and are forgotten, while commits, long-term memory, summarizer and embedder are slow, failing,
-hanging, or succeed without saying so (`benchmarks.soaking.weather`). What was acknowledged is known outside of the runtime,
-and is compared with what is there all the while, and after each cycle: histories, contexts, and row by row long-term memory.
+Users append with keys, load with and without a query, clear, delete, flush, remember, recall, fall
+silent until their sessions leave memory, give up waiting, and are forgotten, while commits,
+long-term memory, summarizer and embedder are slow, failing, hanging, or succeed without saying so
+(`benchmarks.soaking.weather`). What was acknowledged is known outside of the runtime, and is
+compared with what is there all the while, and after each cycle: histories, contexts, and row by row
+long-term memory.
 
-A cycle is load, then calm, judgement, erasure of those who talked in the cycle before, and rest. Then mailboxes, jobs and live
-sessions must be none, and descriptors, threads, asyncio tasks, the write-ahead log, LanceDB's versions and fragments where
-they were. Event loops alternate every three cycles, each time with the runtime opened anew on the same directory; the
-first such stretch on each loop warms up, and the others are held against the most that it held. Some users talk only then,
-and their sessions are judged to the end. Resident memory must not grow: over all later cycles, the median of the last
-third may exceed that of the first by 10 % and 32 MB at most. A share of the time, `--kill`, goes to a child process under
-load that is killed with SIGKILL again and again (`benchmarks.killing`). Any violation fails the command.
-"""
+A cycle is load, then calm, judgement, erasure of those who talked in the cycle before, and rest.
+Then mailboxes, jobs and live sessions must be none, and descriptors, threads, asyncio tasks, the
+write-ahead log, LanceDB's versions and fragments where they were. Event loops alternate every three
+cycles, each time with the runtime opened anew on the same directory; the first such stretch on each
+loop warms up, and the others are held against the most that it held. Some users talk only then, and
+their sessions are judged to the end. Resident memory must not grow: over all later cycles, the
+median of the last third may exceed that of the first by 10 % and 32 MB at most. A share of the
+time, `--kill`, goes to a child process under load that is killed with SIGKILL again and again
+(`benchmarks.killing`). Any violation fails the command.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -39,7 +44,13 @@ from benchmarks.killing import KillReport, kill_again_and_again
 from benchmarks.shared import run
 from benchmarks.soaking.crowd import Crowd, Household
 from benchmarks.soaking.scales import Holding, weigh
-from benchmarks.soaking.weather import StormyEmbedder, StormyJournal, StormyStore, StormySummarizer, Weather
+from benchmarks.soaking.weather import (
+    StormyEmbedder,
+    StormyJournal,
+    StormyStore,
+    StormySummarizer,
+    Weather,
+)
 from benchmarks.soaking.witness import Violations
 from remora import Config, Runtime
 from remora.tokens import HeuristicCounter
@@ -59,14 +70,27 @@ CONFIG = Config.from_dict(
         "working": {"embedding_cache": 100},
         "supervisor": {"backoff_s": 0.02, "max_backoff_s": 0.5, "breaker_rest_s": 1.0},
         "long_term": {
-            "batch_ms": 10, "shards": SHARDS, "compact_fragments": 8, "compact_interval_s": 1.0, "keep_versions_s": 2.0,
+            "batch_ms": 10,
+            "shards": SHARDS,
+            "compact_fragments": 8,
+            "compact_interval_s": 1.0,
+            "keep_versions_s": 2.0,
         },
     }
-)  # fmt: skip
+)
 _SETTLE_S = 60.0
 _AT_REST = ("queued", "waiting_kb", "backlog", "jobs", "live")
-_SLACK = {"fds": 3, "threads": 1, "tasks": 0, "wal_kb": 4_096, "versions": 4 * SHARDS, "fragments": 8 * SHARDS}
-"""By how much a figure may exceed the most of the warm-up: an index that is searched is an open file."""
+_SLACK = {
+    "fds": 3,
+    "threads": 1,
+    "tasks": 0,
+    "wal_kb": 4_096,
+    "versions": 4 * SHARDS,
+    "fragments": 8 * SHARDS,
+}
+"""By how much a figure may exceed the most of the warm-up: an index that is searched is an open
+file.
+"""
 _MOST = {"stale": 600, "pool": 128}
 """What LanceDB's cache of indices and the pools of threads are bounded by."""
 _RSS_SHARE, _RSS_MB = 1.1, 32.0
@@ -132,7 +156,13 @@ class Soak:
         told: told each cycle.
     """
 
-    def __init__(self, directory: Path, seed: int, extent: Extent, told: Callable[[Cycle], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        seed: int,
+        extent: Extent,
+        told: Callable[[Cycle], None] = lambda _: None,
+    ) -> None:
         self.violations = Violations()
         self.cycles: list[Cycle] = []
         self._directory = directory
@@ -149,10 +179,15 @@ class Soak:
         self._measured: list[Cycle] = []
 
     def _households(self, name: str, count: int, **options: Any) -> list[Household]:
-        return [Household(f"{name}-{number}", self._extent.sessions, self.violations, **options) for number in range(count)]
+        return [
+            Household(f"{name}-{number}", self._extent.sessions, self.violations, **options)
+            for number in range(count)
+        ]
 
     async def stretch(self, loop: str, until: float) -> None:
-        """Some cycles on the event loop that runs, until then at the latest, in seconds of `time.monotonic`; one at least."""
+        """Some cycles on the event loop that runs, until then at the latest, in seconds of
+        `time.monotonic`; one at least.
+        """
         cycles = []
         async with self._opened() as runtime:
             for _ in range(self._extent.cycles):
@@ -163,7 +198,9 @@ class Soak:
         if loop in self._warm:
             self._measured += cycles
         else:
-            self._warm[loop] = {name: max(getattr(cycle.holding, name) for cycle in cycles) for name in _SLACK}
+            self._warm[loop] = {
+                name: max(getattr(cycle.holding, name) for cycle in cycles) for name in _SLACK
+            }
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Runtime]:
@@ -177,7 +214,9 @@ class Soak:
             return opened
 
         self._directory.mkdir(parents=True, exist_ok=True)
-        store = await StormyStore.open(self._directory / STORE, dimension=32, config=CONFIG.long_term)
+        store = await StormyStore.open(
+            self._directory / STORE, dimension=32, config=CONFIG.long_term
+        )
         assert isinstance(store, StormyStore)
         store.weather = self._weather
         counter = HeuristicCounter()
@@ -204,7 +243,9 @@ class Soak:
         self._weather.met.clear()
         async with anyio.create_task_group() as storm:
             storm.start_soon(lambda: self._weather.blow(mean_calm_s=extent.calm_s))
-            elders = [] if loop in self._warm else self._elders  # later they are only looked at, so that the data stays one size
+            elders = (
+                [] if loop in self._warm else self._elders
+            )  # later they are only looked at, so that the data stays one size
             await crowd.talk([*elders, *self._mortals, *guests], extent.load_s)
             storm.cancel_scope.cancel()
         kept = 0
@@ -215,21 +256,40 @@ class Soak:
                     for household in self._before:
                         tasks.start_soon(crowd.forget, household)
         except TimeoutError:
-            self.violations.add("not settled", f"cycle {number}: there is work left {_SETTLE_S:g} s after the load ended")
+            self.violations.add(
+                "not settled",
+                f"cycle {number}: there is work left {_SETTLE_S:g} s after the load ended",
+            )
         self._before = guests
         holding, amiss = await self._rest(runtime, self._warm.get(loop))
         for name, what in amiss.items():
             self.violations.add(f"held: {name}", f"cycle {number}, {loop}: {what}")
-        refused = {name: count for name, count in tally.items() if name not in {"operations", "appends", "forgotten"}}
+        refused = {
+            name: count
+            for name, count in tally.items()
+            if name not in {"operations", "appends", "forgotten"}
+        }
         cycle = Cycle(
-            number, loop, tally["operations"], tally["appends"], kept, refused, dict(self._weather.met), tally["forgotten"],
-            holding, time.monotonic() - begun,
-        )  # fmt: skip
+            number,
+            loop,
+            tally["operations"],
+            tally["appends"],
+            kept,
+            refused,
+            dict(self._weather.met),
+            tally["forgotten"],
+            holding,
+            time.monotonic() - begun,
+        )
         self._told(cycle)
         return cycle
 
-    async def _rest(self, runtime: Runtime, warm: dict[str, int] | None) -> tuple[Holding, dict[str, str]]:
-        """Wait until all is as it was, or for long enough; returns what is held, and what of it should not be."""
+    async def _rest(
+        self, runtime: Runtime, warm: dict[str, int] | None
+    ) -> tuple[Holding, dict[str, str]]:
+        """Wait until all is as it was, or for long enough; returns what is held, and what of it
+        should not be.
+        """
         deadline = time.monotonic() + _SETTLE_S
         while True:
             await runtime.journal.checkpoint()
@@ -251,7 +311,11 @@ class Soak:
 
 def _amiss(holding: Holding, warm: dict[str, int] | None) -> dict[str, str]:
     found = {name: f"{value}, not 0" for name in _AT_REST if (value := getattr(holding, name))}
-    found |= {name: f"{value}, over {most}" for name, most in _MOST.items() if (value := getattr(holding, name)) > most}
+    found |= {
+        name: f"{value}, over {most}"
+        for name, most in _MOST.items()
+        if (value := getattr(holding, name)) > most
+    }
     if holding.fragments > _SLACK["fragments"]:
         found["fragments"] = f"{holding.fragments} are not compacted"
     for name, most in (warm or {}).items():
@@ -260,14 +324,29 @@ def _amiss(holding: Holding, warm: dict[str, int] | None) -> dict[str, str]:
     return found
 
 
-_HEADS = ("rss_mb", "fds", "stale", "threads", "pool", "tasks", "wal_kb", "versions", "fragments", "queued", "jobs", "live")
+_HEADS = (
+    "rss_mb",
+    "fds",
+    "stale",
+    "threads",
+    "pool",
+    "tasks",
+    "wal_kb",
+    "versions",
+    "fragments",
+    "queued",
+    "jobs",
+    "live",
+)
 
 
 def _line(cycle: Cycle) -> str:
     held = " ".join(f"{getattr(cycle.holding, name):>{max(len(name), 6)}.0f}" for name in _HEADS)
     return (
-        f"{cycle.number:>5} {cycle.loop:>7} {cycle.seconds:>5.0f} {cycle.operations:>8,} {cycle.appends:>8,} {cycle.kept:>8,} "
-        f"{sum(cycle.refused.values()):>7,} {sum(cycle.faults.values()):>6,} {cycle.forgotten:>5} {held}"
+        f"{cycle.number:>5} {cycle.loop:>7} {cycle.seconds:>5.0f} {cycle.operations:>8,} "
+        f"{cycle.appends:>8,} {cycle.kept:>8,} "
+        f"{sum(cycle.refused.values()):>7,} {sum(cycle.faults.values()):>6,} {cycle.forgotten:>5} "
+        f"{held}"
     )
 
 
@@ -281,38 +360,70 @@ def _kill(base: Path, seed: int, minutes: float) -> KillReport:
         report.verdict += one.verdict
         report.wrong += one.wrong
         print(
-            f"  {report.kills} kills, {report.verdict.acknowledged:,} messages acknowledged, wrong: {len(report.wrong)}",
+            f"  {report.kills} kills, {report.verdict.acknowledged:,} messages acknowledged, "
+            f"wrong: {len(report.wrong)}",
             flush=True,
         )
     return report
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--loop", choices=["asyncio", "uvloop", "both"], default="both")
-    parser.add_argument("--seed", type=int, help="of what is drawn (default: another each time, printed)")
-    parser.add_argument("--kill", type=float, default=0.2, metavar="SHARE", help="of the time, for killing a child process (0.2)")
-    parser.add_argument("--load", type=float, default=Extent().load_s, metavar="SECONDS", help="of load in a cycle (20)")
-    parser.add_argument("--dir", type=Path, help="where the directories are made (default: a temporary directory)")
+    parser.add_argument(
+        "--seed", type=int, help="of what is drawn (default: another each time, printed)"
+    )
+    parser.add_argument(
+        "--kill",
+        type=float,
+        default=0.2,
+        metavar="SHARE",
+        help="of the time, for killing a child process (0.2)",
+    )
+    parser.add_argument(
+        "--load",
+        type=float,
+        default=Extent().load_s,
+        metavar="SECONDS",
+        help="of load in a cycle (20)",
+    )
+    parser.add_argument(
+        "--dir", type=Path, help="where the directories are made (default: a temporary directory)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, too")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 30) if options.seed is None else options.seed
     loops = ("asyncio", "uvloop") if options.loop == "both" else (options.loop,)
     logging.disable(logging.CRITICAL)  # what goes wrong on purpose is not worth a line each
-    print(f"seed {seed}, {options.minutes:g} minutes, loops: {', '.join(loops)}, killing for {options.kill:.0%} of it")
     print(
-        f"{'cycle':>5} {'loop':>7} {'s':>5} {'ops':>8} {'appends':>8} {'kept':>8} {'refused':>7} {'faults':>6} {'erase':>5} "
-        + " ".join(f"{name:>6}" for name in _HEADS), flush=True,
-    )  # fmt: skip
+        f"seed {seed}, {options.minutes:g} minutes, loops: {', '.join(loops)}, killing for "
+        f"{options.kill:.0%} of it"
+    )
+    print(
+        f"{'cycle':>5} {'loop':>7} {'s':>5} {'ops':>8} {'appends':>8} {'kept':>8} {'refused':>7} "
+        f"{'faults':>6} {'erase':>5} " + " ".join(f"{name:>6}" for name in _HEADS),
+        flush=True,
+    )
     with tempfile.TemporaryDirectory(prefix="remora-soak-", dir=options.dir) as base:
-        soak = Soak(Path(base) / "memory", seed, Extent(load_s=options.load), lambda cycle: print(_line(cycle), flush=True))
+        soak = Soak(
+            Path(base) / "memory",
+            seed,
+            Extent(load_s=options.load),
+            lambda cycle: print(_line(cycle), flush=True),
+        )
         until = time.monotonic() + options.minutes * 60 * (1 - options.kill)
         for number, loop in enumerate(itertools.cycle(loops), start=1):
             run(soak.stretch, loop, until, loop=loop)
             if time.monotonic() >= until and number >= 2 * len(loops):  # each loop was warm once
                 break
-        kills = _kill(Path(base) / "kills", seed, options.minutes * options.kill) if options.kill else KillReport()
+        kills = (
+            _kill(Path(base) / "kills", seed, options.minutes * options.kill)
+            if options.kill
+            else KillReport()
+        )
     if growth := soak.growth():
         soak.violations.add("held: rss_mb", growth)
     wrong = [*soak.violations.told, *kills.wrong]
@@ -322,13 +433,25 @@ def main() -> None:
         refused.update(cycle.refused)
     print(f"appends acknowledged: {sum(cycle.appends for cycle in soak.cycles):,}")
     print("faults met:", ", ".join(f"{name} {count:,}" for name, count in sorted(faults.items())))
-    print("callers were told:", ", ".join(f"{name} {count:,}" for name, count in sorted(refused.items())))
-    print(f"kills: {kills.kills}, {kills.recovering} of them during recovery; acknowledged {kills.verdict.acknowledged:,}")
-    print(f"violations: {sum(soak.violations.counts.values()) + len(kills.wrong)}", *wrong, sep="\n  ")
+    print(
+        "callers were told:",
+        ", ".join(f"{name} {count:,}" for name, count in sorted(refused.items())),
+    )
+    print(
+        f"kills: {kills.kills}, {kills.recovering} of them during recovery; acknowledged "
+        f"{kills.verdict.acknowledged:,}"
+    )
+    print(
+        f"violations: {sum(soak.violations.counts.values()) + len(kills.wrong)}", *wrong, sep="\n  "
+    )
     if options.json:
         report = {
-            "seed": seed, "cycles": soak.cycles, "violations": dict(soak.violations.counts), "told": wrong, "kills": kills,
-        }  # fmt: skip
+            "seed": seed,
+            "cycles": soak.cycles,
+            "violations": dict(soak.violations.counts),
+            "told": wrong,
+            "kills": kills,
+        }
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
     if wrong:
         sys.exit(f"not all is well; the seed was {seed}")

@@ -1,11 +1,13 @@
-"""What each tier costs: MUXI's latency table on 100 000 rows of 1 000 users (S2.32), and what a synopsis saves (S2.26).
+"""What each tier costs: MUXI's latency table on 100 000 rows of 1 000 users (S2.32), and what a
+synopsis saves (S2.26).
 
     python -m benchmarks.tiers [--rows 100000] [--users 1000] [--json FILE] [--smoke]
     python -m benchmarks.tiers --savings locomo_dev.jsonl      tokens of whole conversations against synopses
 
-Everything at its default on the embedded models; the time of a chat model is nobody's but its own, so the synopsis is written by
-the extract. Each operation is measured one after the other on an idle runtime, and again while 32 callers load whole contexts.
-"""
+Everything at its default on the embedded models; the time of a chat model is nobody's but its own,
+so the synopsis is written by the extract. Each operation is measured one after the other on an idle
+runtime, and again while 32 callers load whole contexts.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def say(text: str) -> None:
 
 
 async def fill(runtime: Runtime, users: int, rows: int) -> None:
-    """Sessions of twenty messages until there are `rows` of them, all flushed, every shard compacted; some working memory."""
+    """Sessions of twenty messages until there are `rows` of them, all flushed, every shard
+    compacted; some working memory.
+    """
     pool = texts(5_000)
     rng = random.Random(0)
     limiter = anyio.CapacityLimiter(64)
@@ -72,7 +76,9 @@ async def fill(runtime: Runtime, users: int, rows: int) -> None:
         bar = progress.add_task("learning", total=min(users, 50))
         for user in range(min(users, 50)):
             chosen = rng.sample(pool, WORKING_ITEMS)
-            await runtime.user(f"user-{user}").learn([f"{n} {one['content']}" for n, one in enumerate(chosen)], source="tool")
+            await runtime.user(f"user-{user}").learn(
+                [f"{n} {one['content']}" for n, one in enumerate(chosen)], source="tool"
+            )
             progress.advance(bar)
     await (await runtime.long_term()).compact()
 
@@ -105,7 +111,9 @@ def operations(runtime: Runtime, users: int) -> dict[str, Callable[[int], Awaita
         return await runtime.user(f"user-{n % few}").synopsis(refresh=True)
 
     async def context(n: int) -> object:
-        return await runtime.session(f"user-{n % few}", "session-2").load(query(n), max_tokens=4_000)
+        return await runtime.session(f"user-{n % few}", "session-2").load(
+            query(n), max_tokens=4_000
+        )
 
     return {
         "buffer add": add,
@@ -128,7 +136,12 @@ async def timed(run: Callable[[int], Awaitable[object]], repetitions: int) -> di
 
 
 async def measure(directory: Path, users: int, rows: int, repetitions: int) -> dict[str, Any]:
-    figures: dict[str, Any] = {"rows": rows, "users": users, "python": platform.python_version(), "machine": platform.machine()}
+    figures: dict[str, Any] = {
+        "rows": rows,
+        "users": users,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
     config = Config.from_dict({"recall": {"cache": 1}, "long_term": {"compact_interval_s": 5.0}})
     async with Runtime(directory, config=config) as runtime:
         begun = time.perf_counter()
@@ -175,17 +188,29 @@ async def savings(directory: Path, path: Path) -> dict[str, Any]:
             found.append((user, counts.tokens, synopsis.tokens))
     full, short = sum(tokens for _, tokens, _ in found), sum(tokens for _, _, tokens in found)
     return {
-        "users": [{"user": user, "full_tokens": tokens, "synopsis_tokens": of} for user, tokens, of in found],
+        "users": [
+            {"user": user, "full_tokens": tokens, "synopsis_tokens": of}
+            for user, tokens, of in found
+        ],
         "saving": 1 - short / full,
     }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=100_000, help="messages in long-term memory (100000)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rows", type=int, default=100_000, help="messages in long-term memory (100000)"
+    )
     parser.add_argument("--users", type=int, default=1_000, help="users that they belong to (1000)")
     parser.add_argument("--repetitions", type=int, default=200, help="of each operation (200)")
-    parser.add_argument("--savings", type=Path, metavar="FILE", help="conversations to measure a synopsis on, instead")
+    parser.add_argument(
+        "--savings",
+        type=Path,
+        metavar="FILE",
+        help="conversations to measure a synopsis on, instead",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     parser.add_argument("--smoke", action="store_true", help="a few hundred rows: does it run?")
     arguments = parser.parse_args()
@@ -195,17 +220,33 @@ def main() -> int:
         say(f"skipped: there is no {arguments.savings}")
         return 0
     console = Console()
-    with tempfile.TemporaryDirectory(prefix="remora-tiers-", ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(
+        prefix="remora-tiers-", ignore_cleanup_errors=True
+    ) as directory:
         if arguments.savings:
             figures = anyio.run(savings, Path(directory), arguments.savings)
             table = Table("user", "whole history, tokens", "synopsis, tokens", "saving")
             for one in figures["users"]:
                 saved = 1 - one["synopsis_tokens"] / one["full_tokens"]
-                table.add_row(one["user"], f"{one['full_tokens']:,}", str(one["synopsis_tokens"]), f"{saved:.1%}")
+                table.add_row(
+                    one["user"],
+                    f"{one['full_tokens']:,}",
+                    str(one["synopsis_tokens"]),
+                    f"{saved:.1%}",
+                )
             table.add_row("all", "", "", f"{figures['saving']:.1%}")
         else:
-            figures = anyio.run(measure, Path(directory), arguments.users, arguments.rows, arguments.repetitions)
-            table = Table("operation", "the document, ms", "idle p50", "idle p95", f"beside {LOADERS} loads p50", "p95")
+            figures = anyio.run(
+                measure, Path(directory), arguments.users, arguments.rows, arguments.repetitions
+            )
+            table = Table(
+                "operation",
+                "the document, ms",
+                "idle p50",
+                "idle p95",
+                f"beside {LOADERS} loads p50",
+                "p95",
+            )
             for name, said in SAID.items():
                 idle, loaded = figures[name]["idle"], figures[name]["loaded"]
                 cells = [idle["p50_ms"], idle["p95_ms"], loaded["p50_ms"], loaded["p95_ms"]]
@@ -213,7 +254,8 @@ def main() -> int:
     console.print(table)
     if not arguments.savings:
         console.print(
-            f"{figures['contexts_per_s']:.0f} contexts/s beside the measured operations; {figures['long_term_rows']} rows"
+            f"{figures['contexts_per_s']:.0f} contexts/s beside the measured operations; "
+            f"{figures['long_term_rows']} rows"
         )
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))

@@ -1,19 +1,23 @@
-"""What long-term memory's durability, upkeep and erasure cost, and whether searches stay as fast through a day of small flushes.
+"""What long-term memory's durability, upkeep and erasure cost, and whether searches stay as fast
+through a day of small flushes.
 
     python -m benchmarks.upkeep [--rows 100000] [--hours 24] [--flush-rows 5] [--shards 1] [--json FILE] [--smoke]
 
-*Flush*: how long `add` takes, by batch size, with and without syncing; one table, so that a batch is one commit.
+*Flush*: how long `add` takes, by batch size, with and without syncing; one table, so that a batch
+    is one commit.
 
-*Day*: a store that holds `--rows` rows of 500 users, sorted as upkeep leaves them; then a flush a minute of a few rows of many
-users, and the supervisor's round twice a minute, for so many simulated hours. After each hour: the median of 40 searches (three
-lists, any user), alternately with a store that was filled alike and stays untouched, so that what else the machine does is seen;
-fragments and versions, bytes on disk, and what upkeep wrote in that hour. Nothing waits: a day passes in some minutes. Old
-versions are kept for some seconds instead of ten minutes.
+*Day*: a store that holds `--rows` rows of 500 users, sorted as upkeep leaves them; then a flush a
+    minute of a few rows of many
+users, and the supervisor's round twice a minute, for so many simulated hours. After each hour: the
+median of 40 searches (three lists, any user), alternately with a store that was filled alike and
+stays untouched, so that what else the machine does is seen; fragments and versions, bytes on disk,
+and what upkeep wrote in that hour. Nothing waits: a day passes in some minutes. Old versions are
+kept for some seconds instead of ten minutes.
 
 *Erase*: how long one user's erasure takes in tables of 10 000 and 100 000 rows, and what it writes.
 
 Trust the ratios within a run: machines are shared.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -55,7 +59,11 @@ class Source:
     """Rows of drawn users, each row once."""
 
     def __init__(self, seed: int) -> None:
-        self._texts, self._rng, self.random = Texts(seed), np.random.default_rng(seed), random.Random(seed)
+        self._texts, self._rng, self.random = (
+            Texts(seed),
+            np.random.default_rng(seed),
+            random.Random(seed),
+        )
         self._counts: dict[str, int] = {}
 
     def rows(self, count: int) -> tuple[list[MemoryRow], npt.NDArray[np.float32]]:
@@ -73,7 +81,9 @@ class Source:
         return f"user-{self.random.randrange(USERS)}", " ".join(words), vectors_of(1, self._rng)[0]
 
 
-def opened(directory: Path, *, sync: bool = True, **options: Any) -> AbstractAsyncContextManager[LanceStore]:
+def opened(
+    directory: Path, *, sync: bool = True, **options: Any
+) -> AbstractAsyncContextManager[LanceStore]:
     alone = {"shards": 1, "batch_ms": 0.01, "batch_rows": 10_000, "keep_versions_s": 1.0}
     return long_term.opened(directory, sync=sync, **{**alone, **options})
 
@@ -104,12 +114,14 @@ async def flushes(directory: Path, repeats: int) -> dict[str, dict[str, float]]:
                     await store.add(rows, vectors, may_exist=False)
                     if number > 2:  # not the first: it makes the table
                         took.append(1_000 * (time.perf_counter() - begun))
-            figures[str(size)]["synced_ms" if sync else "unsynced_ms"] = round(statistics.median(took), 1)
+            figures[str(size)]["synced_ms" if sync else "unsynced_ms"] = round(
+                statistics.median(took), 1
+            )
     return figures
 
 
 async def time_searches(stores: Sequence[LanceStore], source: Source) -> list[float]:
-    """Milliseconds of a search in the median, in each store; alternately, with the same questions."""
+    """Milliseconds of a search in the median, in each store; alternately, with the same questions."""  # noqa: E501
     took: list[list[float]] = [[] for _ in stores]
     for _ in range(SEARCHES):
         user, text, vector = source.question()
@@ -123,12 +135,19 @@ async def time_searches(stores: Sequence[LanceStore], source: Source) -> list[fl
 def on_disk(directory: Path) -> tuple[int, int]:
     """Versions of all tables, and bytes."""
     files = [path for path in directory.rglob("*") if path.is_file()]
-    return sum(path.suffix == ".manifest" for path in files), sum(path.stat().st_size for path in files)
+    return sum(path.suffix == ".manifest" for path in files), sum(
+        path.stat().st_size for path in files
+    )
 
 
-async def day(directory: Path, rows: int, hours: int, flush_rows: int, shards: int, progress: Progress) -> list[dict[str, float]]:
+async def day(
+    directory: Path, rows: int, hours: int, flush_rows: int, shards: int, progress: Progress
+) -> list[dict[str, float]]:
     source, found = Source(7), list[dict[str, float]]()
-    async with opened(directory / "untouched", shards=shards) as untouched, opened(directory / "day", shards=shards) as store:
+    async with (
+        opened(directory / "untouched", shards=shards) as untouched,
+        opened(directory / "day", shards=shards) as store,
+    ):
         await fill(untouched, rows, Source(7), progress)
         await fill(store, rows, source, progress)
 
@@ -140,11 +159,17 @@ async def day(directory: Path, rows: int, hours: int, flush_rows: int, shards: i
             took, reference = await time_searches([store, untouched], source)
             found.append(
                 {
-                    "hour": hour, "search_p50_ms": took, "untouched_p50_ms": reference, "rows": statistics.rows,
-                    "fragments": max(fragments), "versions": versions, "disk_mb": round(size / 1e6, 1),
-                    "upkeep_mb": round((statistics.rewritten_bytes - before) / 1e6, 1), "longest_upkeep_s": round(worst, 2),
+                    "hour": hour,
+                    "search_p50_ms": took,
+                    "untouched_p50_ms": reference,
+                    "rows": statistics.rows,
+                    "fragments": max(fragments),
+                    "versions": versions,
+                    "disk_mb": round(size / 1e6, 1),
+                    "upkeep_mb": round((statistics.rewritten_bytes - before) / 1e6, 1),
+                    "longest_upkeep_s": round(worst, 2),
                 }
-            )  # fmt: skip
+            )
 
         await look(0, (await store.statistics()).rewritten_bytes, 0.0)
         task = progress.add_task("a day", total=hours * 60)
@@ -172,7 +197,12 @@ async def time_erasure(directory: Path, rows: int, progress: Progress) -> dict[s
         removed = await store.erase(user_key("user-7"))
         took = time.perf_counter() - begun
         written = (await store.statistics()).rewritten_bytes - before
-    return {"rows": rows, "removed": removed, "seconds": round(took, 2), "written_mb": round(written / 1e6, 1)}
+    return {
+        "rows": rows,
+        "removed": removed,
+        "seconds": round(took, 2),
+        "written_mb": round(written / 1e6, 1),
+    }
 
 
 def shown(console: Console, title: str, rows: list[dict[str, float]]) -> None:
@@ -185,30 +215,56 @@ def shown(console: Console, title: str, rows: list[dict[str, float]]) -> None:
 
 
 async def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as place, Progress(console=console, transient=True) as progress:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        Progress(console=console, transient=True) as progress,
+    ):
         directory = Path(place)
-        found: dict[str, Any] = {"machine": platform.platform(), "flush": await flushes(directory, 8 if arguments.smoke else 40)}
-        shown(console, "add, by batch size", [{"rows": int(size), **row} for size, row in found["flush"].items()])
-        found["erase"] = [await time_erasure(directory, rows, progress) for rows in ((500,) if arguments.smoke else ERASED)]
+        found: dict[str, Any] = {
+            "machine": platform.platform(),
+            "flush": await flushes(directory, 8 if arguments.smoke else 40),
+        }
+        shown(
+            console,
+            "add, by batch size",
+            [{"rows": int(size), **row} for size, row in found["flush"].items()],
+        )
+        found["erase"] = [
+            await time_erasure(directory, rows, progress)
+            for rows in ((500,) if arguments.smoke else ERASED)
+        ]
         shown(console, "erasing one user of a table", found["erase"])
         hours = 1 if arguments.smoke else arguments.hours
         rows = 500 if arguments.smoke else arguments.rows
-        found["day"] = await day(directory, rows, hours, arguments.flush_rows, arguments.shards, progress)
-        shown(console, f"{rows} rows, then a flush of {arguments.flush_rows} rows a minute", found["day"])
+        found["day"] = await day(
+            directory, rows, hours, arguments.flush_rows, arguments.shards, progress
+        )
+        shown(
+            console,
+            f"{rows} rows, then a flush of {arguments.flush_rows} rows a minute",
+            found["day"],
+        )
     ratios = [row["search_p50_ms"] / row["untouched_p50_ms"] for row in found["day"]]
     found["slowest_hour"] = round(max(ratios), 2)
-    console.print(f"in the slowest hour a search takes {found['slowest_hour']} times what it takes in the untouched store")
+    console.print(
+        f"in the slowest hour a search takes {found['slowest_hour']} times what it takes in the "
+        "untouched store"
+    )
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--hours", type=int, default=24)
     parser.add_argument("--flush-rows", type=int, default=5)
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--smoke", action="store_true", help="a small run that only shows that it works")
+    parser.add_argument(
+        "--smoke", action="store_true", help="a small run that only shows that it works"
+    )
     arguments = parser.parse_args()
     found = anyio.run(measure, arguments, Console())
     if arguments.json:

@@ -1,7 +1,7 @@
 """The model looks after memory itself, by two tools (S4.22), in an ordinary tool-call loop.
 
-Here a scripted model plays its part, so that it runs without a key; with OpenAI's client, `complete` becomes
-``client.chat.completions.create(messages=…, tools=tools.openai_specs())``.
+Here a scripted model plays its part, so that it runs without a key; with OpenAI's client,
+`complete` becomes ``client.chat.completions.create(messages=…, tools=tools.openai_specs())``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class ToolModel:
         self._model = ScriptedChatModel(script)
         self._calls = 0
 
-    async def complete(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    async def complete(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]
+    ) -> dict[str, Any]:
         """The next message of the assistant."""
         offered = {tool["function"]["name"] for tool in tools}
         text = await self._model.complete(list(messages))
@@ -39,7 +41,11 @@ class ToolModel:
         assert call["tool"] in offered
         self._calls += 1
         function = {"name": call["tool"], "arguments": call["arguments"]}
-        return {"role": "assistant", "content": None, "tool_calls": [{"id": f"call-{self._calls}", "function": function}]}
+        return {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": f"call-{self._calls}", "function": function}],
+        }
 
 
 async def chat(user: remora.User, session: str, model: ToolModel, text: str) -> str:
@@ -64,7 +70,11 @@ async def chat(user: remora.User, session: str, model: ToolModel, text: str) -> 
 async def main(directory: str) -> None:
     model = ToolModel(
         [
-            calls("save_to_memory", thinking="A birthday is worth remembering.", content=["Birthday: March 15"]),
+            calls(
+                "save_to_memory",
+                thinking="A birthday is worth remembering.",
+                content=["Birthday: March 15"],
+            ),
             "Noted!",
             calls("recall_from_memory", keywords=["birthday"], limit=1),
             "It is on March 15.",

@@ -1,7 +1,9 @@
-"""An agent server in plain ASGI: any ASGI server runs it (``pip install uvicorn; uvicorn examples.asgi_server:app``).
+"""An agent server in plain ASGI: any ASGI server runs it (``pip install uvicorn; uvicorn
+examples.asgi_server:app``).
 
-POST /{user}/{session} with a JSON body {"content": "…", "id": "a unique request id"} answers with the agent's reply. Retried with
-the same id, it says nothing twice. The "model" here only counts, so that the example needs no key; put yours in `think`.
+POST /{user}/{session} with a JSON body {"content": "…", "id": "a unique request id"} answers with
+the agent's reply. Retried with the same id, it says nothing twice. The "model" here only counts, so
+that the example needs no key; put yours in `think`.
 """
 
 from __future__ import annotations
@@ -53,5 +55,11 @@ async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
         status, answer = 503, {"error": str(e)}  # retry with the same id
     except (ValueError, KeyError, TypeError) as e:
         status, answer = 400, {"error": str(e)}
-    await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/json")]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(b"content-type", b"application/json")],
+        }
+    )
     await send({"type": "http.response.body", "body": json.dumps(answer).encode()})

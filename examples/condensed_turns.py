@@ -1,6 +1,8 @@
-"""Limiting multi-turn confusion: models that lose the thread over many turns are asked one question that says it all.
+"""Limiting multi-turn confusion: models that lose the thread over many turns are asked one question
+that says it all.
 
-The conversation is kept as it was; what the answering model sees is the system message and one condensed question.
+The conversation is kept as it was; what the answering model sees is the system message and one
+condensed question.
 """
 
 from __future__ import annotations
@@ -12,23 +14,31 @@ from remora.messages import plain_text
 from remora.models.ports import ChatModel
 from remora.testing import ScriptedChatModel
 
-CONDENSE = "Restate what the user wants now as one request that can be understood without the conversation:\n\n"
+CONDENSE = "Restate what the user wants now as one request that can be understood without the conversation:\n\n"  # noqa: E501
 
 
 async def chat(memory: remora.Session, model: ChatModel, text: str) -> str:
     await memory.append({"role": "user", "content": text})
     context = await memory.load(max_tokens=8_000)
     if len(context.messages) > 1:
-        conversation = "\n".join(f"{message['role']}: {plain_text(message)}" for message in context.messages)
+        conversation = "\n".join(
+            f"{message['role']}: {plain_text(message)}" for message in context.messages
+        )
         text = await model.complete([{"role": "user", "content": CONDENSE + conversation}])
-    one_turn = await memory.load(override=[{"role": "user", "content": text}])  # the session itself stays as it is
-    reply = await model.complete([{"role": "system", "content": "You draw SVG."}, *one_turn.messages])
+    one_turn = await memory.load(
+        override=[{"role": "user", "content": text}]
+    )  # the session itself stays as it is
+    reply = await model.complete(
+        [{"role": "system", "content": "You draw SVG."}, *one_turn.messages]
+    )
     await memory.append({"role": "assistant", "content": reply})
     return reply
 
 
 async def main() -> None:
-    model = ScriptedChatModel(["<circle/>", "Draw a red circle, twice as large.", "<circle fill='red' r='2'/>"])
+    model = ScriptedChatModel(
+        ["<circle/>", "Draw a red circle, twice as large.", "<circle fill='red' r='2'/>"]
+    )
     async with remora.Runtime.in_memory() as runtime:
         memory = runtime.session("ana", "drawing")
         await chat(memory, model, "Draw a circle.")

@@ -1,7 +1,9 @@
-"""The application looks after memory (S4.21): add, retrieve, build, generate, add, record, in this order, each turn.
+"""The application looks after memory (S4.21): add, retrieve, build, generate, add, record, in this
+order, each turn.
 
-Here a scripted model answers, so that it runs without a key; `remora.models.openai.OpenAIChatModel`, or anything with
-``async complete(messages) -> str``, takes its place.
+Here a scripted model answers, so that it runs without a key;
+`remora.models.openai.OpenAIChatModel`, or anything with ``async complete(messages) -> str``, takes
+its place.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ class ChatModel(Protocol):
 class Assistant:
     """One conversation, and what is remembered of its user's others."""
 
-    def __init__(self, user: remora.User, session: str, model: ChatModel, trace: Callable[[str], object] = print) -> None:
+    def __init__(
+        self,
+        user: remora.User,
+        session: str,
+        model: ChatModel,
+        trace: Callable[[str], object] = print,
+    ) -> None:
         self.user = user
         self.conversation = user.session(session)
         self.model = model

@@ -16,10 +16,14 @@ BOOKING = {"name": "book_train", "arguments": '{"to": "Porto", "price_eur": 32}'
 
 
 async def ask(chat: remora.Session) -> None:
-    await chat.append({"role": "user", "content": "Take me to Porto on Friday, cheaply."}, key="request-1")
+    await chat.append(
+        {"role": "user", "content": "Take me to Porto on Friday, cheaply."}, key="request-1"
+    )
     # what a model would answer: a call of a tool that must not run before somebody has agreed
     call = {"id": "call-1", "type": "function", "function": BOOKING}
-    await chat.append({"role": "assistant", "content": None, "tool_calls": [call]}, key="request-1/calls")
+    await chat.append(
+        {"role": "assistant", "content": None, "tool_calls": [call]}, key="request-1/calls"
+    )
     context = await chat.load()
     print(f"waiting for a human: {context.awaiting[0]}")
 
@@ -29,14 +33,27 @@ async def answer(chat: remora.Session, words: str) -> None:
     if not context.awaiting:
         print("nothing to decide")
         return
-    calls = {call.id: call.function for message in await chat.get_messages("assistant") for call in message.tool_calls or []}
+    calls = {
+        call.id: call.function
+        for message in await chat.get_messages("assistant")
+        for call in message.tool_calls or []
+    }
     for call_id in context.awaiting:
         booking = json.loads(calls[call_id].arguments)
-        result = f"booked to {booking['to']} for {booking['price_eur']} EUR" if words == "yes" else "the user declined"
-        await chat.append({"role": "tool", "tool_call_id": call_id, "content": result}, key=f"{call_id}/result")
+        result = (
+            f"booked to {booking['to']} for {booking['price_eur']} EUR"
+            if words == "yes"
+            else "the user declined"
+        )
+        await chat.append(
+            {"role": "tool", "tool_call_id": call_id, "content": result}, key=f"{call_id}/result"
+        )
     context = await chat.load()  # the call and its result, whole: what the model goes on from
     for message in context.messages:
-        print(f"{message['role']}: {message['content'] or message['tool_calls'][0]['function']['name']}")
+        print(
+            f"{message['role']}: "
+            f"{message['content'] or message['tool_calls'][0]['function']['name']}"
+        )
 
 
 async def main(directory: str, step: str, words: str = "") -> None:

@@ -1,6 +1,8 @@
-"""Both at once (S4.23): the application records what was said, the model saves what it finds important; a fact is stored once.
+"""Both at once (S4.23): the application records what was said, the model saves what it finds
+important; a fact is stored once.
 
-Runs without a key, by the scripted model of `examples.agent_controlled`: ``python3 -m examples.hybrid``.
+Runs without a key, by the scripted model of `examples.agent_controlled`: ``python3 -m
+examples.hybrid``.
 """
 
 from __future__ import annotations
@@ -16,7 +18,11 @@ from examples.agent_controlled import ToolModel, calls, chat
 async def main(directory: str) -> None:
     model = ToolModel(
         [
-            calls("save_to_memory", thinking="Worth keeping.", content=["My birthday is on March 15.", "Prefers short answers"]),
+            calls(
+                "save_to_memory",
+                thinking="Worth keeping.",
+                content=["My birthday is on March 15.", "Prefers short answers"],
+            ),
             "Noted!",
         ]
     )
@@ -24,7 +30,10 @@ async def main(directory: str) -> None:
         alice = runtime.user("alice")
         said = "My birthday is on March 15."
         answer = await chat(alice, "monday", model, said)
-        await alice.record([{"role": "user", "content": said}, {"role": "assistant", "content": answer}], session="monday")
+        await alice.record(
+            [{"role": "user", "content": said}, {"role": "assistant", "content": answer}],
+            session="monday",
+        )
         await alice.settle()
         for memory in await alice.memories():
             print(f"{memory.type}: {memory.text}")

@@ -1,4 +1,6 @@
-"""remora as LangChain's chat message history; offline, with a scripted model of langchain-core. Needs ``remora[langchain]``."""
+"""remora as LangChain's chat message history; offline, with a scripted model of langchain-core.
+Needs ``remora[langchain]``.
+"""
 
 from __future__ import annotations
 

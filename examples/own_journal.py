@@ -1,6 +1,7 @@
 """A journal of one's own: here the one in memory, which says what it is asked to make durable.
 
-A journal over PostgreSQL has the same methods; `Runtime(journal=…)` takes it, or an async function that opens it.
+A journal over PostgreSQL has the same methods; `Runtime(journal=…)` takes it, or an async function
+that opens it.
 """
 
 from __future__ import annotations

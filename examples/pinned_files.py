@@ -1,4 +1,6 @@
-"""Pinning a file at run time: it stays in the context of this session, whatever leaves the buffer, until it is taken out."""
+"""Pinning a file at run time: it stays in the context of this session, whatever leaves the buffer,
+until it is taken out.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class PinnedFiles(BaseMemoryBlock[str], kw_only=True):
 async def main(path: Path) -> None:
     pins = Pins()
     blocks = [PinnedFiles(name="pinned_files", pins=pins, priority=0)]  # priority 0: never cut
-    async with remora.Runtime.in_memory(blocks=blocks, policy=remora.BufferPolicy.window(2)) as runtime:
+    async with remora.Runtime.in_memory(
+        blocks=blocks, policy=remora.BufferPolicy.window(2)
+    ) as runtime:
         chat = runtime.session("ana", "code")
         await asyncio.to_thread(pins.pin, chat.key.session, path)
         for n in range(5):

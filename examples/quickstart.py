@@ -1,4 +1,6 @@
-"""The smallest whole use of remora: say something, come back later, and have it remembered. Needs no key and no network."""
+"""The smallest whole use of remora: say something, come back later, and have it remembered. Needs
+no key and no network.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ async def main(directory: str) -> None:
     async with remora.Runtime(directory) as runtime:
         alice = runtime.user("alice")
         monday = alice.session("monday")
-        await monday.append({"role": "user", "content": "I moved to Lisbon, and my cat is called Figaro."}, key="req-1")
+        await monday.append(
+            {"role": "user", "content": "I moved to Lisbon, and my cat is called Figaro."},
+            key="req-1",
+        )
         await monday.append({"role": "assistant", "content": "Lovely! How does Figaro like it?"})
         await monday.flush()  # the conversation is over: hand it to long-term memory
         await monday.settle()

@@ -1,4 +1,6 @@
-"""Summaries for long conversations, one scope for each user, and metadata for what one conversation holds."""
+"""Summaries for long conversations, one scope for each user, and metadata for what one conversation
+holds.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +8,32 @@ import asyncio
 
 import remora
 
-# Every conversation is summarized once it holds more than 300 tokens: what is old shrinks, what is recent stays as it is.
+# Every conversation is summarized once it holds more than 300 tokens: what is old shrinks, what is
+# recent stays as it is.
 POLICY = remora.BufferPolicy.summary_buffer(300)
 CONFIG = remora.Config.from_dict({"buffer": {"summary_tokens": 150}})
 
 
 async def long_conversation(chat: remora.Session) -> remora.Context:
     for day in range(1, 21):
-        await chat.append({"role": "user", "content": f"Day {day}: I walked {day} kilometres along the coast near Lagos."})
-        await chat.append({"role": "assistant", "content": f"Well done, {day} kilometres! How do your feet feel?"})
+        await chat.append(
+            {
+                "role": "user",
+                "content": f"Day {day}: I walked {day} kilometres along the coast near Lagos.",
+            }
+        )
+        await chat.append(
+            {"role": "assistant", "content": f"Well done, {day} kilometres! How do your feet feel?"}
+        )
     await chat.settle()
     return await chat.load()
 
 
 async def two_users(runtime: remora.Runtime) -> None:
     # The handle is the scope: nothing that is asked of alice's can give what bob said.
-    await runtime.session("alice", "support").append({"role": "user", "content": "My order is 4711."})
+    await runtime.session("alice", "support").append(
+        {"role": "user", "content": "My order is 4711."}
+    )
     await runtime.session("bob", "support").append({"role": "user", "content": "My order is 815."})
     for user in ("alice", "bob"):
         context = await runtime.session(user, "support").load()
@@ -29,10 +41,21 @@ async def two_users(runtime: remora.Runtime) -> None:
 
 
 async def one_room(room: remora.Session) -> None:
-    # Several people in one conversation: the speaker is the message's name, and metadata says what else there is to filter by.
-    await room.append({"role": "user", "name": "Ana", "content": "Lunch at one?", "metadata": {"user_id": "ana"}})
-    await room.append({"role": "user", "name": "Rui", "content": "Half past!", "metadata": {"user_id": "rui"}})
-    print("rui said:", [message.content for message in await room.get_messages(filter_metadata={"user_id": "rui"})])
+    # Several people in one conversation: the speaker is the message's name, and metadata says what
+    # else there is to filter by.
+    await room.append(
+        {"role": "user", "name": "Ana", "content": "Lunch at one?", "metadata": {"user_id": "ana"}}
+    )
+    await room.append(
+        {"role": "user", "name": "Rui", "content": "Half past!", "metadata": {"user_id": "rui"}}
+    )
+    print(
+        "rui said:",
+        [
+            message.content
+            for message in await room.get_messages(filter_metadata={"user_id": "rui"})
+        ],
+    )
 
 
 async def main() -> None:

@@ -1,6 +1,8 @@
-"""A memory service (mem0, Zep, one of your own) as a block: what leaves the buffer is sent to it, and what it finds is shown.
+"""A memory service (mem0, Zep, one of your own) as a block: what leaves the buffer is sent to it,
+and what it finds is shown.
 
-The client here is an offline stand-in with mem0's two calls, `add` and `search`; with the real one, the block stays as it is.
+The client here is an offline stand-in with mem0's two calls, `add` and `search`; with the real one,
+the block stays as it is.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from remora.blocks import BaseMemoryBlock, ChatMessage
 class MemoryClient(Protocol):
     async def add(self, messages: list[dict[str, str]], *, user_id: str) -> Any: ...
 
-    async def search(self, query: str, *, filters: dict[str, str], top_k: int) -> dict[str, Any]: ...
+    async def search(
+        self, query: str, *, filters: dict[str, str], top_k: int
+    ) -> dict[str, Any]: ...
 
 
 class ServiceBlock(BaseMemoryBlock[str], kw_only=True):
@@ -41,23 +45,38 @@ class OfflineClient:
         self.memories: list[tuple[str, str]] = []
 
     async def add(self, messages: list[dict[str, str]], *, user_id: str) -> dict[str, Any]:
-        self.memories.extend((user_id, message["content"]) for message in messages if message["role"] == "user")
+        self.memories.extend(
+            (user_id, message["content"]) for message in messages if message["role"] == "user"
+        )
         return {"results": []}
 
     async def search(self, query: str, *, filters: dict[str, str], top_k: int) -> dict[str, Any]:
         words = set(query.lower().split())
         mine = [text for user, text in self.memories if user == filters["user_id"]]
         ranked = sorted(mine, key=lambda text: -len(words & set(text.lower().split())))
-        return {"results": [{"memory": text} for text in ranked[:top_k] if words & set(text.lower().split())]}
+        return {
+            "results": [
+                {"memory": text} for text in ranked[:top_k] if words & set(text.lower().split())
+            ]
+        }
 
 
 async def main() -> None:
     blocks = [ServiceBlock(name="service", client=OfflineClient(), priority=1)]
-    async with remora.Runtime.in_memory(blocks=blocks, policy=remora.BufferPolicy.window(2)) as runtime:
+    async with remora.Runtime.in_memory(
+        blocks=blocks, policy=remora.BufferPolicy.window(2)
+    ) as runtime:
         chat = runtime.session("ana", "chat")
-        for text in ("my cat is called Figaro", "I work in a bakery", "it rains", "what is my cat called"):
+        for text in (
+            "my cat is called Figaro",
+            "I work in a bakery",
+            "it rains",
+            "what is my cat called",
+        ):
             await chat.append({"role": "user", "content": text})
-            await chat.settle()  # what left the buffer has reached the service; a server does not wait for it
+            await (
+                chat.settle()
+            )  # what left the buffer has reached the service; a server does not wait for it
         for message in (await chat.load()).messages:
             print(f"{message['role']}: {message['content']}")
 

@@ -1,4 +1,6 @@
-"""An agent's own turn loop under a hundred seeds: faults, power cuts and all. Run: python examples/simulated_agent.py."""
+"""An agent's own turn loop under a hundred seeds: faults, power cuts and all. Run: python
+examples/simulated_agent.py.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,21 @@ class Agent:
         self.answered: list[str] = []
 
     async def live(self, world: World) -> None:
-        """One life of the process: go through the questions; what was answered before is known by its key."""
+        """One life of the process: go through the questions; what was answered before is known by
+        its key.
+        """
         async with world.runtime() as runtime:
             for number, question in enumerate(QUESTIONS):
                 await self.turn(runtime, number, question)
-            self.answered = [str(message.content) for message in await runtime.session("alice", "harbour").history()]
+            self.answered = [
+                str(message.content)
+                for message in await runtime.session("alice", "harbour").history()
+            ]
 
     async def turn(self, runtime: Runtime, number: int, question: str) -> None:
-        """Ask, answer, remember: each append under a key, so that a retry cannot say anything twice."""
+        """Ask, answer, remember: each append under a key, so that a retry cannot say anything
+        twice.
+        """
         chat = runtime.session("alice", "harbour")
         for part, role, text in ((0, "user", question), (1, "assistant", f"Answer {number}.")):
             while True:
@@ -33,13 +42,18 @@ class Agent:
                     await chat.append({"role": role, "content": text}, key=f"{number}.{part}")
                     break
                 except (CommitFailed, MailboxFull, OutcomeUnknown):
-                    continue  # the same key again: it is there once, whatever became of the first attempt
+                    # the same key again: it is there once, whatever became of the first attempt
+                    continue
 
 
 def main() -> None:
     """Play a hundred seeds; each has a failing disk and a power cut somewhere."""
     logging.disable(logging.CRITICAL)
-    expected = [text for number, question in enumerate(QUESTIONS) for text in (question, f"Answer {number}.")]
+    expected = [
+        text
+        for number, question in enumerate(QUESTIONS)
+        for text in (question, f"Answer {number}.")
+    ]
     cuts = 0
     for seed in range(100):
         agent = Agent()

@@ -1,4 +1,6 @@
-"""Conversation memory that rides inside an agent server: every session an actor, every acknowledgement durable.
+"""Conversation memory that rides inside an agent server.
+
+Every session an actor, every acknowledgement durable.
 
 async with remora.Runtime("memory/") as runtime:
     chat = runtime.session("alice", "chat-42")

@@ -3,8 +3,8 @@
 from remora.blocks import FactExtractionMemoryBlock, StaticMemoryBlock, VectorMemoryBlock
 
 blocks = [
-    StaticMemoryBlock(name="core_info", static_content="My name is Logan, and I live in Saskatoon."),
-    FactExtractionMemoryBlock(name="extracted_info", max_facts=50, priority=1),
+    StaticMemoryBlock(name="core_info", static_content="My name is Logan, and I live in
+    Saskatoon."), FactExtractionMemoryBlock(name="extracted_info", max_facts=50, priority=1),
     VectorMemoryBlock(name="vector_memory", priority=2),
 ]
 async with remora.Runtime("memory/", blocks=blocks) as runtime: …

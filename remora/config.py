@@ -1,8 +1,8 @@
 """The configuration: one tree of frozen structs, each default beside its reason.
 
-`Config()` is what runs when nothing is said. A tree is read from a dict, a TOML or YAML file, and the environment; a key
-that means nothing is refused, with the nearest one that does. The docstring under each key is what ``remora config --defaults``
-prints above it.
+`Config()` is what runs when nothing is said. A tree is read from a dict, a TOML or YAML file, and
+the environment; a key that means nothing is refused, with the nearest one that does. The docstring
+under each key is what ``remora config --defaults`` prints above it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 if not math.isfinite(value):
                     raise ConfigError(f"{name} must be a finite number, not {value}", key=name)
                 if value < low or (strict and value == low):
-                    raise ConfigError(f"{name} must be {'over' if strict else 'at least'} {low}, not {value}", key=name)
+                    raise ConfigError(
+                        f"{name} must be {'over' if strict else 'at least'} {low}, not {value}",
+                        key=name,
+                    )
 
 
 _LOWEST: dict[str, tuple[float, bool]] = {
@@ -79,9 +82,13 @@ _LOWEST: dict[str, tuple[float, bool]] = {
 class BufferConfig(_Section, frozen=True, kw_only=True):
     """What a session keeps verbatim, and when it folds."""
 
-    policy: Literal["summary_buffer", "keep_all", "window", "token_window", "summary", "ring"] = "summary_buffer"
-    """What leaves the buffer and what becomes of it: see remora.actors.policies.buffer. Windows and the ring go by `size`,
-    the others by tokens."""
+    policy: Literal["summary_buffer", "keep_all", "window", "token_window", "summary", "ring"] = (
+        "summary_buffer"
+    )
+    """What leaves the buffer and what becomes of it: see remora.actors.policies.buffer.
+
+    Windows and the ring go by `size`, the others by tokens.
+    """
     size: int = 50
     """Messages that a window or a ring holds."""
     multiplier: int = 10
@@ -91,19 +98,29 @@ class BufferConfig(_Section, frozen=True, kw_only=True):
     token_flush_size: int = 3_000
     """Tokens that long-term memory and memory blocks are handed at once, or one whole turn."""
     vector_search: bool = True
-    """Search in a session's buffer compares meanings where there is an embedder, and words otherwise."""
+    """Search in a session's buffer compares meanings where there is an embedder, and words
+    otherwise.
+    """
     dedup_window: int = 0
-    """A message equal to one of the newest so many is taken for a repetition and skipped; 0: equal messages are legal."""
+    """A message equal to one of the newest so many is taken for a repetition and skipped.
+
+    0: equal messages are legal.
+    """
     token_limit: int = 30_000
     """Short-term and long-term memory together, in one context."""
     fold_ratio: float = 0.7
     """The buffer folds above this share of `token_limit`, down to half of that."""
     overdraft_ratio: float = 2.0
-    """Unfolded tokens, as a multiple of `token_limit`, at which a slow summarizer is no longer waited for (G6)."""
+    """Unfolded tokens, as a multiple of `token_limit`, at which a slow summarizer is no longer
+    waited for (G6).
+    """
     summary_tokens: int = 800
     """Longest summary."""
     summary_prefix: str = "Summary of earlier conversation: "
-    """What the summary's system message begins with; kept with each summary, so a change is for later ones."""
+    """What the summary's system message begins with.
+
+    Kept with each summary, so a change is for later ones.
+    """
     max_message_bytes: int = 16_777_216
     """Largest single message, encoded."""
 
@@ -121,11 +138,15 @@ class MailboxConfig(_Section, frozen=True, kw_only=True):
     max_bytes: int = 33_554_432
     """Bytes that they may have together; one message may always wait."""
     max_total_bytes: int = 268_435_456
-    """Bytes that may wait for their turn or for the disk, of all sessions together, a kilobyte for each request included. From
-    half of it on, no user has more than an equal share of that half; what is beyond is refused, or waits, as `when_full` says."""
+    """Bytes that may wait for their turn or for the disk, of all sessions together, a kilobyte for
+    each request included. From half of it on, no user has more than an equal share of that half;
+    what is beyond is refused, or waits, as `when_full` says.
+    """
     share_writes: int = 16
-    """Writes, of a kilobyte, that one user may have on their way to the disk at a time, while others write as well: fewer are
-    fairer, more let a busy user go faster on a disk that is slow to sync."""
+    """Writes, of a kilobyte, that one user may have on their way to the disk at a time, while
+    others write as well: fewer are fairer, more let a busy user go faster on a disk that is slow to
+    sync.
+    """
     timeout_s: float = 30.0
     """Deadline of a request whose caller named none."""
     when_full: Literal["refuse", "wait"] = "refuse"
@@ -147,15 +168,22 @@ class JournalConfig(_Section, frozen=True, kw_only=True):
     """The write-ahead journal (G3)."""
 
     durability: Durability = "power"
-    """power: an acknowledged message survives power loss. process: it survives kill -9. none: nothing is promised."""
+    """power: an acknowledged message survives power loss. process: it survives kill -9. none.
+
+    Nothing is promised.
+    """
     max_batch_writes: int = 8_192
     """Writes joined in one group commit."""
     max_wal_mb: int = 64
-    """Size of the write-ahead log from which an alarm is worth it that some reader holds it back."""
+    """Size of the write-ahead log from which an alarm is worth it that some reader holds it
+    back.
+    """
 
 
 class RetentionConfig(_Section, frozen=True, kw_only=True):
-    """How long originals are archived that left their session's buffer and are in long-term memory; 0 is no bound (G6)."""
+    """How long originals are archived that left their session's buffer and are in long-term memory;
+    0 is no bound (G6).
+    """
 
     age_days: float = 0.0
     """Older ones go."""
@@ -179,7 +207,10 @@ class LongTermConfig(_Section, frozen=True, kw_only=True):
     batch_ms: float = 100.0
     """Rows wait this long for company before they are committed."""
     compact_fragments: int = 20
-    """Commits to a shard after which it is compacted: what came since is searched without the full-text index."""
+    """Commits to a shard after which it is compacted.
+
+    What came since is searched without the full-text index.
+    """
     compact_interval_s: float = 30.0
     """How often the supervisor looks for shards to compact."""
     keep_versions_s: float = 600.0
@@ -189,7 +220,10 @@ class LongTermConfig(_Section, frozen=True, kw_only=True):
     window_chars: int = 300
     """How much of each neighbouring message is searched along with a message."""
     uri: Secret = Secret()
-    """Where LanceDB lives: a path or an object store's address. Empty means inside the directory."""
+    """Where LanceDB lives: a path or an object store's address.
+
+    Empty means inside the directory.
+    """
     max_user_rows: int = 0
     """A user's rows beyond this are pruned by the supervisor; 0: never."""
     prune: Literal["fifo", "age", "importance", "lru"] = "importance"
@@ -227,18 +261,26 @@ class SynopsisConfig(_Section, frozen=True, kw_only=True):
     deadline_s: float = 0.5
     """`load(query=…)` goes on without a synopsis after this long, and says so."""
     prompt: str = ""
-    """What a chat model is told before it sees a user's memories and messages; empty for remora's own."""
+    """What a chat model is told before it sees a user's memories and messages.
+
+    Empty for remora's own.
+    """
 
 
 class ImportanceConfig(_Section, frozen=True, kw_only=True):
     """What makes a memory worth keeping."""
 
     formula: Literal["bounded", "seed"] = "bounded"
-    """bounded: 0 to 1, whatever the access count. seed: MUXI's own, whose logarithm lets access count swamp the rest."""
+    """bounded: 0 to 1, whatever the access count.
+
+    Seed: MUXI's own, whose logarithm lets access count swamp the rest.
+    """
     half_life_days: float = 30.0
     """Age at which recency has halved."""
     score_messages: bool = False
-    """Weigh messages as they come, by what they look like, where the application has no scorer of its own."""
+    """Weigh messages as they come, by what they look like, where the application has no scorer of
+    its own.
+    """
     weight: float = 0.2
     """How much the importance that its sender gave a memory moves its rank; 0.5 moves nothing."""
 
@@ -249,20 +291,28 @@ class ContextConfig(_Section, frozen=True, kw_only=True):
     recent: int = 10
     """The newest messages, which are in every context that they fit into."""
     insert_method: Literal["system", "user", "tail"] = "system"
-    """Where memory blocks go: the system message, the newest user message, or a message before that, which leaves the
-    provider's prompt cache alone."""
+    """Where memory blocks go: the system message, the newest user message, or a message before
+    that, which leaves the provider's prompt cache alone.
+    """
     blocks_share: float = 0.3
-    """Of the budget, kept for memory blocks from older messages (the conversation has the other 0.7)."""
+    """Of the budget, kept for memory blocks from older messages (the conversation has the other
+    0.7).
+    """
     block_timeout_s: float = 5.0
-    """A memory block that has not answered after this long is left out, and named in the context's sources."""
+    """A memory block that has not answered after this long is left out, and named in the context's
+    sources.
+    """
 
 
 class RecallConfig(_Section, frozen=True, kw_only=True):
     """How lists of candidates become one ranking; measured on LoCoMo, REALTALK, BFCL and BEAM."""
 
     k: int = 16
-    """Most memories that `load(query=…)` brings; `context_share` may allow fewer. 16 instead of 8 put all the evidence
-    into .77 instead of .72 of LoCoMo's contexts, for some 350 tokens."""
+    """Most memories that `load(query=…)` brings.
+
+    `context_share` may allow fewer. 16 instead of 8 put all the evidence into .77 instead of .72 of
+    LoCoMo's contexts, for some 350 tokens.
+    """
     depth: int = 100
     """Candidates taken from each list."""
     turn_weight: float = 0.5
@@ -270,10 +320,14 @@ class RecallConfig(_Section, frozen=True, kw_only=True):
     window_weight: float = 0.5
     """Weight of the full-text match of the message with its neighbours."""
     vector_weight: float = 0.25
-    """Suits the embedded embedder; 0.5 a transformer (LoCoMo, e5-small: recall@5 .736 at 0.25, .743 at 0.5)."""
+    """Suits the embedded embedder.
+
+    0.5 a transformer (LoCoMo, e5-small: recall@5 .736 at 0.25, .743 at 0.5).
+    """
     vector_agreement: float = 0.2
-    """Correlation of the vector list with the text lists below which the vector list loses weight, so that a useless
-    embedder does no harm; 0 trusts any."""
+    """Correlation of the vector list with the text lists below which the vector list loses weight,
+    so that a useless embedder does no harm; 0 trusts any.
+    """
     neighbour_bonus: float = 0.3
     """Share of its best neighbour's score that a message gains."""
     neighbour_chars: int = 300
@@ -285,7 +339,10 @@ class RecallConfig(_Section, frozen=True, kw_only=True):
     speaker_prior: float = 1.5
     """Factor on what was said by somebody whom the query names."""
     user_prior: float = 1.5
-    """Factor on what unnamed users said: in agent chat the evidence is in their messages, three to one."""
+    """Factor on what unnamed users said.
+
+    In agent chat the evidence is in their messages, three to one.
+    """
     deadline_s: float = 1.0
     """`load(query=…)` goes on without long-term memory after this long, and says so."""
     context_share: float = 0.25
@@ -293,8 +350,10 @@ class RecallConfig(_Section, frozen=True, kw_only=True):
     cache: int = 1_000
     """Recalls whose results are kept until something is written about their user."""
     hot_mb: int = 64
-    """Memory for the rows and vectors of the users who recalled last, which are searched there and not in the store: 2.5 to
-    3.5 kB a row of a conversation. 0 asks the store each time: for one that other processes write to, or searches its own way."""
+    """Memory for the rows and vectors of the users who recalled last, which are searched there and
+    not in the store: 2.5 to 3.5 kB a row of a conversation. 0 asks the store each time: for one
+    that other processes write to, or searches its own way.
+    """
     hot_rows: int = 5_000
     """A user with more rows than this is always searched in the store."""
 
@@ -303,8 +362,10 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     """Which models do the work; the defaults are embedded and need no key and no network."""
 
     summarizer: Literal["extractive", "lead", "tail", "openai"] = "extractive"
-    """extractive picks sentences, lead takes each message's first one, tail the end verbatim: none needs a model. openai is any
-    OpenAI-compatible endpoint."""
+    """extractive picks sentences, lead takes each message's first one, tail the end verbatim.
+
+    None needs a model. openai is any OpenAI-compatible endpoint.
+    """
     embedder: Literal["wordllama", "openai", "none"] = "wordllama"
     """wordllama is embedded; none leaves recall to full-text search."""
     base_url: str = ""
@@ -312,13 +373,19 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     api_key: Secret = Secret()
     """Empty means OPENAI_API_KEY."""
     summary_prompt: str = ""
-    """What stands before the conversation's lines when a chat model is asked for a summary; empty means remora's own."""
+    """What stands before the conversation's lines when a chat model is asked for a summary.
+
+    Empty means remora's own.
+    """
     chat_model: str = "gpt-4o-mini"
     """The endpoint's name for the model that summarizes."""
     embedding_model: str = "text-embedding-3-small"
     """The endpoint's name for the model that embeds."""
     embedding_dimension: int = 1536
-    """Numbers in a vector of the endpoint's, or of a plain callable's; other embedders say it themselves."""
+    """Numbers in a vector of the endpoint's, or of a plain callable's.
+
+    Other embedders say it themselves.
+    """
     timeout_s: float = 60.0
     """Deadline of one request to the endpoint."""
 
@@ -339,7 +406,9 @@ class SupervisorConfig(_Section, frozen=True, kw_only=True):
     jitter: float = 0.5
     """Share of the pause that is added to it at most, at random."""
     breaker_failures: int = 5
-    """Failures in a row, over all sessions, after which the chat model is left alone for a while."""
+    """Failures in a row, over all sessions, after which the chat model is left alone for a
+    while.
+    """
     breaker_rest_s: float = 30.0
     """How long that is."""
     drain_s: float = 10.0
@@ -350,7 +419,10 @@ class TokensConfig(_Section, frozen=True, kw_only=True):
     """How tokens are counted."""
 
     counter: Literal["tiktoken", "heuristic"] = "tiktoken"
-    """tiktoken is exact for OpenAI's models and needs no network; the heuristic takes a quarter of the length."""
+    """tiktoken is exact for OpenAI's models and needs no network.
+
+    The heuristic takes a quarter of the length.
+    """
     encoding: Literal["o200k_base", "cl100k_base"] = "o200k_base"
     """Which of tiktoken's vocabularies."""
     unit: Literal["bytes", "characters"] = "bytes"
@@ -400,12 +472,12 @@ class Config(_Section, frozen=True, kw_only=True):
         Args:
             tree: sections of keys.
             secrets: values for ``${{ secrets.NAME }}``, which fields of type `Secret` may hold.
-            environment: where a name that is not in `secrets` is looked up; the process's own otherwise. Nothing else is
-                read from it: see `from_file` and `from_environment`.
+            environment: where a name that is not in `secrets` is looked up; the process's own
+                otherwise. Nothing else is read from it: see `from_file` and `from_environment`.
 
         Raises:
-            ConfigError: an unknown key (the nearest known one is named), a value of the wrong type or range, a secret that is
-                nowhere or stands where it would be printed.
+            ConfigError: an unknown key (the nearest known one is named), a value of the wrong type
+                or range, a secret that is nowhere or stands where it would be printed.
         """
         return _build(tree, {}, secrets, environment)
 
@@ -419,7 +491,8 @@ class Config(_Section, frozen=True, kw_only=True):
     ) -> Config:
         """Read ``.toml``, ``.yaml``, ``.yml`` or ``.json``, then the environment over it.
 
-        ``REMORA_BUFFER__TOKEN_LIMIT=4000`` sets ``buffer.token_limit``. See `from_dict` for `secrets`.
+        ``REMORA_BUFFER__TOKEN_LIMIT=4000`` sets ``buffer.token_limit``. See `from_dict` for
+        `secrets`.
 
         Raises:
             ConfigError: no such file, no such format, bad syntax, unknown key or bad value.
@@ -447,7 +520,10 @@ class Config(_Section, frozen=True, kw_only=True):
 
     @classmethod
     def from_environment(
-        cls, environment: Mapping[str, str] | None = None, *, secrets: Mapping[str, str] | None = None
+        cls,
+        environment: Mapping[str, str] | None = None,
+        *,
+        secrets: Mapping[str, str] | None = None,
     ) -> Config:
         """The defaults, changed by ``REMORA_SECTION__KEY`` variables.
 
@@ -458,25 +534,45 @@ class Config(_Section, frozen=True, kw_only=True):
 
 
 def _build(
-    source: object, variables: Mapping[str, str], secrets: Mapping[str, str] | None, environment: Mapping[str, str] | None
+    source: object,
+    variables: Mapping[str, str],
+    secrets: Mapping[str, str] | None,
+    environment: Mapping[str, str] | None,
 ) -> Config:
     if not isinstance(source, Mapping):
-        raise ConfigError(f"the configuration must be a mapping of sections, not {type(source).__name__}")
+        raise ConfigError(
+            f"the configuration must be a mapping of sections, not {type(source).__name__}"
+        )
     if secrets is not None and not isinstance(secrets, Mapping):
-        raise ConfigError(f"secrets must be a mapping of names to texts, not {type(secrets).__name__}")
+        raise ConfigError(
+            f"secrets must be a mapping of names to texts, not {type(secrets).__name__}"
+        )
     tree, written_as = translate_muxi(source)
 
     def resolve(text: str, key: str) -> Secret:
-        return resolve_secret(text, key=key, secrets=secrets, environment=os.environ if environment is None else environment)
+        return resolve_secret(
+            text,
+            key=key,
+            secrets=secrets,
+            environment=os.environ if environment is None else environment,
+        )
 
     try:
-        return msgspec.convert(_check_keys(_apply_environment(tree, variables), Config, "", resolve), Config, dec_hook=_dec_hook)
+        return msgspec.convert(
+            _check_keys(_apply_environment(tree, variables), Config, "", resolve),
+            Config,
+            dec_hook=_dec_hook,
+        )
     except msgspec.ValidationError as e:
-        # msgspec: "what - at `$.section.key`"; a check of ours: "key must …", raised for the section as a whole
+        # msgspec: "what - at `$.section.key`"; a check of ours: "key must …", raised for the
+        # section as a whole
         text, _, at = str(e).partition(" - at `$")
         key = at.strip(".`")
         if isinstance(e.__cause__, ConfigError):
-            text, key = str(e.__cause__).removeprefix(e.__cause__.key), f"{key}.{e.__cause__.key}".lstrip(".")
+            text, key = (
+                str(e.__cause__).removeprefix(e.__cause__.key),
+                f"{key}.{e.__cause__.key}".lstrip("."),
+            )
         else:
             text = f": {text[:1].lower()}{text[1:]}"
         written = f" (written as {written_as[key]})" if key in written_as else ""
@@ -487,7 +583,11 @@ def _syntax_problem(error: Exception) -> str:
     """What is wrong and where, without the line itself: it may hold a secret."""
     cause = error.__context__
     mark = getattr(cause, "problem_mark", None)
-    return str(error) if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {getattr(cause, 'problem', '')}"
+    return (
+        str(error)
+        if mark is None
+        else f"line {mark.line + 1}, column {mark.column + 1}: {getattr(cause, 'problem', '')}"
+    )
 
 
 def _dec_hook(kind: type, value: object) -> object:
@@ -505,7 +605,10 @@ def _secret_keys(kind: type[msgspec.Struct], path: str = "") -> Iterator[str]:
 
 
 def _check_keys(
-    tree: Mapping[str, Any], kind: type[msgspec.Struct], path: str, resolve: Callable[[str, str], Secret]
+    tree: Mapping[str, Any],
+    kind: type[msgspec.Struct],
+    path: str,
+    resolve: Callable[[str, str], Secret],
 ) -> dict[str, Any]:
     """The tree, without unknown keys, and with secrets where they belong and nowhere else."""
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
@@ -521,9 +624,14 @@ def _check_keys(
             checked[key] = resolve(value, dotted)
         elif isinstance(value, str) and refers_to_secret(value):
             allowed = ", ".join(_secret_keys(Config))
-            raise ConfigError(f"{dotted} may not hold a secret, for it would be printed; these may: {allowed}", key=dotted)
+            raise ConfigError(
+                f"{dotted} may not hold a secret, for it would be printed; these may: {allowed}",
+                key=dotted,
+            )
         elif get_origin(wanted) is Literal and value not in get_args(wanted):
-            raise ConfigError(f"{dotted} must be one of {', '.join(get_args(wanted))}, not {value!r}", key=dotted)
+            raise ConfigError(
+                f"{dotted} must be one of {', '.join(get_args(wanted))}, not {value!r}", key=dotted
+            )
         else:
             checked[key] = value
     return checked
@@ -536,7 +644,11 @@ def _apply_environment(tree: Mapping[str, Any], environment: Mapping[str, str]) 
         part, separator, key = variable.removeprefix("REMORA_").lower().partition("__")
         if not variable.startswith("REMORA_") or not separator:
             continue
-        kinds = {f.name: f.type for f in msgspec.structs.fields(sections[part])} if part in sections else {}
+        kinds = (
+            {f.name: f.type for f in msgspec.structs.fields(sections[part])}
+            if part in sections
+            else {}
+        )
         target = merged.setdefault(part, {})
         if isinstance(target, dict):
             target[key] = _parse_variable(text, kinds.get(key, str))
@@ -544,7 +656,10 @@ def _apply_environment(tree: Mapping[str, Any], environment: Mapping[str, str]) 
 
 
 def _parse_variable(text: str, kind: Any) -> object:
-    """Environment text as the type that the key wants; what does not parse is left for the tree's own check."""
+    """Environment text as the type that the key wants.
+
+    What does not parse is left for the tree's own check.
+    """
     if kind is Secret or (get_origin(kind) is Literal and text in get_args(kind)):
         return text
     try:

@@ -1,18 +1,19 @@
-"""Which remora key is meant by a key that is written: MUXI's names for it, and the nearest one to a misspelt one.
+"""Which remora key is meant by a key that is written: MUXI's names for it, and the nearest one to a
+misspelt one.
 
 MUXI's document configures memory in a tree of its own, under ``memory:``. It is read like this:
 
-==============================================  =====================================================================
-memory.buffer.{size, multiplier}                buffer.{size, multiplier}; `buffer.policy` becomes ring, unless given
-memory.buffer.vector_search                     buffer.vector_search
-memory.buffer.embedding_model                   models.embedder and models.embedding_model
-memory.working.{max_memory_mb, …}               working.{max_memory_mb, fifo_interval_min}
-memory.working.vector_dimension                 models.embedding_dimension
-memory.persistent.{enabled, connection_string}  long_term.{enabled, uri}
-memory.persistent.provider                      must be lancedb
-memory.persistent.user_isolation                must be true
-memory.synopsis.{identity_ttl, …}               synopsis.{identity_ttl, context_ttl, refresh_on_access}
-==============================================  =====================================================================
+==============================================
+===================================================================== memory.buffer.{size,
+multiplier}                buffer.{size, multiplier}; `buffer.policy` becomes ring, unless given
+memory.buffer.vector_search                     buffer.vector_search memory.buffer.embedding_model
+models.embedder and models.embedding_model memory.working.{max_memory_mb, …}
+working.{max_memory_mb, fifo_interval_min} memory.working.vector_dimension
+models.embedding_dimension memory.persistent.{enabled, connection_string}  long_term.{enabled, uri}
+memory.persistent.provider                      must be lancedb memory.persistent.user_isolation
+must be true memory.synopsis.{identity_ttl, …}               synopsis.{identity_ttl, context_ttl,
+refresh_on_access} ==============================================
+=====================================================================
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def _embedding_model(value: object, key: str) -> dict[str, object]:
         case ("wordllama", "", ""):
             return {"models.embedder": "wordllama"}
     raise ConfigError(
-        f"{key} must be openai/NAME, for any OpenAI-compatible endpoint, or wordllama, not {value!r}; "
+        f"{key} must be openai/NAME, for any OpenAI-compatible endpoint, or wordllama, not "
+        f"{value!r}; "
         "another embedder is handed over as an object: Runtime(…, embedder=…)",
         key=key,
     )
@@ -89,7 +91,9 @@ def _provider(value: object, key: str) -> dict[str, object]:
 
 def _user_isolation(value: object, key: str) -> dict[str, object]:
     if value is not True:
-        raise ConfigError(f"{key} must be true, not {value!r}: isolation of users cannot be switched off", key=key)
+        raise ConfigError(
+            f"{key} must be true, not {value!r}: isolation of users cannot be switched off", key=key
+        )
     return {}
 
 
@@ -124,10 +128,12 @@ def translate_muxi(tree: Mapping[str, Any]) -> TranslatedKeys:
     """The tree with what stands under ``memory:`` moved to remora's own sections.
 
     Raises:
-        ConfigError: a key there that MUXI does not have, a value that remora has nothing for, or one that is given both there
-            and in remora's own section.
+        ConfigError: a key there that MUXI does not have, a value that remora has nothing for, or
+            one that is given both there and in remora's own section.
     """
-    own: dict[str, Any] = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
+    own: dict[str, Any] = {
+        key: dict(value) if isinstance(value, Mapping) else value for key, value in tree.items()
+    }
     written_as: dict[str, str] = {}
     if "memory" not in own:
         return TranslatedKeys(own, written_as)
@@ -139,7 +145,9 @@ def translate_muxi(tree: Mapping[str, Any]) -> TranslatedKeys:
             rule = _MUXI[part].get(key)
             if rule is None:
                 raise unknown_key(f"memory.{part}.", key, _MUXI[part])
-            for target, meant in ({rule: value} if isinstance(rule, str) else rule(value, written)).items():
+            for target, meant in (
+                {rule: value} if isinstance(rule, str) else rule(value, written)
+            ).items():
                 _put(own, target, meant, written)
                 written_as[target] = written
         if part == "buffer" and isinstance(own.setdefault("buffer", {}), dict):

@@ -1,14 +1,14 @@
 """Every exception that remora raises, sorted by what the caller can do about it.
 
 =====================  ==========================================================================
-what to do             exceptions
-=====================  ==========================================================================
-fix the call           `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`, `InvalidExport`, `ConfigError`,
+what to do             exceptions =====================
+========================================================================== fix the call
+`InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`, `InvalidExport`, `ConfigError`,
                        `NotGranted`, `RedactionFailed`, `ReentrantAsk`, `NoDeadLetter`
 retry, nothing ran     `MailboxFull`, `CommitFailed`, `SessionQuarantined`, `ErasureInProgress`
-retry, *same key*      `OutcomeUnknown`
-retry, nothing doubles `RecordingFailed`
-look at the directory  `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`, `JournalDamaged`, `EmbedderChanged`,
+retry, *same key*      `OutcomeUnknown` retry, nothing doubles `RecordingFailed` look at the
+directory  `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`, `JournalDamaged`,
+`EmbedderChanged`,
                        `OwnershipLost`
 wait for a service     `ModelUnavailable`, `ModelTimeout`, `ModelAnswerInvalid`, `LongTermError`
 open another runtime   `RuntimeClosed`
@@ -58,7 +58,7 @@ class RemoraError(Exception):
     """The root of every exception that remora raises on purpose."""
 
 
-# -- fix the call -------------------------------------------------------------------------------------------------
+# -- fix the call ----------------------------------------------------------------------------------
 
 
 class InvalidInput(RemoraError, ValueError):
@@ -66,7 +66,10 @@ class InvalidInput(RemoraError, ValueError):
 
 
 class InvalidId(InvalidInput):
-    """A user or session id, or an idempotency key, that cannot name anything; nothing was written."""
+    """A user or session id, or an idempotency key, that cannot name anything.
+
+    Nothing was written.
+    """
 
 
 class IndexOutOfRange(InvalidInput, IndexError):
@@ -106,7 +109,9 @@ class InvalidMessage(RemoraError, TypeError):
 
 
 class NoDeadLetter(InvalidInput):
-    """No dead letter has this id: it was never one, or is retried, done or dropped by now; nothing was changed.
+    """No dead letter has this id: it was never one, or is retried, done or dropped by now.
+
+    Nothing was changed.
 
     Attributes:
         ids: those that are none.
@@ -144,7 +149,9 @@ class NotGranted(RemoraError, PermissionError):
 
 
 class ReentrantAsk(RemoraError, RuntimeError):
-    """A background job waits for its own session to settle, which would wait for that job: a deadlock, refused."""
+    """A background job waits for its own session to settle, which would wait for that job: a
+    deadlock, refused.
+    """
 
 
 class RedactionFailed(RemoraError, RuntimeError):
@@ -161,15 +168,15 @@ class RedactionFailed(RemoraError, RuntimeError):
         self.hook = hook
 
 
-# -- retry: provably nothing ran ------------------------------------------------------------------------------------
+# -- retry: provably nothing ran -------------------------------------------------------------------
 
 
 class MailboxFull(RemoraError):
     """The request was refused before it ran: retry later, it had no effect (G10).
 
     Attributes:
-        limit: which bound refused it: ``"messages"``, ``"bytes"`` or ``"age"`` of the session's mailbox, or ``"total"`` of what
-            waits for the disk in all.
+        limit: which bound refused it: ``"messages"``, ``"bytes"`` or ``"age"`` of the session's
+            mailbox, or ``"total"`` of what waits for the disk in all.
     """
 
     def __init__(self, text: str, *, limit: str) -> None:
@@ -178,7 +185,10 @@ class MailboxFull(RemoraError):
 
 
 class CommitFailed(RemoraError, RuntimeError):
-    """The journal refused the write and rolled it back: provably nothing of it is stored; retry when the disk is well."""
+    """The journal refused the write and rolled it back: provably nothing of it is stored.
+
+    Retry when the disk is well.
+    """
 
     retryable = True
 
@@ -198,28 +208,34 @@ class SessionQuarantined(RemoraError):
 
 
 class ErasureInProgress(RemoraError):
-    """The user, or something of theirs, is being forgotten; the request did not run. Ask again when that is done (G13)."""
+    """The user, or something of theirs, is being forgotten; the request did not run.
+
+    Ask again when that is done (G13).
+    """
 
     retryable = True
 
 
-# -- retry with the same key ----------------------------------------------------------------------------------------
+# -- retry with the same key -----------------------------------------------------------------------
 
 
 class OutcomeUnknown(RemoraError):
-    """The deadline passed, or the commit's fate is uncertain: it may have taken effect. Retry with the same `key`."""
+    """The deadline passed, or the commit's fate is uncertain: it may have taken effect.
+
+    Retry with the same `key`.
+    """
 
     retryable = True
 
 
-# -- the runtime ------------------------------------------------------------------------------------------------------
+# -- the runtime -----------------------------------------------------------------------------------
 
 
 class RuntimeClosed(RemoraError, RuntimeError):
     """The runtime is closing, closed, or was not entered with ``async with``."""
 
 
-# -- storage ----------------------------------------------------------------------------------------------------------
+# -- storage ---------------------------------------------------------------------------------------
 
 
 class StorageError(RemoraError, RuntimeError):
@@ -233,9 +249,12 @@ class StorageError(RemoraError, RuntimeError):
 
 
 class OwnershipLost(CommitFailed, StorageError):
-    """Another process has taken the journal over, and this one may write to it no longer (G12): provably nothing of it is stored.
+    """Another process has taken the journal over, and this one may write to it no longer (G12).
 
-    Everything that is written from then on fails with it. Close the runtime; open another once the other owner is gone.
+    Provably nothing of it is stored.
+
+    Everything that is written from then on fails with it. Close the runtime; open another once the
+    other owner is gone.
     """
 
     retryable = False
@@ -244,8 +263,8 @@ class OwnershipLost(CommitFailed, StorageError):
 class RecordingFailed(StorageError):
     """What was to be remembered may not be recorded; all of it is, or nothing.
 
-    Retry it as it was: what is recorded already is known by its words, and is not recorded twice. The journal's own error is
-    the cause.
+    Retry it as it was: what is recorded already is known by its words, and is not recorded twice.
+    The journal's own error is the cause.
 
     Attributes:
         op: what was tried, for instance ``"remember"``.
@@ -328,11 +347,13 @@ class LongTermError(StorageError):
         self.retryable = retryable
 
 
-# -- memory blocks ----------------------------------------------------------------------------------------------------
+# -- memory blocks ---------------------------------------------------------------------------------
 
 
 class BlockFailed(RemoraError, RuntimeError):
-    """A memory block did not take in what it was shown; it is shown it again with the next job of its session.
+    """A memory block did not take in what it was shown.
+
+    It is shown it again with the next job of its session.
 
     Attributes:
         blocks: which ones.
@@ -345,7 +366,7 @@ class BlockFailed(RemoraError, RuntimeError):
         self.retryable = retryable
 
 
-# -- models -----------------------------------------------------------------------------------------------------------
+# -- models ----------------------------------------------------------------------------------------
 
 
 class ModelError(RemoraError, RuntimeError):

@@ -30,7 +30,9 @@ MAX_ID_BYTES = 512
 
 
 SHARED_PREFIX = "\x1fshared/"
-"""What the name of a shared scope's actor begins with: a control character, which no user's id may hold."""
+"""What the name of a shared scope's actor begins with: a control character, which no user's id may
+hold.
+"""
 
 
 class SessionKey(NamedTuple):
@@ -49,40 +51,53 @@ class UserKey(NamedTuple):
 def validate_id(value: object, what: str) -> str:
     """Return `value` if it can name a user, a session or a request.
 
-    Any printable text may: quotes, slashes, colons, spaces, emoji. Control characters (NUL and line breaks among
-    them) may not, since they break logs and terminals and are never meant; nor may lone surrogates, which no file
-    can hold.
+    Any printable text may: quotes, slashes, colons, spaces, emoji. Control characters (NUL and line
+    breaks among them) may not, since they break logs and terminals and are never meant; nor may
+    lone surrogates, which no file can hold.
 
     Raises:
-        InvalidId: not a string, empty, over `MAX_ID_BYTES`, or with a character that cannot be kept.
+        InvalidId: not a string, empty, over `MAX_ID_BYTES`, or with a character that cannot be
+            kept.
     """
     if not isinstance(value, str):
         raise InvalidId(f"{what} must be a string, not {type(value).__name__}")
     if not value:
         raise InvalidId(f"{what} must not be empty")
     if len(value) > MAX_ID_BYTES:
-        raise InvalidId(f"{what} is {len(value)} characters long; at most {MAX_ID_BYTES} bytes are allowed")
+        raise InvalidId(
+            f"{what} is {len(value)} characters long; at most {MAX_ID_BYTES} bytes are allowed"
+        )
     if value.isascii() and value.isprintable():
         return value
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidId(f"{what} {reprlib.repr(value)} holds a lone surrogate, which no file can keep") from None
+        raise InvalidId(
+            f"{what} {reprlib.repr(value)} holds a lone surrogate, which no file can keep"
+        ) from None
     if size > MAX_ID_BYTES:
         raise InvalidId(f"{what} is {size} bytes long; at most {MAX_ID_BYTES} are allowed")
     for character in value:
         if unicodedata.category(character) == "Cc":
-            raise InvalidId(f"{what} {reprlib.repr(value)} holds the control character {character!r}; use printable text")
+            raise InvalidId(
+                f"{what} {reprlib.repr(value)} holds the control character {character!r}; use "
+                "printable text"
+            )
     return value
 
 
 def user_key(user: str) -> str:
-    """A fixed-width hex digest (32 characters) of a user id, so that no user text becomes part of a filter."""
+    """A fixed-width hex digest (32 characters) of a user id, so that no user text becomes part of a
+    filter.
+    """
     return blake2b(user.encode(), digest_size=16, person=b"remora.user").hexdigest()
 
 
 def session_key(user: str, session: str) -> str:
-    """A fixed-width hex digest (32 characters) of a user's session: it stands for the session where its name must not (G13)."""
+    """A fixed-width hex digest (32 characters) of a user's session.
+
+    It stands for the session where its name must not (G13).
+    """
     owner = user.encode()
     text = b"%d:%b%b" % (len(owner), owner, session.encode())
     return blake2b(text, digest_size=16, person=b"remora.session").hexdigest()
@@ -96,15 +111,17 @@ def row_id(key: SessionKey, seq: int) -> str:
 
 
 def entry_id(key: SessionKey, through: int) -> str:
-    """The deterministic id of the row of a summary entry that covered messages up to `through` (G7)."""
+    """The deterministic id of the row of a summary entry that covered messages up to `through`
+    (G7).
+    """
     return row_id(key, -through)  # no message has a negative number
 
 
 def memory_id(user: str, agent: str, content: str) -> str:
     """The deterministic id (32 hex characters) of what was recorded on purpose.
 
-    The same words recorded twice, by a tool and by the application, say, are one memory. Lengths stand before the parts, so
-    that no choice of names makes two users' ids collide.
+    The same words recorded twice, by a tool and by the application, say, are one memory. Lengths
+    stand before the parts, so that no choice of names makes two users' ids collide.
     """
     parts = [part.encode() for part in (user, agent, " ".join(content.split()))]
     text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
@@ -114,7 +131,9 @@ def memory_id(user: str, agent: str, content: str) -> str:
 def working_id(session: str, text: str) -> str:
     """The deterministic id (32 hex characters) of an item of working memory, within its user's."""
     name = session.encode()
-    return blake2b(b"%d:%b%b" % (len(name), name, text.encode()), digest_size=16, person=b"remora.working").hexdigest()
+    return blake2b(
+        b"%d:%b%b" % (len(name), name, text.encode()), digest_size=16, person=b"remora.working"
+    ).hexdigest()
 
 
 def key_digest(key: str) -> bytes:

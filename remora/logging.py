@@ -1,9 +1,13 @@
-"""Structured logs that a library may write: through the standard library, so that the host decides where they go.
+"""Structured logs that a library may write.
 
-structlog's own default prints to standard output, which belongs to the host. Logger names begin with ``remora.``.
+Through the standard library, so that the host decides where they go.
 
-structlog is loaded with the first line that is written, or with the first runtime that opens. Where rich is installed it loads
-that, and with it attrs and pygments: a third of what `import remora` cost.
+structlog's own default prints to standard output, which belongs to the host. Logger names begin
+with ``remora.``.
+
+structlog is loaded with the first line that is written, or with the first runtime that opens. Where
+rich is installed it loads that, and with it attrs and pygments: a third of what `import remora`
+cost.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The one wire type: chat messages, checked at the door and encoded once.
 
-A caller hands over plain dicts in the OpenAI chat format, or `Message` objects. `encode_message` checks one and turns it into an
-`Entry`: the chat dict as msgpack bytes, exactly as it came (keys that we do not know included), with beside it the few
-facts that the session needs without decoding. From then on nothing encodes or counts that message again: the journal
-stores the bytes, and `load` decodes them into a fresh dict, so that no caller can reach the session's state.
+A caller hands over plain dicts in the OpenAI chat format, or `Message` objects. `encode_message`
+checks one and turns it into an `Entry`: the chat dict as msgpack bytes, exactly as it came (keys
+that we do not know included), with beside it the few facts that the session needs without decoding.
+From then on nothing encodes or counts that message again: the journal stores the bytes, and `load`
+decodes them into a fresh dict, so that no caller can reach the session's state.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ class ToolFunction(msgspec.Struct, frozen=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool call of an assistant message. Ids may repeat within a conversation, with different calls."""
+    """One tool call of an assistant message.
+
+    Ids may repeat within a conversation, with different calls.
+    """
 
     id: str
     function: ToolFunction
@@ -102,7 +106,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         role: ``system``, ``developer``, ``user``, ``assistant`` or ``tool``.
-        content: text, or a list of OpenAI content parts; None only for an assistant that calls tools.
+        content: text, or a list of OpenAI content parts; None only for an assistant that calls
+            tools.
         name: the speaker's name, where several share a role.
         tool_calls: what an assistant asks to run.
         tool_call_id: which call a tool message answers.
@@ -205,12 +210,32 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     def with_weight(self, tokens: int, importance: float) -> Entry:
         """The same entry with its size by the runtime's counter, and its worth."""
-        return Entry(self.seq, self.at_us, tokens, self.role, self.chat, self.meta, self.id, self.calls, self.answers, importance)
+        return Entry(
+            self.seq,
+            self.at_us,
+            tokens,
+            self.role,
+            self.chat,
+            self.meta,
+            self.id,
+            self.calls,
+            self.answers,
+            importance,
+        )
 
     def with_seq(self, seq: int) -> Entry:
         """The same entry at its place in the session."""
         return Entry(
-            seq, self.at_us, self.tokens, self.role, self.chat, self.meta, self.id, self.calls, self.answers, self.importance
+            seq,
+            self.at_us,
+            self.tokens,
+            self.role,
+            self.chat,
+            self.meta,
+            self.id,
+            self.calls,
+            self.answers,
+            self.importance,
         )
 
 
@@ -246,38 +271,60 @@ def decode_chat(chat: bytes) -> ChatDict:
 def encode_message(
     message: MessageLike, *, index: int = 0, max_bytes: int = 1 << 24, now_us: int | None = None
 ) -> tuple[Entry, ChatDict]:
-    """Check one message and encode it; returns the entry (seq 0, tokens 0) and the chat dict to count.
+    """Check one message and encode it.
+
+    Returns the entry (seq 0, tokens 0) and the chat dict to count.
 
     Args:
-        message: a `Message`, or a dict in the OpenAI chat format with, if wanted, ``id``, ``created_at`` (aware
-            datetime, ISO 8601 text or seconds since the epoch) and ``metadata``.
+        message: a `Message`, or a dict in the OpenAI chat format with, if wanted, ``id``,
+            ``created_at`` (aware datetime, ISO 8601 text or seconds since the epoch) and
+            ``metadata``.
         index: its place in the batch, for the error text.
         max_bytes: largest encoded size allowed.
-        now_us: the time of a message that has none, in microseconds since the epoch; the system's otherwise.
+        now_us: the time of a message that has none, in microseconds since the epoch; the system's
+            otherwise.
 
     Raises:
         InvalidMessage: it is no chat message, or cannot be encoded, or is too large.
     """
     id_ = created_at = metadata = None
-    if type(message) is dict and _ENVELOPE.isdisjoint(message):  # the common case, at a quarter of the others' cost
+    if type(message) is dict and _ENVELOPE.isdisjoint(
+        message
+    ):  # the common case, at a quarter of the others' cost
         chat = message.copy()
     elif isinstance(message, Message):
-        chat, id_, created_at, metadata = message.to_chat(), message.id, message.created_at, message.metadata
+        chat, id_, created_at, metadata = (
+            message.to_chat(),
+            message.id,
+            message.created_at,
+            message.metadata,
+        )
     elif isinstance(message, Mapping):
         chat = {k: v for k, v in message.items() if k not in _ENVELOPE}
-        id_, created_at, metadata = message.get("id"), message.get("created_at"), message.get("metadata")
+        id_, created_at, metadata = (
+            message.get("id"),
+            message.get("created_at"),
+            message.get("metadata"),
+        )
     else:
         raise InvalidMessage(
-            f"message {index} is a {type(message).__name__}; pass a dict in the OpenAI chat format or a remora.Message",
+            f"message {index} is a {type(message).__name__}; pass a dict in the OpenAI chat "
+            "format or a remora.Message",
             index=index,
         )
     try:
         checked = msgspec.convert(chat, _Chat)
         encoded = _shrink(_encoder.encode(chat))
-        meta = _shrink(_encoder.encode(msgspec.convert(metadata, dict[str, Any]))) if metadata else None
+        meta = (
+            _shrink(_encoder.encode(msgspec.convert(metadata, dict[str, Any])))
+            if metadata
+            else None
+        )
         for value in chat.values():
             if type(value) not in _PLAIN:
-                chat = _decoder.decode(encoded)  # what will come back is what is counted, whatever types were handed over
+                chat = _decoder.decode(
+                    encoded
+                )  # what will come back is what is counted, whatever types were handed over
                 _check_depth(chat.values(), metadata, index)
                 break
         else:
@@ -294,13 +341,19 @@ def encode_message(
             raise InvalidMessage(f"message {index}: {e}", index=index) from e
     size = len(encoded) + (len(meta) if meta else 0)
     if size > max_bytes:
-        raise InvalidMessage(f"message {index} is {size} bytes; at most {max_bytes} are allowed", index=index)
+        raise InvalidMessage(
+            f"message {index} is {size} bytes; at most {max_bytes} are allowed", index=index
+        )
     if checked.role == "tool":
         if not checked.tool_call_id:
-            raise InvalidMessage(f"message {index} has the role tool but no tool_call_id", index=index)
+            raise InvalidMessage(
+                f"message {index} has the role tool but no tool_call_id", index=index
+            )
     elif checked.content is None and not (checked.role == "assistant" and checked.tool_calls):
         raise InvalidMessage(
-            f"message {index} has no content; only an assistant message with tool_calls may leave it out", index=index
+            f"message {index} has no content; only an assistant message with tool_calls may leave "
+            "it out",
+            index=index,
         )
     if checked.tool_calls and checked.role != "assistant":
         raise InvalidMessage(f"message {index}: only an assistant may have tool_calls", index=index)
@@ -322,12 +375,17 @@ def encode_message(
 
 
 def _shrink(encoded: bytes) -> bytes:
-    """The same bytes in no more memory than they take: msgspec's come in a buffer of at least 512, and they stay for long."""
+    """The same bytes in no more memory than they take.
+
+    Msgspec's come in a buffer of at least 512, and they stay for long.
+    """
     return bytes(memoryview(encoded))
 
 
 def _check_depth(values: Iterable[Any], metadata: Any, index: int) -> None:
-    """What nests deeper than this may be read back here and not where the stack is deeper already."""
+    """What nests deeper than this may be read back here and not where the stack is deeper
+    already.
+    """
     level = [*values, metadata]
     for _ in range(_MAX_DEPTH):
         level = [
@@ -346,19 +404,30 @@ def _microseconds(value: object, index: int) -> int:
         try:
             value = datetime.fromisoformat(value)
         except ValueError as e:
-            raise InvalidMessage(f"message {index}: created_at {value!r} is not ISO 8601", index=index) from e
+            raise InvalidMessage(
+                f"message {index}: created_at {value!r} is not ISO 8601", index=index
+            ) from e
     try:
         if isinstance(value, datetime):  # in whole numbers: a float would lose microseconds
-            microseconds = ((value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
-            datetime.fromtimestamp(microseconds / 1_000_000, UTC)  # what cannot be read back is not taken
+            microseconds = (
+                (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
+            ) // _MICROSECOND
+            datetime.fromtimestamp(
+                microseconds / 1_000_000, UTC
+            )  # what cannot be read back is not taken
             return microseconds
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             microseconds = int(value * 1_000_000)
             datetime.fromtimestamp(microseconds / 1_000_000, UTC)  # the same
             return microseconds
     except (ValueError, OverflowError, OSError) as e:
-        raise InvalidMessage(f"message {index}: created_at {value!r} is out of range", index=index) from e
-    raise InvalidMessage(f"message {index}: created_at must be a datetime, ISO 8601 text or seconds since the epoch", index=index)
+        raise InvalidMessage(
+            f"message {index}: created_at {value!r} is out of range", index=index
+        ) from e
+    raise InvalidMessage(
+        f"message {index}: created_at must be a datetime, ISO 8601 text or seconds since the epoch",
+        index=index,
+    )
 
 
 def restore_message(entry: Entry, id_: str) -> Message:
@@ -380,7 +449,9 @@ def restore_message(entry: Entry, id_: str) -> Message:
 
 
 def plain_text(chat: Mapping[str, Any]) -> str:
-    """What a message says, as text: its content, a word for each part that is no text, and its tool calls."""
+    """What a message says, as text: its content, a word for each part that is no text, and its tool
+    calls.
+    """
     pieces: list[str] = []
     content = chat.get("content")
     if isinstance(content, str):
@@ -388,19 +459,28 @@ def plain_text(chat: Mapping[str, Any]) -> str:
     elif content:
         for part in content:
             kind = part["type"]
-            pieces.append(part[kind] if kind in {"text", "refusal"} else f"[{kind.removesuffix('_url')}]")
+            pieces.append(
+                part[kind] if kind in {"text", "refusal"} else f"[{kind.removesuffix('_url')}]"
+            )
     calls = chat.get("tool_calls") or ()
-    pieces.extend(f"[calls {call['function']['name']} {call['function']['arguments']}]" for call in calls)
+    pieces.extend(
+        f"[calls {call['function']['name']} {call['function']['arguments']}]" for call in calls
+    )
     return "\n".join(piece for piece in pieces if piece)
 
 
 def without_surrogates(text: str) -> str:
-    """`text` without lone surrogates, which are text to Python and to nobody else: a model may cut an emoji in half."""
+    """`text` without lone surrogates, which are text to Python and to nobody else.
+
+    A model may cut an emoji in half.
+    """
     return text.encode("utf-8", "replace").decode()
 
 
 def split_tool_calls(messages: Sequence[ChatDict]) -> int:
-    """How many calls in a context lack their result, or results their call, in the place where a chat API wants them (G8)."""
+    """How many calls in a context lack their result, or results their call, in the place where a
+    chat API wants them (G8).
+    """
     split = 0
     awaited: list[str] = []
     for message in messages:
@@ -418,7 +498,9 @@ def split_tool_calls(messages: Sequence[ChatDict]) -> int:
 
 
 def media_parts(chat: Mapping[str, Any]) -> Iterable[str]:
-    """The kinds of the parts that are no text (``image_url``, ``input_audio``, ``file``), one for each."""
+    """The kinds of the parts that are no text (``image_url``, ``input_audio``, ``file``), one for
+    each.
+    """
     content: str | Sequence[Mapping[str, Any]] | None = chat.get("content")
     if not content or isinstance(content, str):
         return ()
@@ -426,7 +508,10 @@ def media_parts(chat: Mapping[str, Any]) -> Iterable[str]:
 
 
 def dated_line(at_us: int, text: str) -> str:
-    """A line of the past, for searching and for a context: "(8 May 2023) Caroline: …"; `at_us` since the epoch."""
+    """A line of the past, for searching and for a context: "(8 May 2023) Caroline: …".
+
+    `at_us` since the epoch.
+    """
     at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
     return f"({at.day} {at:%B %Y}) {text}"
 

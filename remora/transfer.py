@@ -1,7 +1,23 @@
-"""What `Runtime.export` writes and `Runtime.import_` reads, as plain data (docs/export-format.md)."""
+"""What `Runtime.export` writes and `Runtime.import_` reads, as plain data
+(docs/export-format.md).
+"""
 
 from __future__ import annotations
 
-from remora.storage.export.transfer import FORMAT, ExportHeader, MessageExport, SessionExport, TransferReport, UserExport
+from remora.storage.export.transfer import (
+    FORMAT,
+    ExportHeader,
+    MessageExport,
+    SessionExport,
+    TransferReport,
+    UserExport,
+)
 
-__all__ = ["FORMAT", "ExportHeader", "MessageExport", "SessionExport", "TransferReport", "UserExport"]
+__all__ = [
+    "FORMAT",
+    "ExportHeader",
+    "MessageExport",
+    "SessionExport",
+    "TransferReport",
+    "UserExport",
+]

@@ -1,4 +1,6 @@
-"""Shared by all tests: hypothesis profiles, the guard that fails a test which blocks the event loop, and ``--probes``."""
+"""Shared by all tests: hypothesis profiles, the guard that fails a test which blocks the event
+loop, and ``--probes``.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,21 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import structlog  # noqa: F401  # a runtime that opens loads it, in a thread; parts that are tested alone write lines as well
+
+# a runtime that opens loads it, in a thread; parts that are tested alone write lines as well
+import structlog  # noqa: F401
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from remora.runtime.probes import PROBES, count_probes
 
 settings.register_profile(
-    "ci", max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+    "ci",
+    max_examples=60,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=None,
 )
 settings.register_profile(
     "soak",
@@ -35,7 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--probes",
         type=Path,
         metavar="FILE",
-        help="count how often each of remora's probes (rare branches) is reached, write the table there, and fail if one never "
+        help="count how often each of remora's probes (rare branches) is reached, write the table "
+        "there, and fail if one never "
         "was: for runs of the whole suite. What child processes do is not counted.",
     )
 
@@ -58,17 +68,24 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     width = max(map(len, PROBES))
     counts = session.config.stash[_OBSERVED]
     table.parent.mkdir(parents=True, exist_ok=True)
-    table.write_text("".join(f"{name:<{width}} {counts[name]:>10}  {told}\n" for name, told in PROBES.items()), encoding="utf-8")
+    table.write_text(
+        "".join(f"{name:<{width}} {counts[name]:>10}  {told}\n" for name, told in PROBES.items()),
+        encoding="utf-8",
+    )
     if exitstatus == pytest.ExitCode.OK and _unreached(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     if config.getoption("--probes") is None:
         return
     unreached = _unreached(config)
     terminalreporter.section("probes", red=bool(unreached))
-    terminalreporter.line(f"{len(PROBES) - len(unreached)} of {len(PROBES)} reached; {config.getoption('--probes')}")
+    terminalreporter.line(
+        f"{len(PROBES) - len(unreached)} of {len(PROBES)} reached; {config.getoption('--probes')}"
+    )
     for name in unreached:
         terminalreporter.line(f"never reached: {name}: {PROBES[name]}")
 

@@ -1,7 +1,9 @@
-"""A conversation on its way to long-term memory, and an image of everything durable at each step of that way.
+"""A conversation on its way to long-term memory, and an image of everything durable at each step of
+that way.
 
-One run is enough for a crash at every step: where a process could be killed, what would be left of it is copied, and the run
-goes on. Each image is then opened by a new runtime, which must bring everything to its end.
+One run is enough for a crash at every step: where a process could be killed, what would be left of
+it is copied, and the run goes on. Each image is then opened by a new runtime, which must bring
+everything to its end.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class Image(msgspec.Struct):
 
     Attributes:
         step: which.
-        acknowledged: the appends that had returned by then: session, and the numbers that they were told.
+        acknowledged: the appends that had returned by then: session, and the numbers that they were
+            told.
         remembered: likewise what was recorded on purpose.
         removed: likewise messages that were deleted.
         kept: whatever is durable.
@@ -80,7 +83,11 @@ class Witness:
 
     def remember(self, image: Image) -> None:
         """Know what was known when the image was taken."""
-        self.acknowledged, self.remembered, self.removed = list(image.acknowledged), list(image.remembered), list(image.removed)
+        self.acknowledged, self.remembered, self.removed = (
+            list(image.acknowledged),
+            list(image.remembered),
+            list(image.removed),
+        )
 
     def at(self, step: str) -> None:
         """A process might be killed here."""
@@ -90,7 +97,9 @@ class Witness:
 
 
 class Watched:
-    """Mixed into a journal: steps before a write and after its commit, when nobody has heard of it yet."""
+    """Mixed into a journal: steps before a write and after its commit, when nobody has heard of it
+    yet.
+    """
 
     witness: Witness
 
@@ -108,11 +117,22 @@ class Watched:
 
 
 class WatchedJournal(Watched, MemoryJournal):
-    """The in-memory journal, which can be copied as a crash would leave it: without what is not committed."""
+    """The in-memory journal, which can be copied as a crash would leave it: without what is not
+    committed.
+    """
 
     _STATE = (
-        "_actors", "_memories", "_sids", "_next_sid", "_jobs", "_settings", "instance", "_gone", "_erasures", "_last_erasure",
-    )  # fmt: skip
+        "_actors",
+        "_memories",
+        "_sids",
+        "_next_sid",
+        "_jobs",
+        "_settings",
+        "instance",
+        "_gone",
+        "_erasures",
+        "_last_erasure",
+    )
 
     def __init__(self, witness: Witness, state: dict[str, Any] | None = None) -> None:
         super().__init__()
@@ -124,7 +144,9 @@ class WatchedJournal(Watched, MemoryJournal):
 
 
 class WatchedStore(MemoryStore):
-    """The in-memory store, which writes in two halves, and keeps count of what a store without unique ids would have doubled."""
+    """The in-memory store, which writes in two halves, and keeps count of what a store without
+    unique ids would have doubled.
+    """
 
     def __init__(self, witness: Witness, rows: dict[str, Any] | None = None) -> None:
         super().__init__(64)
@@ -160,11 +182,15 @@ class WatchedSummarizer:
     def __init__(self, witness: Witness) -> None:
         self.witness = witness
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
         self.witness.at("before the summarizer")
         await anyio.lowlevel.checkpoint()
         self.witness.at("after the summarizer")
-        return " ".join([*([previous] if previous else []), *(line.text for line in lines)])[: max_tokens // 2]
+        return " ".join([*([previous] if previous else []), *(line.text for line in lines)])[
+            : max_tokens // 2
+        ]
 
 
 class WatchedEmbedder(HashEmbedder):
@@ -181,7 +207,11 @@ class WatchedEmbedder(HashEmbedder):
 
 def turn(number: int) -> list[dict[str, Any]]:
     """One turn of a conversation, tools included."""
-    call = {"id": f"call-{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    call = {
+        "id": f"call-{number}",
+        "type": "function",
+        "function": {"name": "look", "arguments": "{}"},
+    }
     return [
         {"role": "user", "content": f"question {number} about gardens and bridges"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -193,8 +223,12 @@ def turn(number: int) -> list[dict[str, Any]]:
 KEYS = (SessionKey("alice", "one"), SessionKey("bob", "one"))
 
 
-async def converse(runtime: Runtime, witness: Witness, *, turns: int = 3, remove: bool = True) -> None:
-    """Two sessions that fold and flush on their way; something remembered on purpose; something deleted again."""
+async def converse(
+    runtime: Runtime, witness: Witness, *, turns: int = 3, remove: bool = True
+) -> None:
+    """Two sessions that fold and flush on their way; something remembered on purpose; something
+    deleted again.
+    """
     for number in range(turns):
         for key in KEYS:
             receipt = await runtime.session(*key).append(turn(number), key=f"turn-{number}")
@@ -209,7 +243,10 @@ async def converse(runtime: Runtime, witness: Witness, *, turns: int = 3, remove
     if remove:
         chat = runtime.session(*KEYS[0])
         first = (await chat.get_messages())[0].seq or 0
-        left = [(key, tuple(seq for seq in seqs if (key, seq) != (KEYS[0], first))) for key, seqs in witness.acknowledged]
+        left = [
+            (key, tuple(seq for seq in seqs if (key, seq) != (KEYS[0], first)))
+            for key, seqs in witness.acknowledged
+        ]
         witness.acknowledged = left
         await chat.delete(0)
         witness.removed.append((KEYS[0], first))
@@ -217,7 +254,9 @@ async def converse(runtime: Runtime, witness: Witness, *, turns: int = 3, remove
     witness.at("the end")
 
 
-async def mark_claims_no_more_than_there_is(journal: Journal, store: LongTermStore, step: str) -> None:
+async def mark_claims_no_more_than_there_is(
+    journal: Journal, store: LongTermStore, step: str
+) -> None:
     """G7: up to the watermark, what is neither owed, pruned nor removed is in long-term memory."""
     jobs = [*await journal.jobs(), *await journal.jobs(dead=True)]
     if any(isinstance(job.payload, UnflushSpec) for job in jobs):
@@ -226,14 +265,20 @@ async def mark_claims_no_more_than_there_is(journal: Journal, store: LongTermSto
     for key, flushed in await journal.flushed():
         if isinstance(key, UserKey):
             continue
-        claimed = {entry.seq for entry in await journal.read(key, 1, flushed)} - set(await journal.pruned(key))
+        claimed = {entry.seq for entry in await journal.read(key, 1, flushed)} - set(
+            await journal.pruned(key)
+        )
         claimed = claimed.difference(*owed(jobs).get(key, ()))
         missing = [seq for seq in claimed if row_id(key, seq) not in there]
-        assert not missing, f"killed at {step!r}: the watermark of {key} is {flushed}, and {missing} are not there"
+        assert not missing, (
+            f"killed at {step!r}: the watermark of {key} is {flushed}, and {missing} are not there"
+        )
 
 
 async def brought_to_its_end(runtime: Runtime, image: Image) -> None:
-    """G3, G4, G6, G7, G8: after a restart, all that was acknowledged is there, and each message once in both stores."""
+    """G3, G4, G6, G7, G8: after a restart, all that was acknowledged is there, and each message
+    once in both stores.
+    """
     step = f"killed at {image.step!r}"
     await runtime.settle()
     for key in KEYS:
@@ -249,7 +294,9 @@ async def brought_to_its_end(runtime: Runtime, image: Image) -> None:
         assert len(seqs) == len(set(seqs)), step
         told = {seq for owner, some in image.acknowledged if owner == key for seq in some}
         assert told <= set(seqs), f"{step}: {told - set(seqs)} of {key} are lost"
-        assert len(seqs) <= len(told) + 5, f"{step}: more than the turn and the deletion that may have been on their way"
+        assert len(seqs) <= len(told) + 5, (
+            f"{step}: more than the turn and the deletion that may have been on their way"
+        )
         assert not {seq for owner, seq in image.removed if owner == key} & set(seqs), step
         context = await chat.load()
         assert split_tool_calls(context.messages) == 0, step
@@ -263,14 +310,18 @@ async def brought_to_its_end(runtime: Runtime, image: Image) -> None:
     store = await runtime.long_term()
     found = Counter(await store.row_ids())
     assert max(found.values(), default=0) <= 1, f"{step}: doubled"
-    entries = {row.id for key in KEYS for row in await store.rows(key.user) if row.memory_type == "summary"}
+    entries = {
+        row.id for key in KEYS for row in await store.rows(key.user) if row.memory_type == "summary"
+    }
     recorded = {memory_id("alice", "", "Prefers metric units")}
     assert set(found) - entries - recorded == set(wanted) - recorded, step
     assert recorded & set(wanted) <= set(found), step
 
 
 @asynccontextmanager
-async def in_memory(policy: BufferPolicy, image: Image | None = None, *, watch: bool) -> AsyncIterator[tuple[Runtime, Witness]]:
+async def in_memory(
+    policy: BufferPolicy, image: Image | None = None, *, watch: bool
+) -> AsyncIterator[tuple[Runtime, Witness]]:
     """A runtime over in-memory stores, from the beginning or from an image."""
     witness = Witness(None)
     journal_state, rows = image.kept if image is not None else (None, None)
@@ -281,25 +332,33 @@ async def in_memory(policy: BufferPolicy, image: Image | None = None, *, watch: 
     if watch:
         witness._capture = lambda: (journal.state(), store.state())
     models: Any = {"summarizer": WatchedSummarizer(witness), "embedder": WatchedEmbedder(witness)}
-    async with Runtime.in_memory(config=CONFIG, journal=journal, store=store, policy=policy, **models) as runtime:
+    async with Runtime.in_memory(
+        config=CONFIG, journal=journal, store=store, policy=policy, **models
+    ) as runtime:
         yield runtime, witness
-        assert store.doubled == [], f"killed at {image.step if image else None!r}: added though there: {store.doubled}"
+        assert store.doubled == [], (
+            f"killed at {image.step if image else None!r}: added though there: {store.doubled}"
+        )
 
 
-# -- on the disk ----------------------------------------------------------------------------------------------------
+# -- on the disk -----------------------------------------------------------------------------------
 
 
 class WatchedSqliteJournal(Watched, SqliteJournal):
-    """The journal on the disk. It never checkpoints: a copy is taken file by file, and the main file must stand still."""
+    """The journal on the disk. It never checkpoints: a copy is taken file by file, and the main
+    file must stand still.
+    """
 
     async def checkpoint(self) -> None:
         """Not while copies are taken."""
 
 
 def crash_copy(directory: Path, to: Path) -> None:
-    """Copy a memory directory as a killed process would leave it, while LanceDB's threads go on writing.
+    """Copy a memory directory as a killed process would leave it, while LanceDB's threads go on
+    writing.
 
-    What a file refers to is there before it; so whatever refers is listed and copied first: the manifests, then what they name.
+    What a file refers to is there before it; so whatever refers is listed and copied first: the
+    manifests, then what they name.
     """
     to.mkdir(parents=True)
     for pattern in ("*.lance/_versions/*", "*"):

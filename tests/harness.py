@@ -49,18 +49,29 @@ class UnionSummarizer:
     def __init__(self, rng: random.Random | None = None) -> None:
         self._rng = rng
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
         if self._rng:
             await anyio.sleep(self._rng.choice([0.0, 0.05, 1.0]))
-        return " ".join([*([previous] if previous else []), *(line.text.split()[0] for line in lines)])
+        return " ".join(
+            [*([previous] if previous else []), *(line.text.split()[0] for line in lines)]
+        )
 
 
 def entry(message: MessageLike, seq: int = 0) -> Entry:
     encoded, chat = encode_message(message)
     return Entry(
-        seq, encoded.at_us, count_message(COUNTER, chat), encoded.role, encoded.chat, encoded.meta, encoded.id,
-        encoded.calls, encoded.answers,
-    )  # fmt: skip
+        seq,
+        encoded.at_us,
+        count_message(COUNTER, chat),
+        encoded.role,
+        encoded.chat,
+        encoded.meta,
+        encoded.id,
+        encoded.calls,
+        encoded.answers,
+    )
 
 
 def append(*messages: MessageLike, key: str | None = None) -> Append:
@@ -96,7 +107,9 @@ class LineCount:
 class Kernel:
     """A directory of session actors over a journal, with the summarize lane."""
 
-    def __init__(self, journal: MemoryJournal, directory: ActorRegistry, supervisor: Supervisor) -> None:
+    def __init__(
+        self, journal: MemoryJournal, directory: ActorRegistry, supervisor: Supervisor
+    ) -> None:
         self.journal = journal
         self.directory = directory
         self.supervisor = supervisor
@@ -119,7 +132,9 @@ async def kernel(
     owner: Callable[[Any], Hashable] = lambda key: key,
 ) -> AsyncIterator[Kernel]:
     clock = clock or LoopClock()
-    policy = BufferPolicy(above_tokens=fold_above, keep_tokens=fold_above // 2, overdraft_tokens=fold_above * 4)
+    policy = BufferPolicy(
+        above_tokens=fold_above, keep_tokens=fold_above // 2, overdraft_tokens=fold_above * 4
+    )
     behavior = behavior or SessionBehavior(lambda _: policy, instance="0", flushes=False)
     holder: list[Supervisor] = []
 
@@ -138,10 +153,18 @@ async def kernel(
         return view
 
     handler = SummarizeHandler(
-        journal, look, summarizer, fallback or summarizer,
-        breaker=CircuitBreaker(clock, failures=5, rest_s=30.0), counter=COUNTER, max_tokens=100_000, prefix="",
-    )  # fmt: skip
-    supervisor.add_lane(Lane(SUMMARIZE_QUEUE, handler, concurrency=2, retry=retry or RetryPolicy(backoff_s=0.01)))
+        journal,
+        look,
+        summarizer,
+        fallback or summarizer,
+        breaker=CircuitBreaker(clock, failures=5, rest_s=30.0),
+        counter=COUNTER,
+        max_tokens=100_000,
+        prefix="",
+    )
+    supervisor.add_lane(
+        Lane(SUMMARIZE_QUEUE, handler, concurrency=2, retry=retry or RetryPolicy(backoff_s=0.01))
+    )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(journal.run)
         directory.start(tasks)

@@ -45,7 +45,9 @@ WORDS = (
 
 
 @asynccontextmanager
-async def lance(path: Path | str | None, dimension: int | None = DIMENSION, **options: Any) -> AsyncIterator[LanceStore]:
+async def lance(
+    path: Path | str | None, dimension: int | None = DIMENSION, **options: Any
+) -> AsyncIterator[LanceStore]:
     """An open store of one table, with its writer running."""
     sync = options.pop("sync", True)
     config = LongTermConfig(**{"batch_ms": 0.5, "shards": 1, **options})
@@ -73,7 +75,10 @@ def rows_of(user: str, numbers: Iterable[int], **fields: Any) -> list[MemoryRow]
 
 def vectors_of(rows: Sequence[MemoryRow]) -> npt.NDArray[np.float32]:
     """A vector for each row, the same each time."""
-    vectors = np.array([np.random.default_rng(list(row.id.encode())).standard_normal(DIMENSION) for row in rows], np.float32)
+    vectors = np.array(
+        [np.random.default_rng(list(row.id.encode())).standard_normal(DIMENSION) for row in rows],
+        np.float32,
+    )
     lengths: npt.NDArray[np.float32] = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, lengths)
 
@@ -100,14 +105,20 @@ def newest(base: Path, name: str = "mem_000") -> Path:
 
 def data_files(base: Path, name: str = "mem_000") -> list[Path]:
     """The data files of the recorded version, in the order of its fragments."""
-    return [base / f"{name}.lance" / path for path in record_of(base, name).files if path.startswith("data/")]
+    return [
+        base / f"{name}.lance" / path
+        for path in record_of(base, name).files
+        if path.startswith("data/")
+    ]
 
 
 def unsynced(base: Path, name: str = "mem_000") -> list[Path]:
     """Files that a power cut may take: all that the record does not vouch for."""
     record = record_of(base, name)
     safe = {base / f"{name}.lance" / path for path in record.files}
-    files = [path for path in (base / f"{name}.lance").rglob("*") if path.is_file() and path not in safe]
+    files = [
+        path for path in (base / f"{name}.lance").rglob("*") if path.is_file() and path not in safe
+    ]
     kept = {manifest_name(version) for version in range(record.version + 1)}
     return [path for path in files if path.name not in kept]
 

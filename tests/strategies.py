@@ -16,15 +16,29 @@ from remora.testing.simulation import Fault
 __all__ = ["cases", "faults", "programs", "schedules", "small_histories"]
 
 _ANY: tuple[Kind, ...] = (
-    "append", "load", "messages", "clear", "history", "flush", "delete", "rewind", "remember", "recall", "synopsis", "pause",
-    "forget_session", "forget_user",
-)  # fmt: skip
+    "append",
+    "load",
+    "messages",
+    "clear",
+    "history",
+    "flush",
+    "delete",
+    "rewind",
+    "remember",
+    "recall",
+    "synopsis",
+    "pause",
+    "forget_session",
+    "forget_user",
+)
 _SHAPES: tuple[Shape, ...] = ("user", "assistant", "call", "call2", "result", "orphan")
 _OF_USER = frozenset({"remember", "recall", "synopsis", "forget_user"})
 
 
 @st.composite
-def _calls(draw: st.DrawFn, kinds: Sequence[Kind], users: Sequence[str], sessions: Sequence[str]) -> Call:
+def _calls(
+    draw: st.DrawFn, kinds: Sequence[Kind], users: Sequence[str], sessions: Sequence[str]
+) -> Call:
     kind = draw(st.sampled_from(kinds))
     if kind == "pause":
         return Call(0, kind, pause_s=draw(st.sampled_from([0.02, 0.3, 2.0, 40.0])))
@@ -37,7 +51,9 @@ def _calls(draw: st.DrawFn, kinds: Sequence[Kind], users: Sequence[str], session
         options["timeout_s"] = draw(timeouts)
     match kind:
         case "append":
-            options["shapes"] = tuple(draw(st.lists(st.sampled_from(_SHAPES), min_size=1, max_size=3)))
+            options["shapes"] = tuple(
+                draw(st.lists(st.sampled_from(_SHAPES), min_size=1, max_size=3))
+            )
             options["words"] = draw(st.integers(0, 40))
             options["key"] = draw(st.sampled_from([None, None, "k0", "k1", "k2"]))
             if options["key"] is not None:  # what is tried again without a key is said twice
@@ -60,9 +76,19 @@ def programs(
     users: Sequence[str] = ("alice", "bob"),
     sessions: Sequence[str] = ("s0", "s1"),
 ) -> Program:
-    """Programs of up to so many callers with so many calls each; shrinks towards fewer and simpler ones."""
-    drawn = draw(st.lists(st.lists(_calls(kinds, users, sessions), min_size=1, max_size=calls), min_size=1, max_size=callers))
-    return Program(tuple(Caller(number, tuple(_numbered(some))) for number, some in enumerate(drawn)))
+    """Programs of up to so many callers with so many calls each; shrinks towards fewer and simpler
+    ones.
+    """
+    drawn = draw(
+        st.lists(
+            st.lists(_calls(kinds, users, sessions), min_size=1, max_size=calls),
+            min_size=1,
+            max_size=callers,
+        )
+    )
+    return Program(
+        tuple(Caller(number, tuple(_numbered(some))) for number, some in enumerate(drawn))
+    )
 
 
 def _numbered(calls: Sequence[Call]) -> list[Call]:
@@ -71,7 +97,9 @@ def _numbered(calls: Sequence[Call]) -> list[Call]:
 
 @st.composite
 def small_histories(draw: st.DrawFn, *, size: int = 6) -> list[Operation]:
-    """Histories of a register that counts: ``add`` tells the sum, ``get`` as well; some with an outcome that nobody knows."""
+    """Histories of a register that counts: ``add`` tells the sum, ``get`` as well; some with an
+    outcome that nobody knows.
+    """
     count = draw(st.integers(1, size))
     ticks = draw(st.permutations(range(2 * count)))
     operations = []
@@ -97,17 +125,25 @@ _PORTS: dict[str, Sequence[str]] = {
 def faults(draw: st.DrawFn) -> Fault:
     """One thing that goes wrong."""
     port = draw(st.sampled_from(tuple(_PORTS)))
-    return Fault(port, draw(st.integers(0, 20)), draw(st.sampled_from(_PORTS[port])), draw(st.integers(1, 3)))
+    return Fault(
+        port, draw(st.integers(0, 20)), draw(st.sampled_from(_PORTS[port])), draw(st.integers(1, 3))
+    )
 
 
 def cases() -> st.SearchStrategy[Case]:
-    """A program, with what goes wrong and when the power is cut; the seed decides the settings, and whatever callers draw."""
+    """A program, with what goes wrong and when the power is cut; the seed decides the settings, and
+    whatever callers draw.
+    """
     crashes = st.lists(st.integers(20, 1_500), max_size=2).map(tuple)
-    return st.builds(Case, programs(), st.integers(0, 2**32), st.lists(faults(), max_size=3).map(tuple), crashes)
+    return st.builds(
+        Case, programs(), st.integers(0, 2**32), st.lists(faults(), max_size=3).map(tuple), crashes
+    )
 
 
 class _Rationed(random.Random):
-    """Hypothesis's chance as far as an example's share of it goes, and an ordinary one from there on."""
+    """Hypothesis's chance as far as an example's share of it goes, and an ordinary one from there
+    on.
+    """
 
     def __new__(cls, *_: Any) -> Self:
         return super().__new__(cls)
@@ -125,5 +161,7 @@ class _Rationed(random.Random):
 
 
 def schedules(*, share: int = 400) -> st.SearchStrategy[random.Random]:
-    """What decides the order of steps, and how long things take: shrinks towards first come, first served, at once."""
+    """What decides the order of steps, and how long things take: shrinks towards first come, first
+    served, at once.
+    """
     return st.randoms(use_true_random=False).map(lambda drawn: _Rationed(drawn, share))

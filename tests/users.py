@@ -21,9 +21,19 @@ NOW = 1_700_000_000.0
 HOUR, DAY = 3_600.0, 86_400.0
 
 
-def item(id_: str, text: str = "", *, axis: int = 0, scope: str = "", dimension: int = DIMENSION) -> WorkingItem:
+def item(
+    id_: str, text: str = "", *, axis: int = 0, scope: str = "", dimension: int = DIMENSION
+) -> WorkingItem:
     vector = np.eye(dimension, dtype="<f4")[axis]
-    return WorkingItem(id_, text or f"text of {id_}", "tool:search", scope, int(NOW * 1_000_000), 12, vector.tobytes())
+    return WorkingItem(
+        id_,
+        text or f"text of {id_}",
+        "tool:search",
+        scope,
+        int(NOW * 1_000_000),
+        12,
+        vector.tobytes(),
+    )
 
 
 def axis(number: int = 0) -> Any:
@@ -68,12 +78,24 @@ class UserModel:
         return found
 
     def write_synopsis(
-        self, after_s: float = 0.0, *, degraded: bool = False, identity: str = "Ada.", context: str = "Bees."
+        self,
+        after_s: float = 0.0,
+        *,
+        degraded: bool = False,
+        identity: str = "Ada.",
+        context: str = "Bees.",
     ) -> None:
         """Have it asked for, and written at once."""
         pending = self.synopsis(after_s, refresh=True)
         tokens = (len(identity) // 4, len(context) // 4)
-        assert self.ask(SynopsisReady(pending.job, identity, context, NOW + after_s, degraded, "scripted", tokens)) is True
+        assert (
+            self.ask(
+                SynopsisReady(
+                    pending.job, identity, context, NOW + after_s, degraded, "scripted", tokens
+                )
+            )
+            is True
+        )
 
     def rest(self) -> None:
         """What the directory does before it lets the actor go."""

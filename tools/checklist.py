@@ -1,11 +1,13 @@
 """Keeps docs/checklist.md true: which tests prove which of its lines, and that none is unproven.
 
-    python3 tools/checklist.py                            write the column of tests anew
-    python3 tools/checklist.py --check                    say what is wrong, and exit with 1 if anything is
-    python3 tools/checklist.py --check --junit FILE       … and if a line has no test that passed in that run of pytest
+    python3 tools/checklist.py                            write the column of tests anew python3
+    tools/checklist.py --check                    say what is wrong, and exit with 1 if anything is
+    python3 tools/checklist.py --check --junit FILE       … and if a line has no test that passed in
+    that run of pytest
 
-A test proves the ids that its docstring names. Those of a class docstring are proved by each test of the class, and those of
-a hypothesis state machine by its `TestCase`. Needs nothing but the standard library.
+A test proves the ids that its docstring names. Those of a class docstring are proved by each test
+of the class, and those of a hypothesis state machine by its `TestCase`. Needs nothing but the
+standard library.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ PROVED = ("S0", "S1", "S2", "S3", "S4")
 SHOWN = 3
 
 _ID = re.compile(r"\b(?:S[0-5]\.\d\d|G\d+)\b")
-_ROW = re.compile(r"^\| *(?P<id>S[0-5]\.\d\d|G\d+) *\| *(?P<what>.*?) *\|(?P<tests>[^|]*)\|$", re.MULTILINE)
+_ROW = re.compile(
+    r"^\| *(?P<id>S[0-5]\.\d\d|G\d+) *\| *(?P<what>.*?) *\|(?P<tests>[^|]*)\|$", re.MULTILINE
+)
 
 
 class Proof(NamedTuple):
@@ -50,7 +54,7 @@ class Proof(NamedTuple):
         return ".".join((*Path(self.path).with_suffix("").parts, *self.names))
 
 
-# -- what the tests say -------------------------------------------------------------------------------------------
+# -- what the tests say ----------------------------------------------------------------------------
 
 
 def proofs(root: Path) -> list[Proof]:
@@ -61,7 +65,9 @@ def proofs(root: Path) -> list[Proof]:
             tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
             classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
             tests = _tests(tree.body, (), classes)
-            found.extend(Proof(path.relative_to(root).as_posix(), names, ids) for names, ids in tests if ids)
+            found.extend(
+                Proof(path.relative_to(root).as_posix(), names, ids) for names, ids in tests if ids
+            )
     return found
 
 
@@ -70,13 +76,18 @@ def _tests(
 ) -> Iterator[tuple[tuple[str, ...], frozenset[str]]]:
     for node in body:
         match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test"):
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith(
+                "test"
+            ):
                 yield (*within, name), _ids(node)
             case ast.ClassDef(name=name) if name.startswith("Test"):
                 names = (*within, name)
                 yield names, _ids(node)
                 yield from _tests(_inherited(node, classes), names, classes)
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute(value=ast.Name(id=machine), attr="TestCase")):
+            case ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.Attribute(value=ast.Name(id=machine), attr="TestCase"),
+            ):
                 if machine in classes:
                     yield (*within, name), _ids(classes[machine])
 
@@ -87,7 +98,11 @@ def _inherited(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> list[
     for base in node.bases:
         if isinstance(base, ast.Name) and base.id in classes and classes[base.id] is not node:
             known = {getattr(statement, "name", None) for statement in body} - {None}
-            body.extend(s for s in _inherited(classes[base.id], classes) if getattr(s, "name", None) not in known)
+            body.extend(
+                s
+                for s in _inherited(classes[base.id], classes)
+                if getattr(s, "name", None) not in known
+            )
     return body
 
 
@@ -96,7 +111,10 @@ def _ids(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> frozens
 
 
 def passed(junit: Path) -> set[str]:
-    """Dotted names of the tests that passed in a junit file of pytest, and of their classes; parameters cut off."""
+    """Dotted names of the tests that passed in a junit file of pytest, and of their classes.
+
+    Parameters cut off.
+    """
     names: set[str] = set()
     for case in ET.parse(junit).iter("testcase"):  # noqa: S314
         if not any(child.tag in {"skipped", "failure", "error"} for child in case):
@@ -105,7 +123,7 @@ def passed(junit: Path) -> set[str]:
     return names
 
 
-# -- what the document says ---------------------------------------------------------------------------------------
+# -- what the document says ------------------------------------------------------------------------
 
 
 def written(text: str, found: Sequence[Proof]) -> str:
@@ -125,9 +143,15 @@ def written(text: str, found: Sequence[Proof]) -> str:
 
 
 def problems(
-    text: str, found: Sequence[Proof], *, counts: Mapping[str, int] = COUNTS, succeeded: set[str] | None = None
+    text: str,
+    found: Sequence[Proof],
+    *,
+    counts: Mapping[str, int] = COUNTS,
+    succeeded: set[str] | None = None,
 ) -> list[str]:
-    """What is wrong with the document, a line each; with `succeeded`, also whose tests did not pass.
+    """What is wrong with the document, a line each.
+
+    With `succeeded`, also whose tests did not pass.
 
     Args:
         text: the document.
@@ -136,32 +160,56 @@ def problems(
         succeeded: see `passed`; None if no run is to be judged.
     """
     rows = Counter(line["id"] for line in _ROW.finditer(text))
-    expected = [f"{s}{n}" if s == "G" else f"{s}.{n:02}" for s, count in counts.items() for n in range(1, count + 1)]
+    expected = [
+        f"{s}{n}" if s == "G" else f"{s}.{n:02}"
+        for s, count in counts.items()
+        for n in range(1, count + 1)
+    ]
     wrong = [f"{id_}: the document has no such line" for id_ in expected if id_ not in rows]
-    wrong += [f"{id_}: the document has it {times} times" for id_, times in rows.items() if times > 1]
-    wrong += [f"{id_}: no such id is known to tools/checklist.py" for id_ in rows if id_ not in expected]
+    wrong += [
+        f"{id_}: the document has it {times} times" for id_, times in rows.items() if times > 1
+    ]
+    wrong += [
+        f"{id_}: no such id is known to tools/checklist.py" for id_ in rows if id_ not in expected
+    ]
     for id_ in expected:
         if id_ in rows and id_.startswith(PROVED):
             provers = [proof for proof in found if id_ in proof.ids]
             if not provers:
                 wrong.append(f"{id_}: no test names it")
             elif succeeded is not None and not any(proof.case in succeeded for proof in provers):
-                wrong.append(f"{id_}: none of its tests passed: {', '.join(proof.node for proof in provers)}")
+                wrong.append(
+                    f"{id_}: none of its tests passed: {', '.join(proof.node for proof in provers)}"
+                )
     wrong += [
-        f"{proof.node}: names {id_}, which the document lacks" for proof in found for id_ in sorted(proof.ids - rows.keys())
+        f"{proof.node}: names {id_}, which the document lacks"
+        for proof in found
+        for id_ in sorted(proof.ids - rows.keys())
     ]
     if written(text, found) != text:
         wrong.append("the column of tests is out of date: run python3 tasks.py checklist")
     return wrong
 
 
-def main(arguments: Sequence[str] | None = None, *, root: Path | None = None, counts: Mapping[str, int] = COUNTS) -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    root: Path | None = None,
+    counts: Mapping[str, int] = COUNTS,
+) -> int:
     """Write the column, or check; returns the exit code."""
     root = root or Path(__file__).resolve().parents[1]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if anything is wrong")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--junit", type=Path, metavar="FILE", help="with --check: each line needs a test that passed in this file"
+        "--check", action="store_true", help="change nothing; exit with 1 if anything is wrong"
+    )
+    parser.add_argument(
+        "--junit",
+        type=Path,
+        metavar="FILE",
+        help="with --check: each line needs a test that passed in this file",
     )
     options = parser.parse_args(arguments)
     if options.junit and not options.check:
@@ -171,7 +219,9 @@ def main(arguments: Sequence[str] | None = None, *, root: Path | None = None, co
     if not options.check:
         document.write_text(written(text, found), encoding="utf-8")
         return 0
-    wrong = problems(text, found, counts=counts, succeeded=passed(options.junit) if options.junit else None)
+    wrong = problems(
+        text, found, counts=counts, succeeded=passed(options.junit) if options.junit else None
+    )
     for line in wrong:
         print(line, file=sys.stderr)
     if wrong:

@@ -1,1 +1,3 @@
-"""The same programs against remora and the libraries that it is compared with: what is lost, doubled, refused, left behind."""
+"""The same programs against remora and the libraries that it is compared with: what is lost,
+doubled, refused, left behind.
+"""

@@ -2,8 +2,9 @@
 
     python -m benchmarks.correctness [--peers a,b] [--claims x,y] [--venvs DIR] [--repeat N] [--json FILE] [--table FILE]
 
-Environments are made on the first run (pip, from the configured index); after that nothing reaches a network.
-"""
+Environments are made on the first run (pip, from the configured index); after that nothing reaches
+a network.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -33,17 +34,21 @@ def run(peer: Peer, python: Path, program: str, *, small: bool, limit_s: float) 
     """One program against one subject, in a child.
 
     Returns:
-        ``figures``, those that came before the limit; ``ended``, why it ended early; ``not applicable``, the reason;
-        ``versions``, ``python`` and ``sqlite`` of the child.
+        ``figures``, those that came before the limit; ``ended``, why it ended early; ``not
+        applicable``, the reason; ``versions``, ``python`` and ``sqlite`` of the child.
     """
     found: dict[str, Any] = {"figures": {}}
-    with tempfile.TemporaryDirectory(prefix="correctness-", ignore_cleanup_errors=True) as temporary:
+    with tempfile.TemporaryDirectory(
+        prefix="correctness-", ignore_cleanup_errors=True
+    ) as temporary:
         home, directory = Path(temporary) / "home", Path(temporary) / "data"
         home.mkdir()
         directory.mkdir()
         secrets = ("_API_KEY", "_TOKEN")
         environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("REMORA_") and not name.endswith(secrets)
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("REMORA_") and not name.endswith(secrets)
         }
         environment |= {
             "HOME": str(home),
@@ -51,10 +56,19 @@ def run(peer: Peer, python: Path, program: str, *, small: bool, limit_s: float) 
             "OPENAI_AGENTS_DISABLE_TRACING": "1",
             "LANGSMITH_TRACING": "false",
         }
-        command = [str(python), "-m", "benchmarks.correctness.driver", peer.name, program, str(directory)]
+        command = [
+            str(python),
+            "-m",
+            "benchmarks.correctness.driver",
+            peer.name,
+            program,
+            str(directory),
+        ]
         command += ["--distributions", ",".join(peer.library.shown)] + ["--small"] * small
         with (Path(temporary) / "stderr").open("w+") as errors:
-            child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True)
+            child = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
             try:
                 out, _ = child.communicate(timeout=limit_s)
             except subprocess.TimeoutExpired:
@@ -69,17 +83,24 @@ def run(peer: Peer, python: Path, program: str, *, small: bool, limit_s: float) 
                         found["ended" if kind == "failed" else kind] = content
             if not {"done", "not applicable", "ended"} & set(found):
                 errors.seek(0)
-                found["ended"] = f"crashed: {(errors.read().strip().splitlines() or ['no word'])[-1][:120]}"
+                found["ended"] = (
+                    f"crashed: {(errors.read().strip().splitlines() or ['no word'])[-1][:120]}"
+                )
     found.pop("done", None)
     return found
 
 
-def about(command: Sequence[str], repeat: int, load: float, runs: Sequence[dict[str, Any]]) -> dict[str, str]:
+def about(
+    command: Sequence[str], repeat: int, load: float, runs: Sequence[dict[str, Any]]
+) -> dict[str, str]:
     """When, where and how."""
-    environments = {f"Python {one['python']}, SQLite {one['sqlite']}" for one in runs if "sqlite" in one}
+    environments = {
+        f"Python {one['python']}, SQLite {one['sqlite']}" for one in runs if "sqlite" in one
+    }
     return {
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, load average {load:.1f} at the start",
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, load "
+        f"average {load:.1f} at the start",
         "environments": "; ".join(sorted(environments)),
         "command": f"`{' '.join(command)}`",
         "runs": f"{repeat} of each",
@@ -95,21 +116,34 @@ def chosen(names: str, known: Sequence[str], what: str) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--peers", default="", help=", ".join(peer.name for peer in PEERS))
     parser.add_argument("--claims", default="", help=", ".join(PROGRAMS))
     parser.add_argument("--venvs", type=Path, default=ROOT / "build" / "peers", metavar="DIR")
     parser.add_argument("--repeat", type=int, default=1, metavar="N")
-    parser.add_argument("--limit", type=float, default=300.0, metavar="SECONDS", help="for one program")
-    parser.add_argument("--small", action="store_true", help="a few messages of each, to see that it works")
+    parser.add_argument(
+        "--limit", type=float, default=300.0, metavar="SECONDS", help="for one program"
+    )
+    parser.add_argument(
+        "--small", action="store_true", help="a few messages of each, to see that it works"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--table", type=Path, metavar="FILE")
-    parser.add_argument("--render", type=Path, metavar="FILE", help="run nothing; make the table from this --json FILE")
+    parser.add_argument(
+        "--render",
+        type=Path,
+        metavar="FILE",
+        help="run nothing; make the table from this --json FILE",
+    )
     options = parser.parse_args()
     results = json.loads(options.render.read_text()) if options.render else measured(options)
     if options.json:
         options.json.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-    page = rendered(results, PEERS, claims(SMALL if results["about"].get("sizes") == "small" else FULL))
+    page = rendered(
+        results, PEERS, claims(SMALL if results["about"].get("sizes") == "small" else FULL)
+    )
     if options.table:
         options.table.write_text(page)
     else:
@@ -134,13 +168,19 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
                 begun = time.perf_counter()
                 found = run(peer, python, program, small=options.small, limit_s=options.limit)
                 said = found.get("ended") or found.get("not applicable") or "ok"
-                print(f"  {program} {number + 1}/{options.repeat}: {said} ({time.perf_counter() - begun:.1f} s)", file=sys.stderr)
+                print(
+                    f"  {program} {number + 1}/{options.repeat}: {said} "
+                    f"({time.perf_counter() - begun:.1f} s)",
+                    file=sys.stderr,
+                )
                 everything.append(found)
                 subject["versions"] = found.pop("versions", None) or subject["versions"]
                 subject["claims"].setdefault(program, []).append(found)
         subjects[peer.name] = subject
     command = ["python", "-m", "benchmarks.correctness", *sys.argv[1:]]
-    facts = about(command, options.repeat, load, everything) | ({"sizes": "small"} if options.small else {})
+    facts = about(command, options.repeat, load, everything) | (
+        {"sizes": "small"} if options.small else {}
+    )
     return {"about": facts, "subjects": subjects}
 
 

@@ -33,7 +33,11 @@ class Figures:
 
     def text(self, key: str) -> str:
         """The different names in lists of them."""
-        return ", ".join(sorted({name for run in self._runs if run.get(key) for name in str(run[key]).split(", ")}))
+        return ", ".join(
+            sorted(
+                {name for run in self._runs if run.get(key) for name in str(run[key]).split(", ")}
+            )
+        )
 
     def share(self, part: str, whole: str) -> str:
         """In per cent, from the least to the most."""
@@ -42,7 +46,11 @@ class Figures:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}".replace(",", " ") if float(value).is_integer() or value >= 100 else f"{value:.1f}"
+    return (
+        f"{value:,.0f}".replace(",", " ")
+        if float(value).is_integer() or value >= 100
+        else f"{value:.1f}"
+    )
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Claim:
-    """One program's part of the table: a heading, and rows, each with its label, a figure it needs, and its words."""
+    """One program's part of the table: a heading, and rows, each with its label, a figure it needs,
+    and its words.
+    """
 
     program: str
     title: str
@@ -89,7 +99,10 @@ def _appended(callers: int) -> Callable[[Figures, Peer], Cell]:
             kept = _kept(figures, of("lost"), of("kept"), peer)
             found.append(f"{figures[of('lost')]} of {figures[of('acknowledged')]} lost{kept}")
         if figures.most(of("rejected")):
-            found.append(f"{figures[of('rejected')]} of {figures[of('sent')]} refused ({figures.text(of('errors'))})")
+            found.append(
+                f"{figures[of('rejected')]} of {figures[of('sent')]} refused "
+                f"({figures.text(of('errors'))})"
+            )
         if figures.most(of("refused_there")):
             found.append(f"{figures[of('refused_there')]} refused, yet there")
         if figures.most(of("doubled")):
@@ -109,7 +122,9 @@ def _delivered(case: str) -> Callable[[Figures, Peer], Cell]:
         if figures.most(f"{case}.more"):
             found.append(f"{figures[f'{case}.more']} of {figures[f'{case}.left']} more than once")
         if figures.most(f"{case}.rejected"):
-            found.append(f"raised: {figures[f'{case}.rejected']} of {figures[f'{case}.sent']} appends")
+            found.append(
+                f"raised: {figures[f'{case}.rejected']} of {figures[f'{case}.sent']} appends"
+            )
         return _faults(found, f"each of {figures[f'{case}.left']} once")
 
     return cell
@@ -120,11 +135,21 @@ def _outage(limit: int) -> Callable[[Figures, Peer], Cell]:
         def of(name: str) -> str:
             return f"{limit}.{name}"
 
-        found = [f"{figures[of('lost')]} of {figures[of('acknowledged')]}{_kept(figures, of('lost'), of('kept'), peer)}"]
+        found = [
+            (
+                f"{figures[of('lost')]} of "
+                f"{figures[of('acknowledged')]}{_kept(figures, of('lost'), of('kept'), peer)}"
+            )
+        ]
         if figures.most(of("rejected")):
             there = f"{figures[of('refused_there')]} of these there all the same"
-            found.append(f"{figures[of('rejected')]} of {figures[of('sent')]} appends raised, {there}")
-        return Cell("; ".join(found), flawless=not figures.most(of("lost")) and not figures.most(of("rejected")))
+            found.append(
+                f"{figures[of('rejected')]} of {figures[of('sent')]} appends raised, {there}"
+            )
+        return Cell(
+            "; ".join(found),
+            flawless=not figures.most(of("lost")) and not figures.most(of("rejected")),
+        )
 
     return cell
 
@@ -132,10 +157,17 @@ def _outage(limit: int) -> Callable[[Figures, Peer], Cell]:
 def _flooded(limit: int) -> Callable[[Figures, Peer], Cell]:
     def cell(figures: Figures, peer: Peer) -> Cell:
         lost, acknowledged, rejected = f"{limit}.lost", f"{limit}.acknowledged", f"{limit}.rejected"
-        found = [f"{figures[lost]} of {figures[acknowledged]}{_kept(figures, lost, f'{limit}.kept', peer)}"]
+        found = [
+            (
+                f"{figures[lost]} of "
+                f"{figures[acknowledged]}{_kept(figures, lost, f'{limit}.kept', peer)}"
+            )
+        ]
         if figures.most(rejected):
             found.append(f"{figures[rejected]} refused")
-        return Cell("; ".join(found), flawless=not figures.most(lost) and not figures.most(rejected))
+        return Cell(
+            "; ".join(found), flawless=not figures.most(lost) and not figures.most(rejected)
+        )
 
     return cell
 
@@ -144,7 +176,9 @@ def _lacking(part: str, whole: str) -> Callable[[Figures, Peer], Cell]:
     def cell(figures: Figures, _: Peer) -> Cell:
         if not figures.most(whole):
             return Cell("no load came in between")
-        return Cell(f"{figures.share(part, whole)} of {figures[whole]}", flawless=not figures.most(part))
+        return Cell(
+            f"{figures.share(part, whole)} of {figures[whole]}", flawless=not figures.most(part)
+        )
 
     return cell
 
@@ -165,7 +199,9 @@ def _cancelled(*names: str) -> Callable[[Figures, Peer], Cell]:
 
 def _applied(figures: Figures, _: Peer) -> Cell:
     return Cell(
-        f"{figures['applied']} of {figures['reached']}" if figures.most("reached") else "*n/a*: an append never yields",
+        f"{figures['applied']} of {figures['reached']}"
+        if figures.most("reached")
+        else "*n/a*: an append never yields",
         judged=False,
     )
 
@@ -190,7 +226,9 @@ def _copies(case: str) -> Callable[[Figures, Peer], Cell]:
         errors = figures.text(f"{case}.errors")
         if "survives" in figures.text(case):
             return Cell(figures.text(case))
-        text = f"{figures[case]} {'copy' if figures[case] == '1' else 'copies'}" + (f", raises {errors}" if errors else "")
+        text = f"{figures[case]} {'copy' if figures[case] == '1' else 'copies'}" + (
+            f", raises {errors}" if errors else ""
+        )
         return Cell(text, flawless=figures[case] == "1" and not errors)
 
     return cell
@@ -233,7 +271,11 @@ def claims(sizes: Sizes = FULL) -> tuple[Claim, ...]:
             "concurrent_appends",
             "Callers append to one session at once",
             tuple(
-                (f"{count} caller{'s' * (count > 1)}, {each_of} messages each", f"{count}.sent", _appended(count))
+                (
+                    f"{count} caller{'s' * (count > 1)}, {each_of} messages each",
+                    f"{count}.sent",
+                    _appended(count),
+                )
                 for count, each_of in sizes.callers
             ),
         ),
@@ -243,22 +285,35 @@ def claims(sizes: Sizes = FULL) -> tuple[Claim, ...]:
             (
                 ("1 writer", "one.left", _delivered("one")),
                 (f"{writers} writers", "many.left", _delivered("many")),
-                (f"{writers} writers, the embedder fails once", "failing.left", _delivered("failing")),
+                (
+                    f"{writers} writers, the embedder fails once",
+                    "failing.left",
+                    _delivered("failing"),
+                ),
             ),
         ),
         Claim(
             "summarizer_raises",
-            "The summarizer raises, then works for five more appends; acknowledged messages in neither buffer nor summary",
+            "The summarizer raises, then works for five more appends; acknowledged messages in "
+            "neither buffer nor summary",
             tuple(
-                (f"during {count} appends, buffer of {_number(limit)} tokens", f"{limit}.acknowledged", _outage(limit))
+                (
+                    f"during {count} appends, buffer of {_number(limit)} tokens",
+                    f"{limit}.acknowledged",
+                    _outage(limit),
+                )
                 for limit, count in sizes.outage
             ),
         ),
         Claim(
             "overflow",
-            f"{writers} writers, {each} messages each, overflow a session; summarizer {sizes.summary_s * 1_000:.0f} ms; "
+            f"{writers} writers, {each} messages each, overflow a session; summarizer "
+            f"{sizes.summary_s * 1_000:.0f} ms; "
             "acknowledged messages in neither buffer nor summary",
-            tuple((f"buffer of {_number(limit)} tokens", f"{limit}.lost", _flooded(limit)) for limit in sizes.limits),
+            tuple(
+                (f"buffer of {_number(limit)} tokens", f"{limit}.lost", _flooded(limit))
+                for limit in sizes.limits
+            ),
         ),
         Claim(
             "loads_meanwhile",
@@ -270,10 +325,15 @@ def claims(sizes: Sizes = FULL) -> tuple[Claim, ...]:
         ),
         Claim(
             "cancelled_append",
-            f"One append of four messages is cancelled, at {sizes.cancels} moments of its way (those that it reached)",
+            f"One append of four messages is cancelled, at {sizes.cancels} moments of its way "
+            "(those that it reached)",
             (
                 ("the session was wiped", "reached", _cancelled("wiped")),
-                ("an acknowledged message was lost, wiped ones included", "reached", _cancelled("lost")),
+                (
+                    "an acknowledged message was lost, wiped ones included",
+                    "reached",
+                    _cancelled("lost"),
+                ),
                 ("half of the append is there", "reached", _cancelled("half")),
                 ("the next call hung or was refused", "reached", _cancelled("hung", "refused")),
                 ("there, although cancelled (no fault)", "reached", _applied),
@@ -311,8 +371,16 @@ def claims(sizes: Sizes = FULL) -> tuple[Claim, ...]:
             "A user's secret in another's context",
             (
                 ("one store for all users", "store.asked", _leaked("store")),
-                ("one object of long-term memory for all sessions", "block.asked", _leaked("block")),
+                (
+                    "one object of long-term memory for all sessions",
+                    "block.asked",
+                    _leaked("block"),
+                ),
             ),
         ),
-        Claim("open_sessions", f"{sizes.open} open sessions", (("descriptors", "descriptors", _descriptors),)),
+        Claim(
+            "open_sessions",
+            f"{sizes.open} open sessions",
+            (("descriptors", "descriptors", _descriptors),),
+        ),
     )

@@ -1,4 +1,5 @@
-"""The child: one program against one library, in that library's environment; figures as JSON lines on stdout.
+"""The child: one program against one library, in that library's environment; figures as JSON lines
+on stdout.
 
 Standard library only.
 
@@ -28,7 +29,9 @@ from benchmarks.correctness.programs import FULL, PROGRAMS, SMALL, Bench
 
 def main() -> None:
     """Run it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("subject")
     parser.add_argument("program", choices=PROGRAMS)
     parser.add_argument("directory", type=Path)
@@ -47,10 +50,20 @@ def main() -> None:
     def say(kind: str, content: Any) -> None:
         out.write(json.dumps({kind: content}) + "\n")
 
-    say("versions", {name: importlib.metadata.version(name) for name in options.distributions.split(",") if name})
+    say(
+        "versions",
+        {
+            name: importlib.metadata.version(name)
+            for name in options.distributions.split(",")
+            if name
+        },
+    )
     (secure_delete,) = sqlite3.connect(":memory:").execute("PRAGMA secure_delete").fetchone()
     say("python", platform.python_version())
-    say("sqlite", f"{sqlite3.sqlite_version}, built with secure_delete {'on' if secure_delete else 'off'}")
+    say(
+        "sqlite",
+        f"{sqlite3.sqlite_version}, built with secure_delete {'on' if secure_delete else 'off'}",
+    )
     module = importlib.import_module(f"benchmarks.correctness.subjects.{options.subject}")
     if options.program in module.LACKS:
         say("not applicable", module.LACKS[options.program])

@@ -1,7 +1,8 @@
-"""The programs: one for each claim, written once against `benchmarks.correctness.protocol.Subject`. Standard library only.
+"""The programs: one for each claim, written once against `benchmarks.correctness.protocol.Subject`.
+Standard library only.
 
-A program reports its figures as it gets them, so that what was measured before a time limit is not lost. None of them knows which
-library it talks to.
+A program reports its figures as it gets them, so that what was measured before a time limit is not
+lost. None of them knows which library it talks to.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.correctness.protocol import Embedding, Open, Setting, Subject, Summaries, marked, marks
+from benchmarks.correctness.protocol import (
+    Embedding,
+    Open,
+    Setting,
+    Subject,
+    Summaries,
+    marked,
+    marks,
+)
 
 __all__ = ["FULL", "PROGRAMS", "SMALL", "Bench", "Sizes"]
 
@@ -29,7 +38,8 @@ class Sizes:
         callers: how many at once, and how many messages each appends.
         flood: writers and messages of each, for the programs that overflow a session.
         limits: tokens of short-term memory in the flood.
-        outage: tokens of short-term memory, and messages that are appended while the summarizer fails.
+        outage: tokens of short-term memory, and messages that are appended while the summarizer
+            fails.
         cancels: appends that are cancelled, each at another moment.
         slow_s: what the slow summarizer takes.
         rounds: how often it is waited behind.
@@ -85,7 +95,8 @@ class Bench:
         report: takes figures as they come.
         sizes: how large the program is.
         summarizes: whether the library has a summarizer.
-        shares_blocks: whether several sessions can be given one object that searches long-term memory.
+        shares_blocks: whether several sessions can be given one object that searches long-term
+            memory.
     """
 
     opened: Open
@@ -101,11 +112,11 @@ class Bench:
         return await self.opened(directory, setting or Setting())
 
 
-# -- what several programs need ----------------------------------------------------------------------------------------
+# -- what several programs need --------------------------------------------------------------------
 
 
 async def _within(work: Awaitable[object], seconds: float) -> BaseException | bool | None:
-    """True if it ended well, the exception if not, None if it has not ended; it is never cancelled."""
+    """True if it ended well, the exception if not, None if it has not ended; it is never cancelled."""  # noqa: E501
     task = asyncio.ensure_future(work)
     await asyncio.wait({task}, timeout=seconds)
     if not task.done():
@@ -132,7 +143,9 @@ class _Written:
         return len(self.acknowledged) + len(self.refused)
 
 
-async def _writers(bench: Bench, subject: Subject, session: str, count: int, each: int, words: int) -> _Written:
+async def _writers(
+    bench: Bench, subject: Subject, session: str, count: int, each: int, words: int
+) -> _Written:
     """So many callers at once, each of whom waits for each of its appends."""
     written = _Written([], [], Counter())
     end = time.perf_counter() + bench.sizes.box_s
@@ -179,7 +192,7 @@ async def _still_kept(subject: Subject, session: str, missing: set[str]) -> int:
     return len(missing & set(marks(texts)))
 
 
-# -- the programs ------------------------------------------------------------------------------------------------------
+# -- the programs ----------------------------------------------------------------------------------
 
 
 async def concurrent_appends(bench: Bench) -> None:
@@ -216,9 +229,15 @@ def _in_order(texts: Sequence[str]) -> list[str]:
 
 
 async def deliveries(bench: Bench) -> None:
-    """Writers overflow a session whose overflow goes to long-term memory; then its rows are counted."""
+    """Writers overflow a session whose overflow goes to long-term memory; then its rows are
+    counted.
+    """
     writers, each = bench.sizes.flood
-    cases = (("one", 1, writers * each, 0), ("many", writers, each, 0), ("failing", writers, each, 3))
+    cases = (
+        ("one", 1, writers * each, 0),
+        ("many", writers, each, 0),
+        ("failing", writers, each, 3),
+    )
     for case, count, every, fails_at in cases:
         embed = Embedding(fails_at)
         subject = await bench.open(case, Setting(limit_tokens=400, embed=embed))
@@ -247,11 +266,15 @@ async def deliveries(bench: Bench) -> None:
 
 
 async def summarizer_raises(bench: Bench) -> None:
-    """The summarizer fails for a while, then works again; then five more messages, and the context is read."""
+    """The summarizer fails for a while, then works again; then five more messages, and the context
+    is read.
+    """
     for limit, count in bench.sizes.outage:
         summaries = Summaries()
         summaries.failing = True
-        subject = await bench.open(f"outage-{limit}", Setting(limit_tokens=limit, summarize=summaries))
+        subject = await bench.open(
+            f"outage-{limit}", Setting(limit_tokens=limit, summarize=summaries)
+        )
         session = "ann/1"
         written = await _writers(bench, subject, session, 1, count, words=30)
         summaries.failing = False
@@ -283,7 +306,9 @@ async def overflow(bench: Bench) -> None:
     writers, each = bench.sizes.flood
     for limit in bench.sizes.limits:
         summaries = Summaries(bench.sizes.summary_s)
-        subject = await bench.open(f"limit-{limit}", Setting(limit_tokens=limit, summarize=summaries))
+        subject = await bench.open(
+            f"limit-{limit}", Setting(limit_tokens=limit, summarize=summaries)
+        )
         session = "ann/1"
         await subject.append(session, [marked("first")])
         written = await _writers(bench, subject, session, writers, each, words=30)
@@ -305,7 +330,9 @@ async def overflow(bench: Bench) -> None:
 
 
 async def loads_meanwhile(bench: Bench) -> None:
-    """A writer overflows a session, a reader loads it all the while: loads that lack a message acknowledged before they began."""
+    """A writer overflows a session, a reader loads it all the while: loads that lack a message
+    acknowledged before they began.
+    """
     summaries = Summaries(bench.sizes.summary_s)
     subject = await bench.open("paced", Setting(limit_tokens=400, summarize=summaries))
     session = "ann/1"
@@ -351,7 +378,9 @@ async def loads_meanwhile(bench: Bench) -> None:
 
 
 async def cancelled_append(bench: Bench) -> None:
-    """An append of four messages to a session of twenty is cancelled, each time at another moment of its way."""
+    """An append of four messages to a session of twenty is cancelled, each time at another moment
+    of its way.
+    """
     counted: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     warm = await bench.open("warm")
@@ -363,11 +392,25 @@ async def cancelled_append(bench: Bench) -> None:
     await warm.close()
     span = statistics.median(took[1:]) * 1.2
     for number in range(bench.sizes.cancels):
-        await _cancel_one(bench, number, span * number / max(bench.sizes.cancels - 1, 1), counted, errors)
+        await _cancel_one(
+            bench, number, span * number / max(bench.sizes.cancels - 1, 1), counted, errors
+        )
         bench.report(
             {
                 "cases": number + 1,
-                **{name: counted[name] for name in ("reached", "applied", "wiped", "lost", "half", "hung", "refused", "doubled")},
+                **{
+                    name: counted[name]
+                    for name in (
+                        "reached",
+                        "applied",
+                        "wiped",
+                        "lost",
+                        "half",
+                        "hung",
+                        "refused",
+                        "doubled",
+                    )
+                },
                 "errors": ", ".join(f"{name} x{times}" for name, times in errors.items()),
             }
         )
@@ -402,7 +445,9 @@ async def _cancelled_summary(bench: Bench) -> None:
 async def _until_summary(
     subject: Subject, session: str, summaries: Summaries
 ) -> tuple[list[str], asyncio.Future[tuple[float, str]]]:
-    """Append until a summary is being made: the marks acknowledged by then, the append that was under way, or the last one."""
+    """Append until a summary is being made: the marks acknowledged by then, the append that was
+    under way, or the last one.
+    """
     acknowledged: list[str] = []
     for number in range(200):
         appending = asyncio.ensure_future(_time(subject.append(session, [marked(f"n{number}")])))
@@ -418,7 +463,9 @@ async def _until_summary(
     raise AssertionError("no summary began")
 
 
-async def _cancel_one(bench: Bench, number: int, delay_s: float, counted: Counter[str], errors: Counter[str]) -> None:
+async def _cancel_one(
+    bench: Bench, number: int, delay_s: float, counted: Counter[str], errors: Counter[str]
+) -> None:
     subject = await bench.open(f"cancelled-{number}")
     session = "ann/1"
     patience = bench.sizes.patience_s
@@ -543,7 +590,9 @@ async def _first_is_there(subject: Subject, session: str) -> bool:
 
 
 async def left_on_disk(bench: Bench) -> None:
-    """A user's sessions are deleted and everything is closed; then the bytes of every file are searched for what was said."""
+    """A user's sessions are deleted and everything is closed; then the bytes of every file are
+    searched for what was said.
+    """
     embed = Embedding()
     subject = await bench.open("disk", Setting(limit_tokens=400, embed=embed))
     sessions = ["ann/1", "ann/2"]
@@ -586,23 +635,36 @@ def _found_in(directory: Path, said: Sequence[str]) -> set[str]:
 
 
 async def strangers_secret(bench: Bench) -> None:
-    """Anna tells a secret that goes into the shared long-term memory; Ann, another user, asks for it."""
+    """Anna tells a secret that goes into the shared long-term memory; Ann, another user, asks for
+    it.
+    """
     secret = "SECRET-4711"
     question = "what is the combination of the old vault"
-    for case, one_block in (("store", False), ("block", True)) if bench.shares_blocks else (("store", False),):
-        subject = await bench.open(case, Setting(limit_tokens=400, embed=Embedding(), one_block=one_block))
+    for case, one_block in (
+        (("store", False), ("block", True)) if bench.shares_blocks else (("store", False),)
+    ):
+        subject = await bench.open(
+            case, Setting(limit_tokens=400, embed=Embedding(), one_block=one_block)
+        )
         for user in ("anna", "ann"):
             fact = secret if user == "anna" else "not known to me"
-            await subject.append(f"{user}/1", [f"the combination of the old vault is {fact} and nobody else may know it"])
+            await subject.append(
+                f"{user}/1",
+                [f"the combination of the old vault is {fact} and nobody else may know it"],
+            )
             for n in range(20):
-                words = " ".join(f"{user}{n}x{m}" for m in range(30))  # nothing that the question has in common with it
+                words = " ".join(
+                    f"{user}{n}x{m}" for m in range(30)
+                )  # nothing that the question has in common with it
                 await subject.append(f"{user}/1", [f"[[{user}{n}]] {words}"])
         await subject.settle()
         own = leaked = 0
         for _ in range(bench.sizes.asked):
             own += any(secret in text for text in await subject.load("anna/1", query=question))
             leaked += any(secret in text for text in await subject.load("ann/1", query=question))
-        bench.report({f"{case}.asked": bench.sizes.asked, f"{case}.own": own, f"{case}.leaked": leaked})
+        bench.report(
+            {f"{case}.asked": bench.sizes.asked, f"{case}.own": own, f"{case}.leaked": leaked}
+        )
         await subject.close()
 
 

@@ -1,9 +1,10 @@
-"""What a program sees of a library, and the models that stand in for real ones. Standard library only: it runs everywhere.
+"""What a program sees of a library, and the models that stand in for real ones. Standard library
+only: it runs everywhere.
 
-Every message carries a mark, ``[[a1]]``. A message is there as long as its mark is in some text that a context holds, or a
-summary stands in the context that was made from it. The summarizer that all libraries are given forgets nothing: its
-answer is a number, ``((s7))``, and what that summary covers is kept beside it. So what is missing was lost by the library,
-not by a model.
+Every message carries a mark, ``[[a1]]``. A message is there as long as its mark is in some text
+that a context holds, or a summary stands in the context that was made from it. The summarizer that
+all libraries are given forgets nothing: its answer is a number, ``((s7))``, and what that summary
+covers is kept beside it. So what is missing was lost by the library, not by a model.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ __all__ = ["Embedding", "Open", "Setting", "Subject", "Summaries", "marked", "ma
 _MARK = re.compile(r"\[\[(\w+)\]\]")
 _SUMMARY = re.compile(r"\(\(s(\d+)\)\)")
 _TEXT = (
-    "the train to the coast was late again so we walked along the river and talked about the garden the cello lessons and "
+    "the train to the coast was late again so we walked along the river and talked about the "
+    "garden the cello lessons and "
     "what grandmother used to cook on winter evenings before supper"
 )
 _WORDS = _TEXT.split()
@@ -127,9 +129,10 @@ class Setting:
     Attributes:
         limit_tokens: messages beyond so many tokens leave the short-term memory.
         summarize: where given, what leaves is summarized by it.
-        embed: where given, what leaves (or all, where there is no short-term memory) goes into long-term memory, embedded by
-            it.
-        one_block: sessions share the object that searches long-term memory, not just the store; of interest to LlamaIndex alone.
+        embed: where given, what leaves (or all, where there is no short-term memory) goes into
+            long-term memory, embedded by it.
+        one_block: sessions share the object that searches long-term memory, not just the store; of
+            interest to LlamaIndex alone.
     """
 
     limit_tokens: int = 30_000
@@ -139,7 +142,9 @@ class Setting:
 
 
 class Subject(Protocol):
-    """A library, opened on a directory. Sessions are named ``user/number``; all calls may be made concurrently."""
+    """A library, opened on a directory. Sessions are named ``user/number``; all calls may be made
+    concurrently.
+    """
 
     async def append(self, session: str, texts: Sequence[str], *, key: str = "") -> None:
         """Add messages, by one call if the library has one for several.
@@ -160,7 +165,7 @@ class Subject(Protocol):
         ...
 
     async def kept(self, session: str) -> list[str]:
-        """What the library can still give back of the session by any documented call, shown or not."""
+        """What the library can still give back of the session by any documented call, shown or not."""  # noqa: E501
         ...
 
     async def delivered(self) -> list[str]:

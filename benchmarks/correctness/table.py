@@ -21,15 +21,16 @@ lost by the library, not by a model.
 What deleted rows leave in a file of SQLite depends on how SQLite was built (`secure_delete`, off in many builds): see below.
 
 **Bold**: the row's fault was not found. *n/a*: the claim does not apply, and why. A range is over the runs.
-"""
+"""  # noqa: E501
 
 
 def rendered(results: Mapping[str, Any], peers: Sequence[Peer], claims: Sequence[Claim]) -> str:
     """The whole page.
 
     Args:
-        results: what `python -m benchmarks.correctness --json` writes: ``about`` (date, machine, command …) and ``subjects``: for
-            each name its ``versions`` and ``claims``, a list of runs for each program.
+        results: what `python -m benchmarks.correctness --json` writes: ``about`` (date, machine,
+            command …) and ``subjects``: for each name its ``versions`` and ``claims``, a list of
+            runs for each program.
         peers: the columns; those without results are left out.
         claims: the rows; programs that no subject ran are left out.
     """
@@ -37,7 +38,11 @@ def rendered(results: Mapping[str, Any], peers: Sequence[Peer], claims: Sequence
     shown = [peer for peer in peers if peer.name in subjects]
     lines = [_ABOUT]
     lines += [f"- {name}: {value}" for name, value in results["about"].items()]
-    lines += ["", "| | " + " | ".join(peer.title for peer in shown) + " |", "|---|" + "---|" * len(shown)]
+    lines += [
+        "",
+        "| | " + " | ".join(peer.title for peer in shown) + " |",
+        "|---|" + "---|" * len(shown),
+    ]
     flawless = dict.fromkeys((peer.name for peer in shown), 0)
     applied = dict.fromkeys((peer.name for peer in shown), 0)
     for claim in claims:
@@ -54,8 +59,13 @@ def rendered(results: Mapping[str, Any], peers: Sequence[Peer], claims: Sequence
             lines.append(f"| {label} | " + " | ".join(cells) + " |")
     lines += ["", "## How each was configured", ""]
     for peer in shown:
-        versions = ", ".join(f"{name} {version}" for name, version in subjects[peer.name]["versions"].items())
-        lines.append(f"- **{peer.title}** ({versions}): {peer.notes} Bold in {flawless[peer.name]} of {applied[peer.name]} rows.")
+        versions = ", ".join(
+            f"{name} {version}" for name, version in subjects[peer.name]["versions"].items()
+        )
+        lines.append(
+            f"- **{peer.title}** ({versions}): {peer.notes} Bold in {flawless[peer.name]} of "
+            f"{applied[peer.name]} rows."
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -69,6 +79,8 @@ def _cell(runs: Sequence[Mapping[str, Any]], key: str, words: Any, peer: Peer) -
     ended = ", ".join(sorted({run["ended"] for run in runs if run.get("ended")}))
     if key not in figures:
         # A program that ran to its end and left this out had nothing to look at.
-        return Cell(ended, judged=True) if ended else Cell("*n/a*: nothing of the kind", judged=False)
+        return (
+            Cell(ended, judged=True) if ended else Cell("*n/a*: nothing of the kind", judged=False)
+        )
     cell: Cell = words(figures, peer)
     return cell

@@ -1,1 +1,3 @@
-"""The libraries that remora is compared with: their pinned distributions and their virtual environments."""
+"""The libraries that remora is compared with: their pinned distributions and their virtual
+environments.
+"""

@@ -16,10 +16,12 @@ _INSTALL_LIMIT_S = 1_800
 
 
 def python_of(requirements: Sequence[str], directory: Path) -> Path:
-    """The interpreter of the environment, which is made if it is not there or not of these requirements.
+    """The interpreter of the environment, which is made if it is not there or not of these
+    requirements.
 
     Args:
-        requirements: what pip is given, the first of which names the environment; none for the one that runs the script.
+        requirements: what pip is given, the first of which names the environment; none for the one
+            that runs the script.
         directory: where environments are kept.
 
     Raises:
@@ -32,7 +34,15 @@ def python_of(requirements: Sequence[str], directory: Path) -> Path:
     stamp, wanted = home / "requirements.txt", "\n".join(requirements) + "\n"
     if not stamp.exists() or stamp.read_text() != wanted:
         venv.create(home, with_pip=True, clear=True)
-        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements]
+        command = [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            *requirements,
+        ]
         subprocess.run(command, check=True, timeout=_INSTALL_LIMIT_S, stdout=sys.stderr)
         stamp.write_text(wanted)
     return python.absolute()

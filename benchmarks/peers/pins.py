@@ -1,4 +1,6 @@
-"""What is installed into each library's environment; every benchmark that drives it uses the same one."""
+"""What is installed into each library's environment; every benchmark that drives it uses the same
+one.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,12 @@ LIBRARIES = {
         ("langgraph", "langgraph-checkpoint-sqlite"),
     ),
     "langchain": Library(
-        ("langchain==1.4.7", "langgraph==1.2.22", "langgraph-checkpoint-sqlite==3.1.2", "aiosqlite==0.22.1"),
+        (
+            "langchain==1.4.7",
+            "langgraph==1.2.22",
+            "langgraph-checkpoint-sqlite==3.1.2",
+            "aiosqlite==0.22.1",
+        ),
         ("langchain", "langgraph"),
     ),
     "openai_agents": Library(("openai-agents==0.24.0", _TIKTOKEN), ("openai-agents",)),
@@ -44,7 +51,9 @@ LIBRARIES = {
         ("google-adk[db]==2.13.0", "sqlalchemy==2.1.9", "aiosqlite==0.22.1", _TIKTOKEN),
         ("google-adk", "sqlalchemy"),
     ),
-    "mem0": Library(("mem0ai==2.2.1", "qdrant-client==1.20.0", _TIKTOKEN), ("mem0ai", "qdrant-client")),
+    "mem0": Library(
+        ("mem0ai==2.2.1", "qdrant-client==1.20.0", _TIKTOKEN), ("mem0ai", "qdrant-client")
+    ),
     "gigatoken": Library(("gigatoken==0.10.0", _TIKTOKEN), ("gigatoken",)),
     "rs_bpe": Library(("rs-bpe==0.1.0", _TIKTOKEN), ("rs-bpe",)),
     "bpe_openai": Library(("bpe-openai==0.1.4", _TIKTOKEN), ("bpe-openai",)),

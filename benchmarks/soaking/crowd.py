@@ -31,7 +31,14 @@ VOICES = 3
 """Callers of one session that append at the same time."""
 
 _BUDGET = 900
-_REFUSED = (CommitFailed, OutcomeUnknown, MailboxFull, ErasureInProgress, RecordingFailed, SessionQuarantined)
+_REFUSED = (
+    CommitFailed,
+    OutcomeUnknown,
+    MailboxFull,
+    ErasureInProgress,
+    RecordingFailed,
+    SessionQuarantined,
+)
 
 
 class Household:
@@ -44,7 +51,9 @@ class Household:
         mortal: they are forgotten now and then while they talk.
     """
 
-    def __init__(self, name: str, sessions: int, violations: Violations, *, mortal: bool = False) -> None:
+    def __init__(
+        self, name: str, sessions: int, violations: Violations, *, mortal: bool = False
+    ) -> None:
         self.name = name
         self.owner = f"owner-{name}"
         self.mortal = mortal
@@ -58,7 +67,8 @@ class Household:
         """Nothing was said yet."""
         self.facts = 0
         self.witnesses = [
-            SessionWitness(f"{self.name}/{number}", self.owner, VOICES, self._violations) for number in range(self._sessions)
+            SessionWitness(f"{self.name}/{number}", self.owner, VOICES, self._violations)
+            for number in range(self._sessions)
         ]
 
 
@@ -72,14 +82,16 @@ class Crowd:
         tally: what they did, and how often they were refused.
     """
 
-    def __init__(self, runtime: Runtime, rng: random.Random, violations: Violations, tally: Counter[str]) -> None:
+    def __init__(
+        self, runtime: Runtime, rng: random.Random, violations: Violations, tally: Counter[str]
+    ) -> None:
         self._runtime = runtime
         self._rng = rng
         self._violations = violations
         self._tally = tally
         self._over = anyio.Event()
 
-    # -- the load ---------------------------------------------------------------------------------------------------
+    # -- the load ----------------------------------------------------------------------------------
 
     async def talk(self, households: list[Household], seconds: float) -> None:
         """Everybody talks for so long; returns when all that was begun is acknowledged."""
@@ -109,7 +121,7 @@ class Crowd:
             household.begin()
 
     async def forget(self, household: Household) -> None:
-        """Forget the user, while somebody else still asks for them; nothing of them is left then."""
+        """Forget the user, while somebody else still asks for them; nothing of them is left then."""  # noqa: E501
         self._tally["forgotten"] += 1
         user = self._runtime.user(household.name)
         async with anyio.create_task_group() as tasks:
@@ -125,7 +137,9 @@ class Crowd:
         with anyio.move_on_after(seconds):
             await self._over.wait()
 
-    async def _converse(self, household: Household, number: int, over: anyio.Event | None = None) -> None:
+    async def _converse(
+        self, household: Household, number: int, over: anyio.Event | None = None
+    ) -> None:
         rng, witness = self._rng, household.witnesses[number]
         chat = self._runtime.session(household.name, f"{number}")
         while not self._over.is_set() and not (over is not None and over.is_set()):
@@ -139,7 +153,9 @@ class Crowd:
                 context = await self._persist(lambda: chat.load(max_tokens=_BUDGET))
                 self._look(witness, context)
             elif chance < 0.88:
-                context = await self._persist(lambda: chat.load("where is the garden by the river?", max_tokens=_BUDGET))
+                context = await self._persist(
+                    lambda: chat.load("where is the garden by the river?", max_tokens=_BUDGET)
+                )
                 self._look(witness, context)
             elif chance < 0.91:
                 witness.history(await self._persist(chat.history))
@@ -171,7 +187,9 @@ class Crowd:
                 patience_s = rng.random() * 0.02 if rng.random() < 0.1 else 60.0
                 try:
                     with anyio.move_on_after(patience_s):
-                        receipt = await chat.append(messages, key=key, timeout_s=rng.choice((0.3, 30.0)))
+                        receipt = await chat.append(
+                            messages, key=key, timeout_s=rng.choice((0.3, 30.0))
+                        )
                 except _REFUSED as e:
                     await self._count_refusal(e)
                     continue
@@ -181,11 +199,20 @@ class Crowd:
             witness.heard(voice, number, receipt)
             self._tally["appends"] += 1
             if rng.random() < 0.05:
-                witness.heard(voice, number, await self._persist(lambda m=messages, k=key: chat.append(m, key=k)))  # type: ignore[misc]
+                witness.heard(
+                    voice,
+                    number,
+                    await self._persist(
+                        lambda m=messages, k=key: chat.append(m, key=k),  # type: ignore[misc]
+                    ),
+                )
 
     async def _delete(self, household: Household, number: int) -> None:
-        """Take the newest message back. It may have left the buffer meanwhile: the history tells."""
-        chat, witness = self._runtime.session(household.name, f"{number}"), household.witnesses[number]
+        """Take the newest message back. It may have left the buffer meanwhile: the history tells."""  # noqa: E501
+        chat, witness = (
+            self._runtime.session(household.name, f"{number}"),
+            household.witnesses[number],
+        )
         last = await self._persist(chat.get_last_message)
         if last is None or last.seq is None or last.id is None:
             return
@@ -195,7 +222,9 @@ class Crowd:
         if last.seq not in there:
             witness.deleted.add(last.seq)
         elif gone:
-            self._violations.add("not deleted", f"{witness.name}: message {last.seq} is still there")
+            self._violations.add(
+                "not deleted", f"{witness.name}: message {last.seq} is still there"
+            )
 
     async def _learn(self, household: Household) -> None:
         """What the user's own actor is for."""
@@ -224,10 +253,12 @@ class Crowd:
         self._tally[type(error).__name__] += 1
         await anyio.sleep(0.01 + self._rng.random() * 0.03)
 
-    # -- the judgement ----------------------------------------------------------------------------------------------
+    # -- the judgement -----------------------------------------------------------------------------
 
     async def judge(self, households: list[Household]) -> int:
-        """All is calm and nobody talks: compare what is there with what was acknowledged; returns how many messages were."""
+        """All is calm and nobody talks: compare what is there with what was acknowledged; returns
+        how many messages were.
+        """
         runtime, acknowledged = self._runtime, 0
         await runtime.retry_dead_letters()
         wanted: list[str] = []
@@ -241,15 +272,17 @@ class Crowd:
                 acknowledged += witness.acknowledged
                 await chat.flush()
                 through = (await chat.inspect()).watermarks.flushing
-                handed_over = {message.seq or 0 for message in history if (message.seq or 0) <= through}.difference(
-                    *witness.cleared
-                )
+                handed_over = {
+                    message.seq or 0 for message in history if (message.seq or 0) <= through
+                }.difference(*witness.cleared)
                 wanted += [row_id(chat.key, seq) for seq in handed_over]
                 unwanted += [row_id(chat.key, seq) for seq in witness.deleted]
         await runtime.settle()
         rows = Counter(await (await runtime.long_term()).row_ids())
         if missing := set(wanted) - rows.keys():
-            self._violations.add("missing rows", f"{len(missing)} of {len(wanted)} are not in long-term memory")
+            self._violations.add(
+                "missing rows", f"{len(missing)} of {len(wanted)} are not in long-term memory"
+            )
         if doubled := sum(count - 1 for count in rows.values()):
             self._violations.add("doubled rows", f"{doubled} of {len(rows)}")
         if left := rows.keys() & set(unwanted):
@@ -257,9 +290,12 @@ class Crowd:
         for household in households:
             facts = [memory.text for memory in await runtime.user(household.name).memories("fact")]
             if sorted(facts) != sorted(
-                f"{household.owner} knows fact {number} of the walnut table" for number in range(household.facts)
+                f"{household.owner} knows fact {number} of the walnut table"
+                for number in range(household.facts)
             ):
-                self._violations.add("facts", f"{household.name} knows {len(facts)} facts of {household.facts}")
+                self._violations.add(
+                    "facts", f"{household.name} knows {len(facts)} facts of {household.facts}"
+                )
         if dead := await runtime.dead_letters():
             self._violations.add("dead letters", f"{len(dead)}, the first: {dead[0].error}")
         return acknowledged

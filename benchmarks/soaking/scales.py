@@ -24,7 +24,8 @@ class Holding(msgspec.Struct, frozen=True):
     Attributes:
         rss_mb: resident memory.
         fds: open descriptors, but for the next.
-        stale: descriptors of files that are gone: LanceDB's cache of indices, 64 MB, keeps those that compaction has replaced.
+        stale: descriptors of files that are gone: LanceDB's cache of indices, 64 MB, keeps those
+            that compaction has replaced.
         threads: of the process, but for the next.
         pool: idle workers of anyio's and LanceDB's pools, which come and go.
         wal_kb: size of the write-ahead log.
@@ -85,7 +86,9 @@ async def weigh(runtime: Runtime, journal: Path, store: Path) -> Holding:
     """
     statistics = runtime.statistics()
     lanes = statistics.supervisor.lanes.values()
-    jobs = len(await runtime.journal.jobs()) + sum(lane.waiting + lane.delayed + lane.running for lane in lanes)
+    jobs = len(await runtime.journal.jobs()) + sum(
+        lane.waiting + lane.delayed + lane.running for lane in lanes
+    )
     fragments = (await runtime.long_term_statistics()).fragments
     gc.collect()
     descriptors, threads = _descriptors(), _thread_names()
@@ -98,7 +101,8 @@ async def weigh(runtime: Runtime, journal: Path, store: Path) -> Holding:
         stale=stale,
         threads=len(threads) - pool - workers,
         pool=pool + workers,
-        wal_kb=sum(file.stat().st_size for file in journal.parent.glob(f"{journal.name}-wal")) // 1_024,
+        wal_kb=sum(file.stat().st_size for file in journal.parent.glob(f"{journal.name}-wal"))
+        // 1_024,
         versions=_versions(store),
         fragments=fragments,
         queued=statistics.directory.queued,

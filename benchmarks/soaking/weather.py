@@ -1,7 +1,8 @@
-"""Faults that come and go while the runtime serves: each part of the world has its own weather, drawn from the seed.
+"""Faults that come and go while the runtime serves: each part of the world has its own weather,
+drawn from the seed.
 
-The parts are the real ones, SQLite and LanceDB, and fail in the ways that they do fail in: before anything is done, after all of
-it, or not at all but late.
+The parts are the real ones, SQLite and LanceDB, and fail in the ways that they do fail in: before
+anything is done, after all of it, or not at all but late.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from remora.storage.ports import EVERYTHING, Candidate, MemoryRow, Scope, Vector
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import HashEmbedder
 
-__all__ = ["FAULTS", "StormyEmbedder", "StormyJournal", "StormyStore", "StormySummarizer", "Weather"]
+__all__ = [
+    "FAULTS",
+    "StormyEmbedder",
+    "StormyJournal",
+    "StormyStore",
+    "StormySummarizer",
+    "Weather",
+]
 
 Named = TypeVar("Named", bound=sqlite3.Error)
 
@@ -31,7 +39,9 @@ FAULTS = {
     "summarizer": ("slow", "down", "hang", "garbage"),
     "embedder": ("slow", "down", "hang", "garbage"),
 }
-"""What can be wrong with each part. ``full`` refuses a commit provably; ``lost`` and ``kept`` leave open whether it is there."""
+"""What can be wrong with each part. ``full`` refuses a commit provably; ``lost`` and ``kept`` leave
+open whether it is there.
+"""
 
 _CALM_S = 3.0  # on average, between two faults of one part
 _FAULT_S = (0.2, 2.0)
@@ -81,9 +91,13 @@ class Weather:
         changed.set()
 
     async def met_by(self, part: str) -> str | None:
-        """What an operation of this part meets; one that is to hang returns when the weather has changed."""
+        """What an operation of this part meets; one that is to hang returns when the weather has
+        changed.
+        """
         fault = self._now.get(part)
-        if fault is None or (fault in {"full", "lost", "kept", "garbage"} and self._rng.random() > _SHARE):
+        if fault is None or (
+            fault in {"full", "lost", "kept", "garbage"} and self._rng.random() > _SHARE
+        ):
             return None
         self.met[f"{part} {fault}"] += 1
         if fault == "slow":
@@ -101,12 +115,16 @@ def _named(error: Named, name: str) -> Named:
 
 
 class StormyJournal(SqliteJournal):
-    """SQLite, on a disk that is at times slow, full, or says that it failed to sync. Set `weather` once it is open."""
+    """SQLite, on a disk that is at times slow, full, or says that it failed to sync. Set `weather`
+    once it is open.
+    """
 
     weather: Weather | None = None
 
     async def small(self) -> None:
-        """Keep SQLite's caches small: they grow with the file, up to 64 MB each, and would hide what grows for ever."""
+        """Keep SQLite's caches small: they grow with the file, up to 64 MB each, and would hide
+        what grows for ever.
+        """
         for connection in (self._writer, self._reader):
             await connection.execute("PRAGMA cache_size = -1024")
 
@@ -132,7 +150,9 @@ class StormyStore(LanceStore):
             raise LongTermError("long-term memory failed: the disk is away", retryable=True)
         return fault
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool) -> None:
+    async def add(
+        self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool
+    ) -> None:
         """Store rows."""
         fault = await self._next_fault()
         await super().add(rows, vectors, may_exist=may_exist)
@@ -169,14 +189,16 @@ class StormySummarizer:
         self._weather = weather
         self._count = count
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
         """The newest words that fit."""
         fault = await self._weather().met_by("summarizer")
         if fault == "down":
             raise ModelUnavailable("the model is away")
         if fault == "garbage":
             raise ModelAnswerInvalid("the model answered with a shrug")
-        words = f"{previous or ''} {' '.join(line.text.split(maxsplit=1)[0] for line in lines if line.text)}".split()
+        words = f"{previous or ''} {' '.join(line.text.split(maxsplit=1)[0] for line in lines if line.text)}".split()  # noqa: E501
         while words and self._count(" ".join(words)) > max_tokens:
             words = words[len(words) // 4 + 1 :]
         return " ".join(words)

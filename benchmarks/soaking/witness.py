@@ -1,7 +1,8 @@
-"""What a session's callers know, kept outside of the runtime: what was acknowledged, where it stands, and what was taken back.
+"""What a session's callers know, kept outside of the runtime: what was acknowledged, where it
+stands, and what was taken back.
 
-A message says who said it, in which append and at which place there, so a history can be read off. Four bytes are kept for
-each append, since the soak weighs its own process.
+A message says who said it, in which append and at which place there, so a history can be read off.
+Four bytes are kept for each append, since the soak weighs its own process.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from remora.messages import Message, Receipt, split_tool_calls
 
 __all__ = ["SessionWitness", "Violations", "unit"]
 
-_WORDS = "what of the garden, the bridge, the river in the morning, seven hundred paces of walnut and copper, a quiet harbour?"
+_WORDS = "what of the garden, the bridge, the river in the morning, seven hundred paces of walnut and copper, a quiet harbour?"  # noqa: E501
 
 
 class Violations:
@@ -34,7 +35,9 @@ class Violations:
 
 
 def unit(owner: str, voice: int, number: int) -> list[dict[str, Any]]:
-    """The messages of a voice's append: words, a call with its result, a call alone, and its result alone, in turn."""
+    """The messages of a voice's append: words, a call with its result, a call alone, and its result
+    alone, in turn.
+    """
     place = f"{voice}.{number}"
     call = {"type": "function", "function": {"name": "look", "arguments": "{}"}}
     match number % 4:
@@ -42,13 +45,29 @@ def unit(owner: str, voice: int, number: int) -> list[dict[str, Any]]:
             return [{"role": "user", "content": f"{place}.0 {owner} says: {_WORDS}"}]
         case 1:
             return [
-                {"role": "assistant", "content": None, "tool_calls": [{"id": f"{place}.0", **call}]},
-                {"role": "tool", "tool_call_id": f"{place}.0", "content": f"{place}.1 {owner} finds {_WORDS}"},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [{"id": f"{place}.0", **call}],
+                },
+                {
+                    "role": "tool",
+                    "tool_call_id": f"{place}.0",
+                    "content": f"{place}.1 {owner} finds {_WORDS}",
+                },
             ]
         case 2:
-            return [{"role": "assistant", "content": None, "tool_calls": [{"id": f"{place}.0", **call}]}]
+            return [
+                {"role": "assistant", "content": None, "tool_calls": [{"id": f"{place}.0", **call}]}
+            ]
         case _:
-            return [{"role": "tool", "tool_call_id": f"{voice}.{number - 1}.0", "content": f"{place}.0 {owner} finds {_WORDS}"}]
+            return [
+                {
+                    "role": "tool",
+                    "tool_call_id": f"{voice}.{number - 1}.0",
+                    "content": f"{place}.0 {owner} finds {_WORDS}",
+                }
+            ]
 
 
 def _size(number: int) -> int:
@@ -56,7 +75,11 @@ def _size(number: int) -> int:
 
 
 def _place(message: Message) -> tuple[int, int, int]:
-    named = message.tool_calls[0].id if message.tool_calls else str(message.content).split(maxsplit=1)[0]
+    named = (
+        message.tool_calls[0].id
+        if message.tool_calls
+        else str(message.content).split(maxsplit=1)[0]
+    )
     voice, number, part = named.split(".")
     return int(voice), int(number), int(part)
 
@@ -76,14 +99,18 @@ class SessionWitness:
         self.owner = owner
         self.deleted: set[int] = set()
         self.cleared: list[range] = []
-        """Messages that were cleared before they were handed over to long-term memory: they need not come there."""
+        """Messages that were cleared before they were handed over to long-term memory: they need
+        not come there.
+        """
         self._first = [array("I") for _ in range(voices)]
         self._violations = violations
 
     @property
     def acknowledged(self) -> int:
         """Messages that are to be there."""
-        return sum(_size(number) for firsts in self._first for number in range(len(firsts))) - len(self.deleted)
+        return sum(_size(number) for firsts in self._first for number in range(len(firsts))) - len(
+            self.deleted
+        )
 
     def next(self, voice: int) -> int:
         """The number of a voice's next append."""
@@ -96,10 +123,15 @@ class SessionWitness:
             self._violations.add("torn", f"{self.name}: append {voice}.{number} got {seqs}")
         if number < len(firsts):
             if firsts[number] != seqs[0] or not receipt.duplicate:
-                self._violations.add("doubled", f"{self.name}: append {voice}.{number} was {firsts[number]}, then {seqs}")
+                self._violations.add(
+                    "doubled",
+                    f"{self.name}: append {voice}.{number} was {firsts[number]}, then {seqs}",
+                )
             return
         if firsts and seqs[0] <= firsts[-1]:
-            self._violations.add("disordered", f"{self.name}: append {voice}.{number} got {seqs} after {firsts[-1]}")
+            self._violations.add(
+                "disordered", f"{self.name}: append {voice}.{number} got {seqs} after {firsts[-1]}"
+            )
         firsts.append(seqs[0])
 
     def history(self, messages: Sequence[Message]) -> None:
@@ -113,20 +145,32 @@ class SessionWitness:
             if first + part not in self.deleted
         }
         for seq in wanted.keys() - there.keys():
-            self._violations.add("lost", f"{self.name}: {wanted[seq]} at {seq} is not in the history")
+            self._violations.add(
+                "lost", f"{self.name}: {wanted[seq]} at {seq} is not in the history"
+            )
         for seq in there.keys() - wanted.keys():
-            self._violations.add("doubled", f"{self.name}: {there[seq]} at {seq} was never acknowledged there")
+            self._violations.add(
+                "doubled", f"{self.name}: {there[seq]} at {seq} was never acknowledged there"
+            )
         for seq in there.keys() & wanted.keys():
             if there[seq] != wanted[seq]:
-                self._violations.add("disordered", f"{self.name}: {there[seq]} stands at {seq} instead of {wanted[seq]}")
+                self._violations.add(
+                    "disordered",
+                    f"{self.name}: {there[seq]} stands at {seq} instead of {wanted[seq]}",
+                )
         seqs = [message.seq for message in messages]
         if seqs != sorted(set(seqs), key=lambda seq: seq or 0):
-            self._violations.add("disordered", f"{self.name}: the history's numbers are {seqs[:20]}…")
+            self._violations.add(
+                "disordered", f"{self.name}: the history's numbers are {seqs[:20]}…"
+            )
 
     def context(self, messages: Sequence[dict[str, Any]], tokens: int, budget: int) -> None:
         """Look at a context: calls whole, within the budget, nobody else's words."""
         if split := split_tool_calls(messages):
-            self._violations.add("split", f"{self.name}: {split} tool calls without their results, or the other way round")
+            self._violations.add(
+                "split",
+                f"{self.name}: {split} tool calls without their results, or the other way round",
+            )
         if tokens > budget:
             self._violations.add("over budget", f"{self.name}: {tokens} of {budget} tokens")
         self.words(str(message.get("content") or "") for message in messages)
@@ -136,4 +180,6 @@ class SessionWitness:
         for text in texts:
             for word in text.split():
                 if word.startswith("owner-") and word.rstrip(":,") != self.owner:
-                    self._violations.add("leaked", f"{self.name}: words of {word} are shown to {self.owner}")
+                    self._violations.add(
+                        "leaked", f"{self.name}: words of {word} are shown to {self.owner}"
+                    )

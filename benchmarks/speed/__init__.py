@@ -1,1 +1,3 @@
-"""How fast remora is, beside its peers and its physical limits: one command, one table; see `__main__`."""
+"""How fast remora is, beside its peers and its physical limits: one command, one table; see
+`__main__`.
+"""

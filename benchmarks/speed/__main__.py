@@ -1,4 +1,5 @@
-"""How fast remora is: remora, its peers and its physical limits do the same work by turns, in one run, on one disk.
+"""How fast remora is: remora, its peers and its physical limits do the same work by turns, in one
+run, on one disk.
 
     python -m benchmarks.speed                                 everything; three repeats take about an hour
     python -m benchmarks.speed --smoke                         remora and the limits, small, under a minute
@@ -6,13 +7,14 @@
     python -m benchmarks.speed --json r.json --table docs/speed.md --plots docs/plots
     python -m benchmarks.speed --render r.json --table docs/speed.md --plots docs/plots
 
-Each measurement runs in a process of its own, for at most its case's time limit. Peers run in virtual environments of their own,
-which the first run makes under build/peers with pip; after that nothing reaches a network. A library that cannot be installed,
-a measurement that fails or takes too long: the table says so, and the rest goes on. Ctrl-C ends the run and
-still writes what there is.
+Each measurement runs in a process of its own, for at most its case's time limit. Peers run in
+virtual environments of their own, which the first run makes under build/peers with pip; after that
+nothing reaches a network. A library that cannot be installed, a measurement that fails or takes too
+long: the table says so, and the rest goes on. Ctrl-C ends the run and still writes what there is.
 
-Rows that the disk alone decides vary tenfold within minutes on a shared machine: trust ratios, which are taken within a repeat.
-"""
+Rows that the disk alone decides vary tenfold within minutes on a shared machine: trust ratios,
+which are taken within a repeat.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -29,7 +31,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.pins import LIBRARIES
@@ -45,33 +54,88 @@ console = Console(stderr=True)
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.speed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--smoke", action="store_true", help="remora and the limits alone, once, in small sizes: does it all work?"
+        "--smoke",
+        action="store_true",
+        help="remora and the limits alone, once, in small sizes: does it all work?",
     )
-    parser.add_argument("--claims", default="", metavar="A,B", help=f"only these: {', '.join(CLAIMS)}")
-    parser.add_argument("--peers", default=None, metavar="X,Y", help=f"only these libraries, or none: {', '.join(ENVIRONMENTS)}")
-    parser.add_argument("--contestants", default="", metavar="X,Y", help="only these contestants, in the order of the table")
-    parser.add_argument("--cases", nargs="+", default=[], metavar="NAME", help="only the cases of these names")
-    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="repeats of each case; some have more (default: 3)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of texts and orders (default: 1)")
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="on the disk that is measured (default: the temporary directory)")
-    parser.add_argument("--venvs", type=Path, default=ROOT / "build" / "peers", metavar="DIR", help="peers' environments")
+    parser.add_argument(
+        "--claims", default="", metavar="A,B", help=f"only these: {', '.join(CLAIMS)}"
+    )
+    parser.add_argument(
+        "--peers",
+        default=None,
+        metavar="X,Y",
+        help=f"only these libraries, or none: {', '.join(ENVIRONMENTS)}",
+    )
+    parser.add_argument(
+        "--contestants",
+        default="",
+        metavar="X,Y",
+        help="only these contestants, in the order of the table",
+    )
+    parser.add_argument(
+        "--cases", nargs="+", default=[], metavar="NAME", help="only the cases of these names"
+    )
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=3,
+        metavar="N",
+        help="repeats of each case; some have more (default: 3)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="of texts and orders (default: 1)"
+    )
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        metavar="DIR",
+        help="on the disk that is measured (default: the temporary directory)",
+    )
+    parser.add_argument(
+        "--venvs",
+        type=Path,
+        default=ROOT / "build" / "peers",
+        metavar="DIR",
+        help="peers' environments",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write the page there (Markdown); otherwise it is printed")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw plots there (SVG; needs the extra remora[plots])")
     parser.add_argument(
-        "--render", type=Path, nargs="+", metavar="FILE",
-        help="measure nothing; make table and plots of these --json files: a case that several have is the last one's",
-    )  # fmt: skip
+        "--table",
+        type=Path,
+        metavar="FILE",
+        help="write the page there (Markdown); otherwise it is printed",
+    )
+    parser.add_argument(
+        "--plots",
+        type=Path,
+        metavar="DIR",
+        help="draw plots there (SVG; needs the extra remora[plots])",
+    )
+    parser.add_argument(
+        "--render",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="measure nothing; make table and plots of these --json files: a case that several "
+        "have is the last one's",
+    )
     options = parser.parse_args()
     if options.plots:
         from benchmarks.speed.plots import missing  # noqa: PLC0415  # only where it is wanted
 
         if hint := missing():
             parser.error(hint)  # before an hour of measuring, not after
-    results = joined([json.loads(path.read_text()) for path in options.render]) if options.render else run(options)
+    results = (
+        joined([json.loads(path.read_text()) for path in options.render])
+        if options.render
+        else run(options)
+    )
     if options.json:
         options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     claims = {name: claim(name) for name in CLAIMS}
@@ -80,7 +144,10 @@ def main() -> None:
         from benchmarks.speed.plots import drawn  # noqa: PLC0415
 
         plots = {
-            name: [os.path.relpath(path, options.table.parent if options.table else Path.cwd()) for path in paths]
+            name: [
+                os.path.relpath(path, options.table.parent if options.table else Path.cwd())
+                for path in paths
+            ]
             for name, paths in drawn(results, claims, options.plots).items()
         }
     page = rendered(results, claims, plots)
@@ -101,16 +168,23 @@ def chosen(names: str, known: Sequence[str], what: str) -> list[str]:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure all that was asked for."""
     names = chosen(options.claims, CLAIMS, "claim")
-    peers = [] if options.smoke or options.peers == "none" else chosen(options.peers or "", list(ENVIRONMENTS), "peer")
+    peers = (
+        []
+        if options.smoke or options.peers == "none"
+        else chosen(options.peers or "", list(ENVIRONMENTS), "peer")
+    )
     plan = planned(names, peers, options)
     begun, load = time.time(), os.getloadavg()[0]
     results: dict[str, Any] = {
         "about": {
             "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "command": f"`python -m benchmarks.speed {' '.join(what_is_measured(sys.argv[1:]))}`",
-            "repeats": "1, in the sizes of a smoke run: its bars say nothing" if options.smoke else options.repeat,
+            "repeats": "1, in the sizes of a smoke run: its bars say nothing"
+            if options.smoke
+            else options.repeat,
         },
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python "
+        f"{platform.python_version()}",
         "versions": {},
         "seed": options.seed,
         "load": f"{load:.1f}",
@@ -120,20 +194,33 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
     vocabularies = laid_out(options.venvs / "vocabularies")
     pythons = environments({contestant for *_, contestant in plan}, options.venvs)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with tempfile.TemporaryDirectory(prefix="speed-", dir=options.dir) as root, Progress(*columns, console=console) as progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="speed-", dir=options.dir) as root,
+        Progress(*columns, console=console) as progress,
+    ):
         task = progress.add_task("measuring", total=len(plan))
         try:
             for case, repeat, contestant in plan:
-                progress.update(task, description=f"{case.claim} {case.name} {contestant}"[:48].ljust(48))
+                progress.update(
+                    task, description=f"{case.claim} {case.name} {contestant}"[:48].ljust(48)
+                )
                 python = pythons[contestant]
                 found = {"failed": python} if isinstance(python, str) else measured(
-                    case, contestant, python, directory=Path(root), seed=options.seed + repeat, smoke=options.smoke,
+                    case, contestant, python, directory=Path(root), seed=options.seed + repeat, smoke=options.smoke,  # noqa: E501
                     vocabularies=vocabularies, **shown(contestant),
                 )  # fmt: skip
                 keep(results, case, repeat, contestant, found)
                 progress.console.print(
-                    f"{case.claim:10} {case.name:14} {contestant:18} {words(found)}", highlight=False, soft_wrap=True
+                    f"{case.claim:10} {case.name:14} {contestant:18} {words(found)}",
+                    highlight=False,
+                    soft_wrap=True,
                 )
                 progress.advance(task)
         except KeyboardInterrupt:
@@ -158,8 +245,12 @@ def what_is_measured(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def planned(names: Sequence[str], peers: Sequence[str], options: argparse.Namespace) -> list[tuple[Case, int, str]]:
-    """Every measurement, in order: within a repeat of a case contestants by turns, each repeat beginning with another one."""
+def planned(
+    names: Sequence[str], peers: Sequence[str], options: argparse.Namespace
+) -> list[tuple[Case, int, str]]:
+    """Every measurement, in order: within a repeat of a case contestants by turns, each repeat
+    beginning with another one.
+    """
     plan = []
     wanted = [name for name in options.contestants.split(",") if name]
     for name in names:
@@ -170,7 +261,8 @@ def planned(names: Sequence[str], peers: Sequence[str], options: argparse.Namesp
             contestants = [
                 one
                 for one in case.contestants or module.CONTESTANTS
-                if (in_smoke(one) if options.smoke else one not in ENVIRONMENTS or one in peers) and (not wanted or one in wanted)
+                if (in_smoke(one) if options.smoke else one not in ENVIRONMENTS or one in peers)
+                and (not wanted or one in wanted)
             ]
             repeats = 1 if options.smoke else max(options.repeat, case.least_repeats)
             for repeat in range(repeats):
@@ -190,14 +282,21 @@ def environments(contestants: set[str], directory: Path) -> dict[str, Path | str
                 made[library] = python_of(LIBRARIES[library].requirements, directory)
             except Exception as e:
                 made[library] = f"no environment: {e}"
-    return {one: made[ENVIRONMENTS[one]] if one in ENVIRONMENTS else Path(sys.executable) for one in contestants}
+    return {
+        one: made[ENVIRONMENTS[one]] if one in ENVIRONMENTS else Path(sys.executable)
+        for one in contestants
+    }
 
 
 def shown(contestant: str) -> dict[str, tuple[str, ...]]:
-    return {"shown": LIBRARIES[ENVIRONMENTS[contestant]].shown} if contestant in ENVIRONMENTS else {}
+    return (
+        {"shown": LIBRARIES[ENVIRONMENTS[contestant]].shown} if contestant in ENVIRONMENTS else {}
+    )
 
 
-def keep(results: dict[str, Any], case: Case, repeat: int, contestant: str, found: Mapping[str, Any]) -> None:
+def keep(
+    results: dict[str, Any], case: Case, repeat: int, contestant: str, found: Mapping[str, Any]
+) -> None:
     """Enter one measurement: its figures at its repeat's place, or why there are none."""
     results["versions"].update(found.get("versions", {}))
     results["sizes"].setdefault(case.claim, {})[case.name] = case.sizes
@@ -207,13 +306,17 @@ def keep(results: dict[str, Any], case: Case, repeat: int, contestant: str, foun
         values += [None] * (repeat - len(values))
         values.append(value)
     if why := found.get("failed") or (found.get("skipped") and f"skipped: {found['skipped']}"):
-        results["failures"].setdefault(case.claim, {}).setdefault(case.name, {}).setdefault(contestant, []).append(why)
+        results["failures"].setdefault(case.claim, {}).setdefault(case.name, {}).setdefault(
+            contestant, []
+        ).append(why)
 
 
 def words(found: Mapping[str, Any]) -> str:
     """One measurement in a line."""
     if "figures" in found:
-        return ", ".join(f"{name} {figure_text(name, value)}" for name, value in found["figures"].items())
+        return ", ".join(
+            f"{name} {figure_text(name, value)}" for name, value in found["figures"].items()
+        )
     return f"skipped: {found['skipped']}" if "skipped" in found else f"FAILED {found.get('failed')}"
 
 

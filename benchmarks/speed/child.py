@@ -1,7 +1,8 @@
-"""The child: one measurement in a process of its own, in the contestant's environment; JSON on stdout. Standard library only.
+"""The child: one measurement in a process of its own, in the contestant's environment; JSON on
+stdout. Standard library only.
 
 python -m benchmarks.speed.child CLAIM CASE CONTESTANT DIRECTORY SEED [--smoke] [--distributions a,b]
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -22,8 +23,10 @@ from benchmarks.speed.claims import claim
 
 
 def main() -> None:
-    """Measure, and say one line of JSON: ``figures``, ``skipped`` or ``failed``, and ``versions``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Measure, and say one line of JSON: ``figures``, ``skipped`` or ``failed``, and ``versions``."""  # noqa: E501
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("claim")
     parser.add_argument("case")
     parser.add_argument("contestant")
@@ -44,11 +47,15 @@ def main() -> None:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    found: dict[str, object] = {"versions": {"SQLite": sqlite3.sqlite_version} | versions(options.distributions)}
+    found: dict[str, object] = {
+        "versions": {"SQLite": sqlite3.sqlite_version} | versions(options.distributions)
+    }
     module = claim(options.claim)
     case = next(one for one in module.cases(options.smoke) if one.name == options.case)
     try:
-        found["figures"] = module.measure(options.contestant, case, options.directory, options.seed, options.smoke)
+        found["figures"] = module.measure(
+            options.contestant, case, options.directory, options.seed, options.smoke
+        )
     except Skipped as e:
         found["skipped"] = str(e)
     except BaseException as e:

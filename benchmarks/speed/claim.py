@@ -2,7 +2,7 @@
 
 Standard library only, and so is the top of every module in `claims` whose contestants run in environments of their own: children
 import it there, without remora's dependencies. What a contestant needs is imported by `measure`.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Case:
         claim: the claim's name.
         name: short, unique within the claim.
         sizes: numbers by name; the first is what plots have on their x axis.
-        least_repeats: repeated at least so often in a full run, whatever `--repeat` says; for what only the disk decides.
+        least_repeats: repeated at least so often in a full run, whatever `--repeat` says; for what
+            only the disk decides.
         limit_s: one measurement that takes longer is killed.
         contestants: who takes part, where it is not all of the claim's.
     """
@@ -47,7 +48,8 @@ class Bar:
         case: the case's name.
         text: the bar in words, such as "≥ 0.6 of the limit".
         figure: which figure of the contestant's.
-        than: contestants it is divided by: the best of them in each repeat. Empty: an absolute bar, or another case of its own.
+        than: contestants it is divided by: the best of them in each repeat. Empty: an absolute bar,
+            or another case of its own.
         least: what the figure, or the ratio, must reach.
         most: what it must not exceed.
         than_case: the case whose figure it is divided by, where it is not the same.
@@ -83,7 +85,9 @@ class Claim(Protocol):
     WORK: str
     """What exactly is done, in a sentence or two."""
     CONTESTANTS: tuple[str, ...]
-    """Names: ``remora``, its variants ``remora-…``, limits ``limit…``, what a user would write instead, libraries."""
+    """Names: ``remora``, its variants ``remora-…``, limits ``limit…``, what a user would write
+    instead, libraries.
+    """
     BARS: tuple[Bar, ...]
 
     @staticmethod
@@ -92,7 +96,9 @@ class Claim(Protocol):
         ...
 
     @staticmethod
-    def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:
+    def measure(
+        contestant: str, case: Case, directory: Path, seed: int, smoke: bool
+    ) -> dict[str, float]:
         """Do the work once, in a process of its own.
 
         Args:
@@ -103,8 +109,8 @@ class Claim(Protocol):
             smoke: just show that it works.
 
         Returns:
-            Figures by name, units in the names: ``per_s``, ``p50_us``, ``p99_ms``, ``bytes_…``, ``cpu_us_per``. The first is the
-            one of which ratios are shown.
+            Figures by name, units in the names: ``per_s``, ``p50_us``, ``p99_ms``, ``bytes_…``,
+            ``cpu_us_per``. The first is the one of which ratios are shown.
 
         Raises:
             Skipped: it cannot be done here.

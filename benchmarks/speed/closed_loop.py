@@ -1,7 +1,9 @@
-"""The closed loop of `append` and `turn`: each session has one caller that waits for each operation before the next.
+"""The closed loop of `append` and `turn`: each session has one caller that waits for each operation
+before the next.
 
-Prepared before the clock starts: sessions are opened, and each has had its first messages. A session that is not ready within the
-preparation's time box takes no part; then the figures say how many did.
+Prepared before the clock starts: sessions are opened, and each has had its first messages. A
+session that is not ready within the preparation's time box takes no part; then the figures say how
+many did.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from benchmarks.speed.text import percentile, texts
 __all__ = ["Operation", "measured", "ran"]
 
 Operation = Callable[[Store, str, Callable[[], str]], Awaitable[int]]
-"""Does the work once in a session, taking texts from an endless supply; returns how many messages that stored."""
+"""Does the work once in a session, taking texts from an endless supply; returns how many messages
+that stored.
+"""
 
 _AT_ONCE = 16
 _LAG_S = 0.001
@@ -66,10 +70,11 @@ async def measured(
         filled: messages that each session has before.
 
     Returns:
-        ``per_s``, ``p50_ms`` and ``p99_ms`` of an operation, ``cpu_us_per`` (processor time of the process and of its
-        server by operation), ``lag_p99_ms`` (how late a task wakes that sleeps 1 ms), ``rows_per_commit`` where it is known; and
-        where they are not as they should be ``sessions_done``, ``errors`` (operations that raised) and ``lost`` (messages that
-        were acknowledged and are not there).
+        ``per_s``, ``p50_ms`` and ``p99_ms`` of an operation, ``cpu_us_per`` (processor time of the
+        process and of its server by operation), ``lag_p99_ms`` (how late a task wakes that sleeps 1
+        ms), ``rows_per_commit`` where it is known; and where they are not as they should be
+        ``sessions_done``, ``errors`` (operations that raised) and ``lost`` (messages that were
+        acknowledged and are not there).
     """
     pool = texts(seed)
     numbers = itertools.count()
@@ -80,7 +85,9 @@ async def measured(
     store = await opened(contestant, directory)
     closed = False
     try:
-        ready = await _prepare_sessions(store, [f"s{n}" for n in range(sessions)], text, filled, prepare_s)
+        ready = await _prepare_sessions(
+            store, [f"s{n}" for n in range(sessions)], text, filled, prepare_s
+        )
         latencies: list[float] = []
         errors: list[Exception] = []
         acknowledged = filled * len(ready)

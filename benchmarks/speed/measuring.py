@@ -1,4 +1,6 @@
-"""Measurements: each in a child of its own, in the contestant's environment, killed when it takes too long."""
+"""Measurements: each in a child of its own, in the contestant's environment, killed when it takes
+too long.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ ENVIRONMENTS = {
     "bpe_openai": "bpe_openai",
     "kitoken": "kitoken",
 }
-"""Which of `benchmarks.peers.pins.LIBRARIES` a contestant runs in; all others run in the environment of the script."""
+"""Which of `benchmarks.peers.pins.LIBRARIES` a contestant runs in; all others run in the
+environment of the script.
+"""
 
 _OURS = ("remora", "aiosqlite", "anyio", "msgspec", "tiktoken", "lancedb", "uvloop")
 
@@ -43,9 +47,16 @@ def in_smoke(contestant: str) -> bool:
 
 
 def measured(
-    case: Case, contestant: str, python: Path, *, directory: Path, seed: int, smoke: bool, shown: tuple[str, ...] = _OURS,
+    case: Case,
+    contestant: str,
+    python: Path,
+    *,
+    directory: Path,
+    seed: int,
+    smoke: bool,
+    shown: tuple[str, ...] = _OURS,
     vocabularies: Path,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """One measurement.
 
     Args:
@@ -61,21 +72,33 @@ def measured(
     Returns:
         ``figures``, ``skipped`` (why) or ``failed`` (the error's last line); and ``versions``.
     """
-    with tempfile.TemporaryDirectory(prefix="speed-", dir=directory, ignore_cleanup_errors=True) as temporary:
+    with tempfile.TemporaryDirectory(
+        prefix="speed-", dir=directory, ignore_cleanup_errors=True
+    ) as temporary:
         home, data = Path(temporary) / "home", Path(temporary) / "data"
         home.mkdir()
         data.mkdir()
-        command = [str(python), "-m", "benchmarks.speed.child", case.claim, case.name, contestant, str(data), str(seed)]
+        command = [
+            str(python),
+            "-m",
+            "benchmarks.speed.child",
+            case.claim,
+            case.name,
+            contestant,
+            str(data),
+            str(seed),
+        ]
         command += ["--distributions", ",".join(shown)] + ["--smoke"] * smoke
         with (Path(temporary) / "stderr").open("w+") as errors:
             child = subprocess.Popen(
-                command, cwd=ROOT, env=_environment(home, vocabularies), stdout=subprocess.PIPE, stderr=errors, text=True,
+                command, cwd=ROOT, env=_environment(home, vocabularies), stdout=subprocess.PIPE, stderr=errors, text=True,  # noqa: E501
                 start_new_session=True,
             )  # fmt: skip
             try:
                 out, _ = child.communicate(timeout=case.limit_s)
             except BaseException as e:
-                # With whatever servers it started, before it is waited for: then its number may be another's.
+                # With whatever servers it started, before it is waited for: then its number may be
+                # another's.
                 _kill_all(child)
                 out, _ = child.communicate()
                 if not isinstance(e, subprocess.TimeoutExpired):
@@ -92,7 +115,11 @@ def measured(
 
 def _environment(home: Path, vocabularies: Path) -> dict[str, str]:
     secrets = ("_API_KEY", "_TOKEN")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("REMORA_") and not name.endswith(secrets)}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("REMORA_") and not name.endswith(secrets)
+    }
     return kept | {
         "HOME": str(home),
         "PYTHONPATH": str(ROOT),

@@ -1,4 +1,6 @@
-"""Plots of what was measured: rates and latencies against load, costs against size. SVG, the same bytes for the same figures."""
+"""Plots of what was measured: rates and latencies against load, costs against size. SVG, the same
+bytes for the same figures.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,12 @@ def missing() -> str:
     """What to install, where matplotlib is not there."""
     if importlib.util.find_spec("matplotlib"):
         return ""
-    return "plots need matplotlib: pip install 'remora[plots]', or pip install --constraint constraints.txt matplotlib"
+    return "plots need matplotlib: pip install 'remora[plots]', or pip install --constraint constraints.txt matplotlib"  # noqa: E501
 
 
-def drawn(results: Mapping[str, Any], claims: Mapping[str, Claim], directory: Path) -> dict[str, list[Path]]:
+def drawn(
+    results: Mapping[str, Any], claims: Mapping[str, Claim], directory: Path
+) -> dict[str, list[Path]]:
     """One picture for each figure of each claim whose cases differ in a number.
 
     Args:
@@ -51,11 +55,17 @@ def drawn(results: Mapping[str, Any], claims: Mapping[str, Claim], directory: Pa
                     points = lines[contestant]
                     ours = contestant.startswith("remora")
                     axes.plot(
-                        [x for x, *_ in points], [y for _, y, *_ in points], label=contestant, marker="o", markersize=3,
-                        color=f"C{number % 10}", linewidth=2.2 if contestant == "remora" else 1.2 if ours else 0.9,
+                        [x for x, *_ in points], [y for _, y, *_ in points], label=contestant, marker="o", markersize=3,  # noqa: E501
+                        color=f"C{number % 10}", linewidth=2.2 if contestant == "remora" else 1.2 if ours else 0.9,  # noqa: E501
                         linestyle="-" if ours else ("--", ":", "-.")[number % 3],
                     )  # fmt: skip
-                axes.set(xscale="log", yscale="log", xlabel=axis, ylabel=_label(figure), title=f"{claim.TITLE}: {figure}")
+                axes.set(
+                    xscale="log",
+                    yscale="log",
+                    xlabel=axis,
+                    ylabel=_label(figure),
+                    title=f"{claim.TITLE}: {figure}",
+                )
                 sizes = sorted({x for points in lines.values() for x, _ in points})
                 axes.set_xticks(sizes, [f"{size:,.0f}".replace(",", " ") for size in sizes])
                 axes.set_xticks([], minor=True)
@@ -67,11 +77,14 @@ def drawn(results: Mapping[str, Any], claims: Mapping[str, Claim], directory: Pa
     return files
 
 
-def curves(results: Mapping[str, Any], name: str) -> dict[tuple[str, str], dict[str, list[tuple[float, float]]]]:
-    """Points of a claim by figure and first size, and by contestant: that size of each case, and the figure's median.
+def curves(
+    results: Mapping[str, Any], name: str
+) -> dict[tuple[str, str], dict[str, list[tuple[float, float]]]]:
+    """Points of a claim by figure and first size, and by contestant: that size of each case, and
+    the figure's median.
 
-    Only positive ones; and only contestants that have the figure at two sizes or more, and once at each: cases that
-    differ in something else are no curve.
+    Only positive ones; and only contestants that have the figure at two sizes or more, and once at
+    each: cases that differ in something else are no curve.
     """
     found: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
     for case, contestants in results["claims"].get(name, {}).items():
@@ -80,14 +93,23 @@ def curves(results: Mapping[str, Any], name: str) -> dict[tuple[str, str], dict[
             for figure, values in figures.items():
                 middle = spread(values)
                 if figure not in _COUNTS and x > 0 and middle and middle.median > 0:
-                    found.setdefault((figure, axis), {}).setdefault(contestant, []).append((x, middle.median))
+                    found.setdefault((figure, axis), {}).setdefault(contestant, []).append(
+                        (x, middle.median)
+                    )
     drawn = {}
     for key, lines in found.items():
-        whole = {one: sorted(points) for one, points in lines.items() if len({x for x, _ in points}) == len(points) > 1}
+        whole = {
+            one: sorted(points)
+            for one, points in lines.items()
+            if len({x for x, _ in points}) == len(points) > 1
+        }
         if whole:
             drawn[key] = whole
     return drawn
 
 
 def _label(figure: str) -> str:
-    return next((unit for end, unit in _UNITS.items() if figure.endswith(end)), "bytes" if "bytes" in figure else figure)
+    return next(
+        (unit for end, unit in _UNITS.items() if figure.endswith(end)),
+        "bytes" if "bytes" in figure else figure,
+    )

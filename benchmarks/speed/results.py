@@ -12,7 +12,9 @@ from benchmarks.speed.claim import Bar, higher_is_better
 __all__ = ["Figures", "Spread", "Verdict", "held", "joined", "ratios", "spread"]
 
 Figures = Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]]
-"""Of one claim: case -> contestant -> figure -> one value for each repeat, None where the measurement failed."""
+"""Of one claim: case -> contestant -> figure -> one value for each repeat, None where the
+measurement failed.
+"""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A bar, what was measured for it, and whether it is met; None without a measurement of both sides."""
+    """A bar, what was measured for it, and whether it is met; None without a measurement of both
+    sides.
+    """
 
     bar: Bar
     measured: Spread | None
@@ -42,10 +46,19 @@ class Verdict:
 
 
 def joined(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The results of several runs as one: each case is whole, and the last run's that measured it, as ratios are within a run."""
+    """The results of several runs as one: each case is whole, and the last run's that measured it,
+    as ratios are within a run.
+    """
     if len(runs) == 1:
         return runs[0]
-    whole: dict[str, Any] = {**runs[-1], "about": {}, "versions": {}, "claims": {}, "sizes": {}, "failures": {}}
+    whole: dict[str, Any] = {
+        **runs[-1],
+        "about": {},
+        "versions": {},
+        "claims": {},
+        "sizes": {},
+        "failures": {},
+    }
     for number, run in enumerate(runs, start=1):
         about = run["about"]
         said = f"{about['date']}, {about['command']}, took {about['took']}, load {run['load']}"
@@ -68,8 +81,13 @@ def spread(values: Sequence[float | None]) -> Spread | None:
 
 
 def ratios(ours: Sequence[float | None], theirs: Sequence[float | None]) -> list[float | None]:
-    """Ours by theirs, repeat by repeat: the two were measured one after the other. None where either is missing."""
-    return [mine / other if mine is not None and other else None for mine, other in zip(ours, theirs, strict=False)]
+    """Ours by theirs, repeat by repeat: the two were measured one after the other. None where
+    either is missing.
+    """
+    return [
+        mine / other if mine is not None and other else None
+        for mine, other in zip(ours, theirs, strict=False)
+    ]
 
 
 def best(several: Sequence[Sequence[float | None]], *, highest: bool) -> list[float | None]:

@@ -1,4 +1,6 @@
-"""What the claims about scale share: sessions by the thousand, a clock that can be moved, memory as the kernel sees it."""
+"""What the claims about scale share: sessions by the thousand, a clock that can be moved, memory as
+the kernel sees it.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,16 @@ CONFIG = Config.from_dict({"long_term": {"enabled": False}})
 
 def messages(seed: int, count: int = 1_000) -> list[dict[str, str]]:
     """Messages of 300 bytes of natural text, the user's and the assistant's by turns."""
-    return [{"role": role_of(n), "content": text} for n, text in enumerate(texts(seed, count, MESSAGE_BYTES))]
+    return [
+        {"role": role_of(n), "content": text}
+        for n, text in enumerate(texts(seed, count, MESSAGE_BYTES))
+    ]
 
 
 class MovableClock(SystemClock):
-    """The machine's clocks, moved ahead by hand: what is idle for five minutes need not be waited for."""
+    """The machine's clocks, moved ahead by hand: what is idle for five minutes need not be waited
+    for.
+    """
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
@@ -62,7 +69,9 @@ def resident() -> int:
 
 
 def settled_memory() -> int:
-    """Resident bytes once garbage is collected and what the C library keeps for later is given back."""
+    """Resident bytes once garbage is collected and what the C library keeps for later is given
+    back.
+    """
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
@@ -70,9 +79,11 @@ def settled_memory() -> int:
 
 
 async def filled(directory: Path, sessions: int, each: int, seed: int) -> None:
-    """A directory of so many sessions, ten of each user, as `Session.append` makes it, in a third of the time.
+    """A directory of so many sessions, ten of each user, as `Session.append` makes it, in a third
+    of the time.
 
-    The records that a session would write go to the journal by the thousand; each text is encoded, and its tokens counted, once.
+    The records that a session would write go to the journal by the thousand; each text is encoded,
+    and its tokens counted, once.
     """
     counter = TiktokenCounter()
     pool = []
@@ -86,11 +97,16 @@ async def filled(directory: Path, sessions: int, each: int, seed: int) -> None:
         for first in range(0, sessions, 200):
             keys = [session_name(number) for number in range(first, min(first + 200, sessions))]
             records: list[Any] = []
-            for number, (key, image) in enumerate(zip(keys, await journal.hydrate(keys), strict=True), start=first):
+            for number, (key, image) in enumerate(
+                zip(keys, await journal.hydrate(keys), strict=True), start=first
+            ):
                 assert isinstance(image, SavedSession)
                 start = number * 7 % (len(pool) - each)
                 entries = tuple(pool[start + n].with_seq(n + 1) for n in range(each))
-                records += [Opened(image.sid, key.user, key.session, entries[0].at_us), Appended(image.sid, entries, None)]
+                records += [
+                    Opened(image.sid, key.user, key.session, entries[0].at_us),
+                    Appended(image.sid, entries, None),
+                ]
             done = anyio.Event()
             journal.write(Write(records, functools.partial(_on_stored, done)))
             await done.wait()
@@ -113,8 +129,12 @@ def session_name(number: int) -> SessionKey:
     return SessionKey(f"user-{number // 10}", f"session-{number}")
 
 
-async def in_turn(count: int, at_once: int, work: Callable[[int], Coroutine[Any, Any, object]]) -> None:
-    """Do the work of each number, by so many tasks: a task for each of a million numbers would be memory of its own."""
+async def in_turn(
+    count: int, at_once: int, work: Callable[[int], Coroutine[Any, Any, object]]
+) -> None:
+    """Do the work of each number, by so many tasks: a task for each of a million numbers would be
+    memory of its own.
+    """
     numbers = iter(range(count))
 
     async def worker() -> None:

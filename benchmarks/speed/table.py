@@ -17,7 +17,7 @@ Written by `python -m benchmarks.speed`; do not edit. Every measurement ran in a
 their order rotated by repeat. Figures are medians over the repeats, with the least and the most in brackets. *remora ÷ this*
 is the ratio of the first figure, taken within each repeat and then the median of those: on a shared machine only what was
 measured side by side compares.
-"""
+"""  # noqa: E501
 
 
 def figure_text(name: str, value: float) -> str:
@@ -27,26 +27,45 @@ def figure_text(name: str, value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def rendered(results: Mapping[str, Any], claims: Mapping[str, Claim], plots: Mapping[str, Sequence[str]] | None = None) -> str:
+def rendered(
+    results: Mapping[str, Any],
+    claims: Mapping[str, Claim],
+    plots: Mapping[str, Sequence[str]] | None = None,
+) -> str:
     """The whole page.
 
     Args:
-        results: what `--json` writes: ``about``, ``machine``, ``versions``, ``seed``, ``load``, ``claims``, ``sizes`` and
-            ``failures``.
+        results: what `--json` writes: ``about``, ``machine``, ``versions``, ``seed``, ``load``,
+            ``claims``, ``sizes`` and ``failures``.
         claims: by name; those without results are left out.
         plots: addresses of pictures by claim.
     """
     shown = {name: claim for name, claim in claims.items() if name in results["claims"]}
-    verdicts = {name: [held(bar, results["claims"][name]) for bar in claim.BARS] for name, claim in shown.items()}
+    verdicts = {
+        name: [held(bar, results["claims"][name]) for bar in claim.BARS]
+        for name, claim in shown.items()
+    }
     lines = [_ABOUT]
-    facts = {"machine": results["machine"], "seed": results["seed"], "load average": results["load"]} | results["about"]
+    facts = {
+        "machine": results["machine"],
+        "seed": results["seed"],
+        "load average": results["load"],
+    } | results["about"]
     lines += [f"- {name}: {value}" for name, value in facts.items()]
-    lines += ["- versions: " + ", ".join(f"{name} {version}" for name, version in sorted(results["versions"].items())), ""]
+    lines += [
+        "- versions: "
+        + ", ".join(f"{name} {version}" for name, version in sorted(results["versions"].items())),
+        "",
+    ]
     lines += ["## Bars", "", "| claim | case | bar | measured | |", "|---|---|---|---:|---|"]
     for name, claim in shown.items():
         cases, sizes = results["claims"][name], results["sizes"].get(name, {})
         link = f"[{claim.TITLE}](#{_anchor(claim.TITLE)})"
-        lines += [_bar(link, one, sizes.get(one.bar.case, {})) for one in verdicts[name] if one.bar.case in cases]
+        lines += [
+            _bar(link, one, sizes.get(one.bar.case, {}))
+            for one in verdicts[name]
+            if one.bar.case in cases
+        ]
     for name, claim in shown.items():
         cases, sizes = results["claims"][name], results["sizes"].get(name, {})
         lines += ["", f"## {claim.TITLE}", "", claim.WORK, ""]
@@ -62,7 +81,11 @@ def rendered(results: Mapping[str, Any], claims: Mapping[str, Claim], plots: Map
 
 def case_text(name: str, sizes: Mapping[str, float]) -> str:
     """A case's name; one that is a bare number says of what."""
-    return f"{int(name):,} {next(iter(sizes), '')}".replace(",", " ").strip() if name.isdecimal() else name
+    return (
+        f"{int(name):,} {next(iter(sizes), '')}".replace(",", " ").strip()
+        if name.isdecimal()
+        else name
+    )
 
 
 def _anchor(title: str) -> str:
@@ -80,21 +103,41 @@ def _spread(name: str, found: Spread | None) -> str:
     if found is None:
         return "-"
     text = figure_text(name, found.median)
-    return text if found.count == 1 else f"{text} ({figure_text(name, found.least)} to {figure_text(name, found.most)})"
+    return (
+        text
+        if found.count == 1
+        else f"{text} ({figure_text(name, found.least)} to {figure_text(name, found.most)})"
+    )
 
 
-def _contestants(claim: Claim, cases: Mapping[str, Any], failures: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[str]:
-    """A table: a row for each case and contestant, a column for each figure that any of them has."""
-    names = list(dict.fromkeys(figure for case in cases.values() for found in case.values() for figure in found))
+def _contestants(
+    claim: Claim, cases: Mapping[str, Any], failures: Mapping[str, Any], sizes: Mapping[str, Any]
+) -> list[str]:
+    """A table: a row for each case and contestant, a column for each figure that any of them has."""  # noqa: E501
+    names = list(
+        dict.fromkeys(
+            figure for case in cases.values() for found in case.values() for figure in found
+        )
+    )
     labels = {case: case_text(case, sizes.get(case, {})) for case in cases}
-    lines = ["| case | contestant | " + " | ".join(names) + " | remora ÷ this |", "|---|---|" + "---:|" * (len(names) + 1)]
+    lines = [
+        "| case | contestant | " + " | ".join(names) + " | remora ÷ this |",
+        "|---|---|" + "---:|" * (len(names) + 1),
+    ]
     for case, contestants in cases.items():
         ours = contestants.get("remora", {})
         for contestant in _ordered(claim, {*contestants, *failures.get(case, {})}):
             found = contestants.get(contestant, {})
             first = next(iter(found), None)
-            paired = spread(ratios(ours.get(first, []), found[first])) if first and contestant != "remora" else None
-            cells = [_spread(name, spread(found.get(name, []))) if name in found else "" for name in names]
+            paired = (
+                spread(ratios(ours.get(first, []), found[first]))
+                if first and contestant != "remora"
+                else None
+            )
+            cells = [
+                _spread(name, spread(found.get(name, []))) if name in found else ""
+                for name in names
+            ]
             words = failures.get(case, {}).get(contestant)
             cells.append(_spread("", paired) if paired else "")
             if words:
@@ -106,4 +149,6 @@ def _contestants(claim: Claim, cases: Mapping[str, Any], failures: Mapping[str, 
 
 def _ordered(claim: Claim, names: Iterable[str]) -> list[str]:
     there = set(names)
-    return [name for name in claim.CONTESTANTS if name in there] + sorted(there - set(claim.CONTESTANTS))
+    return [name for name in claim.CONTESTANTS if name in there] + sorted(
+        there - set(claim.CONTESTANTS)
+    )

@@ -18,11 +18,13 @@ def _words() -> list[str]:
 
 
 def texts(seed: int, count: int = POOL, size: int = 300) -> list[str]:
-    """Natural text, prose with bits of code: stretches of Python's own manual, which every Python brings along.
+    """Natural text, prose with bits of code: stretches of Python's own manual, which every Python
+    brings along.
 
     Args:
         seed: of where they begin.
-        count: how many, at most 60 000; enough that neither they nor their words stay in a processor's cache.
+        count: how many, at most 60 000; enough that neither they nor their words stay in a
+            processor's cache.
         size: of each, in bytes of UTF-8.
     """
     words, rng = _words(), random.Random(seed)

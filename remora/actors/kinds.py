@@ -1,4 +1,6 @@
-"""Two kinds of actor behind one directory, so that its bounds on what lives in memory hold for both together."""
+"""Two kinds of actor behind one directory, so that its bounds on what lives in memory hold for both
+together.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ __all__ = ["ByKind"]
 
 
 class ByKind:
-    """Implements `remora.runtime.actor.Behavior` by handing each call to the behaviour of that kind of actor.
+    """Implements `remora.runtime.actor.Behavior` by handing each call to the behaviour of that kind
+    of actor.
 
-    Which kind it is, the type of what a call is about says, be it a key, an image or a state: one look into a dict, on the way of
-    every append.
+    Which kind it is, the type of what a call is about says, be it a key, an image or a state: one
+    look into a dict, on the way of every append.
 
     Args:
         session: of sessions.

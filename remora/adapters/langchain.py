@@ -1,7 +1,10 @@
-"""LangChain's chat message history over a remora session. Needs the extra: ``pip install "remora[langchain]"``.
+"""LangChain's chat message history over a remora session.
 
-Each LangChain message becomes the chat message that says the same, so that `Session.load`, summaries and recall work on it; one
-that its chat message does not give back exactly is kept beside it, in the message's metadata.
+Needs the extra: ``pip install "remora[langchain]"``.
+
+Each LangChain message becomes the chat message that says the same, so that `Session.load`,
+summaries and recall work on it; one that its chat message does not give back exactly is kept beside
+it, in the message's metadata.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ try:
         messages_from_dict,
     )
 except ImportError as e:
-    raise ImportError('a chat message history of LangChain needs it: pip install "remora[langchain]"') from e
+    raise ImportError(
+        'a chat message history of LangChain needs it: pip install "remora[langchain]"'
+    ) from e
 
 __all__ = ["RemoraChatMessageHistory"]
 
@@ -37,9 +42,9 @@ _Result = TypeVar("_Result")
 class RemoraChatMessageHistory(BaseChatMessageHistory):
     """A session as LangChain's `BaseChatMessageHistory`.
 
-    Use the async methods. The others (`messages`, `add_messages`, `clear`) work in a worker thread of anyio's only, as in
-    ``anyio.to_thread.run_sync`` or a web framework's sync handler, and refuse elsewhere: a call that blocks the event loop
-    would wait for itself.
+    Use the async methods. The others (`messages`, `add_messages`, `clear`) work in a worker thread
+    of anyio's only, as in ``anyio.to_thread.run_sync`` or a web framework's sync handler, and
+    refuse elsewhere: a call that blocks the event loop would wait for itself.
 
     Args:
         session: where the conversation is kept.
@@ -63,11 +68,14 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
         """Append messages: all of them, or none.
 
         Raises:
-            InvalidMessage: one of them is none, or has a role that chat APIs do not know; nothing was written.
+            InvalidMessage: one of them is none, or has a role that chat APIs do not know; nothing
+                was written.
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
         """
         if messages:
-            await self.session.append([_message(message, index) for index, message in enumerate(messages)])
+            await self.session.append(
+                [_message(message, index) for index, message in enumerate(messages)]
+            )
 
     async def aclear(self) -> None:
         """Empty the buffer and the summary; see `remora.Session.clear`."""
@@ -101,10 +109,12 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
 
 def _from_thread(function: Callable[..., Coroutine[Any, Any, _Result]], *arguments: Any) -> _Result:
     try:
-        anyio.from_thread.check_cancelled()  # raises outside a worker thread, before anything is asked
+        # raises outside a worker thread, before anything is asked
+        anyio.from_thread.check_cancelled()
     except RuntimeError as e:
         raise InvalidInput(
-            "remora's sessions are async: await aget_messages, aadd_messages or aclear (LangChain's ainvoke and astream do), or "
+            "remora's sessions are async: await aget_messages, aadd_messages or aclear "
+            "(LangChain's ainvoke and astream do), or "
             "call this from a worker thread: anyio.to_thread.run_sync"
         ) from e
     return anyio.from_thread.run(function, *arguments)
@@ -113,16 +123,24 @@ def _from_thread(function: Callable[..., Coroutine[Any, Any, _Result]], *argumen
 def _message(message: BaseMessage, index: int) -> ChatDict:
     found: object = message
     if not isinstance(found, BaseMessage):
-        raise InvalidMessage(f"message {index} is a {type(found).__name__}, not a message of LangChain", index=index)
+        raise InvalidMessage(
+            f"message {index} is a {type(found).__name__}, not a message of LangChain", index=index
+        )
     chat = _chat(message)
-    return chat if _round_trips(chat, message) else {**chat, "metadata": {_KEY: message_to_dict(message)}}
+    return (
+        chat
+        if _round_trips(chat, message)
+        else {**chat, "metadata": {_KEY: message_to_dict(message)}}
+    )
 
 
 def _chat(message: BaseMessage) -> ChatDict:
     chat: ChatDict = convert_to_openai_messages(message)
     content = chat.get("content")
     if isinstance(content, list):
-        chat["content"] = [part if part.get("type") in _PARTS else _placeholder(part) for part in content]
+        chat["content"] = [
+            part if part.get("type") in _PARTS else _placeholder(part) for part in content
+        ]
     if not content and chat.get("tool_calls"):
         chat["content"] = None
     return chat

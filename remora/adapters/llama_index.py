@@ -25,7 +25,8 @@ __all__ = ["ChatMemory"]
 class ChatMemory:
     """A memory that agents `put` into and `get` from; make one by `from_defaults`.
 
-    One that was made with a runtime is ready at once; one without opens a runtime of its own: ``async with memory: …``.
+    One that was made with a runtime is ready at once; one without opens a runtime of its own:
+    ``async with memory: …``.
 
     Attributes:
         session_id: names the conversation; given again, the conversation carries on.
@@ -34,7 +35,9 @@ class ChatMemory:
         token_limit: the budget of `get`.
     """
 
-    def __init__(self, runtime: Runtime, *, session_id: str, user: str, token_limit: int, owned: bool) -> None:
+    def __init__(
+        self, runtime: Runtime, *, session_id: str, user: str, token_limit: int, owned: bool
+    ) -> None:
         self.runtime = runtime
         self.session_id = session_id
         self.session: Session = runtime.session(user, session_id)
@@ -63,7 +66,8 @@ class ChatMemory:
         Args:
             session_id: a new uuid if None.
             token_limit: of short-term and long-term memory together; 30 000.
-            chat_history_token_ratio: the share of it above which the oldest messages leave the buffer; 0.7.
+            chat_history_token_ratio: the share of it above which the oldest messages leave the
+                buffer; 0.7.
             token_flush_size: how many tokens leave for the blocks at once; 3 000.
             memory_blocks: see `remora.blocks`.
             insert_method: into which message they speak.
@@ -79,25 +83,43 @@ class ChatMemory:
         """
         session_id = uuid.uuid4().hex if session_id is None else session_id
         fixed = {
-            "chat_history_token_ratio": chat_history_token_ratio, "token_flush_size": token_flush_size,
-            "memory_blocks": memory_blocks, "insert_method": insert_method, "directory": directory, "config": config, **options,
-        }  # fmt: skip
+            "chat_history_token_ratio": chat_history_token_ratio,
+            "token_flush_size": token_flush_size,
+            "memory_blocks": memory_blocks,
+            "insert_method": insert_method,
+            "directory": directory,
+            "config": config,
+            **options,
+        }
         if runtime is not None:
             if given := [name for name, value in fixed.items() if value is not None]:
-                raise ConfigError(f"the runtime that was given decides {', '.join(given)}; pass them to it")
+                raise ConfigError(
+                    f"the runtime that was given decides {', '.join(given)}; pass them to it"
+                )
             limit = runtime.config.buffer.token_limit if token_limit is None else token_limit
             return cls(runtime, session_id=session_id, user=user, token_limit=limit, owned=False)
         config = config if config is not None else Config.from_environment()
         buffer = _replace(
-            config.buffer, token_limit=token_limit, fold_ratio=chat_history_token_ratio, token_flush_size=token_flush_size
+            config.buffer,
+            token_limit=token_limit,
+            fold_ratio=chat_history_token_ratio,
+            token_flush_size=token_flush_size,
         )
         context = _replace(config.context, insert_method=insert_method)
         config = _replace(config, buffer=buffer, context=context)
         # what leaves goes to the blocks and the journal; no summary is made of it
         policy = options.pop("policy", None) or BufferPolicy.token_window(buffer.fold_above_tokens)
         options = {"config": config, "policy": policy, "blocks": memory_blocks, **options}
-        new_runtime = Runtime.in_memory(**options) if directory is None else Runtime(directory, **options)
-        return cls(new_runtime, session_id=session_id, user=user, token_limit=buffer.token_limit, owned=True)
+        new_runtime = (
+            Runtime.in_memory(**options) if directory is None else Runtime(directory, **options)
+        )
+        return cls(
+            new_runtime,
+            session_id=session_id,
+            user=user,
+            token_limit=buffer.token_limit,
+            owned=True,
+        )
 
     async def __aenter__(self) -> Self:
         if self._owned:
@@ -105,7 +127,10 @@ class ChatMemory:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         await self._stack.__aexit__(kind, error, traceback)
 
@@ -117,8 +142,15 @@ class ChatMemory:
         """Store many messages, all or none, in order."""
         return await self.session.append(messages)
 
-    async def get(self, input: str | None = None, *, messages: Sequence[MessageLike] | None = None) -> list[ChatDict]:  # noqa: A002
-        """Short-term and long-term memory together, within the token limit; see `remora.Session.load`.
+    async def get(
+        self,
+        input: str | None = None,  # noqa: A002
+        *,
+        messages: Sequence[MessageLike] | None = None,
+    ) -> list[ChatDict]:
+        """Short-term and long-term memory together, within the token limit.
+
+        See `remora.Session.load`.
 
         Args:
             input: what the user says now: recalls what was said before that bears on it.
@@ -132,7 +164,10 @@ class ChatMemory:
         return [message.to_chat() for message in await self.session.get_messages()]
 
     async def set(self, messages: Sequence[MessageLike]) -> None:
-        """Let these messages be the conversation, instead of what it is; see `remora.Session.load_state_dict`."""
+        """Let these messages be the conversation, instead of what it is.
+
+        See `remora.Session.load_state_dict`.
+        """
         await self.session.load_state_dict({"messages": list(messages)})
 
     async def reset(self) -> None:
@@ -148,4 +183,6 @@ class ChatMemory:
 
 
 def _replace(config: Any, **values: Any) -> Any:
-    return msgspec.structs.replace(config, **{name: value for name, value in values.items() if value is not None})
+    return msgspec.structs.replace(
+        config, **{name: value for name, value in values.items() if value is not None}
+    )

@@ -1,7 +1,9 @@
-"""MassGen's `ConversationMemory` and `PersistentMemory` over remora: the document's names, nothing of their own.
+"""MassGen's `ConversationMemory` and `PersistentMemory` over remora.
 
-agentscope's `InMemoryMemory` and `Mem0LongTermMemory` are the same two, and ``record_to_memory`` and ``retrieve_from_memory`` are
-names for the tools as well.
+The document's names, nothing of their own.
+
+agentscope's `InMemoryMemory` and `Mem0LongTermMemory` are the same two, and ``record_to_memory``
+and ``retrieve_from_memory`` are names for the tools as well.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ __all__ = ["ConversationMemory", "PersistentMemory"]
 
 
 class ConversationMemory:
-    """Short-term memory: one conversation. Messages come back as dicts with their ``id``, copies each time.
+    """Short-term memory: one conversation.
+
+    Messages come back as dicts with their ``id``, copies each time.
 
     Args:
         session: where the conversation is kept.
@@ -34,7 +38,9 @@ class ConversationMemory:
     def __init__(self, session: Session) -> None:
         self.session = session
 
-    async def add(self, messages: MessageLike | Iterable[MessageLike] | None, allow_duplicates: bool = False) -> None:
+    async def add(
+        self, messages: MessageLike | Iterable[MessageLike] | None, allow_duplicates: bool = False
+    ) -> None:
         """Store a message or many, all or none; None stores nothing.
 
         Args:
@@ -47,7 +53,9 @@ class ConversationMemory:
         if messages is None:
             return
         batch: Any = (
-            messages if isinstance(messages, (Message, Mapping, str)) or not isinstance(messages, list) else list(messages)
+            messages
+            if isinstance(messages, (Message, Mapping, str)) or not isinstance(messages, list)
+            else list(messages)
         )
         if batch != []:
             await self.session.append(batch, allow_duplicates=allow_duplicates)
@@ -61,7 +69,9 @@ class ConversationMemory:
         await self.session.delete(index)
 
     async def retrieve(self, query: str, limit: int = 5) -> list[dict[str, Any]]:
-        """The messages of the conversation that bear on `query`, best first; see `remora.Session.search`.
+        """The messages of the conversation that bear on `query`, best first.
+
+        See `remora.Session.search`.
 
         MassGen's own refuses, and agentscope's returns everything.
         """
@@ -89,7 +99,10 @@ class ConversationMemory:
         return None if message is None else _with_id(message)
 
     async def truncate_to_size(self, max_messages: int) -> None:
-        """Keep the newest messages, none for 0, and never half a tool call; see `remora.Session.truncate_to_size`."""
+        """Keep the newest messages, none for 0, and never half a tool call.
+
+        See `remora.Session.truncate_to_size`.
+        """
         await self.session.truncate_to_size(max_messages)
 
     async def state_dict(self) -> dict[str, Any]:
@@ -106,11 +119,14 @@ class ConversationMemory:
 
 
 class PersistentMemory:
-    """Long-term memory across conversations: `record` and `retrieve` for the developer, two tools for the agent.
+    """Long-term memory across conversations.
 
-    Made from models, ``PersistentMemory("agent", llm_backend=…, embedding_backend=…)``, or from a whole configuration,
-    ``PersistentMemory("agent", config=…)``, it opens a runtime of its own: ``async with memory: …``. Made with a ``runtime=…`` it
-    is ready at once, and shares that with its sessions.
+    `record` and `retrieve` for the developer, two tools for the agent.
+
+    Made from models, ``PersistentMemory("agent", llm_backend=…, embedding_backend=…)``, or from a
+    whole configuration, ``PersistentMemory("agent", config=…)``, it opens a runtime of its own:
+    ``async with memory: …``. Made with a ``runtime=…`` it is ready at once, and shares that with
+    its sessions.
 
     Args:
         agent_name: whose memories: an agent finds its own only.
@@ -124,7 +140,8 @@ class PersistentMemory:
 
     Raises:
         InvalidInput: neither agent, user nor session is named.
-        ConfigError: neither models nor a configuration nor a runtime was given, or a runtime and what it decides.
+        ConfigError: neither models nor a configuration nor a runtime was given, or a runtime and
+            what it decides.
     """
 
     def __init__(
@@ -140,19 +157,32 @@ class PersistentMemory:
         runtime: Runtime | None = None,
     ) -> None:
         if agent_name is None and user_name is None and session_name is None:
-            raise InvalidInput("memories belong to somebody: pass agent_name, user_name or session_name")
-        given = {"llm_backend": llm_backend, "embedding_backend": embedding_backend, "config": config, "directory": directory}
+            raise InvalidInput(
+                "memories belong to somebody: pass agent_name, user_name or session_name"
+            )
+        given = {
+            "llm_backend": llm_backend,
+            "embedding_backend": embedding_backend,
+            "config": config,
+            "directory": directory,
+        }
         named = [name for name, value in given.items() if value is not None]
         if runtime is not None and named:
-            raise ConfigError(f"the runtime that was given decides {', '.join(named)}; pass them to it")
+            raise ConfigError(
+                f"the runtime that was given decides {', '.join(named)}; pass them to it"
+            )
         if runtime is None and llm_backend is None and embedding_backend is None and config is None:
             raise ConfigError(
-                "PersistentMemory is made from llm_backend and embedding_backend, or from config, or from runtime; "
-                "llm_backend is missing, embedding_backend is missing, and neither config nor runtime was given"
+                "PersistentMemory is made from llm_backend and embedding_backend, or from config, "
+                "or from runtime; "
+                "llm_backend is missing, embedding_backend is missing, and neither config nor "
+                "runtime was given"
             )
         self._owned = runtime is None
         self._stack = AsyncExitStack()
-        self.runtime = runtime or Runtime(directory, config=config, chat_model=llm_backend, embedder=embedding_backend)
+        self.runtime = runtime or Runtime(
+            directory, config=config, chat_model=llm_backend, embedder=embedding_backend
+        )
         user = self.runtime.user("default" if user_name is None else user_name)
         self._memory = user if agent_name is None else user.agent(agent_name)
         self._session = None if session_name is None else validate_id(session_name, "a session id")
@@ -164,37 +194,46 @@ class PersistentMemory:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         await self._stack.__aexit__(kind, error, traceback)
 
-    # -- for the developer --------------------------------------------------------------------------------------------
+    # -- for the developer -------------------------------------------------------------------------
 
     async def record(self, messages: MessageLike | Iterable[MessageLike]) -> list[str]:
         """Keep what was said; returns the ids of the memories. See `remora.User.record`.
 
         Raises:
             InvalidMessage: one of them is no chat message (a `TypeError`); nothing was written.
-            RecordingFailed: the journal failed (a `RuntimeError`); all of it is recorded, or nothing.
+            RecordingFailed: the journal failed (a `RuntimeError`); all of it is recorded, or
+                nothing.
         """
         return await self._memory.record(messages, session=self._session)
 
     async def retrieve(self, query: str, limit: int = 5) -> str:
-        """What bears on `query`, as a text for a system message; empty where there is nothing. See `remora.User.retrieve`.
+        """What bears on `query`, as a text for a system message; empty where there is nothing.
+
+        See `remora.User.retrieve`.
 
         Raises:
             LongTermError: long-term memory failed (a `RuntimeError`).
         """
         return await self._memory.retrieve(query, limit, session=self._session)
 
-    # -- for the agent ------------------------------------------------------------------------------------------------
+    # -- for the agent -----------------------------------------------------------------------------
 
     async def save_to_memory(self, thinking: str, content: list[str]) -> dict[str, Any]:
         """The tool by which an agent saves; never raises. See `remora.api.tools.MemoryTools`."""
         return await self._tools.save_to_memory(thinking, content)
 
     async def recall_from_memory(self, keywords: list[str], limit: int = 5) -> dict[str, Any]:
-        """The tool by which an agent searches its memory; never raises. See `remora.api.tools.MemoryTools`."""
+        """The tool by which an agent searches its memory; never raises.
+
+        See `remora.api.tools.MemoryTools`.
+        """
         return await self._tools.recall_from_memory(keywords, limit)
 
     record_to_memory = save_to_memory

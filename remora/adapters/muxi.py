@@ -12,9 +12,13 @@ __all__ = ["BufferMemory"]
 
 
 class BufferMemory:
-    """MUXI's buffer. Its ``buffer_size`` and ``summarizer`` are the session's policy: ``BufferPolicy.window(5, fold="summary")``.
+    """MUXI's buffer.
 
-    Users are kept apart by a session for each; `filter_metadata` is there as well, for what one conversation holds.
+    Its ``buffer_size`` and ``summarizer`` are the session's policy: ``BufferPolicy.window(5,
+    fold="summary")``.
+
+    Users are kept apart by a session for each; `filter_metadata` is there as well, for what one
+    conversation holds.
 
     Args:
         session: where the conversation is kept.
@@ -23,24 +27,37 @@ class BufferMemory:
     def __init__(self, session: Session) -> None:
         self.session = session
 
-    async def add_message(self, role: Role, content: str, metadata: Mapping[str, Any] | None = None) -> Receipt:
+    async def add_message(
+        self, role: Role, content: str, metadata: Mapping[str, Any] | None = None
+    ) -> Receipt:
         """Append a message; see `remora.Session.append`.
 
         Raises:
             InvalidMessage: it is no chat message; nothing was written.
         """
-        return await self.session.append({"role": role, "content": content, "metadata": dict(metadata) if metadata else None})
+        return await self.session.append(
+            {"role": role, "content": content, "metadata": dict(metadata) if metadata else None}
+        )
 
-    async def get_messages(self, filter_metadata: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """The buffer: dicts with ``role``, ``content``, ``timestamp`` (UTC) and, where there is any, ``metadata``."""
-        return [_in_muxi_format(message) for message in await self.session.get_messages(filter_metadata=filter_metadata)]
+    async def get_messages(
+        self, filter_metadata: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """The buffer: dicts with ``role``, ``content``, ``timestamp`` (UTC) and, where there is
+        any, ``metadata``.
+        """
+        return [
+            _in_muxi_format(message)
+            for message in await self.session.get_messages(filter_metadata=filter_metadata)
+        ]
 
     async def get_formatted_messages(self) -> list[ChatDict]:
         """The summary's system message, if there is one, and role and content of each message."""
         return await self.session.get_formatted_messages()
 
     async def get_context(self) -> list[ChatDict]:
-        """The summary's system message, if there is one, and each message as a chat API takes it."""
+        """The summary's system message, if there is one, and each message as a chat API takes
+        it.
+        """
         return await self.session.get_context()
 
     async def get_summary(self) -> str | None:
@@ -66,5 +83,9 @@ class BufferMemory:
 
 def _in_muxi_format(message: Message) -> dict[str, Any]:
     assert message.created_at is not None
-    fields = {"role": message.role, "content": message.content, "timestamp": message.created_at.isoformat()}
+    fields = {
+        "role": message.role,
+        "content": message.content,
+        "timestamp": message.created_at.isoformat(),
+    }
     return {**fields, "metadata": message.metadata} if message.metadata else fields

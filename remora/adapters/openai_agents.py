@@ -1,8 +1,11 @@
-"""A session of the OpenAI Agents SDK over a remora session. Needs the extra: ``pip install "remora[openai-agents]"``.
+"""A session of the OpenAI Agents SDK over a remora session.
 
-The SDK speaks in items of the Responses API, remora in chat messages. An item becomes the message that says the same, so that
-`Session.load`, summaries and recall work on it; an item that its message does not give back exactly is kept beside it, in the
-message's metadata. Function calls that the model made at once become one message, as a chat API wants them.
+Needs the extra: ``pip install "remora[openai-agents]"``.
+
+The SDK speaks in items of the Responses API, remora in chat messages. An item becomes the message
+that says the same, so that `Session.load`, summaries and recall work on it; an item that its
+message does not give back exactly is kept beside it, in the message's metadata. Function calls that
+the model made at once become one message, as a chat API wants them.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from remora.messages import ChatDict, Message, plain_text
 try:
     from agents import SessionSettings, TResponseInputItem
 except ImportError as e:
-    raise ImportError('a session of the OpenAI Agents SDK needs it: pip install "remora[openai-agents]"') from e
+    raise ImportError(
+        'a session of the OpenAI Agents SDK needs it: pip install "remora[openai-agents]"'
+    ) from e
 
 __all__ = ["RemoraSession", "chat_messages", "response_items"]
 
@@ -29,15 +34,18 @@ _CALLS = frozenset({"function_call", "reasoning"})
 class RemoraSession:
     """What ``Runner.run(agent, input, session=…)`` takes: the SDK's ``Session`` protocol.
 
-    `get_items` gives the summary, as a system message, and what is in the buffer: so a run sees as much as the session's policy
-    keeps, however long the conversation is. One runner at a time should use a session; several sessions may run at once.
+    `get_items` gives the summary, as a system message, and what is in the buffer: so a run sees as
+    much as the session's policy keeps, however long the conversation is. One runner at a time
+    should use a session; several sessions may run at once.
 
     Args:
         session: where the conversation is kept.
         session_settings: the SDK's own; its ``limit`` is honoured by the runner.
     """
 
-    def __init__(self, session: Session, *, session_settings: SessionSettings | None = None) -> None:
+    def __init__(
+        self, session: Session, *, session_settings: SessionSettings | None = None
+    ) -> None:
         self.session = session
         self.session_id = f"{session.key.user}/{session.key.session}"
         self.session_settings = session_settings
@@ -67,7 +75,10 @@ class RemoraSession:
             await self.session.append(chat_messages(items))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Take back the newest item; None where the buffer is empty. It leaves `history` and long-term memory as well."""
+        """Take back the newest item; None where the buffer is empty.
+
+        It leaves `history` and long-term memory as well.
+        """
         while (message := await self.session.get_last_message()) is not None:
             items = response_items(message)
             assert message.id is not None
@@ -101,7 +112,10 @@ def chat_messages(items: Iterable[TResponseInputItem]) -> list[ChatDict]:
     for index, item in enumerate(items):
         found: object = item
         if not isinstance(found, Mapping):
-            raise InvalidMessage(f"item {index} is a {type(found).__name__}, not a dict of the Responses API", index=index)
+            raise InvalidMessage(
+                f"item {index} is a {type(found).__name__}, not a dict of the Responses API",
+                index=index,
+            )
         if found.get("type") in _CALLS:
             calls.append(found)
             continue
@@ -112,7 +126,10 @@ def chat_messages(items: Iterable[TResponseInputItem]) -> list[ChatDict]:
 
 
 def response_items(message: Message) -> list[TResponseInputItem]:
-    """The items that a message was made of; for one that came otherwise, items that say the same."""
+    """The items that a message was made of.
+
+    For one that came otherwise, items that say the same.
+    """
     kept = (message.metadata or {}).get(_KEY)
     items = kept if kept is not None else _items(message.to_chat())
     return [cast("TResponseInputItem", item) for item in items]
@@ -142,7 +159,11 @@ def _message_of_item(item: Mapping[str, Any]) -> ChatDict:
     if kind == "message":
         return {"role": item.get("role"), "content": _content(item.get("content"))}
     if kind == "function_call_output":
-        return {"role": "tool", "tool_call_id": item.get("call_id"), "content": _text(item.get("output"))}
+        return {
+            "role": "tool",
+            "tool_call_id": item.get("call_id"),
+            "content": _text(item.get("output")),
+        }
     said = _text(item.get("summary")) or _text(item.get("content"))
     return {"role": "assistant", "content": f"[{kind}] {said}".rstrip()}
 
@@ -168,7 +189,10 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "input_audio":
         return {"type": "input_audio", "input_audio": part.get("input_audio")}
     if kind == "input_file":
-        return {"type": "file", "file": {key: value for key, value in part.items() if key != "type"}}
+        return {
+            "type": "file",
+            "file": {key: value for key, value in part.items() if key != "type"},
+        }
     return {"type": "text", "text": f"[{kind}]"}
 
 
@@ -177,13 +201,23 @@ def _text(content: Any) -> str:
         return content
     if not isinstance(content, list):
         return ""
-    return "\n".join(str(part.get("text") or f"[{part.get('type')}]") for part in content if isinstance(part, Mapping))
+    return "\n".join(
+        str(part.get("text") or f"[{part.get('type')}]")
+        for part in content
+        if isinstance(part, Mapping)
+    )
 
 
 def _items(chat: ChatDict) -> list[dict[str, Any]]:
     """Items that say what a chat message says."""
     if chat["role"] == "tool":
-        return [{"type": "function_call_output", "call_id": chat["tool_call_id"], "output": plain_text(chat)}]
+        return [
+            {
+                "type": "function_call_output",
+                "call_id": chat["tool_call_id"],
+                "output": plain_text(chat),
+            }
+        ]
     items: list[dict[str, Any]] = []
     content = chat.get("content")
     if content is not None:
@@ -191,7 +225,12 @@ def _items(chat: ChatDict) -> list[dict[str, Any]]:
     for call in chat.get("tool_calls") or ():
         function = call["function"]
         items.append(
-            {"type": "function_call", "call_id": call["id"], "name": function["name"], "arguments": function["arguments"]}
+            {
+                "type": "function_call",
+                "call_id": call["id"],
+                "name": function["name"],
+                "arguments": function["arguments"],
+            }
         )
     return items
 
@@ -205,7 +244,9 @@ def _input_content(role: str, content: Any) -> Any:
     for part in content:
         match part["type"]:
             case "image_url":
-                parts.append({"type": "input_image", "image_url": part["image_url"]["url"], "detail": "auto"})
+                parts.append(
+                    {"type": "input_image", "image_url": part["image_url"]["url"], "detail": "auto"}
+                )
             case "file":
                 parts.append({"type": "input_file", **part["file"]})
             case "input_audio":

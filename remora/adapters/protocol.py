@@ -11,10 +11,11 @@ __all__ = ["AgentMemory"]
 
 @runtime_checkable
 class AgentMemory(Protocol):
-    """A memory that can be put in place of another, as `remora.adapters.llama_index.ChatMemory` can.
+    """A memory that can be put in place of another, as `remora.adapters.llama_index.ChatMemory`
+    can.
 
-    An agent written against these two methods takes any of them; `remora.testing.MEMORY_CHECKS` says of one's own whether it
-    follows.
+    An agent written against these two methods takes any of them; `remora.testing.MEMORY_CHECKS`
+    says of one's own whether it follows.
     """
 
     async def put(self, message: MessageLike) -> Any:
@@ -26,5 +27,7 @@ class AgentMemory(Protocol):
         ...
 
     async def get(self) -> list[ChatDict]:
-        """What the model should see now, oldest first, as dicts of the caller's own in the OpenAI chat format."""
+        """What the model should see now, oldest first, as dicts of the caller's own in the OpenAI
+        chat format.
+        """
         ...

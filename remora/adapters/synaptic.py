@@ -1,4 +1,7 @@
-"""Synaptic's `ConversationSummaryBufferMemory` over a remora runtime: the document's names, and nothing of its own."""
+"""Synaptic's `ConversationSummaryBufferMemory` over a remora runtime.
+
+The document's names, and nothing of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
 """Dead letters: background jobs that failed for good, and what an operator can do about them.
 
-A dead letter is a row of the journal. It blocks nobody: its messages load as they did, and the history has them. It is retried,
-when what it failed of was mended, or dropped, when nobody wants its effect any longer; both are durable, and neither loses a
-message. What dropping means depends on the job, and the journal says it, so that no check ever takes the gap for damage:
+A dead letter is a row of the journal. It blocks nobody: its messages load as they did, and the
+history has them. It is retried, when what it failed of was mended, or dropped, when nobody wants
+its effect any longer; both are durable, and neither loses a message. What dropping means depends on
+the job, and the journal says it, so that no check ever takes the gap for damage:
 
-=============  ====================================================================================================
-a job that     when it is dropped
-=============  ====================================================================================================
-flushes        its messages are not in long-term memory, and never will be; rows that it had written are removed
-flushes a      likewise
-summary entry
-shows blocks   nothing: the session's next such job shows its blocks what they have not seen
-records        what was remembered stays in the journal; recall does not find it until a repair writes it again
-prunes         nothing: the next round looks anew
-synopsis       nothing: the next reader asks for another
-summarizes     cannot be dropped: its messages would wait for their summary for ever, and no later fold could begin
-unflushes      cannot be dropped: recall would find messages that were deleted
-=============  ====================================================================================================
+=============
+====================================================================================================
+a job that     when it is dropped =============
+====================================================================================================
+flushes        its messages are not in long-term memory, and never will be; rows that it had written
+are removed flushes a      likewise summary entry shows blocks   nothing: the session's next such
+job shows its blocks what they have not seen records        what was remembered stays in the
+journal; recall does not find it until a repair writes it again prunes         nothing: the next
+round looks anew synopsis       nothing: the next reader asks for another summarizes     cannot be
+dropped: its messages would wait for their summary for ever, and no later fold could begin unflushes
+cannot be dropped: recall would find messages that were deleted =============
+====================================================================================================
 """
 
 from __future__ import annotations
@@ -32,7 +32,15 @@ from remora.logging import get_logger
 from remora.runtime.log import DeadLetterRetried, Job, JobDone
 from remora.runtime.supervisor import Supervisor, commit_records
 from remora.storage.ports import Journal
-from remora.storage.records import DiscardSpec, EntryFlushSpec, FlushSpec, JobsStarted, Pruned, SummarizeSpec, UnflushSpec
+from remora.storage.records import (
+    DiscardSpec,
+    EntryFlushSpec,
+    FlushSpec,
+    JobsStarted,
+    Pruned,
+    SummarizeSpec,
+    UnflushSpec,
+)
 
 __all__ = ["DeadLetters"]
 
@@ -44,7 +52,8 @@ class DeadLetters:
 
     Args:
         journal: where they are.
-        supervisor: runs those that are retried; None where nothing runs, and they wait for a runtime to open the journal.
+        supervisor: runs those that are retried; None where nothing runs, and they wait for a
+            runtime to open the journal.
     """
 
     def __init__(self, journal: Journal, supervisor: Supervisor | None = None) -> None:
@@ -85,7 +94,9 @@ class DeadLetters:
             dead = await self._select(ids)
             followers = [job for job in map(_cleanup_job, dead) if job is not None]
             if dead:
-                await commit_records(self._journal, [record for job in dead for record in _drop_records(job)])
+                await commit_records(
+                    self._journal, [record for job in dead for record in _drop_records(job)]
+                )
             if self._supervisor is not None:
                 self._supervisor.submit(followers)
         for job in dead:
@@ -101,7 +112,8 @@ class DeadLetters:
         unknown = tuple(id_ for id_ in dict.fromkeys(ids) if id_ not in dead)
         if unknown:
             raise NoDeadLetter(
-                f"no dead letter is called {', '.join(unknown)}: it was retried, done or dropped meanwhile, or never died; "
+                f"no dead letter is called {', '.join(unknown)}: it was retried, done or dropped "
+                "meanwhile, or never died; "
                 "nothing was changed",
                 ids=unknown,
             )
@@ -113,19 +125,25 @@ def _drop_records(job: Job) -> list[Any]:
     match job.payload:
         case SummarizeSpec():
             raise InvalidInput(
-                f"{job.id} cannot be dropped: its messages would wait for their summary for ever; mend what it failed of "
+                f"{job.id} cannot be dropped: its messages would wait for their summary for ever; "
+                "mend what it failed of "
                 f"({job.error}), and retry it; nothing was changed"
             )
         case UnflushSpec():
             raise InvalidInput(
-                f"{job.id} cannot be dropped: messages that were deleted would still be found; mend what it failed of "
+                f"{job.id} cannot be dropped: messages that were deleted would still be found; "
+                "mend what it failed of "
                 f"({job.error}), and retry it; nothing was changed"
             )
         case FlushSpec(sid=sid, first=first, through=through):
             assert isinstance(job.key, SessionKey)
             follower = _cleanup_job(job)
             assert follower is not None
-            return [Pruned(job.key, tuple(range(first, through + 1))), JobsStarted(sid, (follower,)), JobDone(job.id)]
+            return [
+                Pruned(job.key, tuple(range(first, through + 1))),
+                JobsStarted(sid, (follower,)),
+                JobDone(job.id),
+            ]
         case EntryFlushSpec(entry=entry):
             assert isinstance(job.key, SessionKey)
             return [Pruned(job.key, (), (entry.through,)), JobDone(job.id)]

@@ -1,6 +1,7 @@
 """What an application does with a user's long-term memory, and with an agent's share of it.
 
-Both are handles of the same kind: `User` sees all that is the user's, `Agent` only what that agent recorded.
+Both are handles of the same kind: `User` sees all that is the user's, `Agent` only what that agent
+recorded.
 """
 
 from __future__ import annotations
@@ -20,21 +21,45 @@ from remora.actors.policies.pruning import PruningStrategy
 from remora.actors.policies.redaction import redact_text
 from remora.actors.user.messages import PruneNow, Remember, RememberReceipt, Touch
 from remora.api.tools import MemoryTools
-from remora.errors import CommitFailed, InvalidInput, InvalidMessage, OutcomeUnknown, RecordingFailed
+from remora.errors import (
+    CommitFailed,
+    InvalidInput,
+    InvalidMessage,
+    OutcomeUnknown,
+    RecordingFailed,
+)
 from remora.ids import UserKey, memory_id, validate_id
 from remora.jobs.memories import MEMORY_TYPES, ROW_TYPES
-from remora.messages import Message, MessageLike, dated_line, decode_chat, encode_message, plain_text, without_surrogates
+from remora.messages import (
+    Message,
+    MessageLike,
+    dated_line,
+    decode_chat,
+    encode_message,
+    plain_text,
+    without_surrogates,
+)
 from remora.recall.recall import Memory, Recall
 from remora.services.parts import Services
 from remora.storage.ports import Scope
 from remora.storage.records import MemoryItem
 from remora.tokens import INLINE_CHARACTERS
 
-__all__ = ["Agent", "LongTermHandle", "MemoryLike", "gathered", "prune_message", "recording", "touched"]
+__all__ = [
+    "Agent",
+    "LongTermHandle",
+    "MemoryLike",
+    "gathered",
+    "prune_message",
+    "recording",
+    "touched",
+]
 
 MemoryLike: TypeAlias = str | Mapping[str, Any]
-"""Something to remember: a text, or a dict with ``content`` and, where they differ from the call's own, ``type``, ``importance``,
-``session``, ``agent`` and ``created_at`` (a datetime, or seconds since the epoch)."""
+"""Something to remember: a text, or a dict with ``content`` and, where they differ from the call's
+own, ``type``, ``importance``, ``session``, ``agent`` and ``created_at`` (a datetime, or seconds
+since the epoch).
+"""
 
 Result = TypeVar("Result")
 
@@ -46,7 +71,9 @@ def touched(services: Services, user: str, memories: Sequence[Memory]) -> None:
     """Have the user's own actor count these as retrieved, once, without waiting for it."""
     if memories:
         now_us = int(services.clock.time() * 1_000_000)
-        services.directory.post(UserKey(user), Touch(tuple(memory.id for memory in memories), now_us))
+        services.directory.post(
+            UserKey(user), Touch(tuple(memory.id for memory in memories), now_us)
+        )
 
 
 @contextmanager
@@ -66,7 +93,10 @@ def recording(op: str, user: str, session: str) -> Iterator[None]:
 
 
 def prune_message(
-    keep: int | None, strategy: PruningStrategy, max_age_s: float | None, types: str | Iterable[str] | None
+    keep: int | None,
+    strategy: PruningStrategy,
+    max_age_s: float | None,
+    types: str | Iterable[str] | None,
 ) -> PruneNow:
     """What the user's own actor is told.
 
@@ -74,7 +104,9 @@ def prune_message(
         InvalidInput: a value out of range, or no bound at all.
     """
     if strategy not in get_args(PruningStrategy):
-        raise InvalidInput(f"strategy must be one of {', '.join(get_args(PruningStrategy))}, not {strategy!r}")
+        raise InvalidInput(
+            f"strategy must be one of {', '.join(get_args(PruningStrategy))}, not {strategy!r}"
+        )
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 0):
         raise InvalidInput(f"keep must be a number of memories, not {keep!r}")
     if max_age_s is not None and not (math.isfinite(max_age_s) and max_age_s > 0):
@@ -87,7 +119,10 @@ def prune_message(
 
 
 class LongTermHandle:
-    """Records and recalls for one user, or for one agent of a user. Get one from `Runtime.user` or `User.agent`."""
+    """Records and recalls for one user, or for one agent of a user.
+
+    Get one from `Runtime.user` or `User.agent`.
+    """
 
     __slots__ = ("_agent", "_services", "_user")
 
@@ -96,7 +131,7 @@ class LongTermHandle:
         self._user = user
         self._agent = agent
 
-    # -- recording --------------------------------------------------------------------------------------------------
+    # -- recording ---------------------------------------------------------------------------------
 
     async def remember(
         self,
@@ -107,10 +142,13 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[str]:
-        """Record something in long-term memory; returns its id, or those of several, when it is durable (G3).
+        """Record something in long-term memory.
 
-        It can be recalled a moment later: `settle` waits for that. All of it is recorded, or nothing. The same words of the same
-        agent are one memory, whoever recorded them; the first to do so decides its type, importance and session.
+        Returns its id, or those of several, when it is durable (G3).
+
+        It can be recalled a moment later: `settle` waits for that. All of it is recorded, or
+        nothing. The same words of the same agent are one memory, whoever recorded them; the first
+        to do so decides its type, importance and session.
 
         Args:
             content: a text, a dict (see `MemoryLike`), or many of either.
@@ -121,7 +159,8 @@ class LongTermHandle:
 
         Raises:
             InvalidInput: no text, an empty one, or another value out of range; nothing was written.
-            RecordingFailed: the journal failed; all of it is recorded, or nothing. Retry it as it was.
+            RecordingFailed: the journal failed; all of it is recorded, or nothing. Retry it as it
+                was.
             RedactionFailed: the redaction hook failed on it; nothing was written.
             MailboxFull, SessionQuarantined: nothing ran.
         """
@@ -129,20 +168,28 @@ class LongTermHandle:
         if not contents:
             raise InvalidInput("there is nothing to remember")
         defaults = {"type": type, "importance": importance, "session": session, "agent": agent}
-        return await self._record_items([self._item(one, defaults) for one in contents], "remember", session)
+        return await self._record_items(
+            [self._item(one, defaults) for one in contents], "remember", session
+        )
 
     async def remember_many(self, contents: Iterable[MemoryLike]) -> list[str]:
         """Record many memories as one: all or nothing; see `remember`."""
         return await self.remember(contents)
 
     async def record(
-        self, messages: MessageLike | Iterable[MessageLike], *, session: str | None = None, agent: str | None = None
+        self,
+        messages: MessageLike | Iterable[MessageLike],
+        *,
+        session: str | None = None,
+        agent: str | None = None,
     ) -> list[str]:
-        """Record what the user and the assistant said in these messages, as memories of the type ``context``.
+        """Record what the user and the assistant said in these messages, as memories of the type
+        ``context``.
 
-        What others put into the prompt (system messages, retrieved memories among them, and tools' results) is passed over, or
-        each round would remember what it had remembered before. What was recorded already stays as it is. For a conversation
-        that remora keeps anyway, `Session.flush` does it, message by message.
+        What others put into the prompt (system messages, retrieved memories among them, and tools'
+        results) is passed over, or each round would remember what it had remembered before. What
+        was recorded already stays as it is. For a conversation that remora keeps anyway,
+        `Session.flush` does it, message by message.
 
         Returns:
             The ids of the memories; none where nobody said anything.
@@ -161,18 +208,26 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[list[str]]:
-        """Record several conversations at once, all or nothing; returns the ids for each. See `record`."""
+        """Record several conversations at once, all or nothing; returns the ids for each.
+
+        See `record`.
+        """
         said = [self._recorded_texts(messages) for messages in conversations]
         defaults = {"type": "context", "importance": None, "session": session, "agent": agent}
         items = [[self._item(text, defaults) for text in texts] for texts in said]
-        ids = iter(await self._record_items([item for part in items for item in part], "record", session))
+        ids = iter(
+            await self._record_items([item for part in items for item in part], "record", session)
+        )
         return [[next(ids) for _ in part] for part in items]
 
     def _recorded_texts(self, messages: MessageLike | Iterable[MessageLike]) -> list[str]:
         batch = [messages] if isinstance(messages, (Message, Mapping)) else messages
         found: object = batch
         if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
-            raise InvalidMessage(f"messages are dicts in the OpenAI chat format or remora.Message, not {type(found).__name__}")
+            raise InvalidMessage(
+                "messages are dicts in the OpenAI chat format or remora.Message, not "
+                f"{type(found).__name__}"
+            )
         limit = self._services.config.buffer.max_message_bytes
         texts = []
         for number, message in enumerate(batch):
@@ -189,7 +244,9 @@ class LongTermHandle:
         if isinstance(content, Mapping):
             given = content
             if unknown := sorted(set(map(str, content)) - _KEYS):
-                raise InvalidInput(f"a memory has no {', '.join(unknown)}; it may have {', '.join(sorted(_KEYS))}")
+                raise InvalidInput(
+                    f"a memory has no {', '.join(unknown)}; it may have {', '.join(sorted(_KEYS))}"
+                )
         values = {**defaults, **{key: value for key, value in given.items() if value is not None}}
         text = values.get("content")
         if not isinstance(text, str):
@@ -201,10 +258,15 @@ class LongTermHandle:
             raise InvalidInput("what is to be remembered is empty")
         limit = self._services.config.buffer.max_message_bytes
         if len(text.encode()) > limit:
-            raise InvalidInput(f"what is to be remembered is {len(text.encode())} bytes; at most {limit} are allowed")
+            raise InvalidInput(
+                f"what is to be remembered is {len(text.encode())} bytes; at most {limit} are "
+                "allowed"
+            )
         kind = values["type"]
         if kind not in MEMORY_TYPES:
-            raise InvalidInput(f"a memory's type must be one of {', '.join(MEMORY_TYPES)}, not {kind!r}")
+            raise InvalidInput(
+                f"a memory's type must be one of {', '.join(MEMORY_TYPES)}, not {kind!r}"
+            )
         agent = self._agent_of(values["agent"]) or ""
         session = values["session"]
         return MemoryItem(
@@ -229,9 +291,13 @@ class LongTermHandle:
                 return int(value * 1_000_000)
         except (ValueError, OverflowError, OSError) as e:
             raise InvalidInput(f"created_at {value!r} is out of range") from e
-        raise InvalidInput(f"created_at must be a datetime or seconds since the epoch, not {type(value).__name__}")
+        raise InvalidInput(
+            f"created_at must be a datetime or seconds since the epoch, not {type(value).__name__}"
+        )
 
-    async def _record_items(self, items: Sequence[MemoryItem], op: str, session: str | None) -> list[str]:
+    async def _record_items(
+        self, items: Sequence[MemoryItem], op: str, session: str | None
+    ) -> list[str]:
         services = self._services
         self._recall  # noqa: B018 -- refused where long-term memory is switched off
         if not items:
@@ -239,15 +305,20 @@ class LongTermHandle:
         counter = services.counter
 
         def counted() -> tuple[MemoryItem, ...]:
-            return tuple(_with_tokens(item, counter.count(dated_line(item.created_us, item.content))) for item in items)
+            return tuple(
+                _with_tokens(item, counter.count(dated_line(item.created_us, item.content)))
+                for item in items
+            )
 
         size = sum(len(item.content) for item in items)
         sized = counted() if size <= INLINE_CHARACTERS else await anyio.to_thread.run_sync(counted)
         with recording(op, self._user, session or ""):
-            reply: RememberReceipt = await services.directory.ask(UserKey(self._user), Remember(sized), size=size)
+            reply: RememberReceipt = await services.directory.ask(
+                UserKey(self._user), Remember(sized), size=size
+            )
         return list(reply.ids)
 
-    # -- recalling --------------------------------------------------------------------------------------------------
+    # -- recalling ---------------------------------------------------------------------------------
 
     async def recall(
         self,
@@ -260,19 +331,20 @@ class LongTermHandle:
     ) -> list[Memory]:
         """What was said before, or recorded, that bears on `query`; best first.
 
-        Finds what is in long-term memory: what was remembered, folded, flushed, or left idle. Each thing asked for narrows, and
-        all of it must hold.
+        Finds what is in long-term memory: what was remembered, folded, flushed, or left idle. Each
+        thing asked for narrows, and all of it must hold.
 
         Args:
             query: what is asked.
             k: how many at most.
             types: memory types: ``message``, ``summary``, or what `remember` takes; None for all.
             session: what was said or learned in this session.
-            agent: what this agent recorded; None for all of the user's agents and what is common to them. On an agent's
-                handle only its own.
+            agent: what this agent recorded; None for all of the user's agents and what is common to
+                them. On an agent's handle only its own.
 
         Raises:
-            InvalidInput: `k` is not positive, the query is no text, there is no such type, or long-term memory is switched off.
+            InvalidInput: `k` is not positive, the query is no text, there is no such type, or
+                long-term memory is switched off.
             LongTermError: long-term memory failed.
             ModelError: the embedder failed.
         """
@@ -307,8 +379,13 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> str:
-        """What bears on `query`, as a text for a system message; empty where there is nothing. See `recall`."""
-        return _as_text(await self.recall(query, k=limit, types=types, session=session, agent=agent))
+        """What bears on `query`, as a text for a system message; empty where there is nothing.
+
+        See `recall`.
+        """
+        return _as_text(
+            await self.recall(query, k=limit, types=types, session=session, agent=agent)
+        )
 
     async def retrieve_many(
         self,
@@ -332,7 +409,9 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[Memory]:
-        """What long-term memory holds, oldest first, or the most important first. Does not count as retrieval.
+        """What long-term memory holds, oldest first, or the most important first.
+
+        Does not count as retrieval.
 
         Args:
             types: see `recall`; messages are among them unless they are left out.
@@ -354,14 +433,16 @@ class LongTermHandle:
             found.sort(key=lambda memory: -memory.importance)
         return found[:limit]
 
-    # -- for agents -------------------------------------------------------------------------------------------------
+    # -- for agents --------------------------------------------------------------------------------
 
     def tools(self, *, agent: str | None = None, session: str | None = None) -> MemoryTools:
         """Two tools by which a model saves and recalls for itself.
 
         Args:
-            agent: whose memories they save and find; None for what is common to the user's agents, and for all.
-            session: where what they save was learned. What they find is from all of the user's sessions.
+            agent: whose memories they save and find; None for what is common to the user's agents,
+                and for all.
+            session: where what they save was learned. What they find is from all of the user's
+                sessions.
 
         Raises:
             InvalidId: one of the ids cannot be one.
@@ -372,14 +453,15 @@ class LongTermHandle:
         return MemoryTools(LongTermHandle(self._services, self._user, agent), session=session)
 
     async def settle(self) -> None:
-        """Wait until what was remembered can be recalled, and pruning is done: for tests, scripts and shutdown.
+        """Wait until what was remembered can be recalled, and pruning is done: for tests, scripts
+        and shutdown.
 
         Raises:
             ReentrantAsk: called from within that work.
         """
         await self._services.supervisor.settle(UserKey(self._user))
 
-    # -- scope ------------------------------------------------------------------------------------------------------
+    # -- scope -------------------------------------------------------------------------------------
 
     @property
     def _recall(self) -> Recall:
@@ -393,20 +475,27 @@ class LongTermHandle:
             return self._agent
         validate_id(agent, "an agent's id")
         if self._agent is not None and agent != self._agent:
-            raise InvalidInput(f"this is the handle of agent {self._agent!r}; ask the user for one of agent {agent!r}")
+            raise InvalidInput(
+                f"this is the handle of agent {self._agent!r}; ask the user for one of agent "
+                f"{agent!r}"
+            )
         return agent
 
-    def _scope(self, types: str | Iterable[str] | None, session: str | None, agent: str | None) -> Scope:
+    def _scope(
+        self, types: str | Iterable[str] | None, session: str | None, agent: str | None
+    ) -> Scope:
         if session is not None:
             validate_id(session, "a session id")
         return Scope(session=session, agent=self._agent_of(agent), types=_check_types(types))
 
 
 class Agent(LongTermHandle):
-    """One agent of a user: what it records is its own, and it finds nothing else. Get one from `User.agent`.
+    """One agent of a user: what it records is its own, and it finds nothing else.
 
-    What is common to a user's agents, or was said in the user's sessions, is the user's: `User.recall` finds it. What several
-    agents are to share goes into a `SharedScope`.
+    Get one from `User.agent`.
+
+    What is common to a user's agents, or was said in the user's sessions, is the user's:
+    `User.recall` finds it. What several agents are to share goes into a `SharedScope`.
     """
 
     __slots__ = ()
@@ -447,21 +536,35 @@ def _check_types(types: str | Iterable[str] | None) -> tuple[str, ...]:
 def _check_importance(value: object) -> float:
     if value is None:
         return DEFAULT_IMPORTANCE
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 <= value <= 1:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not math.isfinite(value)
+        or not 0 <= value <= 1
+    ):
         raise InvalidInput(f"importance must be a number from 0 to 1, not {value!r}")
     return float(value)
 
 
 def _with_tokens(item: MemoryItem, tokens: int) -> MemoryItem:
     return MemoryItem(
-        item.id, item.session, item.agent, item.content, item.type, item.importance, item.created_us, tokens
-    )  # fmt: skip
+        item.id,
+        item.session,
+        item.agent,
+        item.content,
+        item.type,
+        item.importance,
+        item.created_us,
+        tokens,
+    )
 
 
 def _as_text(memories: Sequence[Memory]) -> str:
     if not memories:
         return ""
-    return "\n".join(["What is remembered that may bear on this:", *(f"- {memory.line}" for memory in memories)])
+    return "\n".join(
+        ["What is remembered that may bear on this:", *(f"- {memory.line}" for memory in memories)]
+    )
 
 
 async def gathered(calls: Sequence[Callable[[], Awaitable[Result]]]) -> list[Result]:

@@ -26,10 +26,22 @@ from remora.actors.policies.buffer import PolicyLike, configured_policy, resolve
 from remora.actors.policies.redaction import validate_hook
 from remora.actors.policies.scoring import heuristic_score
 from remora.actors.policies.summary import DEFAULT_PROMPT, ChatSummarizer
-from remora.actors.session.behavior import BLOCKS_QUEUE, FLUSH_QUEUE, SUMMARIZE_QUEUE, SessionBehavior
+from remora.actors.session.behavior import (
+    BLOCKS_QUEUE,
+    FLUSH_QUEUE,
+    SUMMARIZE_QUEUE,
+    SessionBehavior,
+)
 from remora.actors.session.messages import Flush, Inspect, SessionView
 from remora.actors.user.behavior import PRUNE_QUEUE, RECORD_QUEUE, SYNOPSIS_QUEUE, UserBehavior
-from remora.actors.user.messages import InspectUser, ReadSynopsis, ScoredItem, SearchWorking, Synopsis, UserView
+from remora.actors.user.messages import (
+    InspectUser,
+    ReadSynopsis,
+    ScoredItem,
+    SearchWorking,
+    Synopsis,
+    UserView,
+)
 from remora.api.batches import TransferVerbs
 from remora.api.dead_letters import DeadLetters
 from remora.api.session import Session
@@ -47,7 +59,12 @@ from remora.logging import get_logger
 from remora.messages import ChatDict, MessageLike, encode_message, without_surrogates
 from remora.models.breaker import CircuitBreaker
 from remora.models.cache import CachingEmbedder
-from remora.models.compression import CompressionMeter, CompressionStatistics, LeadSummarizer, TailSummarizer
+from remora.models.compression import (
+    CompressionMeter,
+    CompressionStatistics,
+    LeadSummarizer,
+    TailSummarizer,
+)
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import (
     ChatModel,
@@ -78,7 +95,13 @@ from remora.services.preload import preload
 from remora.services.rebuild import ReembedProgress
 from remora.storage.lock import DirectoryLock
 from remora.storage.memory import MemoryJournal
-from remora.storage.ports import Journal, JournalCounts, LongTermStatistics, LongTermStore, Retention
+from remora.storage.ports import (
+    Journal,
+    JournalCounts,
+    LongTermStatistics,
+    LongTermStore,
+    Retention,
+)
 from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter, count_message
 
 if TYPE_CHECKING:
@@ -130,32 +153,39 @@ class Runtime(TransferVerbs):
 
     Args:
         directory: where everything is kept (made if need be), or a `Config` that names it.
-        config: the configuration; `Config()` otherwise, changed by ``REMORA_…`` environment variables.
-        chat_model: summarizes; an object with ``async complete(messages) -> str``, or a callable ``prompt -> str``.
-            Without one, `models.summarizer` decides; the default is an extract that needs no model.
+        config: the configuration; `Config()` otherwise, changed by ``REMORA_…`` environment
+            variables.
+        chat_model: summarizes; an object with ``async complete(messages) -> str``, or a callable
+            ``prompt -> str``. Without one, `models.summarizer` decides; the default is an extract
+            that needs no model.
         summarizer: makes the summaries, in a way of its own: a compression strategy.
-        embedder: an object with ``async embed(texts)``, ``name`` and ``dimension``, or a callable. Without one,
-            `models.embedder` decides; the default is embedded.
-        store: keeps long-term memory, instead of LanceDB in the directory; its vectors have the embedder's dimension. The runtime
-            closes it at its end.
+        embedder: an object with ``async embed(texts)``, ``name`` and ``dimension``, or a callable.
+            Without one, `models.embedder` decides; the default is embedded.
+        store: keeps long-term memory, instead of LanceDB in the directory; its vectors have the
+            embedder's dimension. The runtime closes it at its end.
         counter: counts tokens; `tokens.counter` decides otherwise.
-        policy: what sessions keep and what becomes of the rest, one for all or a function of the session's key;
-            `buffer.policy` decides otherwise.
-        blocks: memory blocks (`remora.blocks`), which see what leaves a session's buffer and speak in its context: prototypes for
-            all sessions, or a function of the session's key that gives the same ones each time.
-        redact: goes over every text of a message before the journal sees it; where it raises, the message is refused.
+        policy: what sessions keep and what becomes of the rest, one for all or a function of the
+            session's key; `buffer.policy` decides otherwise.
+        blocks: memory blocks (`remora.blocks`), which see what leaves a session's buffer and speak
+            in its context: prototypes for all sessions, or a function of the session's key that
+            gives the same ones each time.
+        redact: goes over every text of a message before the journal sees it; where it raises, the
+            message is refused.
         redact_long_term: goes over what is left before long-term memory sees it.
-        reembed: where another embedder made long-term memory, make it anew from the journal, in the background (`reembedding`).
-        scorer: says from 0 to 1 what a chat message is worth keeping; `importance.score_messages` decides otherwise.
+        reembed: where another embedder made long-term memory, make it anew from the journal, in the
+            background (`reembedding`).
+        scorer: says from 0 to 1 what a chat message is worth keeping; `importance.score_messages`
+            decides otherwise.
         journal: a journal of your own instead of the embedded SQLite: an object that follows
-            `remora.storage.ports.Journal`, or an async callable that opens one. The runtime closes it on leaving; the directory
-            then holds long-term memory alone.
+            `remora.storage.ports.Journal`, or an async callable that opens one. The runtime closes
+            it on leaving; the directory then holds long-term memory alone.
         clock: for tests.
         rng: for jitter; for tests.
 
     Raises:
         ConfigError: a value that means nothing.
-        DirectoryLocked, DirectoryUnusable, JournalTooNew, JournalDamaged, EmbedderChanged: on entering.
+        DirectoryLocked, DirectoryUnusable, JournalTooNew, JournalDamaged, EmbedderChanged: on
+            entering.
     """
 
     def __init__(
@@ -180,28 +210,48 @@ class Runtime(TransferVerbs):
     ) -> None:
         if isinstance(directory, Config):
             if config is not None:
-                raise ConfigError("pass the configuration once: Runtime(config) or Runtime(directory, config=config)")
+                raise ConfigError(
+                    "pass the configuration once: Runtime(config) or Runtime(directory, "
+                    "config=config)"
+                )
             directory, config = None, directory
         if config is None:
             config = Config.from_environment()
         elif not isinstance(config, Config):
-            raise ConfigError(f"config must be a remora.Config, not {type(config).__name__}; see Config.from_dict")
+            raise ConfigError(
+                f"config must be a remora.Config, not {type(config).__name__}; see Config.from_dict"
+            )
         self._config = config
-        self._directory: Path | None = Path(directory if directory is not None else config.directory)
+        self._directory: Path | None = Path(
+            directory if directory is not None else config.directory
+        )
         self._chat_model = None if chat_model is None else as_chat_model(chat_model)
         self._summarizer = summarizer
-        self._given_embedder = None if embedder is None else as_embedder(embedder, dimension=config.models.embedding_dimension)
+        self._given_embedder = (
+            None
+            if embedder is None
+            else as_embedder(embedder, dimension=config.models.embedding_dimension)
+        )
         self._given_store = store
         self._given_counter = counter
         self._redact = None if redact is None else validate_hook(redact)
-        self._redact_long_term = None if redact_long_term is None else validate_hook(redact_long_term)
-        self._scorer = heuristic_score if scorer is None and config.importance.score_messages else scorer
+        self._redact_long_term = (
+            None if redact_long_term is None else validate_hook(redact_long_term)
+        )
+        self._scorer = (
+            heuristic_score if scorer is None and config.importance.score_messages else scorer
+        )
         self._policies = policy if policy is not None else configured_policy(config.buffer)
         if not callable(self._policies):
             self._policies = resolve_policy(self._policies)
-        self._blocks: BlocksLike | None = blocks if blocks is None or callable(blocks) else check_blocks(blocks) or None
+        self._blocks: BlocksLike | None = (
+            blocks if blocks is None or callable(blocks) else check_blocks(blocks) or None
+        )
         if journal is not None and not callable(journal) and not hasattr(journal, "hydrate"):
-            raise ConfigError(f"journal must follow remora.storage.ports.Journal or open one, not {type(journal).__name__}")
+            raise ConfigError(
+                "journal must follow remora.storage.ports.Journal or open one, not "
+                f"{type(journal).__name__}"
+            )
         self._given_journal = journal
         self._clock: Clock = clock or SystemClock()
         self._rng = rng or random.Random()
@@ -213,7 +263,10 @@ class Runtime(TransferVerbs):
         self._embedder: Embedder | None = None
         self._cached_embedder: CachingEmbedder | None = None
         if reembed and not config.long_term.enabled:
-            raise ConfigError("there is no long-term memory to make anew: long_term.enabled is false", key="long_term.enabled")
+            raise ConfigError(
+                "there is no long-term memory to make anew: long_term.enabled is false",
+                key="long_term.enabled",
+            )
         self._reembed = reembed
         self._closers: list[Any] = []
         self._lifetime: Any = None
@@ -221,24 +274,29 @@ class Runtime(TransferVerbs):
 
     @classmethod
     def in_memory(cls, **options: Any) -> Self:
-        """A runtime without a directory: nothing survives it. Takes the options of `Runtime`, but for the directory."""
+        """A runtime without a directory: nothing survives it.
+
+        Takes the options of `Runtime`, but for the directory.
+        """
         runtime = cls(**options)
         runtime._directory = None
         return runtime
 
     @classmethod
-    def from_file(cls, path: str | Path, *, secrets: Mapping[str, str] | None = None, **options: Any) -> Self:
+    def from_file(
+        cls, path: str | Path, *, secrets: Mapping[str, str] | None = None, **options: Any
+    ) -> Self:
         """A runtime configured by a ``.yaml``, ``.toml`` or ``.json`` file and the environment.
 
-        `secrets` holds values for ``${{ secrets.NAME }}``; what it lacks is looked up in the environment. Takes the other
-        options of `Runtime` as well.
+        `secrets` holds values for ``${{ secrets.NAME }}``; what it lacks is looked up in the
+        environment. Takes the other options of `Runtime` as well.
 
         Raises:
             ConfigError: see `Config.from_file`.
         """
         return cls(Config.from_file(path, secrets=secrets), **options)
 
-    # -- handles ----------------------------------------------------------------------------------------------------
+    # -- handles -----------------------------------------------------------------------------------
 
     def user(self, user: str) -> User:
         """A handle on a user.
@@ -260,13 +318,15 @@ class Runtime(TransferVerbs):
         """
         return SharedScope(self, validate_id(name, "a shared scope's name"))
 
-    # -- what handles need --------------------------------------------------------------------------------------------
+    # -- what handles need -------------------------------------------------------------------------
 
     @property
     def _open(self) -> _Parts:
         if self._parts is None:
             raise RuntimeClosed(
-                "the runtime is closed" if self._closed else "open the runtime first: async with Runtime(…) as runtime"
+                "the runtime is closed"
+                if self._closed
+                else "open the runtime first: async with Runtime(…) as runtime"
             )
         return self._parts
 
@@ -312,15 +372,24 @@ class Runtime(TransferVerbs):
 
     @property
     def embedder(self) -> CachingEmbedder | None:
-        """The embedder, which keeps the vectors of the texts last asked for; None where there is none."""
+        """The embedder, which keeps the vectors of the texts last asked for.
+
+        None where there is none.
+        """
         return self._cached_embedder
 
     def indexed_blocks(self, key: SessionKey) -> Collection[str]:
-        """Names of the session's memory blocks whose rows are in long-term memory, so that they can be made again."""
+        """Names of the session's memory blocks whose rows are in long-term memory, so that they can
+        be made again.
+        """
         if self._blocks is None:
             return ()
         blocks = self._blocks(key) if callable(self._blocks) else self._blocks
-        return {block_name(one) for one in blocks if isinstance(one, VectorMemoryBlock) and one.vector_store is None}
+        return {
+            block_name(one)
+            for one in blocks
+            if isinstance(one, VectorMemoryBlock) and one.vector_store is None
+        }
 
     @property
     def clock(self) -> Clock:
@@ -337,7 +406,7 @@ class Runtime(TransferVerbs):
         """What weighs messages at the door."""
         return self._scorer
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         if self._lifetime is not None:
@@ -347,13 +416,19 @@ class Runtime(TransferVerbs):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         # The body's exception is its caller's business: no background task's is ever joined to it.
         await self._lifetime.__aexit__(None, None, None)
 
     async def aclose(self) -> None:
-        """Stop intake, finish what was accepted, leave jobs for the next start. Leaving ``async with`` does the same."""
+        """Stop intake, finish what was accepted, leave jobs for the next start.
+
+        Leaving ``async with`` does the same.
+        """
         parts = self._parts
         if parts is None:
             return
@@ -366,9 +441,14 @@ class Runtime(TransferVerbs):
             if scope.cancelled_caught:
                 probe("drain_timed_out")
                 _logger.error("drain_timed_out", seconds=self._config.supervisor.drain_s)
-        finally:  # even where the event loop's own cancellation broke the shield, nobody is left waiting
+        finally:
+            # even where the event loop's own cancellation broke the shield, nobody is left waiting
             self._abandon(
-                parts, RuntimeClosed("the runtime closed before this could be done; what is in the journal goes on later")
+                parts,
+                RuntimeClosed(
+                    "the runtime closed before this could be done; what is in the journal goes on "
+                    "later"
+                ),
             )
             assert self._tasks is not None
             self._tasks.cancel_scope.cancel()
@@ -414,7 +494,8 @@ class Runtime(TransferVerbs):
         elif self._directory is None:
             journal = MemoryJournal()
         else:
-            from remora.storage.sqlite.journal import SqliteJournal  # noqa: PLC0415  # `remora.services.preload` has loaded it
+            # `remora.services.preload` has loaded it
+            from remora.storage.sqlite.journal import SqliteJournal  # noqa: PLC0415
 
             journal = await SqliteJournal.open(
                 self._directory / "journal.db",
@@ -426,11 +507,16 @@ class Runtime(TransferVerbs):
             yield journal
         finally:
             with anyio.CancelScope(shield=True):
-                for closer in (*self._closers, *([self._long_term.aclose] if self._long_term is not None else [])):
+                for closer in (
+                    *self._closers,
+                    *([self._long_term.aclose] if self._long_term is not None else []),
+                ):
                     try:
                         await closer()
                     except Exception:
-                        _logger.exception("close_failed")  # jobs that it leaves are still in the journal
+                        _logger.exception(
+                            "close_failed"
+                        )  # jobs that it leaves are still in the journal
                 await journal.aclose()
 
     async def _build(self, journal: Journal) -> _Parts:
@@ -444,9 +530,17 @@ class Runtime(TransferVerbs):
         long_term = config.long_term.enabled
         self._embedder = await anyio.to_thread.run_sync(self._make_embedder)
         if self._embedder is not None:
-            self._cached_embedder = CachingEmbedder(self._embedder, size=config.working.embedding_cache)
+            self._cached_embedder = CachingEmbedder(
+                self._embedder, size=config.working.embedding_cache
+            )
         memory = self._long_term = LongTermIndex(
-            journal, config, self._directory, given=self._given_store, embedder=self._embedder, clock=self._clock, rng=self._rng
+            journal,
+            config,
+            self._directory,
+            given=self._given_store,
+            embedder=self._embedder,
+            clock=self._clock,
+            rng=self._rng,
         )
         if long_term:
             await memory.prepare(reembed=self._reembed)
@@ -455,7 +549,8 @@ class Runtime(TransferVerbs):
         if await journal.setting("counter", named) != named:
             await journal.setting("counters", "several")
         if await journal.setting("counters"):
-            # Rows hold the figures of the counter that they were written under; a budget is kept by today's (G9).
+            # Rows hold the figures of the counter that they were written under; a budget is kept by
+            # today's (G9).
             recount = partial(count_message, counter)
         sessions = SessionBehavior(
             partial(resolve_policy, self._policies),
@@ -479,10 +574,19 @@ class Runtime(TransferVerbs):
             supervisor.submit(turn.jobs)
             supervisor.expedite(turn.expedite)
 
-        directory = ActorRegistry(ByKind(sessions, users), journal, self._clock, self._limits(), decided, attrgetter("user"))
+        directory = ActorRegistry(
+            ByKind(sessions, users),
+            journal,
+            self._clock,
+            self._limits(),
+            decided,
+            attrgetter("user"),
+        )
         supervisor = Supervisor(journal, directory.tell, self._clock, self._rng)
         breaker = CircuitBreaker(
-            self._clock, failures=config.supervisor.breaker_failures, rest_s=config.supervisor.breaker_rest_s
+            self._clock,
+            failures=config.supervisor.breaker_failures,
+            rest_s=config.supervisor.breaker_rest_s,
         )
         retry = RetryPolicy(
             max_attempts=config.supervisor.max_attempts,
@@ -496,43 +600,96 @@ class Runtime(TransferVerbs):
             return view
 
         summarize = SummarizeHandler(
-            journal, look, summarizer, fallback, breaker=breaker, counter=counter,
-            max_tokens=config.buffer.summary_tokens, prefix=config.buffer.summary_prefix, timeout_s=config.models.timeout_s,
-        )  # fmt: skip
+            journal,
+            look,
+            summarizer,
+            fallback,
+            breaker=breaker,
+            counter=counter,
+            max_tokens=config.buffer.summary_tokens,
+            prefix=config.buffer.summary_prefix,
+            timeout_s=config.models.timeout_s,
+        )
         concurrency = config.supervisor
-        supervisor.add_lane(Lane(SUMMARIZE_QUEUE, summarize, concurrency=concurrency.summarize_concurrency, retry=retry))
+        supervisor.add_lane(
+            Lane(
+                SUMMARIZE_QUEUE,
+                summarize,
+                concurrency=concurrency.summarize_concurrency,
+                retry=retry,
+            )
+        )
         synopsis = SynopsisHandler(
-            journal, chat, fallback, clock=self._clock, breaker=breaker, counter=counter,
-            max_tokens=config.synopsis.max_tokens, prompt=config.synopsis.prompt, timeout_s=config.models.timeout_s,
-        )  # fmt: skip
-        supervisor.add_lane(Lane(SYNOPSIS_QUEUE, synopsis, concurrency=concurrency.summarize_concurrency, retry=retry))
+            journal,
+            chat,
+            fallback,
+            clock=self._clock,
+            breaker=breaker,
+            counter=counter,
+            max_tokens=config.synopsis.max_tokens,
+            prompt=config.synopsis.prompt,
+            timeout_s=config.models.timeout_s,
+        )
+        supervisor.add_lane(
+            Lane(
+                SYNOPSIS_QUEUE, synopsis, concurrency=concurrency.summarize_concurrency, retry=retry
+            )
+        )
         schedule = Schedule(self._clock)
         schedule.every(_CHECKPOINT_S, "checkpoint", journal.checkpoint)
-        if config.retention.age_days or config.retention.session_messages or config.retention.total_mb:
+        if (
+            config.retention.age_days
+            or config.retention.session_messages
+            or config.retention.total_mb
+        ):
             schedule.every(config.retention.interval_s, "retention", self._retain)
         cleanup = WorkingMemoryCleanup(directory, max_working_bytes)
         schedule.every(config.working.fifo_interval_min * 60, "fifo_cleanup", cleanup)
         recall = None
         writers = SharedLocks()
         eraser = Eraser(
-            journal, directory, supervisor, stores=memory.open_all_stores, alone=writers.alone,
-            forget_cached=self._forget_cached, withdraw_anew=memory.withdraw, clock=self._clock, retry=retry, rng=self._rng,
-        )  # fmt: skip
+            journal,
+            directory,
+            supervisor,
+            stores=memory.open_all_stores,
+            alone=writers.alone,
+            forget_cached=self._forget_cached,
+            withdraw_anew=memory.withdraw,
+            clock=self._clock,
+            retry=retry,
+            rng=self._rng,
+        )
         eraser.resume(await journal.erasures())
         if long_term:
             recall = Recall(
-                self.long_term, self._cached_embedder, config.recall, importance_weight=config.importance.weight,
+                self.long_term, self._cached_embedder, config.recall, importance_weight=config.importance.weight,  # noqa: E501
                 admit=eraser.admit,
             )  # fmt: skip
             flush = FlushHandler(
-                journal, self.long_term, self._embedder, counter, window_chars=config.long_term.window_chars,
-                batch_tokens=config.buffer.token_flush_size, redact=self._redact_long_term, written=self._written, users=writers,
-            )  # fmt: skip
-            supervisor.add_lane(Lane(FLUSH_QUEUE, flush, concurrency=concurrency.flush_concurrency, retry=retry))
-            record = RecordHandler(
-                journal, self.long_term, self._embedder, redact=self._redact_long_term, written=self._written, users=writers
+                journal,
+                self.long_term,
+                self._embedder,
+                counter,
+                window_chars=config.long_term.window_chars,
+                batch_tokens=config.buffer.token_flush_size,
+                redact=self._redact_long_term,
+                written=self._written,
+                users=writers,
             )
-            supervisor.add_lane(Lane(RECORD_QUEUE, record, concurrency=concurrency.flush_concurrency, retry=retry))
+            supervisor.add_lane(
+                Lane(FLUSH_QUEUE, flush, concurrency=concurrency.flush_concurrency, retry=retry)
+            )
+            record = RecordHandler(
+                journal,
+                self.long_term,
+                self._embedder,
+                redact=self._redact_long_term,
+                written=self._written,
+                users=writers,
+            )
+            supervisor.add_lane(
+                Lane(RECORD_QUEUE, record, concurrency=concurrency.flush_concurrency, retry=retry)
+            )
             memory.serve(directory, flush, record, retry)
 
             async def look_at_user(key: UserKey) -> UserView:
@@ -540,21 +697,33 @@ class Runtime(TransferVerbs):
                 return view
 
             prune = PruneHandler(
-                journal, self.long_term, look_at_user, now=self._clock.time, importance=config.importance,
+                journal, self.long_term, look_at_user, now=self._clock.time, importance=config.importance,  # noqa: E501
                 written=recall.removed, users=writers,
             )  # fmt: skip
-            supervisor.add_lane(Lane(PRUNE_QUEUE, prune, concurrency=_PRUNE_CONCURRENCY, retry=retry))
+            supervisor.add_lane(
+                Lane(PRUNE_QUEUE, prune, concurrency=_PRUNE_CONCURRENCY, retry=retry)
+            )
             if config.long_term.max_user_rows or config.long_term.prune == "age":
-                schedule.every(config.long_term.prune_interval_s, "prune", partial(memory.prune, directory.tell))
+                schedule.every(
+                    config.long_term.prune_interval_s,
+                    "prune",
+                    partial(memory.prune, directory.tell),
+                )
             schedule.every(config.long_term.compact_interval_s, "compact", memory.compact)
         block_view = None
         if self._blocks is not None:
             blocks = BlockSet(self._blocks, partial(self._block_services, counter, chat))
             show = BlocksHandler(
-                journal, directory.tell, blocks, batch_tokens=config.buffer.token_flush_size, redact=self._redact_long_term
+                journal,
+                directory.tell,
+                blocks,
+                batch_tokens=config.buffer.token_flush_size,
+                redact=self._redact_long_term,
             )
             # as many at once as summaries: what blocks wait for is the chat model as well
-            supervisor.add_lane(Lane(BLOCKS_QUEUE, show, concurrency=concurrency.summarize_concurrency, retry=retry))
+            supervisor.add_lane(
+                Lane(BLOCKS_QUEUE, show, concurrency=concurrency.summarize_concurrency, retry=retry)
+            )
             block_view = BlockView(
                 blocks, count=partial(count_message, counter), method=config.context.insert_method,
                 timeout_s=config.context.block_timeout_s,
@@ -563,7 +732,9 @@ class Runtime(TransferVerbs):
         async def working(user: str, session: str, query: str) -> Sequence[ScoredItem]:
             assert self._cached_embedder is not None
             vector = (await embed_texts(self._cached_embedder, [without_surrogates(query)]))[0]
-            found: Sequence[ScoredItem] = await directory.tell(UserKey(user), SearchWorking(vector, config.working.k, session))
+            found: Sequence[ScoredItem] = await directory.tell(
+                UserKey(user), SearchWorking(vector, config.working.k, session)
+            )
             return found
 
         async def known(user: str) -> Synopsis:
@@ -575,14 +746,32 @@ class Runtime(TransferVerbs):
         planner = Planner(tiers, counter, config)
         dead_letters = DeadLetters(journal, supervisor)
         meters = (fallback, summarizer)
-        return _Parts(journal, directory, supervisor, dead_letters, schedule, planner, recall, eraser, counter, meters)
+        return _Parts(
+            journal,
+            directory,
+            supervisor,
+            dead_letters,
+            schedule,
+            planner,
+            recall,
+            eraser,
+            counter,
+            meters,
+        )
 
-    def _block_services(self, counter: TokenCounter, chat: ChatModel | None, key: SessionKey) -> BlockServices:
+    def _block_services(
+        self, counter: TokenCounter, chat: ChatModel | None, key: SessionKey
+    ) -> BlockServices:
         long_term = self.long_term if self._config.long_term.enabled else None
         return BlockServices(key.user, key.session, counter, chat, self._embedder, long_term)
 
-    async def _run(self, parts: _Parts, left: Sequence[Job], *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """All background tasks, in a group of their own: closing cancels them and not the caller, whose group is the host's."""
+    async def _run(
+        self, parts: _Parts, left: Sequence[Job], *, task_status: anyio.abc.TaskStatus[None]
+    ) -> None:
+        """All background tasks, in a group of their own.
+
+        Closing cancels them and not the caller, whose group is the host's.
+        """
         try:
             async with anyio.create_task_group() as tasks:
                 self._start(parts, left, tasks)
@@ -590,10 +779,16 @@ class Runtime(TransferVerbs):
         except (KeyboardInterrupt, SystemExit, anyio.get_cancelled_exc_class()):
             raise
         except BaseException:
-            # A bug of ours; the host must not go down with it. Nothing that was acknowledged is lost.
+            # A bug of ours; the host must not go down with it. Nothing that was acknowledged is
+            # lost.
             _logger.exception("background_failed")
         finally:
-            self._abandon(parts, RuntimeClosed("remora's background work has ended; if nobody closed it, the log says why"))
+            self._abandon(
+                parts,
+                RuntimeClosed(
+                    "remora's background work has ended; if nobody closed it, the log says why"
+                ),
+            )
             self._ended.set()
 
     def _start(self, parts: _Parts, left: Sequence[Job], tasks: anyio.abc.TaskGroup) -> None:
@@ -613,13 +808,22 @@ class Runtime(TransferVerbs):
 
     def _make_counter(self) -> TokenCounter:
         tokens = self._config.tokens
-        media = {"image_url": tokens.image_tokens, "input_audio": tokens.audio_tokens, "file": tokens.file_tokens}
+        media = {
+            "image_url": tokens.image_tokens,
+            "input_audio": tokens.audio_tokens,
+            "file": tokens.file_tokens,
+        }
         if tokens.counter == "heuristic":
             return HeuristicCounter(tokens.unit, media_tokens=media)
         return TiktokenCounter(tokens.encoding, media_tokens=media)
 
-    def _make_summarizers(self, counter: TokenCounter, chat: ChatModel | None) -> tuple[CompressionMeter, CompressionMeter]:
-        """The configured summarizer, and the extract that stands in for it; the same where that is what is configured."""
+    def _make_summarizers(
+        self, counter: TokenCounter, chat: ChatModel | None
+    ) -> tuple[CompressionMeter, CompressionMeter]:
+        """The configured summarizer, and the extract that stands in for it.
+
+        The same where that is what is configured.
+        """
         models = self._config.models
         fallback = CompressionMeter(ExtractiveSummarizer(counter.count), counter.count)
         chosen: Summarizer
@@ -641,7 +845,9 @@ class Runtime(TransferVerbs):
             return self._chat_model
         if self._config.models.summarizer != "openai":
             return None
-        chat: Any = importlib.import_module("remora.models.openai").OpenAIChatModel(self._config.models)
+        chat: Any = importlib.import_module("remora.models.openai").OpenAIChatModel(
+            self._config.models
+        )
         self._closers.append(chat.aclose)
         made: ChatModel = chat
         return made
@@ -653,7 +859,9 @@ class Runtime(TransferVerbs):
             case "none":
                 return None
             case "openai":
-                embedder: Any = importlib.import_module("remora.models.openai").OpenAIEmbedder(self._config.models)
+                embedder: Any = importlib.import_module("remora.models.openai").OpenAIEmbedder(
+                    self._config.models
+                )
                 self._closers.append(embedder.aclose)
             case "wordllama":
                 embedder = importlib.import_module("remora.models.static").WordLlamaEmbedder()
@@ -674,7 +882,7 @@ class Runtime(TransferVerbs):
             max_bytes=activation.max_bytes,
         )
 
-    # -- long-term memory -------------------------------------------------------------------------------------------
+    # -- long-term memory --------------------------------------------------------------------------
 
     async def long_term(self) -> LongTermStore:
         """The long-term store, opened at first use.
@@ -700,15 +908,19 @@ class Runtime(TransferVerbs):
 
     @property
     def reembedding(self) -> ReembedProgress | None:
-        """How far long-term memory is made anew, for another embedder or after damage; None when nothing is left to be done.
+        """How far long-term memory is made anew, for another embedder or after damage.
 
-        Damage is found when long-term memory is opened, a moment after the runtime: see `reembedded` and `long_term`.
+        None when nothing is left to be done.
+
+        Damage is found when long-term memory is opened, a moment after the runtime: see
+        `reembedded` and `long_term`.
         """
         anew = None if self._long_term is None else self._long_term.reembedding
         return None if anew is None or anew.over else anew.progress
 
     async def reembedded(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Return when long-term memory is whole: at once, but where it is made anew for another embedder.
+        """Return when long-term memory is whole: at once, but where it is made anew for another
+        embedder.
 
         Args:
             progress: told how many messages are done, of how many.
@@ -726,16 +938,23 @@ class Runtime(TransferVerbs):
     async def _warm(self) -> None:
         """Load LanceDB and the embedder before anybody recalls.
 
-        In a thread, beside a runtime that is open: importing LanceDB takes a second or more, three quarters of it for models of a
-        REST service. Sessions, which need none of it, are answered meanwhile; the event loop waits for the interpreter 1 ms at
-        a time, and once for a garbage collection of some 60 ms.
+        In a thread, beside a runtime that is open: importing LanceDB takes a second or more, three
+        quarters of it for models of a REST service. Sessions, which need none of it, are answered
+        meanwhile; the event loop waits for the interpreter 1 ms at a time, and once for a garbage
+        collection of some 60 ms.
         """
         try:
             await guarded_call(self.long_term)
-            if self._embedder is not None and self._given_embedder is None and self._config.models.embedder == "wordllama":
+            if (
+                self._embedder is not None
+                and self._given_embedder is None
+                and self._config.models.embedder == "wordllama"
+            ):
                 await guarded_call(self._embedder.embed, ["warm"])
         except Exception:
-            _logger.exception("warming_failed")  # whoever needs it tries again, and says why it fails
+            _logger.exception(
+                "warming_failed"
+            )  # whoever needs it tries again, and says why it fails
         finally:
             self._warmed.set()
 
@@ -756,7 +975,9 @@ class Runtime(TransferVerbs):
             _logger.info("archive_trimmed", messages=gone)
 
     async def _flush_tails(self) -> None:
-        """Flush what sessions of an earlier run had not handed over, unless somebody talks to them first."""
+        """Flush what sessions of an earlier run had not handed over, unless somebody talks to them
+        first.
+        """
         await self._clock.sleep(self._config.activation.idle_s)
         parts = self._open
         try:
@@ -781,7 +1002,9 @@ class Runtime(TransferVerbs):
                 group.start_soon(work)
 
     def reschedule(self, task: str, seconds: float) -> None:
-        """Run a periodic task, ``fifo_cleanup`` for instance, each `seconds` from now on; `statistics` names them all.
+        """Run a periodic task, ``fifo_cleanup`` for instance, each `seconds` from now on.
+
+        `statistics` names them all.
 
         Raises:
             InvalidInput: there is no such task, or the interval is no positive number.
@@ -789,10 +1012,12 @@ class Runtime(TransferVerbs):
         """
         self._open.schedule.change(task, seconds)
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Wait until all background work that exists now is done: for tests, scripts and shutdown."""
+        """Wait until all background work that exists now is done: for tests, scripts and
+        shutdown.
+        """
         await self._open.supervisor.drain_all()
 
     def message_tokens(self, message: MessageLike) -> int:
@@ -815,34 +1040,46 @@ class Runtime(TransferVerbs):
         """
         return await (await self.long_term()).statistics()
 
-    async def backup(self, dest: str | Path, *, progress: Callable[[int, int], None] | None = None) -> BackupReport:
-        """Copy the memory directory to `dest` while it is in use (G3, G7; docs/backup.md); ``remora backup`` does the same.
+    async def backup(
+        self, dest: str | Path, *, progress: Callable[[int, int], None] | None = None
+    ) -> BackupReport:
+        """Copy the memory directory to `dest` while it is in use (G3, G7; docs/backup.md).
 
-        All messages that were acknowledged before are in it. What there is at `dest` in the end is whole, and on the disk; until
-        then nothing is.
+        ``remora backup`` does the same.
+
+        All messages that were acknowledged before are in it. What there is at `dest` in the end is
+        whole, and on the disk; until then nothing is.
 
         Args:
             dest: a directory that is not there yet, or is empty.
-            progress: told how many rows of long-term memory were compared with the journal, of how many.
+            progress: told how many rows of long-term memory were compared with the journal, of how
+                many.
 
         Raises:
             InvalidInput: there is no directory to copy, or something is at `dest`.
             StorageError: it cannot be read, or the disk refused; nothing stands at `dest` then.
         """
-        from remora.maintenance.backup import backup  # noqa: PLC0415  # `remora.services.preload` has loaded both
+        # `remora.services.preload` has loaded both
+        from remora.maintenance.backup import backup  # noqa: PLC0415
         from remora.storage.sqlite.journal import SqliteJournal  # noqa: PLC0415
 
         journal = self._open.journal
         if self._directory is None or not isinstance(journal, SqliteJournal):
-            raise InvalidInput("there is nothing to copy: this runtime's journal is not in a memory directory")
-        return await backup(self._directory, Path(dest), self._config, take=journal.backup, progress=progress)
+            raise InvalidInput(
+                "there is nothing to copy: this runtime's journal is not in a memory directory"
+            )
+        return await backup(
+            self._directory, Path(dest), self._config, take=journal.backup, progress=progress
+        )
 
     async def dead_letters(self) -> list[Job]:
         """Jobs that failed for good, oldest first; their messages still load."""
         return await self._open.dead_letters.jobs()
 
     async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int:
-        """Have dead letters run again, all or those of `ids`, when what they failed of was mended; returns how many.
+        """Have dead letters run again, all or those of `ids`, when what they failed of was mended.
+
+        Returns how many.
 
         `settle` waits for them. What an earlier attempt had written is not doubled (G7).
 
@@ -855,11 +1092,13 @@ class Runtime(TransferVerbs):
     async def drop_dead_letters(self, ids: Sequence[str]) -> int:
         """Give dead letters up for good: all of these, or none; returns how many.
 
-        No message is lost by it: those of a flush job are never to be in long-term memory, and load as before (G6).
+        No message is lost by it: those of a flush job are never to be in long-term memory, and load
+        as before (G6).
 
         Raises:
             NoDeadLetter: one of `ids` is none; nothing was changed.
-            InvalidInput: one of them can only be retried: a summary that messages wait for, a deletion in long-term memory.
+            InvalidInput: one of them can only be retried: a summary that messages wait for, a
+                deletion in long-term memory.
             CommitFailed, OutcomeUnknown: see `Session.append`.
         """
         return await self._open.dead_letters.drop(ids)

@@ -1,6 +1,7 @@
 """Handles: what an application holds of a session. Making one does no I/O and starts no actor.
 
-The scope is the handle: there is no call that takes another user's id, so none can reach another user's data.
+The scope is the handle: there is no call that takes another user's id, so none can reach another
+user's data.
 """
 
 from __future__ import annotations
@@ -73,14 +74,17 @@ class Session(BufferVerbs):
     ) -> Receipt:
         """Add one message or many, all or none; returns when they are durable (G3, G4).
 
-        A sender that awaits each append has its messages in that order. Appends that one task starts without waiting keep
-        their order as well, but for batches over 16 000 characters, whose tokens are counted in a thread meanwhile.
+        A sender that awaits each append has its messages in that order. Appends that one task
+        starts without waiting keep their order as well, but for batches over 16 000 characters,
+        whose tokens are counted in a thread meanwhile.
 
         Args:
             messages: dicts in the OpenAI chat format, or `Message` objects.
-            key: idempotency key: a second append under it, restart or not, adds nothing and returns the original numbers.
-            allow_duplicates: take a message although one with its id is there; otherwise it is skipped, and the receipt has
-                the number of the one that is there. Ids that were cleared or deleted may come again.
+            key: idempotency key: a second append under it, restart or not, adds nothing and returns
+                the original numbers.
+            allow_duplicates: take a message although one with its id is there; otherwise it is
+                skipped, and the receipt has the number of the one that is there. Ids that were
+                cleared or deleted may come again.
             timeout_s: seconds to wait; the configured default otherwise.
 
         Raises:
@@ -98,8 +102,12 @@ class Session(BufferVerbs):
         size = 0
         for entry in entries:
             size += entry.size
-        request = Append(tuple(entries), digest, size, allow_duplicates, services.config.buffer.dedup_window)
-        receipt: Receipt = await services.directory.ask(self.key, request, size=size, timeout_s=timeout_s)
+        request = Append(
+            tuple(entries), digest, size, allow_duplicates, services.config.buffer.dedup_window
+        )
+        receipt: Receipt = await services.directory.ask(
+            self.key, request, size=size, timeout_s=timeout_s
+        )
         return receipt
 
     async def load(
@@ -112,11 +120,12 @@ class Session(BufferVerbs):
         at: int | None = None,
         timeout_s: float | None = None,
     ) -> Context:
-        """What a model should see now: summary, recent messages and, with a `query`, what was recalled for it.
+        """What a model should see now: summary, recent messages and, with a `query`, what was
+        recalled for it.
 
-        Never waits for a model without a query (G5); with one, every other tier has a deadline, and a tier that misses
-        it is left out and named in `Context.sources`. Memory blocks are asked in any case; they are the application's own
-        code, and each has `context.block_timeout_s`.
+        Never waits for a model without a query (G5); with one, every other tier has a deadline, and
+        a tier that misses it is left out and named in `Context.sources`. Memory blocks are asked in
+        any case; they are the application's own code, and each has `context.block_timeout_s`.
 
         Args:
             query: what to recall for, usually the user's newest message.
@@ -127,10 +136,11 @@ class Session(BufferVerbs):
             timeout_s: seconds to wait for the session; the configured default otherwise.
 
         Raises:
-            InvalidInput: a negative budget, a query that is no text, no such message, or memory blocks that must always be
-                shown and do not fit.
+            InvalidInput: a negative budget, a query that is no text, no such message, or memory
+                blocks that must always be shown and do not fit.
             InvalidMessage: in `override` or `messages`.
-            MailboxFull, OutcomeUnknown, CommitFailed: see `append`; reading changes nothing, so simply retry.
+            MailboxFull, OutcomeUnknown, CommitFailed: see `append`; reading changes nothing, so
+                simply retry.
         """
         services = self._services
         budget = services.config.buffer.token_limit if max_tokens is None else max_tokens
@@ -147,18 +157,23 @@ class Session(BufferVerbs):
             if not 0 <= check_int(at, "at") <= view.last_seq:
                 raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
             earlier = await earlier_buffer(services.journal, self.key, at, as_it_was=True)
-            snapshot = _snapshot(earlier.entries, earlier.summary, earlier.summaries, budget, view.blocks)
+            snapshot = _snapshot(
+                earlier.entries, earlier.summary, earlier.summaries, budget, view.blocks
+            )
         else:
             snapshot = await services.directory.ask(self.key, Load(budget), timeout_s=timeout_s)
         about = None if messages is None else await _given(services, messages)
-        context: Context = await services.planner.assemble(self.key, snapshot, query, budget, about=about, own=override is None)
+        context: Context = await services.planner.assemble(
+            self.key, snapshot, query, budget, about=about, own=override is None
+        )
         touched(services, self.key.user, context.memories)
         return context
 
     async def clear(self, *, timeout_s: float | None = None) -> int:
         """Empty the buffer and the summary; returns how many messages left the buffer.
 
-        What was said stays in `history()`, and what was flushed stays in long-term memory. Idempotency keys stay.
+        What was said stays in `history()`, and what was flushed stays in long-term memory.
+        Idempotency keys stay.
 
         Raises:
             MailboxFull, OutcomeUnknown, CommitFailed: see `append`.
@@ -167,9 +182,12 @@ class Session(BufferVerbs):
         return count
 
     async def flush(self, *, timeout_s: float | None = None) -> int:
-        """Hand over to long-term memory what it does not have yet, without waiting for it; returns how many messages.
+        """Hand over to long-term memory what it does not have yet, without waiting for it.
 
-        Call it at the end of a conversation; an idle session does it by itself. `settle` waits until they are searchable.
+        Returns how many messages.
+
+        Call it at the end of a conversation; an idle session does it by itself. `settle` waits
+        until they are searchable.
 
         Raises:
             MailboxFull, OutcomeUnknown, CommitFailed: see `append`.
@@ -178,30 +196,40 @@ class Session(BufferVerbs):
         return count
 
     async def forget(self) -> ErasureReceipt:
-        """Erase the session down to the bytes (G13), and what the user's own actor holds of it; see `User.forget`.
+        """Erase the session down to the bytes (G13), and what the user's own actor holds of it.
 
-        What was learned and recorded for this session goes with it, and so does the user's synopsis, which may tell of it: it is
-        written anew from what is left. Until it is done, the user's long-term and working memory are not to be had either.
+        See `User.forget`.
+
+        What was learned and recorded for this session goes with it, and so does the user's
+        synopsis, which may tell of it: it is written anew from what is left. Until it is done, the
+        user's long-term and working memory are not to be had either.
 
         Raises:
             ReentrantAsk, CommitFailed, StorageError, RuntimeClosed: see `User.forget`.
         """
-        receipt: ErasureReceipt = await self._services.eraser.forget(self.key.user, self.key.session)
+        receipt: ErasureReceipt = await self._services.eraser.forget(
+            self.key.user, self.key.session
+        )
         return receipt
 
-    async def history(self, *, include_archived: bool = True, at: int | None = None) -> list[Message]:
-        """Every message ever appended and not deleted, rewound or forgotten, oldest first, with their numbers.
+    async def history(
+        self, *, include_archived: bool = True, at: int | None = None
+    ) -> list[Message]:
+        """Every message ever appended and not deleted, rewound or forgotten, oldest first, with
+        their numbers.
 
         Args:
             include_archived: those that left the buffer (folded, cleared) as well.
-            at: as it was when this message was the newest: what was deleted or rewound later is there.
+            at: as it was when this message was the newest: what was deleted or rewound later is
+                there.
         """
         view = await self.inspect()
         if view.last_seq == 0:
             return []
         first = 1 if include_archived else view.watermarks.archived_through + 1
         last = view.last_seq if at is None else min(check_int(at, "at"), view.last_seq)
-        # As of `last` in any case: what is removed while this reads, with later messages there, was there when it looked (G2).
+        # As of `last` in any case: what is removed while this reads, with later messages there, was
+        # there when it looked (G2).
         entries = await self._services.journal.read(self.key, first, last, at=last)
         if len(entries) < _IN_THREAD:
             return self._restored(view.sid, entries)
@@ -226,13 +254,15 @@ class Session(BufferVerbs):
     async def export(self) -> SessionExport:
         """The whole session as plain data, its past and the states of its memory blocks included.
 
-        `User.import_session` makes a session of it again, here or elsewhere. Its messages are numbered from 1 without gaps: what
-        was deleted or rewound is left out. Idempotency keys are left out as well.
+        `User.import_session` makes a session of it again, here or elsewhere. Its messages are
+        numbered from 1 without gaps: what was deleted or rewound is left out. Idempotency keys are
+        left out as well.
 
         Raises:
             InvalidInput: the session has no messages.
         """
-        from remora.maintenance.export import export_session  # noqa: PLC0415  # `remora.services.preload` has loaded it
+        # `remora.services.preload` has loaded it
+        from remora.maintenance.export import export_session  # noqa: PLC0415
 
         exported = await export_session(self._services, self.key)
         if exported is None:
@@ -240,7 +270,8 @@ class Session(BufferVerbs):
         return exported
 
     async def settle(self) -> None:
-        """Wait until this session's background work (folds, flushes) is done: for tests, scripts and shutdown.
+        """Wait until this session's background work (folds, flushes) is done: for tests, scripts
+        and shutdown.
 
         Raises:
             ReentrantAsk: called from within that work.
@@ -256,11 +287,17 @@ async def _given(services: Services, messages: Sequence[MessageLike]) -> list[En
 
 
 def _snapshot(
-    entries: Sequence[Entry], summary: Summary | None, summaries: Sequence[Summary], budget: int, blocks: tuple[StateItem, ...]
+    entries: Sequence[Entry],
+    summary: Summary | None,
+    summaries: Sequence[Summary],
+    budget: int,
+    blocks: tuple[StateItem, ...],
 ) -> Snapshot:
     """What `load` shows of another buffer than the session's own."""
     tools = any(entry.calls or entry.answers for entry in entries)
-    shown = fit_buffer(entries, sum(entry.tokens for entry in entries), summary, summaries, budget, tools=tools)
+    shown = fit_buffer(
+        entries, sum(entry.tokens for entry in entries), summary, summaries, budget, tools=tools
+    )
     return Snapshot(
         summary=shown.summary,
         summaries=shown.summaries,

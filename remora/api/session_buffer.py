@@ -1,6 +1,8 @@
-"""What an application may do with a session's buffer beside appending and loading: look, search, cut, carry elsewhere.
+"""What an application may do with a session's buffer beside appending and loading: look, search,
+cut, carry elsewhere.
 
-Every verb is one message to the session's actor, so it takes its turn among the appends; what comes back are copies.
+Every verb is one message to the session's actor, so it takes its turn among the appends; what comes
+back are copies.
 """
 
 from __future__ import annotations
@@ -16,11 +18,31 @@ from remora.actors.blocks.state import copy_block_items, excluded_item
 from remora.actors.policies.redaction import redact_text
 from remora.actors.policies.search import lexical_scores
 from remora.actors.policies.summary import shorten
-from remora.actors.session.messages import Adopt, Buffer, Inspect, ReadBuffer, Remove, Replace, Rewind, SessionView, Truncate
+from remora.actors.session.messages import (
+    Adopt,
+    Buffer,
+    Inspect,
+    ReadBuffer,
+    Remove,
+    Replace,
+    Rewind,
+    SessionView,
+    Truncate,
+)
 from remora.actors.user.messages import ExpireSynopsis
 from remora.errors import InvalidInput, InvalidMessage
 from remora.ids import SessionKey, UserKey, message_id, validate_id
-from remora.messages import ChatDict, Entry, Message, Receipt, Role, decode_chat, plain_text, restore_message, without_surrogates
+from remora.messages import (
+    ChatDict,
+    Entry,
+    Message,
+    Receipt,
+    Role,
+    decode_chat,
+    plain_text,
+    restore_message,
+    without_surrogates,
+)
 from remora.models.ports import Embedder, embed_texts
 from remora.services.arguments import check_int, check_text
 from remora.services.intake import encode_entries
@@ -50,7 +72,10 @@ class BufferVerbs:
         self.key = key
 
     async def inspect(self) -> SessionView:
-        """How things stand: marks, what is buffered, what is pending, the summaries. For people and tools."""
+        """How things stand: marks, what is buffered, what is pending, the summaries.
+
+        For people and tools.
+        """
         view: SessionView = await self._services.directory.ask(self.key, Inspect())
         return view
 
@@ -60,18 +85,26 @@ class BufferVerbs:
 
     def _restored(self, sid: int, entries: Sequence[Entry]) -> list[Message]:
         instance = self._services.journal.instance
-        return [restore_message(entry, entry.id or message_id(instance, sid, entry.seq)) for entry in entries]
+        return [
+            restore_message(entry, entry.id or message_id(instance, sid, entry.seq))
+            for entry in entries
+        ]
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     async def get_messages(
-        self, role: Role | None = None, *, filter_metadata: Mapping[str, Any] | None = None, limit: int | None = None
+        self,
+        role: Role | None = None,
+        *,
+        filter_metadata: Mapping[str, Any] | None = None,
+        limit: int | None = None,
     ) -> list[Message]:
         """The messages in the buffer, oldest first.
 
         Args:
             role: those of this role.
-            filter_metadata: those whose metadata has all of these pairs; an empty dict filters nothing.
+            filter_metadata: those whose metadata has all of these pairs; an empty dict filters
+                nothing.
             limit: the newest so many of what is left.
 
         Raises:
@@ -80,13 +113,19 @@ class BufferVerbs:
         if limit is not None:
             check_int(limit, "limit")
         if filter_metadata is not None and not isinstance(filter_metadata, Mapping):
-            raise InvalidInput(f"filter_metadata must be a dict, not {type(filter_metadata).__name__}")
+            raise InvalidInput(
+                f"filter_metadata must be a dict, not {type(filter_metadata).__name__}"
+            )
         buffer = await self._look()
         entries = [entry for entry in buffer.entries if role is None or entry.role == role]
         messages = self._restored(buffer.sid, entries)
         if filter_metadata:
             wanted = filter_metadata.items()
-            messages = [one for one in messages if one.metadata and all(one.metadata.get(k) == v for k, v in wanted)]
+            messages = [
+                one
+                for one in messages
+                if one.metadata and all(one.metadata.get(k) == v for k, v in wanted)
+            ]
         return messages if limit is None else messages[max(len(messages) - limit, 0) :]
 
     async def get_recent(self, count: int) -> list[Message]:
@@ -101,12 +140,15 @@ class BufferVerbs:
     async def get_formatted_messages(self, *, summary_prefix: str = _MUXI_PREFIX) -> list[ChatDict]:
         """Role and content alone, the summary in front as a system message, if there is one."""
         buffer = await self._look()
-        shown = [{"role": "system", "content": summary_prefix + one.text} for one in _summaries(buffer)]
+        shown = [
+            {"role": "system", "content": summary_prefix + one.text} for one in _summaries(buffer)
+        ]
         chats = (decode_chat(entry.chat) for entry in buffer.entries)
         return [*shown, *({"role": chat["role"], "content": chat.get("content")} for chat in chats)]
 
     async def get_context(self) -> list[ChatDict]:
-        """The summary's system message, if there is one, and every message of the buffer as a chat dict.
+        """The summary's system message, if there is one, and every message of the buffer as a chat
+        dict.
 
         Unlike `load` it has no budget, and shows tool calls that still wait for a result.
         """
@@ -115,22 +157,29 @@ class BufferVerbs:
         return [*shown, *(decode_chat(entry.chat) for entry in buffer.entries)]
 
     async def contents(self) -> tuple[list[ChatDict], list[Message]]:
-        """The summaries as system messages, and the buffer's messages with all they carry, both of one moment: for adapters."""
+        """The summaries as system messages, and the buffer's messages with all they carry, both of
+        one moment: for adapters.
+        """
         buffer = await self._look()
-        shown: list[ChatDict] = [{"role": "system", "content": one.prefix + one.text} for one in _summaries(buffer)]
+        shown: list[ChatDict] = [
+            {"role": "system", "content": one.prefix + one.text} for one in _summaries(buffer)
+        ]
         return shown, self._restored(buffer.sid, buffer.entries)
 
     async def size(self) -> int:
         """How many messages the buffer holds."""
         return len((await self._look()).entries)
 
-    async def search(self, query: str, k: int = 5, *, semantic: bool | None = None) -> list[BufferHit]:
+    async def search(
+        self, query: str, k: int = 5, *, semantic: bool | None = None
+    ) -> list[BufferHit]:
         """The messages of the buffer that bear on `query`, best first.
 
         Args:
             query: what to look for.
             k: how many at most.
-            semantic: by meaning rather than by words; `buffer.vector_search` decides otherwise, where there is an embedder.
+            semantic: by meaning rather than by words; `buffer.vector_search` decides otherwise,
+                where there is an embedder.
 
         Raises:
             InvalidInput: `k` is not positive, or meanings are asked for and there is no embedder.
@@ -140,7 +189,9 @@ class BufferVerbs:
         check_int(k, "k", low=1)
         embedder: Embedder | None = self._services.embedder
         if semantic and embedder is None:
-            raise InvalidInput("there is no embedder to search by meaning with: models.embedder is none")
+            raise InvalidInput(
+                "there is no embedder to search by meaning with: models.embedder is none"
+            )
         by_meaning = self._services.config.buffer.vector_search if semantic is None else semantic
         buffer = await self._look()
         texts = [plain_text(decode_chat(entry.chat)) for entry in buffer.entries]
@@ -149,23 +200,36 @@ class BufferVerbs:
             scores = [float(score) for score in vectors[1:] @ vectors[0]]
         else:
             scores = await anyio.to_thread.run_sync(lexical_scores, query, texts)
-        ranked = sorted((place for place in range(len(texts)) if scores[place] > 0), key=lambda place: -scores[place])[:k]
+        ranked = sorted(
+            (place for place in range(len(texts)) if scores[place] > 0),
+            key=lambda place: -scores[place],
+        )[:k]
         found = self._restored(buffer.sid, [buffer.entries[place] for place in ranked])
-        return [BufferHit(message, scores[place]) for message, place in zip(found, ranked, strict=True)]
+        return [
+            BufferHit(message, scores[place]) for message, place in zip(found, ranked, strict=True)
+        ]
 
-    # -- cutting ------------------------------------------------------------------------------------------------------
+    # -- cutting -----------------------------------------------------------------------------------
 
     async def delete(self, index: int | Iterable[int] = (), *, ids: Iterable[str] = ()) -> int:
-        """Take messages out of the buffer, by place (from 0, oldest first) or by id; returns how many went.
+        """Take messages out of the buffer, by place (from 0, oldest first) or by id.
 
-        They leave long-term memory as well, and `history`. Ids that are not in the buffer are passed over.
+        Returns how many went.
+
+        They leave long-term memory as well, and `history`. Ids that are not in the buffer are
+        passed over.
 
         Raises:
-            IndexOutOfRange: a place that is not there, a negative one included; nothing was deleted.
+            IndexOutOfRange: a place that is not there, a negative one included; nothing was
+                deleted.
             InvalidInput: a place that is no integer.
         """
         try:
-            places = (operator.index(index),) if not isinstance(index, Iterable) else tuple(map(operator.index, index))
+            places = (
+                (operator.index(index),)
+                if not isinstance(index, Iterable)
+                else tuple(map(operator.index, index))
+            )
         except TypeError as e:
             raise InvalidInput(f"a place in the buffer is an integer: {e}") from e
         if not isinstance(ids, Iterable):
@@ -175,9 +239,12 @@ class BufferVerbs:
         return self._gone(count)
 
     async def truncate_to_size(self, size: int) -> int:
-        """Let the newest `size` messages stay, or fewer where the cut would part a turn; returns how many left.
+        """Let the newest `size` messages stay, or fewer where the cut would part a turn.
 
-        What leaves is archived: it stays in `history`, and goes to long-term memory where there is one.
+        Returns how many left.
+
+        What leaves is archived: it stays in `history`, and goes to long-term memory where there is
+        one.
 
         Raises:
             InvalidInput: a negative size.
@@ -189,7 +256,8 @@ class BufferVerbs:
     async def rewind(self, to: int) -> int:
         """Go back to where message number `to` was the newest; returns how many messages are gone.
 
-        What came after it leaves `history` and long-term memory; a summary that covered it gives way to the one before.
+        What came after it leaves `history` and long-term memory; a summary that covered it gives
+        way to the one before.
 
         Raises:
             InvalidInput: there is no message with that number, or not any more.
@@ -205,9 +273,11 @@ class BufferVerbs:
         return count
 
     async def fork(self, session: str, *, at: int | None = None) -> Self:
-        """Begin another session of the same user as a copy of this one, as it is now or was at message `at`.
+        """Begin another session of the same user as a copy of this one, as it is now or was at
+        message `at`.
 
-        Messages are numbered anew from 1. What this session handed over to long-term memory is not handed over again.
+        Messages are numbered anew from 1. What this session handed over to long-term memory is not
+        handed over again.
 
         Raises:
             InvalidId: `session` cannot name a session.
@@ -226,7 +296,9 @@ class BufferVerbs:
             return sum(1 for old in numbers if old <= seq)
 
         def summary(one: Summary) -> Summary:
-            return msgspec.structs.replace(one, first=moved(one.first - 1) + 1, through=moved(one.through))
+            return msgspec.structs.replace(
+                one, first=moved(one.first - 1) + 1, through=moved(one.through)
+            )
 
         front, cleared = moved(earlier.front), moved(earlier.cleared)
         state_items = copy_block_items(view.blocks, front)
@@ -239,14 +311,19 @@ class BufferVerbs:
             state_items=(*state_items, excluded_item(((1, front),))) if front else state_items,
             cleared=cleared,
         )
-        copy = type(self)(self._services, SessionKey(self.key.user, validate_id(session, "a session id")))
+        copy = type(self)(
+            self._services, SessionKey(self.key.user, validate_id(session, "a session id"))
+        )
         await self._services.directory.ask(copy.key, adopt)
         return copy
 
-    # -- carrying elsewhere -------------------------------------------------------------------------------------------
+    # -- carrying elsewhere ------------------------------------------------------------------------
 
     async def state_dict(self) -> dict[str, Any]:
-        """The buffer and its summary as plain data: ``{"messages": [{"role", "content", "id", …}], "summary": …}``."""
+        """The buffer and its summary as plain data.
+
+        ``{"messages": [{"role", "content", "id", …}], "summary": …}``.
+        """
         buffer = await self._look()
         messages = []
         for one in self._restored(buffer.sid, buffer.entries):
@@ -262,24 +339,32 @@ class BufferVerbs:
     async def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> Receipt:
         """Let the buffer and the summary be what a `state_dict` says, instead of what they are.
 
-        What was in the buffer stays in `history`. The runtime's summarizer and policy go on with it.
+        What was in the buffer stays in `history`. The runtime's summarizer and policy go on with
+        it.
 
         Raises:
             InvalidInput: it has no ``messages``, and `strict` is set.
             InvalidMessage: one of them is no chat message; nothing was changed.
         """
         if not isinstance(state, Mapping) or ("messages" not in state and strict):
-            raise InvalidInput("a state must be a dict with the key messages; pass strict=False to take one without")
+            raise InvalidInput(
+                "a state must be a dict with the key messages; pass strict=False to take one "
+                "without"
+            )
         messages = state.get("messages", [])
         if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
-            raise InvalidMessage(f"the messages of a state must be a list, not {type(messages).__name__}")
+            raise InvalidMessage(
+                f"the messages of a state must be a list, not {type(messages).__name__}"
+            )
         text = state.get("summary")
         if text is not None and not isinstance(text, str):
             raise InvalidInput(f"the summary of a state must be text, not {type(text).__name__}")
         entries = await encode_entries(self._services, list(messages))
         summary = await self._restored_summary(text) if text else None
         size = sum(entry.size for entry in entries)
-        receipt: Receipt = await self._services.directory.ask(self.key, Replace(tuple(entries), summary, size), size=size)
+        receipt: Receipt = await self._services.directory.ask(
+            self.key, Replace(tuple(entries), summary, size), size=size
+        )
         return receipt
 
     async def _restored_summary(self, text: str) -> Summary:
@@ -288,7 +373,12 @@ class BufferVerbs:
         if services.redact is not None:
             text = redact_text(text, services.redact)
         prefix, counter = services.config.buffer.summary_prefix, services.counter
-        room = max(services.config.buffer.summary_tokens - counter.message_overhead - counter.count(prefix), 1)
+        room = max(
+            services.config.buffer.summary_tokens
+            - counter.message_overhead
+            - counter.count(prefix),
+            1,
+        )
         text = await anyio.to_thread.run_sync(shorten, without_surrogates(text), room, counter)
         tokens = count_message(counter, {"role": "system", "content": prefix + text})
         return Summary(0, prefix, text, tokens, degraded=False, model="restored")

@@ -1,7 +1,8 @@
 """Memory that several agents share, by grants; docs/sharing.md describes the messages behind it.
 
-A shared scope is an actor like a user's own, under a name that no user can have, so nothing of any user's is ever in it, and no
-user's handle reaches it. Who may do what, the actor itself keeps and says, before anything is read or written.
+A shared scope is an actor like a user's own, under a name that no user can have, so nothing of any
+user's is ever in it, and no user's handle reaches it. Who may do what, the actor itself keeps and
+says, before anything is read or written.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class SharedMember:
         type: str = "fact",  # noqa: A002
         importance: float | None = None,
     ) -> list[str]:
-        """Record something for all members; see `LongTermHandle.remember`. It is found with this agent's name on it.
+        """Record something for all members; see `LongTermHandle.remember`.
+
+        It is found with this agent's name on it.
 
         Raises:
             NotGranted: this agent may not write here; nothing was written.
@@ -79,7 +82,12 @@ class SharedMember:
         return await self._mine.remember(content, type=type, importance=importance)
 
     async def recall(
-        self, query: str, *, k: int = 5, types: str | Iterable[str] | None = None, by: str | None = None
+        self,
+        query: str,
+        *,
+        k: int = 5,
+        types: str | Iterable[str] | None = None,
+        by: str | None = None,
     ) -> list[Memory]:
         """What members recorded that bears on `query`, best first; see `LongTermHandle.recall`.
 
@@ -97,7 +105,9 @@ class SharedMember:
         await self._check("read", _READ)  # a right that was taken away meanwhile is gone now
         return found
 
-    async def memories(self, types: str | Iterable[str] | None = None, *, limit: int | None = None) -> list[Memory]:
+    async def memories(
+        self, types: str | Iterable[str] | None = None, *, limit: int | None = None
+    ) -> list[Memory]:
         """All that members recorded, oldest first; see `LongTermHandle.memories`.
 
         Raises:
@@ -117,7 +127,9 @@ class SharedMember:
         await self._grant(self.who, "own")
 
     async def grant(self, to: str, right: Right = "read") -> None:
-        """Let an agent read, write (and read), or own (and grant as well); in a scope without owner, the first to grant owns it.
+        """Let an agent read, write (and read), or own (and grant as well).
+
+        In a scope without owner, the first to grant owns it.
 
         Raises:
             InvalidInput: no such right, or an id that cannot name an agent.
@@ -129,10 +141,13 @@ class SharedMember:
         await self._grant(validate_id(to, "an agent's id"), right)
 
     async def revoke(self, to: str) -> None:
-        """Take an agent's right away; from now on it neither reads nor writes. What it recorded stays.
+        """Take an agent's right away; from now on it neither reads nor writes.
+
+        What it recorded stays.
 
         Raises:
-            NotGranted: this agent does not own the scope, or the other is its last owner; nothing was changed.
+            NotGranted: this agent does not own the scope, or the other is its last owner; nothing
+                was changed.
             RecordingFailed: the journal failed.
         """
         await self._grant(validate_id(to, "an agent's id"), None)
@@ -146,7 +161,9 @@ class SharedMember:
         return await self._check("read", _READ)
 
     async def forget(self) -> ErasureReceipt:
-        """Erase the scope down to the bytes: all that its members recorded, and who they were; see `User.forget`.
+        """Erase the scope down to the bytes: all that its members recorded, and who they were.
+
+        See `User.forget`.
 
         Raises:
             NotGranted: this agent does not own the scope; nothing was erased.
@@ -165,13 +182,18 @@ class SharedMember:
                 await self._services.directory.ask(self._key, Grant(self.who, to, right))
         except NotGranted as e:
             # by the name that the application knows
-            raise NotGranted(str(e).replace(repr(self._key.user), repr(self.scope)), scope=self.scope, who=self.who) from None
+            raise NotGranted(
+                str(e).replace(repr(self._key.user), repr(self.scope)),
+                scope=self.scope,
+                who=self.who,
+            ) from None
 
     async def _check(self, wanted: str, rights: tuple[Right, ...]) -> dict[str, str]:
         grants: dict[str, str] = await self._services.directory.ask(self._key, ReadGrants())
         if grants.get(self.who) not in rights:
             raise NotGranted(
-                f"{self.who!r} may not {wanted} in the shared scope {self.scope!r}; its owner can grant that",
+                f"{self.who!r} may not {wanted} in the shared scope {self.scope!r}; its owner can "
+                "grant that",
                 scope=self.scope,
                 who=self.who,
             )

@@ -1,6 +1,7 @@
 """Two tools by which a model looks after its own long-term memory, for any tool-call loop.
 
-A tool never raises into the loop: what went wrong is in its answer, so that the model can say so or try otherwise.
+A tool never raises into the loop: what went wrong is in its answer, so that the model can say so or
+try otherwise.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ _SAVE = "save_to_memory"
 _RECALL = "recall_from_memory"
 _ALIASES = {"record_to_memory": _SAVE, "retrieve_from_memory": _RECALL}
 _DESCRIPTIONS = {
-    _SAVE: "Save important information, so that it can be recalled in later conversations: what the user told about themselves, "
-    "prefers, decided or asked to be remembered. Pass each piece as a sentence that can be understood alone.",
-    _RECALL: "Search your memory for what was said or saved in earlier conversations. Use it before you say that you do not know "
+    _SAVE: "Save important information, so that it can be recalled in later conversations: what "
+    "the user told about themselves, "
+    "prefers, decided or asked to be remembered. Pass each piece as a sentence that can be "
+    "understood alone.",
+    _RECALL: "Search your memory for what was said or saved in earlier conversations. Use it "
+    "before you say that you do not know "
     "something about the user.",
 }
 _PARAMETERS: dict[str, dict[str, Any]] = {
@@ -34,12 +38,14 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
         "properties": {
             "thinking": {
                 "type": "string",
-                "description": "Why this is worth remembering. It helps you to choose, and is not saved.",
+                "description": "Why this is worth remembering. It helps you to choose, and is not "
+                "saved.",
             },
             "content": {
                 "type": "array",
                 "items": {"type": "string"},
-                "description": 'What to remember, one piece each, for instance ["Birthday: March 15"].',
+                "description": 'What to remember, one piece each, for instance ["Birthday: March '
+                '15"].',
             },
         },
         "required": ["thinking", "content"],
@@ -53,7 +59,12 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
                 "items": {"type": "string"},
                 "description": "Short queries; each is searched for on its own.",
             },
-            "limit": {"type": "integer", "minimum": 1, "default": 5, "description": "Memories for each keyword, at most."},
+            "limit": {
+                "type": "integer",
+                "minimum": 1,
+                "default": 5,
+                "description": "Memories for each keyword, at most.",
+            },
         },
         "required": ["keywords"],
         "additionalProperties": False,
@@ -64,7 +75,13 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
 class MemoryHandle(Protocol):
     """What the tools need of a handle."""
 
-    async def remember(self, content: Any, *, type: str = ..., session: str | None = ...) -> list[str]:  # noqa: A002
+    async def remember(
+        self,
+        content: Any,
+        *,
+        type: str = ...,  # noqa: A002
+        session: str | None = ...,
+    ) -> list[str]:
         """Record memories."""
         ...
 
@@ -74,7 +91,9 @@ class MemoryHandle(Protocol):
 
 
 class MemoryTools:
-    """The tools of one user, or of one of their agents. Get them from `User.tools` or `Agent.tools`.
+    """The tools of one user, or of one of their agents.
+
+    Get them from `User.tools` or `Agent.tools`.
 
     Args:
         memory: whose memory it is.
@@ -89,7 +108,8 @@ class MemoryTools:
         """Save important information.
 
         Args:
-            thinking: why it is worth saving: a model that has to say so chooses better. It is not saved.
+            thinking: why it is worth saving: a model that has to say so chooses better. It is not
+                saved.
             content: the pieces, each a text.
 
         Returns:
@@ -105,8 +125,8 @@ class MemoryTools:
             limit: memories for each keyword, at most.
 
         Returns:
-            ``success``, ``memories`` (dicts with ``id``, ``content``, ``type``, ``importance``, ``date``, each memory once) and
-            ``message``; or ``success`` False and ``error``.
+            ``success``, ``memories`` (dicts with ``id``, ``content``, ``type``, ``importance``,
+            ``date``, each memory once) and ``message``; or ``success`` False and ``error``.
         """
         return await self._run_safely(self._find, keywords, limit)
 
@@ -115,7 +135,10 @@ class MemoryTools:
 
     def specs(self) -> list[dict[str, Any]]:
         """Plain specifications: ``name``, ``description``, ``function``."""
-        return [{"name": name, "description": _DESCRIPTIONS[name], "function": getattr(self, name)} for name in (_SAVE, _RECALL)]
+        return [
+            {"name": name, "description": _DESCRIPTIONS[name], "function": getattr(self, name)}
+            for name in (_SAVE, _RECALL)
+        ]
 
     def openai_specs(self) -> list[dict[str, Any]]:
         """The ``tools`` of an OpenAI chat request."""
@@ -125,7 +148,9 @@ class MemoryTools:
                 "function": {
                     "name": name,
                     "description": _DESCRIPTIONS[name],
-                    "parameters": json.loads(json.dumps(_PARAMETERS[name])),  # a copy: callers may add to it
+                    "parameters": json.loads(
+                        json.dumps(_PARAMETERS[name])
+                    ),  # a copy: callers may add to it
                 },
             }
             for name in (_SAVE, _RECALL)
@@ -139,9 +164,11 @@ class MemoryTools:
             arguments: JSON text as the model wrote it, or a dict.
         """
         # what went wrong may quote what the model wrote, half an emoji included
-        return without_surrogates(json.dumps(await self._run_safely(self._call, name, arguments), ensure_ascii=False))
+        return without_surrogates(
+            json.dumps(await self._run_safely(self._call, name, arguments), ensure_ascii=False)
+        )
 
-    # -- what they do -----------------------------------------------------------------------------------------------
+    # -- what they do ------------------------------------------------------------------------------
 
     async def _call(self, name: object, arguments: object) -> dict[str, Any]:
         tool = _ALIASES.get(name, name) if isinstance(name, str) else name
@@ -154,12 +181,17 @@ class MemoryTools:
             except (ValueError, RecursionError) as e:
                 raise InvalidInput(f"the arguments of {name} are not JSON: {e}") from e
         if not isinstance(arguments, Mapping):
-            raise InvalidInput(f"the arguments of {name} must be an object, not {type(arguments).__name__}")
+            raise InvalidInput(
+                f"the arguments of {name} must be an object, not {type(arguments).__name__}"
+            )
         schema = _PARAMETERS[tool]
         missing = [one for one in schema["required"] if one not in arguments and one != "thinking"]
         unknown = [str(one) for one in arguments if one not in schema["properties"]]
         if missing or unknown:
-            wrong = [*(f"{one} is missing" for one in missing), *(f"{one} is unknown" for one in unknown)]
+            wrong = [
+                *(f"{one} is missing" for one in missing),
+                *(f"{one} is unknown" for one in unknown),
+            ]
             raise InvalidInput(f"the arguments of {name}: {', '.join(wrong)}")
         if tool == _SAVE:
             return await self._save(arguments.get("thinking", ""), arguments["content"])
@@ -170,16 +202,24 @@ class MemoryTools:
             raise InvalidInput(f"thinking must be text, not {type(thinking).__name__}")
         pieces = _require_texts(content, "content")
         ids = await self._memory.remember(pieces, type="fact", session=self._session)
-        return {"success": True, "memory_ids": ids, "message": f"Saved {_count_text(len(set(ids)))}."}
+        return {
+            "success": True,
+            "memory_ids": ids,
+            "message": f"Saved {_count_text(len(set(ids)))}.",
+        }
 
     async def _find(self, keywords: object, limit: object) -> dict[str, Any]:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InvalidInput(f"limit must be a positive number, not {limit!r}")
         wanted = list(dict.fromkeys(_require_texts(keywords, "keywords")))
         if limit > _MOST_FOUND or len(wanted) > _MOST_KEYWORDS:
-            raise InvalidInput(f"at most {_MOST_KEYWORDS} keywords and a limit of {_MOST_FOUND} are searched at once")
+            raise InvalidInput(
+                f"at most {_MOST_KEYWORDS} keywords and a limit of {_MOST_FOUND} are searched at "
+                "once"
+            )
         lists = await self._memory.recall_many(wanted, k=limit)
-        # The best of each keyword before the second best of any; scores of two searches cannot be compared.
+        # The best of each keyword before the second best of any; scores of two searches cannot be
+        # compared.
         found: dict[str, Memory] = {}
         for place in range(max(map(len, lists), default=0)):
             for one in lists:
@@ -195,9 +235,15 @@ class MemoryTools:
             }
             for memory in found.values()
         ]
-        return {"success": True, "memories": memories, "message": f"Found {_count_text(len(memories))}."}
+        return {
+            "success": True,
+            "memories": memories,
+            "message": f"Found {_count_text(len(memories))}.",
+        }
 
-    async def _run_safely(self, tool: Callable[..., Awaitable[dict[str, Any]]], *arguments: object) -> dict[str, Any]:
+    async def _run_safely(
+        self, tool: Callable[..., Awaitable[dict[str, Any]]], *arguments: object
+    ) -> dict[str, Any]:
         try:
             return await tool(*arguments)
         except Exception as e:
@@ -209,7 +255,11 @@ class MemoryTools:
 def _require_texts(value: object, what: str) -> list[str]:
     """A list of texts; a model that has one may leave the brackets out."""
     texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(text, str) for text in texts):
+    if (
+        not isinstance(texts, (list, tuple))
+        or not texts
+        or not all(isinstance(text, str) for text in texts)
+    ):
         raise InvalidInput(f"{what} must be a list of texts with at least one")
     return list(texts)
 

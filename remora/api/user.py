@@ -1,4 +1,7 @@
-"""What an application holds of a user: their sessions, and what outlives them. Making one does no I/O and starts no actor."""
+"""What an application holds of a user: their sessions, and what outlives them.
+
+Making one does no I/O and starts no actor.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,15 @@ import msgspec
 
 from remora.actors.policies.pruning import PruningStrategy
 from remora.actors.policies.redaction import redact_text
-from remora.actors.user.messages import InspectUser, Learn, ReadSynopsis, ScoredItem, SearchWorking, Synopsis, UserView
+from remora.actors.user.messages import (
+    InspectUser,
+    Learn,
+    ReadSynopsis,
+    ScoredItem,
+    SearchWorking,
+    Synopsis,
+    UserView,
+)
 from remora.actors.user.working import WorkingItem
 from remora.api.memories import Agent, LongTermHandle, gathered, prune_message, recording
 from remora.api.session import Session
@@ -66,7 +77,8 @@ class UserStatistics(msgspec.Struct, frozen=True):
         working_bytes: their size.
         pending_jobs: background work under way, or waiting.
         dead_jobs: background work that failed for good.
-        synopsis_hit_rate: reads of the synopsis that were answered from what was held, since the user's actor came to life.
+        synopsis_hit_rate: reads of the synopsis that were answered from what was held, since the
+            user's actor came to life.
         recall_hit_rate: recalls of any user that were answered from the cache.
         embedding_hit_rate: texts of any user whose vectors were still held.
     """
@@ -111,9 +123,12 @@ class User(LongTermHandle):
         return await self._services.journal.sessions(self.id)
 
     async def import_session(self, export: SessionExport, *, session: str | None = None) -> Session:
-        """Begin a session of this user as what `Session.export` gave, whoever's it was; returns the handle.
+        """Begin a session of this user as what `Session.export` gave, whoever's it was.
 
-        Sizes are counted, and what long-term memory had of it is embedded, by this runtime's own models; `settle` waits for that.
+        Returns the handle.
+
+        Sizes are counted, and what long-term memory had of it is embedded, by this runtime's own
+        models; `settle` waits for that.
 
         Args:
             export: the session.
@@ -121,11 +136,13 @@ class User(LongTermHandle):
 
         Raises:
             InvalidId: `session` cannot name a session.
-            InvalidInput: the session has messages already, or the export does not hold together; nothing was written.
+            InvalidInput: the session has messages already, or the export does not hold together;
+                nothing was written.
             InvalidMessage, RedactionFailed: see `Session.append`; nothing was written.
             MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
         """
-        from remora.maintenance.import_ import import_session  # noqa: PLC0415  # `remora.services.preload` has loaded it
+        # `remora.services.preload` has loaded it
+        from remora.maintenance.import_ import import_session  # noqa: PLC0415
 
         taken = self.session(export.session if session is None else session)
         await import_session(self._services, export, taken.key)
@@ -134,8 +151,9 @@ class User(LongTermHandle):
     async def export_arrow(self, *, types: str | Iterable[str] | None = None) -> Any:
         """The user's rows in long-term memory as a `pyarrow.Table`, oldest first.
 
-        Its columns are id, user_id, session_id (null for none), content, embedding (null where nothing is embedded), memory_type,
-        importance, created_at, accessed_at (null for never) and access_count.
+        Its columns are id, user_id, session_id (null for none), content, embedding (null where
+        nothing is embedded), memory_type, importance, created_at, accessed_at (null for never) and
+        access_count.
 
         Args:
             types: rows of these memory types; all otherwise, but for what memory blocks keep.
@@ -144,34 +162,43 @@ class User(LongTermHandle):
             InvalidInput: an unknown memory type, or long-term memory is switched off.
             LongTermError: long-term memory failed.
         """
-        from remora.storage.export.arrow import memory_table  # noqa: PLC0415  # `remora.services.preload` has loaded it
+        # `remora.services.preload` has loaded it
+        from remora.storage.export.arrow import memory_table  # noqa: PLC0415
 
         scope = self._scope(ROW_TYPES if types is None else types, None, None)
         rows, vectors = await self._recall.embedded_rows(self.id, scope)
         accesses = (await self.inspect()).accesses
         embedder = self._services.embedder
         dimension = embedder.dimension if embedder is not None else 0
-        return await anyio.to_thread.run_sync(lambda: memory_table(rows, vectors, accesses, dimension=dimension))
+        return await anyio.to_thread.run_sync(
+            lambda: memory_table(rows, vectors, accesses, dimension=dimension)
+        )
 
-    # -- long-term memory (what else there is of it: `LongTermHandle`) ------------------------------------------------
+    # -- long-term memory (what else there is of it: `LongTermHandle`) -----------------------------
 
     def agent(self, agent: str) -> Agent:
-        """A handle on one of the user's agents: what it records is its own, and it finds nothing else.
+        """A handle on one of the user's agents.
+
+        What it records is its own, and it finds nothing else.
 
         Raises:
             InvalidId: the id cannot name an agent.
         """
         return Agent(self._services, self.id, validate_id(agent, "an agent's id"))
 
-    async def append_many(self, messages: Mapping[str, MessageLike | Iterable[MessageLike]]) -> dict[str, Receipt]:
+    async def append_many(
+        self, messages: Mapping[str, MessageLike | Iterable[MessageLike]]
+    ) -> dict[str, Receipt]:
         """Append to several of the user's sessions at once; each as by `Session.append`.
 
         Args:
-            messages: for each session's id, one message or many; those of a session are all or none.
+            messages: for each session's id, one message or many; those of a session are all or
+                none.
 
         Raises:
-            InvalidId, InvalidMessage, MailboxFull, CommitFailed, OutcomeUnknown: see `Session.append`; the first of them, when
-                all have ended. Other sessions' messages may be written.
+            InvalidId, InvalidMessage, MailboxFull, CommitFailed, OutcomeUnknown: see
+                `Session.append`; the first of them, when all have ended. Other sessions' messages
+                may be written.
         """
         sessions = [(self.session(name), batch) for name, batch in messages.items()]
         receipts = await gathered([partial(session.append, batch) for session, batch in sessions])
@@ -186,21 +213,26 @@ class User(LongTermHandle):
         types: str | Iterable[str] | None = None,
         wait: bool = True,
     ) -> None:
-        """Take out of long-term memory what matters least; what was said stays in the sessions' history.
+        """Take out of long-term memory what matters least.
+
+        What was said stays in the sessions' history.
 
         Args:
             keep: memories that stay, at most; None for no such bound.
-            strategy: ``fifo``: the oldest go; ``age``: what is older than `max_age_s`, and the oldest beyond `keep`;
-                ``importance``: what weighs least by age, use and importance; ``lru``: what was not retrieved for longest. None
-                for the configured one (`long_term.prune`).
+            strategy: ``fifo``: the oldest go; ``age``: what is older than `max_age_s`, and the
+                oldest beyond `keep`; ``importance``: what weighs least by age, use and importance;
+                ``lru``: what was not retrieved for longest. None for the configured one
+                (`long_term.prune`).
             max_age_s: seconds, for ``age``.
             types: memory types that are looked at; `keep` counts these alone. None for all.
             wait: return when it is done, and not when it is written down to be done.
 
         Raises:
-            InvalidInput: a value out of range, neither `keep` nor `max_age_s`, or long-term memory is switched off.
+            InvalidInput: a value out of range, neither `keep` nor `max_age_s`, or long-term memory
+                is switched off.
             RecordingFailed: the journal failed; nothing is pruned, unless its outcome is unknown.
-            LongTermError: with `wait`, it failed for good; while long-term memory is merely away, it is waited for.
+            LongTermError: with `wait`, it failed for good; while long-term memory is merely away,
+                it is waited for.
             ReentrantAsk: with `wait`, called from within the user's background work.
         """
         services = self._services
@@ -214,32 +246,46 @@ class User(LongTermHandle):
         await services.supervisor.wait_for_job(job)
         for dead in await services.journal.jobs(dead=True):
             if dead.id == job:
-                raise LongTermError(f"pruning for user {self.id!r} failed: {dead.error}", retryable=False)
+                raise LongTermError(
+                    f"pruning for user {self.id!r} failed: {dead.error}", retryable=False
+                )
 
-    # -- working memory -----------------------------------------------------------------------------------------------
+    # -- working memory ----------------------------------------------------------------------------
 
-    async def learn(self, text: str | Iterable[str], *, source: str = "application", session: str = "") -> list[str]:
-        """Put something at hand: a tool's output, something that the user told; returns the ids when it is durable.
+    async def learn(
+        self, text: str | Iterable[str], *, source: str = "application", session: str = ""
+    ) -> list[str]:
+        """Put something at hand: a tool's output, something that the user told.
 
-        It can be found at once, by `search_working`, and leaves when working memory is full and it is the oldest, or with
-        `forget`. The same text, for the same session, is held once, and keeps its age.
+        Returns the ids when it is durable.
+
+        It can be found at once, by `search_working`, and leaves when working memory is full and it
+        is the oldest, or with `forget`. The same text, for the same session, is held once, and
+        keeps its age.
 
         Args:
-            text: one text or many; all of them are taken, or none. The redaction hook goes over each first.
+            text: one text or many; all of them are taken, or none. The redaction hook goes over
+                each first.
             source: where they come from, for instance ``"tool:search"``.
             session: the session that they belong to; empty for all of the user's.
 
         Raises:
-            InvalidInput: no text, an empty one, one that working memory cannot hold, or no embedder is configured.
+            InvalidInput: no text, an empty one, one that working memory cannot hold, or no embedder
+                is configured.
             InvalidId: `session` cannot name a session, or `source` cannot be kept.
             RedactionFailed: the redaction hook failed; nothing was written.
             ModelError: the embedder failed; nothing was written.
-            MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`; learning twice has one effect, so simply retry.
+            MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`; learning twice has one
+                effect, so simply retry.
         """
         embedder = self._working_embedder()
         if not isinstance(text, (str, Iterable)):
-            raise InvalidInput(f"what is learned must be one text or many, not {type(text).__name__}")
-        texts = [_text(one, "what is learned") for one in ([text] if isinstance(text, str) else text)]
+            raise InvalidInput(
+                f"what is learned must be one text or many, not {type(text).__name__}"
+            )
+        texts = [
+            _text(one, "what is learned") for one in ([text] if isinstance(text, str) else text)
+        ]
         validate_id(source, "a source")
         if session:
             validate_id(session, "a session id")
@@ -255,25 +301,39 @@ class User(LongTermHandle):
             tokens = await anyio.to_thread.run_sync(lambda: [count(one) for one in texts])
         at_us = int(self._services.clock.time() * 1_000_000)
         items = tuple(
-            WorkingItem(working_id(session, one), one, source, session, at_us, size, vector.astype("<f4").tobytes())
+            WorkingItem(
+                working_id(session, one),
+                one,
+                source,
+                session,
+                at_us,
+                size,
+                vector.astype("<f4").tobytes(),
+            )
             for one, size, vector in zip(texts, tokens, vectors, strict=True)
         )
-        await self._services.directory.ask(UserKey(self.id), Learn(items), size=sum(map(len, texts)) + vectors.nbytes)
+        await self._services.directory.ask(
+            UserKey(self.id), Learn(items), size=sum(map(len, texts)) + vectors.nbytes
+        )
         return [item.id for item in items]
 
-    async def search_working(self, query: str, k: int = 5, session: str | None = None) -> list[WorkingHit]:
+    async def search_working(
+        self, query: str, k: int = 5, session: str | None = None
+    ) -> list[WorkingHit]:
         """What in working memory is nearest in meaning to `query`, best first; of equals the older.
 
         Args:
             query: what to look for.
             k: how many at most.
-            session: what that session may see: its own and what belongs to none. None for all of the user's.
+            session: what that session may see: its own and what belongs to none. None for all of
+                the user's.
 
         Raises:
             InvalidInput: `k` is not positive, the query is no text, or no embedder is configured.
             InvalidId: `session` cannot name a session.
             ModelError: the embedder failed.
-            MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`; reading changes nothing, so simply retry.
+            MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`; reading changes
+                nothing, so simply retry.
         """
         embedder = self._working_embedder()
         if not isinstance(query, str):
@@ -283,7 +343,9 @@ class User(LongTermHandle):
         if session is not None:
             validate_id(session, "a session id")
         (vector,) = await embed_texts(embedder, [without_surrogates(query)])
-        found: tuple[ScoredItem, ...] = await self._services.directory.ask(UserKey(self.id), SearchWorking(vector, k, session))
+        found: tuple[ScoredItem, ...] = await self._services.directory.ask(
+            UserKey(self.id), SearchWorking(vector, k, session)
+        )
         return [
             WorkingHit(
                 text=one.item.text,
@@ -300,15 +362,18 @@ class User(LongTermHandle):
         embedder = self._services.embedder
         if embedder is None:
             raise InvalidInput(
-                "working memory needs an embedder: set models.embedder to wordllama (embedded) or openai, "
+                "working memory needs an embedder: set models.embedder to wordllama (embedded) or "
+                "openai, "
                 "or pass embedder= to the Runtime"
             )
         return embedder
 
-    # -- the user as a whole ------------------------------------------------------------------------------------------
+    # -- the user as a whole -----------------------------------------------------------------------
 
     async def synopsis(self, *, refresh: bool = False, timeout_s: float | None = None) -> Synopsis:
-        """Who the user is, and what they are about; what is held of it, or else written now, by one model call.
+        """Who the user is, and what they are about.
+
+        What is held of it, or else written now, by one model call.
 
         However many ask at once, it is written once. Without a chat model it is an extract.
 
@@ -318,41 +383,57 @@ class User(LongTermHandle):
 
         Raises:
             ModelTimeout: it was not written in time; it goes on being written, so ask again later.
-            ReentrantAsk: called from within a background job of this user, such as the one that writes it.
+            ReentrantAsk: called from within a background job of this user, such as the one that
+                writes it.
             MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`; simply retry.
         """
         services = self._services
         limit = services.config.mailbox.timeout_s if timeout_s is None else timeout_s
-        # Who asks is served by whatever is written from now on, so one job is waited for, however short the terms are.
+        # Who asks is served by whatever is written from now on, so one job is waited for, however
+        # short the terms are.
         request = ReadSynopsis(services.clock.time(), refresh=refresh)
         with anyio.move_on_after(limit):
             while True:
-                found: Synopsis = await services.directory.ask(UserKey(self.id), request, timeout_s=limit)
+                found: Synopsis = await services.directory.ask(
+                    UserKey(self.id), request, timeout_s=limit
+                )
                 if found.state != "pending":
                     return found
                 await services.supervisor.wait_for_job(found.job)
                 request = msgspec.structs.replace(request, refresh=False)
-        raise ModelTimeout(f"the synopsis of {self.id!r} was not written within {limit:g} s; it goes on being written, ask later")
+        raise ModelTimeout(
+            f"the synopsis of {self.id!r} was not written within {limit:g} s; it goes on being "
+            "written, ask later"
+        )
 
     async def forget(self) -> ErasureReceipt:
-        """Erase the user (G13): returns when no byte of what they said, nor their id, is in any file of the memory directory.
+        """Erase the user (G13).
 
-        Sessions, summaries, synopsis, working memory, memories, long-term rows with their older versions, jobs, keys and caches
-        go. Meanwhile whoever asks for this user gets `ErasureInProgress`; afterwards they are new. Other users are served, but
-        the files that held the rows are rewritten, so it takes seconds rather than milliseconds, and appends may wait for
-        part of that. Who stops waiting does not stop it; a crash half-way is made good at the next start. What left the directory
-        before (exports, backups, what was sent to a model) is not reached, nor what a memory block keeps in a store of its own.
+        Returns when no byte of what they said, nor their id, is in any file of the memory
+        directory.
+
+        Sessions, summaries, synopsis, working memory, memories, long-term rows with their older
+        versions, jobs, keys and caches go. Meanwhile whoever asks for this user gets
+        `ErasureInProgress`; afterwards they are new. Other users are served, but the files that
+        held the rows are rewritten, so it takes seconds rather than milliseconds, and appends may
+        wait for part of that. Who stops waiting does not stop it; a crash half-way is made good at
+        the next start. What left the directory before (exports, backups, what was sent to a model)
+        is not reached, nor what a memory block keeps in a store of its own.
 
         Raises:
             ReentrantAsk: called from within background work.
             CommitFailed: the journal failed; nothing was erased.
-            StorageError: the journal has forgotten them, but files cannot be rewritten; it is tried again and again.
+            StorageError: the journal has forgotten them, but files cannot be rewritten; it is tried
+                again and again.
             RuntimeClosed: the runtime closed before; the next start goes on.
         """
         return await self._services.eraser.forget(self.id)
 
     async def inspect(self) -> UserView:
-        """How things stand: working memory, figures of access, the synopsis, grants. For people and tools."""
+        """How things stand: working memory, figures of access, the synopsis, grants.
+
+        For people and tools.
+        """
         view: UserView = await self._services.directory.ask(UserKey(self.id), InspectUser())
         return view
 
@@ -373,14 +454,18 @@ class User(LongTermHandle):
             tokens=counts.tokens,
             summaries=counts.summaries,
             memories=counts.memories,
-            long_term_rows=len(await services.recall.rows(self.id)) if services.recall is not None else 0,
+            long_term_rows=len(await services.recall.rows(self.id))
+            if services.recall is not None
+            else 0,
             working_items=view.working_items,
             working_bytes=view.working_bytes,
             pending_jobs=counts.pending_jobs,
             dead_jobs=counts.dead_jobs,
             synopsis_hit_rate=_rate(view.synopsis_hits, view.synopsis_misses),
             recall_hit_rate=_rate(recalls.hits, recalls.misses) if recalls is not None else 0.0,
-            embedding_hit_rate=_rate(embedded.hits, embedded.misses) if embedded is not None else 0.0,
+            embedding_hit_rate=_rate(embedded.hits, embedded.misses)
+            if embedded is not None
+            else 0.0,
         )
 
 

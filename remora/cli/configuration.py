@@ -25,7 +25,7 @@ _DEFAULTS_HEADER = """\
 # Runtime.from_file) and leave the rest out. REMORA_SECTION__KEY in the environment goes over the file, as in
 # REMORA_BUFFER__TOKEN_LIMIT=8000. A secret is written ${{ secrets.NAME }} and looked up when the file is read.
 
-"""
+"""  # noqa: E501
 _FORCE_HEADER = """\
 # The configuration in force: defaults, the file, and the environment over it. Secrets print as ***.
 
@@ -68,12 +68,17 @@ def _compare_section(part: msgspec.Struct, default: msgspec.Struct, indent: str)
         elif value == usual:
             yield _yaml_line(name, value, indent)
         else:
-            yield _yaml_line(name, value, indent).rstrip("\n") + f"  # default: {_yaml_line('', usual, '')[4:]}"
+            yield (
+                _yaml_line(name, value, indent).rstrip("\n")
+                + f"  # default: {_yaml_line('', usual, '')[4:]}"
+            )
 
 
 def _comment(text: str, indent: str) -> str:
     prefix = f"{indent}# "
-    lines = textwrap.wrap(_IDS.sub("", text).strip(), _WIDTH, initial_indent=prefix, subsequent_indent=prefix)
+    lines = textwrap.wrap(
+        _IDS.sub("", text).strip(), _WIDTH, initial_indent=prefix, subsequent_indent=prefix
+    )
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -84,13 +89,19 @@ def _yaml_line(name: str, value: Any, indent: str) -> str:
 
 @functools.cache
 def _docstrings() -> Mapping[tuple[str, str], str]:
-    """What the source says under each class (its first paragraph, under the name "") and each field."""
+    """What the source says under each class (its first paragraph, under the name "") and each
+    field.
+    """
     found: dict[tuple[str, str], str] = {}
     for node in ast.parse(inspect.getsource(sys.modules[Config.__module__])).body:
         if isinstance(node, ast.ClassDef):
-            found[node.name, ""] = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
+            found[node.name, ""] = " ".join(
+                (ast.get_docstring(node) or "").partition("\n\n")[0].split()
+            )
             for field, below in zip(node.body, node.body[1:], strict=False):
                 match field, below:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                        value=ast.Constant(value=str(text))
+                    ):
                         found[node.name, name] = " ".join(inspect.cleandoc(text).split())
     return found

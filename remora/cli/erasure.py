@@ -20,11 +20,15 @@ def add_forget_parser(commands: Any, common: argparse.ArgumentParser) -> None:
         "forget",
         parents=[common],
         help="erase a user, or one session, down to the bytes",
-        description="Erase everything of a user, or of one of their sessions: messages, summaries, memories, long-term rows with "
-        "their older versions, and their id. The files that held it are rewritten, so nothing can be brought back. If it is "
-        "interrupted, whatever opens the directory next goes on with it. Exports and backups made before are not reached. While "
+        description="Erase everything of a user, or of one of their sessions: messages, "
+        "summaries, memories, long-term rows with "
+        "their older versions, and their id. The files that held it are rewritten, so nothing can "
+        "be brought back. If it is "
+        "interrupted, whatever opens the directory next goes on with it. Exports and backups made "
+        "before are not reached. While "
         "a server owns the directory, use its User.forget() instead.",
-        epilog="examples:  remora forget alice --dir memory      remora forget alice chat-42 --dir memory --yes",
+        epilog="examples:  remora forget alice --dir memory      remora forget alice chat-42 "
+        "--dir memory --yes",
     )
     command.add_argument("user", metavar="USER")
     command.add_argument("session", metavar="SESSION", nargs="?", help="this session alone")
@@ -37,7 +41,11 @@ async def command_forget(console: Console, arguments: argparse.Namespace) -> int
     what = f"everything of {user}" if session is None else f"the session {session} of {user}"
     if not arguments.yes:
         without_terminal = f"this erases {what} for good; say --yes where nobody can be asked"
-        if not await confirm(console, f"This erases {printable(what)} for good. Go on?", without_terminal=without_terminal):
+        if not await confirm(
+            console,
+            f"This erases {printable(what)} for good. Go on?",
+            without_terminal=without_terminal,
+        ):
             console.print("nothing was erased")
             return 1
     async with open_runtime(arguments, journal_only=True) as runtime:
@@ -46,5 +54,7 @@ async def command_forget(console: Console, arguments: argparse.Namespace) -> int
             receipt = await (who if session is None else who.session(session)).forget()
     rows = {**receipt.journal, "long-term rows": receipt.long_term}
     found = ", ".join(f"{count:,} {name}" for name, count in rows.items() if count)
-    console.print(f"{what} is erased: {found or 'there was nothing'}", markup=False, highlight=False)
+    console.print(
+        f"{what} is erased: {found or 'there was nothing'}", markup=False, highlight=False
+    )
     return 0

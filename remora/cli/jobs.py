@@ -52,14 +52,19 @@ examples:
 exit codes: 0 done, 1 failed and nothing was changed, 2 wrong usage
 """
 _RETRY = (
-    "Have dead letters run again, as if they had never failed. They run when a server opens the directory next; rows that an "
-    "earlier attempt brought into long-term memory are not doubled. While a server has the directory open, do it there: "
+    "Have dead letters run again, as if they had never failed. They run when a server opens the "
+    "directory next; rows that an "
+    "earlier attempt brought into long-term memory are not doubled. While a server has the "
+    "directory open, do it there: "
     "await runtime.retry_dead_letters()."
 )
 _DROP = (
-    "Give dead letters up for good. No message is lost: those of a flush job are never to be found by recall, and stay in "
-    "histories and contexts. A fold and a deletion can be retried only: messages wait for the one, and without the other, recall "
-    "would find what was deleted. While a server has the directory open, do it there: await runtime.drop_dead_letters([…])."
+    "Give dead letters up for good. No message is lost: those of a flush job are never to be "
+    "found by recall, and stay in "
+    "histories and contexts. A fold and a deletion can be retried only: messages wait for the "
+    "one, and without the other, recall "
+    "would find what was deleted. While a server has the directory open, do it there: await "
+    "runtime.drop_dead_letters([…])."
 )
 
 
@@ -84,13 +89,16 @@ class _JobLine(msgspec.Struct, frozen=True):
     error: str
 
 
-def add_jobs_parser(commands: Any, common: argparse.ArgumentParser, inherited: argparse.ArgumentParser) -> None:
+def add_jobs_parser(
+    commands: Any, common: argparse.ArgumentParser, inherited: argparse.ArgumentParser
+) -> None:
     """Describe the command to the parser.
 
     Args:
         commands: where to.
         common: options of all commands.
-        inherited: the same without defaults, so that they may stand on either side of ``retry`` and ``drop``.
+        inherited: the same without defaults, so that they may stand on either side of ``retry`` and
+            ``drop``.
     """
     jobs = commands.add_parser(
         "jobs",
@@ -101,15 +109,25 @@ def add_jobs_parser(commands: Any, common: argparse.ArgumentParser, inherited: a
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     jobs.add_argument("--dead", action="store_true", help="dead letters alone")
-    jobs.add_argument("--json", action="store_true", help="one JSON object a line, with whole error texts")
+    jobs.add_argument(
+        "--json", action="store_true", help="one JSON object a line, with whole error texts"
+    )
     actions = jobs.add_subparsers(dest="action", metavar="[retry | drop]")
 
-    retry = actions.add_parser("retry", parents=[inherited], help="run dead letters again", description=_RETRY)
+    retry = actions.add_parser(
+        "retry", parents=[inherited], help="run dead letters again", description=_RETRY
+    )
     retry.add_argument("ids", nargs="*", metavar="ID", help="as remora jobs prints them")
     retry.add_argument("--all", action="store_true", help="all dead letters")
-    retry.set_defaults(wrong_usage=lambda given: None if bool(given.ids) != given.all else "name the jobs, or say --all")
+    retry.set_defaults(
+        wrong_usage=lambda given: (
+            None if bool(given.ids) != given.all else "name the jobs, or say --all"
+        )
+    )
 
-    drop = actions.add_parser("drop", parents=[inherited], help="give dead letters up", description=_DROP)
+    drop = actions.add_parser(
+        "drop", parents=[inherited], help="give dead letters up", description=_DROP
+    )
     drop.add_argument("ids", nargs="+", metavar="ID", help="as remora jobs prints them")
     drop.add_argument("--yes", action="store_true", help="do not ask")
 
@@ -120,16 +138,29 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
     match arguments.action:
         case "retry":
             chosen = None if arguments.all else arguments.ids
-            count = await _change_dead_letters(directory, arguments, "retry_dead_letters()", lambda dead: dead.retry(chosen))
-            done = f"{_count_of_letters(count)} will run again, when a server opens {directory} next" if count else "none is dead"
+            count = await _change_dead_letters(
+                directory, arguments, "retry_dead_letters()", lambda dead: dead.retry(chosen)
+            )
+            done = (
+                f"{_count_of_letters(count)} will run again, when a server opens {directory} next"
+                if count
+                else "none is dead"
+            )
         case "drop":
             count = await _change_dead_letters(
-                directory, arguments, "drop_dead_letters([…])", partial(_drop, console, arguments.ids, sure=arguments.yes)
+                directory,
+                arguments,
+                "drop_dead_letters([…])",
+                partial(_drop, console, arguments.ids, sure=arguments.yes),
             )
             done = f"{_count_of_letters(count)} dropped; their messages load as before"
         case _:
             jobs = await anyio.to_thread.run_sync(peek_jobs, directory / "journal.db")
-            _print(console, [job for job in jobs if job.dead or not arguments.dead], as_json=arguments.json)
+            _print(
+                console,
+                [job for job in jobs if job.dead or not arguments.dead],
+                as_json=arguments.json,
+            )
             return 0
     console.print(done, markup=False, highlight=False)
     return 0
@@ -141,23 +172,36 @@ async def _drop(console: Console, ids: Sequence[str], dead: DeadLetters, *, sure
         without_terminal = "a dropped job does not come back: say --yes; nothing was changed"
         show = partial(_print, console, meant, as_json=False)
         if not await confirm(
-            console, f"give {_count_of_letters(len(meant))} up for good?", without_terminal=without_terminal, show=show
+            console,
+            f"give {_count_of_letters(len(meant))} up for good?",
+            without_terminal=without_terminal,
+            show=show,
         ):
             raise InvalidInput("nothing was changed")
     return await dead.drop(ids)
 
 
 async def _change_dead_letters(
-    directory: Path, arguments: argparse.Namespace, verb: str, work: Callable[[DeadLetters], Awaitable[int]]
+    directory: Path,
+    arguments: argparse.Namespace,
+    verb: str,
+    work: Callable[[DeadLetters], Awaitable[int]],
 ) -> int:
-    """Do something to the dead letters of a directory that nobody has open. No lane runs: that is for the server's models."""
+    """Do something to the dead letters of a directory that nobody has open.
+
+    No lane runs: that is for the server's models.
+    """
     lock = DirectoryLock(directory)
     try:
         await anyio.to_thread.run_sync(lock.acquire)
     except DirectoryLocked as e:
-        raise DirectoryLocked(f"{e}; or do it there: await runtime.{verb}", path=e.path, pid=e.pid, since=e.since) from e
+        raise DirectoryLocked(
+            f"{e}; or do it there: await runtime.{verb}", path=e.path, pid=e.pid, since=e.since
+        ) from e
     try:
-        opened = await SqliteJournal.open(directory / "journal.db", durability=arguments.configured.journal.durability)
+        opened = await SqliteJournal.open(
+            directory / "journal.db", durability=arguments.configured.journal.durability
+        )
         async with committing(opened) as journal:
             return await work(DeadLetters(journal))
     finally:
@@ -177,25 +221,39 @@ def _print(console: Console, jobs: Sequence[Job], *, as_json: bool) -> None:
         console.print("no background work waits, and none is dead")
         return
     now = time.time()
-    cells = [(job.id, _state(job, now), printable(" / ".join(filter(None, _owner(job))))) for job in jobs]
+    cells = [
+        (job.id, _state(job, now), printable(" / ".join(filter(None, _owner(job))))) for job in jobs
+    ]
     widths = [max(len(row[place]) for row in cells) for place in range(2)]
     for job, (id_, state, owner) in zip(jobs, cells, strict=True):
-        failures = f"  {job.attempts} failure{'s' if job.attempts != 1 else ''}, the last: " if job.attempts else ""
+        failures = (
+            f"  {job.attempts} failure{'s' if job.attempts != 1 else ''}, the last: "
+            if job.attempts
+            else ""
+        )
         error = printable(" ".join(job.error.split()))[:_ERROR_CHARS]
         line = Text.assemble(
-            f"{id_:{widths[0]}}  ", (f"{state:{widths[1]}}", "red" if job.dead else ""), "  ", (owner, "cyan"), failures,
+            f"{id_:{widths[0]}}  ",
+            (f"{state:{widths[1]}}", "red" if job.dead else ""),
+            "  ",
+            (owner, "cyan"),
+            failures,
             error if job.attempts or not error else f"  revived; it had failed of: {error}",
-        )  # fmt: skip
-        console.print(line, soft_wrap=True, highlight=False)  # one line each, however narrow the terminal: for grep
+        )
+        console.print(
+            line, soft_wrap=True, highlight=False
+        )  # one line each, however narrow the terminal: for grep
     dead = sum(job.dead for job in jobs)
     if dead:
-        hint = f"{_count_of_letters(dead)}: mend the cause and remora jobs retry ID… (or --all), or remora jobs drop ID…"
+        hint = f"{_count_of_letters(dead)}: mend the cause and remora jobs retry ID… (or --all), or remora jobs drop ID…"  # noqa: E501
         console.print(hint, style="dim", soft_wrap=True, markup=False, highlight=False)
 
 
 def _owner(job: Job) -> tuple[str, str]:
     assert isinstance(job.key, (SessionKey, UserKey))
-    return (job.key.user, job.key.session) if isinstance(job.key, SessionKey) else (job.key.user, "")
+    return (
+        (job.key.user, job.key.session) if isinstance(job.key, SessionKey) else (job.key.user, "")
+    )
 
 
 def _state(job: Job, now: float) -> str:
@@ -214,7 +272,11 @@ def _duration(seconds: float) -> str:
 
 def _job_line(job: Job) -> _JobLine:
     user, session = _owner(job)
-    due = datetime.fromtimestamp(job.not_before, UTC).isoformat(timespec="milliseconds") if job.not_before else None
+    due = (
+        datetime.fromtimestamp(job.not_before, UTC).isoformat(timespec="milliseconds")
+        if job.not_before
+        else None
+    )
     delayed = not job.dead and job.not_before > time.time()
     return _JobLine(
         job.id,

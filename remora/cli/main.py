@@ -1,4 +1,7 @@
-"""``remora``: replay conversations, look at them, recall, carry everything elsewhere, show the configuration."""
+"""``remora``.
+
+Replay conversations, look at them, recall, carry everything elsewhere, show the configuration.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,14 @@ from typing import Any
 import anyio
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.text import Text
 
 from remora.api.runtime import Runtime
@@ -26,7 +36,13 @@ from remora.cli.jobs import add_jobs_parser, command_jobs
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.render import print_bad_lines, print_memories, print_report, print_session
 from remora.cli.replay import ReplayReport, replay
-from remora.cli.transfer import add_transfer_parsers, command_export, command_import, command_reembed, command_stats
+from remora.cli.transfer import (
+    add_transfer_parsers,
+    command_export,
+    command_import,
+    command_reembed,
+    command_stats,
+)
 from remora.cli.upkeep import add_upkeep_parsers, command_backup, command_repair, command_verify
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RemoraError
@@ -41,7 +57,7 @@ _DEMO_QUESTIONS = (
     ("mei", "what did the physio prescribe?"),
 )
 
-_DESCRIPTION = "Conversation memory that rides inside an agent server: every session an actor, every acknowledgement durable."
+_DESCRIPTION = "Conversation memory that rides inside an agent server: every session an actor, every acknowledgement durable."  # noqa: E501
 _EPILOG = """\
 examples:
   remora demo                                       see the whole thing on conversations that ship with it
@@ -54,7 +70,7 @@ examples:
   remora config --defaults > remora.yaml            every key, its default and what it is for
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but lines of the file were left out
-"""
+"""  # noqa: E501
 
 
 def _at_least(low: int) -> Callable[[str], int]:
@@ -71,19 +87,32 @@ def _common(**options: Any) -> argparse.ArgumentParser:
     """What every command takes that opens a memory directory."""
     common = argparse.ArgumentParser(add_help=False, **options)
     common.add_argument(
-        "--dir", type=Path, metavar="DIR", help="the memory directory (default: the configuration's, remora-memory)"
+        "--dir",
+        type=Path,
+        metavar="DIR",
+        help="the memory directory (default: the configuration's, remora-memory)",
     )
-    common.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file")
     common.add_argument(
-        "--token-limit", type=int, metavar="N", help="buffer.token_limit: the context's size; a smaller one folds sooner (30000)"
+        "--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file"
     )
-    common.add_argument("-v", "--verbose", action="store_true", help="log what happens to standard error")
+    common.add_argument(
+        "--token-limit",
+        type=int,
+        metavar="N",
+        help="buffer.token_limit: the context's size; a smaller one folds sooner (30000)",
+    )
+    common.add_argument(
+        "-v", "--verbose", action="store_true", help="log what happens to standard error"
+    )
     return common
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="remora", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="remora",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     common, inherited = _common(), _common(argument_default=argparse.SUPPRESS)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -92,28 +121,43 @@ def _parser() -> argparse.ArgumentParser:
         "replay",
         parents=[common],
         help="replay a JSONL file of conversations, all users at once",
-        description="Append every message of a JSONL file, loading a context before each answer as an agent would. Run again on "
-        "the same file it adds nothing: each message has an idempotency key made from its place and content.",
+        description="Append every message of a JSONL file, loading a context before each answer "
+        "as an agent would. Run again on "
+        "the same file it adds nothing: each message has an idempotency key made from its place "
+        "and content.",
     )
-    command.add_argument("file", type=Path, metavar="FILE.jsonl", help="conversations, see docs/replay-format.md")
-    command.add_argument("--concurrency", type=_at_least(1), default=64, metavar="N", help="users at once (64)")
+    command.add_argument(
+        "file", type=Path, metavar="FILE.jsonl", help="conversations, see docs/replay-format.md"
+    )
+    command.add_argument(
+        "--concurrency", type=_at_least(1), default=64, metavar="N", help="users at once (64)"
+    )
     command.add_argument("--query", metavar="TEXT", help="afterwards, recall this for every user")
 
-    command = commands.add_parser("show", parents=[common], help="print a session: summary, recent messages, what is pending")
+    command = commands.add_parser(
+        "show", parents=[common], help="print a session: summary, recent messages, what is pending"
+    )
     command.add_argument("user", metavar="USER")
     command.add_argument("session", metavar="SESSION")
-    command.add_argument("-n", type=_at_least(0), default=20, metavar="N", help="messages to print (20)")
+    command.add_argument(
+        "-n", type=_at_least(0), default=20, metavar="N", help="messages to print (20)"
+    )
 
-    command = commands.add_parser("recall", parents=[common], help="print what a user said before that bears on a question")
+    command = commands.add_parser(
+        "recall", parents=[common], help="print what a user said before that bears on a question"
+    )
     command.add_argument("user", metavar="USER")
     command.add_argument("question", metavar="QUESTION")
-    command.add_argument("-k", type=_at_least(1), default=5, metavar="K", help="memories to print (5)")
+    command.add_argument(
+        "-k", type=_at_least(1), default=5, metavar="K", help="memories to print (5)"
+    )
 
     commands.add_parser(
         "demo",
         parents=[common],
         help="replay, show and recall on conversations that ship with remora",
-        description="Replays sixteen conversations of four users that ship with remora, shows a session, and recalls facts from "
+        description="Replays sixteen conversations of four users that ship with remora, shows a "
+        "session, and recalls facts from "
         "months before. Uses a temporary directory unless --dir names one.",
     )
 
@@ -125,10 +169,14 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "config",
         help="print the configuration: what is in force, or every key with its default",
-        description="Print the configuration in force, as YAML: the defaults, changed by FILE and then by REMORA_SECTION__KEY "
-        "variables of the environment, with the default beside what differs from it. Secrets print as ***. A mistake in FILE or "
-        "in a variable is named, and the exit code is 1: so this checks a configuration before a server starts with it.",
-        epilog="The output of --defaults is a configuration file itself: keep the keys that you change, and leave the rest out.",
+        description="Print the configuration in force, as YAML: the defaults, changed by FILE and "
+        "then by REMORA_SECTION__KEY "
+        "variables of the environment, with the default beside what differs from it. Secrets "
+        "print as ***. A mistake in FILE or "
+        "in a variable is named, and the exit code is 1: so this checks a configuration before a "
+        "server starts with it.",
+        epilog="The output of --defaults is a configuration file itself: keep the keys that you "
+        "change, and leave the rest out.",
     )
     which = command.add_mutually_exclusive_group()
     which.add_argument(
@@ -136,7 +184,9 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print every key with its default and what it is for; reads no file or environment",
     )
-    which.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file")
+    which.add_argument(
+        "--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file"
+    )
     command.set_defaults(token_limit=None, verbose=False)
     return parser
 
@@ -145,7 +195,10 @@ def _load_config(arguments: argparse.Namespace) -> Config:
     config = Config.from_file(arguments.config) if arguments.config else Config.from_environment()
     if arguments.token_limit is not None:
         if arguments.token_limit < 1:
-            raise ConfigError(f"--token-limit must be positive, not {arguments.token_limit}", key="buffer.token_limit")
+            raise ConfigError(
+                f"--token-limit must be positive, not {arguments.token_limit}",
+                key="buffer.token_limit",
+            )
         limit = arguments.token_limit
         summary = min(config.buffer.summary_tokens, max(limit // 4, 1))
         buffer = msgspec.structs.replace(config.buffer, token_limit=limit, summary_tokens=summary)
@@ -160,11 +213,22 @@ def _runtime(arguments: argparse.Namespace) -> Runtime:
 def _require_memory(arguments: argparse.Namespace) -> None:
     directory = Path(arguments.dir or arguments.configured.directory)
     if not (directory / "journal.db").is_file():
-        raise InvalidInput(f"there is no memory in {directory}: name its directory with --dir, or fill one with remora replay")
+        raise InvalidInput(
+            f"there is no memory in {directory}: name its directory with --dir, or fill one with "
+            "remora replay"
+        )
 
 
-async def _replay(console: Console, runtime: Runtime, conversations: Conversations, concurrency: int) -> ReplayReport:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+async def _replay(
+    console: Console, runtime: Runtime, conversations: Conversations, concurrency: int
+) -> ReplayReport:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("replaying", total=conversations.messages)
 
@@ -182,7 +246,9 @@ async def _command_replay(console: Console, arguments: argparse.Namespace) -> in
     conversations = await anyio.to_thread.run_sync(read_conversations, arguments.file)
     if not conversations.sessions:
         print_bad_lines(console, conversations)
-        raise InvalidInput(f"{arguments.file} holds no conversation; docs/replay-format.md describes the format")
+        raise InvalidInput(
+            f"{arguments.file} holds no conversation; docs/replay-format.md describes the format"
+        )
     async with _runtime(arguments) as runtime:
         await _replay(console, runtime, conversations, arguments.concurrency)
         if arguments.query:
@@ -191,13 +257,17 @@ async def _command_replay(console: Console, arguments: argparse.Namespace) -> in
                 print_memories(console, await runtime.user(user).recall(arguments.query))
     if conversations.ignored:
         console.print(
-            f"{conversations.ignored} lines hold no conversation (questions, prompts) and were passed over", style="dim"
+            f"{conversations.ignored} lines hold no conversation (questions, prompts) and were "
+            "passed over",
+            style="dim",
         )
     print_bad_lines(console, conversations)
     return EXIT_BAD_LINES if conversations.bad else 0
 
 
-async def _print_session(console: Console, runtime: Runtime, user: str, session: str, most: int) -> None:
+async def _print_session(
+    console: Console, runtime: Runtime, user: str, session: str, most: int
+) -> None:
     handle = runtime.session(user, session)
     view = await handle.inspect()
     if view.last_seq == 0:
@@ -205,7 +275,12 @@ async def _print_session(console: Console, runtime: Runtime, user: str, session:
         near = difflib.get_close_matches(session, known, n=3, cutoff=0.3) or known[-3:]
         hint = f"; {user} has: {', '.join(near)}" if near else f"; there is no user {user} either"
         raise InvalidInput(f"{user} has no session {session}{hint}")
-    jobs = [job for dead in (False, True) for job in await runtime.journal.jobs(dead=dead) if job.key == handle.key]
+    jobs = [
+        job
+        for dead in (False, True)
+        for job in await runtime.journal.jobs(dead=dead)
+        if job.key == handle.key
+    ]
     print_session(console, f"{user} / {session}", view, await handle.history(), jobs, most=most)
 
 
@@ -228,7 +303,9 @@ async def _command_recall(console: Console, arguments: argparse.Namespace) -> in
 
 
 async def _command_demo(console: Console, arguments: argparse.Namespace) -> int:
-    with tempfile.TemporaryDirectory(prefix="remora-demo-", ignore_cleanup_errors=True) as temporary:
+    with tempfile.TemporaryDirectory(
+        prefix="remora-demo-", ignore_cleanup_errors=True
+    ) as temporary:
         kept = arguments.dir is not None
         arguments.dir = arguments.dir or Path(temporary)
         with resources.as_file(resources.files("remora.cli").joinpath("demo.jsonl")) as path:
@@ -246,7 +323,9 @@ async def _command_demo(console: Console, arguments: argparse.Namespace) -> int:
         if kept:
             console.print(f'Ask more: remora recall USER "question" --dir {arguments.dir}')
         else:
-            console.print('Keep it and ask more: remora demo --dir demo && remora recall mei "…" --dir demo')
+            console.print(
+                'Keep it and ask more: remora demo --dir demo && remora recall mei "…" --dir demo'
+            )
     return 0
 
 
@@ -280,10 +359,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     console = Console()
     try:
-        if arguments.command == "demo" and arguments.token_limit is None and arguments.config is None:
+        if (
+            arguments.command == "demo"
+            and arguments.token_limit is None
+            and arguments.config is None
+        ):
             arguments.token_limit = _DEMO_TOKENS  # short conversations: let them fold
         if arguments.command == "config":
-            sys.stdout.write(render_defaults() if arguments.defaults else render_changes(_load_config(arguments)))
+            sys.stdout.write(
+                render_defaults() if arguments.defaults else render_changes(_load_config(arguments))
+            )
             return 0
         arguments.configured = _load_config(arguments)
         if arguments.command in {"show", "recall", "export", "reembed", "stats", "jobs", "forget"}:
@@ -293,14 +378,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         Console(stderr=True).print(f"remora: {e}", style="red", markup=False, highlight=False)
         return 1
     except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted: what was acknowledged is kept; run the same command again to go on")
+        Console(stderr=True).print(
+            "interrupted: what was acknowledged is kept; run the same command again to go on"
+        )
         return 130
 
 
 def run() -> None:
     """The console script."""
     code = main()
-    if code == 130:  # a second Ctrl-C may have cut the closing short: leave at once, the journal needs no farewell
+    if code == 130:
+        # a second Ctrl-C may have cut the closing short: leave at once, the journal needs no
+        # farewell
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -13,7 +13,13 @@ from remora.errors import InvalidInput
 __all__ = ["confirm"]
 
 
-async def confirm(console: Console, question: str, *, without_terminal: str, show: Callable[[], None] = lambda: None) -> bool:
+async def confirm(
+    console: Console,
+    question: str,
+    *,
+    without_terminal: str,
+    show: Callable[[], None] = lambda: None,
+) -> bool:
     """Whether somebody says yes.
 
     Args:

@@ -1,12 +1,14 @@
-"""Reading conversations from JSONL: one JSON object a line, in one of four shapes (docs/replay-format.md).
+"""Reading conversations from JSONL.
+
+One JSON object a line, in one of four shapes (docs/replay-format.md).
 
 ``conversation``
     ``{"user", "session", "timestamp"?, "messages": [chat dicts]}``
 ``message``
     ``{"user", "session", "timestamp"?, "key"?, and the chat dict's own keys (role, content, …)}``
 ``turn`` (of a data set)
-    ``{"type": "turn", "conv", "session", "time"?, "id", "speaker", "text", "image"?}``, after an optional
-    ``{"type": "conversation", "conv", "speakers": [first, second]}``
+    ``{"type": "turn", "conv", "session", "time"?, "id", "speaker", "text", "image"?}``, after an
+    optional ``{"type": "conversation", "conv", "speakers": [first, second]}``
 ``trace`` (of a data set)
     ``{"type": "trace", "source", "id", "messages": [chat dicts]}``
 
@@ -92,9 +94,18 @@ def read_conversations(path: Path) -> Conversations:
                     continue
                 try:
                     _read_line(line, found, speakers)
-                except (RemoraError, KeyError, ValueError, TypeError, RecursionError, OverflowError) as e:
+                except (
+                    RemoraError,
+                    KeyError,
+                    ValueError,
+                    TypeError,
+                    RecursionError,
+                    OverflowError,
+                ) as e:
                     reason = f"the key {e} is missing" if isinstance(e, KeyError) else str(e)
-                    found.bad.append(BadLine(number, reason if len(reason) <= 200 else reason[:199] + "…"))
+                    found.bad.append(
+                        BadLine(number, reason if len(reason) <= 200 else reason[:199] + "…")
+                    )
     except OSError as e:
         raise InvalidInput(f"cannot read {path}: {e.strerror}") from e
     return found
@@ -121,11 +132,15 @@ def _read_line(line: bytes, found: Conversations, speakers: dict[str, list[str]]
     elif "messages" in row:
         _plan(found, row["user"], row["session"], row.get("timestamp"), row["messages"])
     else:
-        chat = {k: v for k, v in row.items() if k not in {"user", "session", "timestamp", "key", "type"}}
+        chat = {
+            k: v for k, v in row.items() if k not in {"user", "session", "timestamp", "key", "type"}
+        }
         _plan(found, row["user"], row["session"], row.get("timestamp"), [chat], key=row.get("key"))
 
 
-def _plan_turn(row: Mapping[str, Any], found: Conversations, speakers: dict[str, list[str]]) -> None:
+def _plan_turn(
+    row: Mapping[str, Any], found: Conversations, speakers: dict[str, list[str]]
+) -> None:
     conv, speaker, text = str(row["conv"]), str(row["speaker"]), str(row["text"])
     if image := row.get("image"):
         text = f"{text} [shares {image}]"
@@ -143,7 +158,15 @@ def _plan_turn(row: Mapping[str, Any], found: Conversations, speakers: dict[str,
     _plan(found, conv, f"session-{row['session']}", row.get("time"), [chat], key=str(row["id"]))
 
 
-def _plan(found: Conversations, user: Any, session: Any, timestamp: Any, messages: Any, *, key: str | None = None) -> None:
+def _plan(
+    found: Conversations,
+    user: Any,
+    session: Any,
+    timestamp: Any,
+    messages: Any,
+    *,
+    key: str | None = None,
+) -> None:
     """Check a line's messages, all of them, and then take them."""
     session_key = SessionKey(validate_id(user, "user"), validate_id(session, "session"))
     if not isinstance(messages, list):
@@ -153,7 +176,9 @@ def _plan(found: Conversations, user: Any, session: Any, timestamp: Any, message
     planned = []
     for offset, message in enumerate(messages):
         if not isinstance(message, dict):
-            raise InvalidMessage(f"message {offset} is a {type(message).__name__}, not a chat dict", index=offset)
+            raise InvalidMessage(
+                f"message {offset} is a {type(message).__name__}, not a chat dict", index=offset
+            )
         chat = dict(message)
         own = _parse_time(chat.pop("timestamp", None))
         if own is not None:
@@ -162,7 +187,9 @@ def _plan(found: Conversations, user: Any, session: Any, timestamp: Any, message
             chat["created_at"] = started + timedelta(seconds=offset)
         encode_message(chat, index=offset)
         if key is None:
-            said = blake2b(msgspec.json.encode(message, order="deterministic"), digest_size=12).hexdigest()
+            said = blake2b(
+                msgspec.json.encode(message, order="deterministic"), digest_size=12
+            ).hexdigest()
             planned.append(PlannedMessage(chat, f"replay:{place + offset}:{said}"))
         else:
             planned.append(PlannedMessage(chat, f"replay:{validate_id(key, 'key')}"))

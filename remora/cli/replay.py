@@ -1,7 +1,9 @@
-"""Replaying conversations as an agent server would hold them: all users at once, each user's sessions one after another.
+"""Replaying conversations as an agent server would hold them: all users at once, each user's
+sessions one after another.
 
-Before every assistant message the session is loaded, as the agent would to call its model; what it would have had to send
-without a memory, everything that its user ever said, is counted beside what it gets.
+Before every assistant message the session is loaded, as the agent would to call its model; what it
+would have had to send without a memory, everything that its user ever said, is counted beside what
+it gets.
 """
 
 from __future__ import annotations
@@ -49,9 +51,14 @@ class ReplayReport(msgspec.Struct):
 
 
 async def replay(
-    runtime: Runtime, conversations: Conversations, *, concurrency: int, progress: Callable[[int], None]
+    runtime: Runtime,
+    conversations: Conversations,
+    *,
+    concurrency: int,
+    progress: Callable[[int], None],
 ) -> ReplayReport:
-    """Append everything, load as an agent would, hand each finished session over to long-term memory, and settle.
+    """Append everything, load as an agent would, hand each finished session over to long-term
+    memory, and settle.
 
     Args:
         runtime: where to.
@@ -59,13 +66,19 @@ async def replay(
         concurrency: users at once.
         progress: told how many messages were appended since it was last told.
     """
-    report = ReplayReport(users=len(conversations.users), sessions=len(conversations.sessions), messages=conversations.messages)
+    report = ReplayReport(
+        users=len(conversations.users),
+        sessions=len(conversations.sessions),
+        messages=conversations.messages,
+    )
     before = runtime.statistics().supervisor.lanes
     limiter = anyio.CapacityLimiter(concurrency)
     started = time.perf_counter()
     async with anyio.create_task_group() as tasks:
         for user, sessions in conversations.users.items():
-            tasks.start_soon(_replay_user, runtime, conversations, user, sessions, limiter, report, progress)
+            tasks.start_soon(
+                _replay_user, runtime, conversations, user, sessions, limiter, report, progress
+            )
     report.appending_s = time.perf_counter() - started
     started = time.perf_counter()
     await runtime.settle()
@@ -97,13 +110,17 @@ async def _replay_user(
         said = 0  # tokens that this user's conversations came to so far
         for key in sessions:
             session = runtime.user(user).session(key.session)
-            live = True  # what was replayed before shows the session's end, not the turn that it was
+            live = (
+                True  # what was replayed before shows the session's end, not the turn that it was
+            )
             for planned in conversations.sessions[key]:
                 if planned.message["role"] == "assistant":
                     started = time.perf_counter()
                     context = await session.load()
                     report.load_s.append(time.perf_counter() - started)
-                    _count_context(report, context, runtime.config.buffer.token_limit, said if live else None)
+                    _count_context(
+                        report, context, runtime.config.buffer.token_limit, said if live else None
+                    )
                 while True:
                     started = time.perf_counter()
                     try:
@@ -119,8 +136,12 @@ async def _replay_user(
                 said += runtime.message_tokens(planned.message)
                 progress(1)
             context = await session.load()
-            _count_context(report, context, runtime.config.buffer.token_limit, said if live else None)
-            await session.flush()  # hands over what it has not, so a replay that was cut short is completed
+            _count_context(
+                report, context, runtime.config.buffer.token_limit, said if live else None
+            )
+            await (
+                session.flush()
+            )  # hands over what it has not, so a replay that was cut short is completed
 
 
 def _count_context(report: ReplayReport, context: Context, budget: int, said: int | None) -> None:

@@ -28,28 +28,39 @@ def add_upkeep_parsers(commands: Any) -> None:
     """Describe the commands to the parser."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("directory", type=Path, metavar="DIR", help="the memory directory")
-    common.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file")
-    common.add_argument("-v", "--verbose", action="store_true", help="log what happens to standard error")
+    common.add_argument(
+        "--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file"
+    )
+    common.add_argument(
+        "-v", "--verbose", action="store_true", help="log what happens to standard error"
+    )
     common.set_defaults(token_limit=None)
 
     command = commands.add_parser(
         "verify",
         parents=[common],
         help="check a directory or a backup, and change nothing",
-        description="Check the journal, long-term memory, and each against the other: damaged files and messages, rows that are "
-        "missing, left over, doubled, or another user's. Not a byte of DIR changes; the journal is copied into the system's "
-        "temporary directory (TMPDIR) for it. A directory that is in use is refused: work under way would look amiss.",
+        description="Check the journal, long-term memory, and each against the other: damaged "
+        "files and messages, rows that are "
+        "missing, left over, doubled, or another user's. Not a byte of DIR changes; the journal "
+        "is copied into the system's "
+        "temporary directory (TMPDIR) for it. A directory that is in use is refused: work under "
+        "way would look amiss.",
         epilog="exit codes: 0 nothing is amiss, 1 something is, 2 it cannot be read, or is in use",
     )
-    command.add_argument("--deep", action="store_true", help="read every byte of long-term memory, too")
+    command.add_argument(
+        "--deep", action="store_true", help="read every byte of long-term memory, too"
+    )
     command.add_argument("--json", action="store_true", help="print it as one JSON object")
 
     command = commands.add_parser(
         "backup",
         parents=[common],
         help="copy a directory while a server uses it",
-        description="Copy DIR to DEST, which must not be there yet, or be empty, whether a server uses DIR or not. "
-        "All messages that were acknowledged before are in the copy. DEST appears when it is whole and on the disk, and not "
+        description="Copy DIR to DEST, which must not be there yet, or be empty, whether a server "
+        "uses DIR or not. "
+        "All messages that were acknowledged before are in the copy. DEST appears when it is "
+        "whole and on the disk, and not "
         "before. To restore it, open it, or put it in DIR's place (docs/backup.md).",
     )
     command.add_argument("dest", type=Path, metavar="DEST", help="the directory that is to be made")
@@ -58,23 +69,29 @@ def add_upkeep_parsers(commands: Any) -> None:
         "repair",
         parents=[common],
         help="make again what can be made again",
-        description="Make long-term memory agree with the journal: rows that should not be there go, and those that are "
-        "missing are written again from the messages. What cannot be made again is named, and only given up where an option "
+        description="Make long-term memory agree with the journal: rows that should not be there "
+        "go, and those that are "
+        "missing are written again from the messages. What cannot be made again is named, and "
+        "only given up where an option "
         "says so. Make a copy of DIR first. It may be interrupted, and run again.",
         epilog="exit codes: 0 nothing is amiss any more, 1 something still is, or it failed",
     )
     command.add_argument(
         "--accept-loss",
         action="store_true",
-        help="go on without messages that were acknowledged, and whose part of the write-ahead log is lost",
+        help="go on without messages that were acknowledged, and whose part of the write-ahead "
+        "log is lost",
     )
     command.add_argument(
-        "--drop-damaged", action="store_true", help="remove messages that are damaged, so that their sessions load again without"
+        "--drop-damaged",
+        action="store_true",
+        help="remove messages that are damaged, so that their sessions load again without",
     )
     command.add_argument(
         "--no-fill",
         action="store_true",
-        help="leave it to the next start to write missing rows: where the application has its own embedder or redaction hook",
+        help="leave it to the next start to write missing rows: where the application has its own "
+        "embedder or redaction hook",
     )
 
 
@@ -82,7 +99,9 @@ async def command_verify(console: Console, arguments: argparse.Namespace) -> int
     """Verify; returns the exit code."""
     try:
         with progress_bar("comparing") as (_, advance):
-            found = await verify(arguments.directory, arguments.configured, deep=arguments.deep, progress=advance)
+            found = await verify(
+                arguments.directory, arguments.configured, deep=arguments.deep, progress=advance
+            )
     except RemoraError as e:
         if arguments.json:
             console.print_json(data={"directory": str(arguments.directory), "error": str(e)})
@@ -108,17 +127,26 @@ async def command_verify(console: Console, arguments: argparse.Namespace) -> int
 async def command_backup(console: Console, arguments: argparse.Namespace) -> int:
     """Back up; returns the exit code."""
     with progress_bar("comparing") as (_, advance):
-        report = await backup(arguments.directory, arguments.dest, arguments.configured, progress=advance)
+        report = await backup(
+            arguments.directory, arguments.dest, arguments.configured, progress=advance
+        )
     counts = report.counts
     _print_line(
         console,
-        f"{counts.sessions:,} sessions with {counts.messages:,} messages, {counts.memories:,} memories and {report.rows:,} rows "
+        f"{counts.sessions:,} sessions with {counts.messages:,} messages, {counts.memories:,} "
+        f"memories and {report.rows:,} rows "
         f"of long-term memory in {arguments.dest}: {report.bytes:,} bytes",
     )
     if not report.long_term:
-        _print_line(console, "long-term memory is not in it: whoever opens it has that made anew from the journal")
+        _print_line(
+            console,
+            "long-term memory is not in it: whoever opens it has that made anew from the journal",
+        )
     elif report.refilled:
-        _print_line(console, f"{report.refilled:,} pieces of long-term memory are written when it is opened first")
+        _print_line(
+            console,
+            f"{report.refilled:,} pieces of long-term memory are written when it is opened first",
+        )
     _print_findings(console, report.findings)
     return EXIT_FINDINGS if report.findings else 0
 
@@ -139,7 +167,9 @@ async def command_repair(console: Console, arguments: argparse.Namespace) -> int
             await _run_background_work(arguments)
         except EmbedderChanged:
             _print_line(
-                console, "missing rows are written at the application's next start: its embedder is not the one configured here"
+                console,
+                "missing rows are written at the application's next start: its embedder is not "
+                "the one configured here",
             )
         else:
             _print_line(console, "missing rows are written")
@@ -164,7 +194,8 @@ def _print_verification(console: Console, directory: Path, found: Verification) 
     held = (
         ""
         if counts is None
-        else f"{counts.sessions:,} sessions, {counts.messages:,} messages, {found.rows:,} rows of long-term memory: "
+        else f"{counts.sessions:,} sessions, {counts.messages:,} messages, {found.rows:,} rows of "
+        "long-term memory: "
     )
     verdict = "nothing is amiss" if found.clean else f"{len(found.findings):,} findings"
     if not found.clean and any(one.repairable for one in found.findings):
@@ -189,4 +220,6 @@ def _print_findings(console: Console, findings: tuple[Finding, ...]) -> None:
 
 
 def _print_line(console: Console, text: str, style: str = "") -> None:
-    console.print(printable(text), style=style or None, markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        printable(text), style=style or None, markup=False, highlight=False, soft_wrap=True
+    )

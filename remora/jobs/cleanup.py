@@ -1,4 +1,6 @@
-"""The supervisor's round through working memories: every few minutes, a message to each user's actor that is awake."""
+"""The supervisor's round through working memories: every few minutes, a message to each user's
+actor that is awake.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ _CONCURRENCY = 16
 
 
 class WorkingMemoryCleanup:
-    """Has every live user's actor evict what is over the limit, and write the figures that it has gathered.
+    """Has every live user's actor evict what is over the limit, and write the figures that it has
+    gathered.
 
-    A user who is not in memory needs none of it: an actor does both before it leaves. The round wakes nobody, and keeps nobody
-    awake.
+    A user who is not in memory needs none of it: an actor does both before it leaves. The round
+    wakes nobody, and keeps nobody awake.
 
     Args:
         directory: where the actors live.
@@ -33,7 +36,10 @@ class WorkingMemoryCleanup:
         self._max_bytes = max_bytes
 
     async def __call__(self) -> None:
-        """One round; an actor that cannot clean up is reported, and the others are not kept from it."""
+        """One round.
+
+        An actor that cannot clean up is reported, and the others are not kept from it.
+        """
         keys = iter([key for key in self._directory.live_keys() if isinstance(key, UserKey)])
         async with anyio.create_task_group() as tasks:
             for _ in range(_CONCURRENCY):

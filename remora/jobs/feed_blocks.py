@@ -1,13 +1,13 @@
 """The blocks lane: what left a session's buffer is shown to its memory blocks, each message once.
 
-A job says how far the buffer's front has moved; what a block has seen is in its own facet, next to its state. So it does
-not matter in which order jobs come, or how often: each block is shown what it lacks. Its state and what it has seen change in
-one record, and with the last of them the job ends. A put that was under way when the process died is done again from the state
-before it.
+A job says how far the buffer's front has moved; what a block has seen is in its own facet, next to
+its state. So it does not matter in which order jobs come, or how often: each block is shown what it
+lacks. Its state and what it has seen change in one record, and with the last of them the job ends.
+A put that was under way when the process died is done again from the state before it.
 
-One block's failure is its own: the others go on, what they took in is recorded before the job is tried again, and then
-only the block that failed is shown anything. What is never taken in stays to be shown with the next job, and the block's
-facet says why it is behind.
+One block's failure is its own: the others go on, what they took in is recorded before the job is
+tried again, and then only the block that failed is shown anything. What is never taken in stays to
+be shown with the next job, and the block's facet says why it is behind.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from remora.storage.records import BlocksSpec, StateItem
 __all__ = ["BlocksHandler"]
 
 _logger = get_logger("remora.blocks")
-_PUT_S = 300.0  # a put may take several model calls, but a hanging one must not hold its session for ever
+# a put may take several model calls, but a hanging one must not hold its session for ever
+_PUT_S = 300.0
 
 
 class BlocksHandler:
@@ -82,7 +83,8 @@ class BlocksHandler:
         """One attempt: all blocks at once, one job of a session at a time.
 
         Raises:
-            BlockFailed: at least one block did not take in what it was shown; what the others did is durable.
+            BlockFailed: at least one block did not take in what it was shown; what the others did
+                is durable.
         """
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(spec, BlocksSpec)
@@ -90,19 +92,26 @@ class BlocksHandler:
         async with self._turns(key):
             state_items, failures = await self._show(key, spec.through, last=attempt.last)
             if not failures:
-                # Told here and not by the supervisor: the session's next job must find this one's states.
+                # Told here and not by the supervisor: the session's next job must find this one's
+                # states.
                 await self._tell(key, BlocksReady(tuple(state_items), attempt.job.id))
                 return JobResult()
             if state_items:
                 await self._tell(key, BlocksReady(tuple(state_items)))
         raise BlockFailed(
-            "; ".join(f"the memory block {name} failed: {type(e).__name__}: {e}" for name, e in failures.items()),
+            "; ".join(
+                f"the memory block {name} failed: {type(e).__name__}: {e}"
+                for name, e in failures.items()
+            ),
             blocks=tuple(failures),
-            # While one of them is merely away, the job waits for it; what is broken then fails alone.
+            # While one of them is merely away, the job waits for it; what is broken then fails
+            # alone.
             retryable=any(getattr(e, "retryable", False) for e in failures.values()),
         ) from next(iter(failures.values()))
 
-    async def _show(self, key: SessionKey, through: int, *, last: bool) -> tuple[list[StateItem], dict[str, Exception]]:
+    async def _show(
+        self, key: SessionKey, through: int, *, last: bool
+    ) -> tuple[list[StateItem], dict[str, Exception]]:
         """Show each block what it lacks; what to journal, and who failed."""
         view: SessionView = await self._tell(key, Inspect())
         through = min(
@@ -114,11 +123,17 @@ class BlocksHandler:
         lacking = {
             name: found
             for name in prototypes
-            if (found := missing_ranges(through, (*progress.get(name, BlockProgress()).seen, *unseen)))
+            if (
+                found := missing_ranges(
+                    through, (*progress.get(name, BlockProgress()).seen, *unseen)
+                )
+            )
         }
         if not lacking:
             return [], {}
-        entries = await self._journal.read(key, min(ranges[0][0] for ranges in lacking.values()), through)
+        entries = await self._journal.read(
+            key, min(ranges[0][0] for ranges in lacking.values()), through
+        )
         state_items: list[StateItem] = []
         failures: dict[str, Exception] = {}
 
@@ -133,7 +148,9 @@ class BlocksHandler:
                         await self._put(feed, first, batch)
                     feed.skip(first, final)
             except Exception as e:
-                _logger.warning("block_failed", session=key, block=name, error=f"{type(e).__name__}: {e}")
+                _logger.warning(
+                    "block_failed", session=key, block=name, error=f"{type(e).__name__}: {e}"
+                )
                 probe("block_failed")
                 failures[name] = e
                 if last:
@@ -150,7 +167,9 @@ class BlocksHandler:
         messages = [ChatMessage.of_entry(self._redact_entry(entry)) for entry in batch]
         block = self._blocks.copy(feed.key, feed.prototype, feed.progress.state)
         with anyio.fail_after(self._put_s):
-            await guarded_call(block.aput, messages, user_id=feed.key.user, session_id=feed.key.session)
+            await guarded_call(
+                block.aput, messages, user_id=feed.key.user, session_id=feed.key.session
+            )
         feed.take(first, batch[-1].seq, self._blocks.state(feed.prototype, block))
 
     def _redact_entry(self, entry: Entry) -> Entry:
@@ -163,7 +182,9 @@ class BlocksHandler:
 class _Feed:
     """One block's way through what it lacks."""
 
-    def __init__(self, key: SessionKey, name: str, prototype: MemoryBlock, progress: BlockProgress) -> None:
+    def __init__(
+        self, key: SessionKey, name: str, prototype: MemoryBlock, progress: BlockProgress
+    ) -> None:
         self.key = key
         self.name = name
         self.prototype = prototype

@@ -1,7 +1,8 @@
 """What is recorded in long-term memory on purpose, and what is taken out of it again.
 
-The journal holds what was recorded; long-term memory is an index over it. So whatever goes wrong, the order is the same: what
-comes is in the journal first, what goes is gone from the journal first, and a job that runs again makes the index agree.
+The journal holds what was recorded; long-term memory is an index over it. So whatever goes wrong,
+the order is the same: what comes is in the journal first, what goes is gone from the journal first,
+and a job that runs again makes the index agree.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from remora.runtime.locks import SharedLocks
 from remora.runtime.probes import probe
 from remora.runtime.supervisor import JobAttempt, JobResult, commit_records
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
-from remora.storage.records import ENTRY_KIND, MemoriesRemoved, MemoryItem, Pruned, PruneSpec, RecordSpec
+from remora.storage.records import (
+    ENTRY_KIND,
+    MemoriesRemoved,
+    MemoryItem,
+    Pruned,
+    PruneSpec,
+    RecordSpec,
+)
 
 __all__ = ["MEMORY_TYPES", "ROW_TYPES", "PruneHandler", "RecordHandler", "memory_row"]
 
@@ -99,11 +107,18 @@ class RecordHandler:
             self._written(user)
 
     async def adopt(self, user: str, read: Callable[[], Awaitable[Sequence[MemoryRow]]]) -> None:
-        """Take a user's rows over from another store, embedded anew: those of memory blocks, which no journal has."""
-        async with self._users.shared(user):  # from the reading on, or rows that are forgotten meanwhile would come back
+        """Take a user's rows over from another store, embedded anew.
+
+        Those of memory blocks, which no journal has.
+        """
+        async with self._users.shared(
+            user
+        ):  # from the reading on, or rows that are forgotten meanwhile would come back
             rows = await read()
             for start in range(0, len(rows), _AT_ONCE):
-                some, vectors = await prepare_rows(rows[start : start + _AT_ONCE], None, self._embedder)
+                some, vectors = await prepare_rows(
+                    rows[start : start + _AT_ONCE], None, self._embedder
+                )
                 await (await self._store()).add(some, vectors, may_exist=True)
 
     async def _record(self, user: str, ids: Sequence[str]) -> None:
@@ -118,9 +133,14 @@ class RecordHandler:
             kept = [place for place, row in enumerate(rows) if row.id in present]
             if len(kept) < len(rows):
                 probe("memory_gone_while_embedded")
-            # Doubtful even at the first attempt: the same words recorded twice are one memory with two jobs.
+            # Doubtful even at the first attempt: the same words recorded twice are one memory with
+            # two jobs.
             if kept:
-                await store.add([rows[place] for place in kept], None if vectors is None else vectors[kept], may_exist=True)
+                await store.add(
+                    [rows[place] for place in kept],
+                    None if vectors is None else vectors[kept],
+                    may_exist=True,
+                )
 
 
 class PruneHandler:
@@ -156,7 +176,10 @@ class PruneHandler:
         self._users = users
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
-        """One attempt. A later one first finishes what an earlier one began, and then finds nothing more to do."""
+        """One attempt.
+
+        A later one first finishes what an earlier one began, and then finds nothing more to do.
+        """
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(spec, PruneSpec)
         assert isinstance(key, UserKey)
@@ -168,12 +191,16 @@ class PruneHandler:
             if attempt.job.resumed or attempt.job.attempts > 0:
                 probe("prune_resumed")
                 begun = await self._forgotten_in_journal(key.user, rows)
-            chosen = set(await self._chosen(key, spec, [row for row in rows if row.id not in begun]))
+            chosen = set(
+                await self._chosen(key, spec, [row for row in rows if row.id not in begun])
+            )
             leaving = [row for row in rows if row.id in chosen]
             try:
                 if leaving:
                     await commit_records(self._journal, await self._records(spec.sid, leaving))
-                await store.delete(key.user, [row.id for row in rows if row.id in chosen or row.id in begun])
+                await store.delete(
+                    key.user, [row.id for row in rows if row.id in chosen or row.id in begun]
+                )
             finally:
                 self._written(key.user)
         return JobResult()
@@ -200,7 +227,9 @@ class PruneHandler:
         The rows were read before the journal is: what was recorded since cannot look forgotten.
         """
         recorded = {item.id for item in await self._journal.memories(user)}
-        gone = {row.id for row in rows if row.memory_type in MEMORY_TYPES and row.id not in recorded}
+        gone = {
+            row.id for row in rows if row.memory_type in MEMORY_TYPES and row.id not in recorded
+        }
         for key, said in _by_session(rows).items():
             pruned = set(await self._journal.pruned(key))
             gone.update(row.id for row in said if row.seq in pruned)
@@ -208,16 +237,26 @@ class PruneHandler:
 
     async def _records(self, sid: int, rows: Sequence[MemoryRow]) -> list[Any]:
         """What the journal is told of rows that go."""
-        records: list[Any] = [Pruned(key, tuple(row.seq for row in said)) for key, said in _by_session(rows).items()]
+        records: list[Any] = [
+            Pruned(key, tuple(row.seq for row in said)) for key, said in _by_session(rows).items()
+        ]
         for key, summaries in _by_session(rows, "summary").items():
             ids = {row.id for row in summaries}
-            kept = [int(state_item.name) for state_item in await self._journal.state_items(key) if state_item.kind == ENTRY_KIND]
-            records.append(Pruned(key, (), tuple(through for through in kept if entry_id(key, through) in ids)))
+            kept = [
+                int(state_item.name)
+                for state_item in await self._journal.state_items(key)
+                if state_item.kind == ENTRY_KIND
+            ]
+            records.append(
+                Pruned(key, (), tuple(through for through in kept if entry_id(key, through) in ids))
+            )
         recorded = tuple(row.id for row in rows if row.memory_type in MEMORY_TYPES)
         return [*records, MemoriesRemoved(sid, recorded)] if recorded else records
 
 
-def _by_session(rows: Sequence[MemoryRow], memory_type: str = "message") -> dict[SessionKey, list[MemoryRow]]:
+def _by_session(
+    rows: Sequence[MemoryRow], memory_type: str = "message"
+) -> dict[SessionKey, list[MemoryRow]]:
     """The messages among them, or the summary entries, by session."""
     found: dict[SessionKey, list[MemoryRow]] = {}
     for row in rows:

@@ -1,7 +1,9 @@
-"""What the supervisor's lanes do for sessions: summarize a frozen prefix, hand messages over to long-term memory.
+"""What the supervisor's lanes do for sessions.
 
-Both may run more than once for one job, and bear it: a summary is taken once (the actor drops the second as stale), and rows have
-deterministic ids.
+Summarize a frozen prefix, hand messages over to long-term memory.
+
+Both may run more than once for one job, and bear it: a summary is taken once (the actor drops the
+second as stale), and rows have deterministic ids.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from remora.actors.session.messages import SessionView, SummaryReady
 from remora.errors import ModelError
 from remora.ids import SessionKey, entry_id, row_id
 from remora.logging import get_logger
-from remora.messages import Entry, dated_line, decode_chat, plain_text, speaker_of, without_surrogates
+from remora.messages import (
+    Entry,
+    dated_line,
+    decode_chat,
+    plain_text,
+    speaker_of,
+    without_surrogates,
+)
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Embedder, Line, Summarizer, embed_texts
 from remora.runtime.locks import KeyedLocks, SharedLocks
@@ -59,8 +68,8 @@ _ENTRIES_AT_ONCE = 64
 class SummarizeHandler:
     """The summarize lane.
 
-    After the last attempt, or when the session can wait no longer, or while the breaker is open on a retry, an extract
-    stands in and is marked `degraded` (G6).
+    After the last attempt, or when the session can wait no longer, or while the breaker is open on
+    a retry, an extract stands in and is marked `degraded` (G6).
 
     Args:
         journal: where the frozen prefix is read.
@@ -71,7 +80,8 @@ class SummarizeHandler:
         counter: for the summary's size.
         max_tokens: longest summary, its prefix line included.
         prefix: what the summary's system message begins with.
-        timeout_s: how long a model may take; one that hangs would hold a place that others wait for.
+        timeout_s: how long a model may take; one that hangs would hold a place that others wait
+            for.
     """
 
     def __init__(
@@ -98,7 +108,11 @@ class SummarizeHandler:
         self._max_tokens = max(max_tokens - counter.message_overhead - counter.count(prefix), 1)
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
-        """One attempt; the last comes to something, whatever happens: a fold without an end would block all later ones."""
+        """One attempt.
+
+        The last comes to something, whatever happens: a fold without an end would block all later
+        ones.
+        """
         try:
             return await self._summarize(attempt)
         except Exception as e:
@@ -108,7 +122,10 @@ class SummarizeHandler:
             _logger.exception("fold_without_summary", session=attempt.job.key)
             spec = attempt.job.payload
             return self._ready(
-                attempt, f"{spec.through - spec.first + 1} messages that could not be read.", "none", degraded=True
+                attempt,
+                f"{spec.through - spec.first + 1} messages that could not be read.",
+                "none",
+                degraded=True,
             )
 
     async def _summarize(self, attempt: JobAttempt) -> JobResult:
@@ -128,12 +145,17 @@ class SummarizeHandler:
                 degraded, summarizer = True, self._fallback
                 text, _ = await self._extract(previous, lines)
                 _logger.warning("summary_degraded", session=key, attempts=attempt.job.attempts + 1)
-        # An extract of nothing but tool noise may be empty; a summary must say something, or its messages would vanish.
+        # An extract of nothing but tool noise may be empty; a summary must say something, or its
+        # messages would vanish.
         text = without_surrogates(text).strip() or f"{len(lines)} messages without text."
         return self._ready(attempt, text, summarizer.name, degraded=degraded, given=given)
 
-    async def _given(self, key: SessionKey, spec: SummarizeSpec) -> tuple[str | None, list[Line], int]:
-        """What goes into the summary: the one before it, the lines of what is folded, and the tokens of both."""
+    async def _given(
+        self, key: SessionKey, spec: SummarizeSpec
+    ) -> tuple[str | None, list[Line], int]:
+        """What goes into the summary: the one before it, the lines of what is folded, and the
+        tokens of both.
+        """
         view = await self._look(key)
         before = [view.summary] if view.summary else []
         if spec.kind == "condense":
@@ -144,21 +166,30 @@ class SummarizeHandler:
             entries = await self._journal.read(key, spec.first, spec.through)
             lines = [_line(entry) for entry in entries]
             given = sum(entry.tokens for entry in entries)
-            # Entries made under another policy are carried on as well; an entry of its own carries nothing on.
+            # Entries made under another policy are carried on as well; an entry of its own carries
+            # nothing on.
             before = [] if spec.kind == "entry" else [*before, *view.summaries]
         previous = "\n".join(one.text for one in before) or None
         return previous, lines, given + sum(one.tokens for one in before)
 
-    def _ready(self, attempt: JobAttempt, text: str, model: str, *, degraded: bool, given: int = 0) -> JobResult:
+    def _ready(
+        self, attempt: JobAttempt, text: str, model: str, *, degraded: bool, given: int = 0
+    ) -> JobResult:
         text = shorten(text, self._max_tokens, self._counter)
         tokens = count_message(self._counter, {"role": "system", "content": self._prefix + text})
         job = attempt.job
-        return JobResult(message=SummaryReady(job.payload, job.id, self._prefix, text, tokens, degraded, model, given))
+        return JobResult(
+            message=SummaryReady(
+                job.payload, job.id, self._prefix, text, tokens, degraded, model, given
+            )
+        )
 
     async def _extract(self, previous: str | None, lines: Sequence[Line]) -> tuple[str, bool]:
         """The extract; at worst, the previous summary, and that it is no more than that."""
         try:
-            return await self._fallback.summarize(previous, lines, max_tokens=self._max_tokens), False
+            return await self._fallback.summarize(
+                previous, lines, max_tokens=self._max_tokens
+            ), False
         except Exception:
             probe("extract_failed")
             _logger.exception("extract_failed")
@@ -214,14 +245,18 @@ class FlushHandler:
         self._users = users
         self._turns = KeyedLocks()
         self.merging = False
-        """Take every row for one that may be there: long-term memory is being made anew meanwhile."""
+        """Take every row for one that may be there.
+
+        Long-term memory is being made anew meanwhile.
+        """
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
         """One attempt; from the second on, or after a restart, rows may be there already."""
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(key, SessionKey)
         may_exist = attempt.job.resumed or attempt.job.attempts > 0
-        # One at a time for each session: what was removed must not be put back by a flush that had read it before.
+        # One at a time for each session: what was removed must not be put back by a flush that had
+        # read it before.
         async with self._turns(key):
             try:
                 match spec:
@@ -235,19 +270,26 @@ class FlushHandler:
                         async with self._users.shared(key.user):
                             await self._unflush(key, spec)
                     case DiscardSpec(seqs=seqs):
-                        await (await self._store()).delete(key.user, [row_id(key, seq) for seq in seqs])
+                        await (await self._store()).delete(
+                            key.user, [row_id(key, seq) for seq in seqs]
+                        )
                     case EntryFlushSpec():
                         await self._flush_entry(key, spec)
                     case _:
                         raise TypeError(f"the flush lane cannot do {type(spec).__name__}")
             finally:
                 self._written(key.user)
-        return JobResult(records=(Flushed(spec.sid, spec.through),) if isinstance(spec, FlushSpec) else ())
+        return JobResult(
+            records=(Flushed(spec.sid, spec.through),) if isinstance(spec, FlushSpec) else ()
+        )
 
     async def rebuild(self, key: SessionKey, through: int) -> None:
-        """Write from the journal alone what long-term memory holds of a session: messages up to `through`, and entries.
+        """Write from the journal alone what long-term memory holds of a session.
 
-        What dead letters owe is theirs to bring: a message that long-term memory cannot take must not bar the others' way.
+        Messages up to `through`, and entries.
+
+        What dead letters owe is theirs to bring: a message that long-term memory cannot take must
+        not bar the others' way.
         """
         async with self._turns(key), self._users.shared(key.user):
             try:
@@ -255,15 +297,27 @@ class FlushHandler:
                     missing = owed(await self._journal.jobs(dead=True)).get(key)
                     among = set(range(1, through + 1)).difference(*missing) if missing else None
                     await self.flush(key, 1, through, may_exist=True, among=among)
-                left = [_decode_entry(one.value) for one in await self._journal.state_items(key) if one.kind == ENTRY_KIND]
+                left = [
+                    _decode_entry(one.value)
+                    for one in await self._journal.state_items(key)
+                    if one.kind == ENTRY_KIND
+                ]
                 for start in range(0, len(left), _ENTRIES_AT_ONCE):
                     some = left[start : start + _ENTRIES_AT_ONCE]
-                    await self._add([entry_row(key, one.entry, one.at_us) for one in some], may_exist=True)
+                    await self._add(
+                        [entry_row(key, one.entry, one.at_us) for one in some], may_exist=True
+                    )
             finally:
                 self._written(key.user)
 
     async def flush(
-        self, key: SessionKey, first: int, through: int, *, may_exist: bool, among: Collection[int] | None = None
+        self,
+        key: SessionKey,
+        first: int,
+        through: int,
+        *,
+        may_exist: bool,
+        among: Collection[int] | None = None,
     ) -> None:
         """Write messages `first`…`through`, those that were pruned left out.
 
@@ -275,10 +329,20 @@ class FlushHandler:
             among: these alone.
         """
         entries = await self._journal.read(key, first - NEIGHBOURS, through + NEIGHBOURS)
-        made = partial(message_rows, key, entries, first, through, self._counter, window_chars=self._window_chars)
+        made = partial(
+            message_rows,
+            key,
+            entries,
+            first,
+            through,
+            self._counter,
+            window_chars=self._window_chars,
+        )
         size = sum(len(entry.chat) for entry in entries)
         rows = await anyio.to_thread.run_sync(made) if size > INLINE_CHARACTERS else made()
-        if rows and (may_exist or first == 1):  # of a session that was imported, some may have been pruned before it was flushed
+        if rows and (
+            may_exist or first == 1
+        ):  # of a session that was imported, some may have been pruned before it was flushed
             pruned = set(await self._journal.pruned(key))
             rows = [row for row in rows if row.seq not in pruned]
         by_seq = {row.seq: row for row in rows if among is None or row.seq in among}
@@ -294,12 +358,20 @@ class FlushHandler:
             await self._add([entry_row(key, spec.entry, spec.at_us)], may_exist=True)
 
     async def _unflush(self, key: SessionKey, spec: UnflushSpec) -> None:
-        """Remove messages' rows, and write those of their neighbours anew, whose windows hold the same words."""
+        """Remove messages' rows, and write those of their neighbours anew, whose windows hold the
+        same words.
+        """
         removed = set(spec.seqs)
         reach = range(-NEIGHBOURS, NEIGHBOURS + 1)
-        beside = {seq + step for seq in removed for step in reach if 0 < seq + step <= spec.flushing} - removed
-        ended = [entry_id(key, seq) for seq in removed]  # summary entries that ended with one of them
-        await (await self._store()).delete(key.user, [*(row_id(key, seq) for seq in (*removed, *beside)), *ended])
+        beside = {
+            seq + step for seq in removed for step in reach if 0 < seq + step <= spec.flushing
+        } - removed
+        ended = [
+            entry_id(key, seq) for seq in removed
+        ]  # summary entries that ended with one of them
+        await (await self._store()).delete(
+            key.user, [*(row_id(key, seq) for seq in (*removed, *beside)), *ended]
+        )
         if beside:
             await self.flush(key, min(beside), max(beside), may_exist=True, among=beside)
 
@@ -319,12 +391,21 @@ async def prepare_rows(
     """
     if redact is not None:
         rows = [redact_row(row, redact) for row in rows]
-    return rows, None if embedder is None else await embed_texts(embedder, [embedding_text(row) for row in rows])
+    return rows, None if embedder is None else await embed_texts(
+        embedder, [embedding_text(row) for row in rows]
+    )
 
 
 def embedding_text(row: MemoryRow) -> str:
-    """What of a row is embedded: who said it is worth 16 points of recall to a vector search, where somebody said it."""
-    return f"{row.speaker or row.role.title()}: {row.content}" if row.memory_type == "message" else row.content
+    """What of a row is embedded.
+
+    Who said it is worth 16 points of recall to a vector search, where somebody said it.
+    """
+    return (
+        f"{row.speaker or row.role.title()}: {row.content}"
+        if row.memory_type == "message"
+        else row.content
+    )
 
 
 def redact_row(row: MemoryRow, redact: Callable[[str], str]) -> MemoryRow:
@@ -333,7 +414,9 @@ def redact_row(row: MemoryRow, redact: Callable[[str], str]) -> MemoryRow:
     Raises:
         RedactionFailed: the hook raised, or returned no text.
     """
-    texts = {name: redact_text(getattr(row, name), redact) for name in ("content", "turn", "window")}
+    texts = {
+        name: redact_text(getattr(row, name), redact) for name in ("content", "turn", "window")
+    }
     return msgspec.structs.replace(row, **texts)
 
 
@@ -343,7 +426,13 @@ def _line(entry: Entry) -> Line:
 
 
 def message_rows(
-    key: SessionKey, entries: Sequence[Entry], first: int, through: int, counter: TokenCounter, *, window_chars: int
+    key: SessionKey,
+    entries: Sequence[Entry],
+    first: int,
+    through: int,
+    counter: TokenCounter,
+    *,
+    window_chars: int,
 ) -> list[MemoryRow]:
     """Rows for messages `first`…`through`; `entries` also holds neighbours, for the windows."""
     chats = [decode_chat(entry.chat) for entry in entries]
@@ -356,7 +445,8 @@ def message_rows(
         window = [
             turn if j == i else f"{speaker_of(chats[j])}: {texts[j][:window_chars]}"
             for j in range(max(i - NEIGHBOURS, 0), min(i + NEIGHBOURS + 1, len(entries)))
-            # by their numbers: whose words are where must not depend on what else is gone (`_unflush` goes by it)
+            # by their numbers: whose words are where must not depend on what else is gone
+            # (`_unflush` goes by it)
             if abs(entries[j].seq - entry.seq) <= NEIGHBOURS
         ]
         rows.append(
@@ -394,8 +484,22 @@ def entry_row(key: SessionKey, entry: Summary, at_us: int) -> MemoryRow:
     )
 
 
-def standalone_row(id_: str, user: str, session: str, content: str, turn: str, **rest: Any) -> MemoryRow:
-    """A row that belongs to no conversation even where it names a session: no message is its neighbour, and nobody said it."""
+def standalone_row(
+    id_: str, user: str, session: str, content: str, turn: str, **rest: Any
+) -> MemoryRow:
+    """A row that belongs to no conversation even where it names a session.
+
+    No message is its neighbour, and nobody said it.
+    """
     return MemoryRow(
-        id=id_, user=user, session=session, seq=0, role="system", speaker="", content=content, turn=turn, window=turn, **rest
-    )  # fmt: skip
+        id=id_,
+        user=user,
+        session=session,
+        seq=0,
+        role="system",
+        speaker="",
+        content=content,
+        turn=turn,
+        window=turn,
+        **rest,
+    )

@@ -1,4 +1,7 @@
-"""Work for rows that long-term memory lacks, put into the journal: whoever opens the directory next has it done (G7)."""
+"""Work for rows that long-term memory lacks, put into the journal.
+
+Whoever opens the directory next has it done (G7).
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,12 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 async def refilled(journal: Journal, backfills: Sequence[Backfill]) -> int:
-    """Put jobs into the journal that write these rows; returns how many jobs. Their ids come of what they do, and differ in each.
+    """Put jobs into the journal that write these rows; returns how many jobs.
 
-    Found in the journal at the next start, they are jobs like any that a crash left behind: their rows are merged.
+    Their ids come of what they do, and differ in each.
+
+    Found in the journal at the next start, they are jobs like any that a crash left behind: their
+    rows are merged.
 
     Raises:
         StorageError, CommitFailed, OutcomeUnknown: they are not known to be there.

@@ -1,11 +1,14 @@
 """A copy of a memory directory that is in use: whole, and of one moment of its journal.
 
-1. The journal, first: a snapshot by SQLite's own backup, while it is written to. It holds whatever was acknowledged before.
-2. Long-term memory, after it: the newest version of each table. So it holds at least what the snapshot says that it holds, but
-   for what was taken out meanwhile, and newer rows besides.
-3. The copy is made to agree with itself. Rows of messages that the snapshot does not have would collide with the messages that
-   get their numbers, so they go; for what is lacking the snapshot gets jobs, and whoever opens the copy has them done.
-4. Everything is synced, and then gets its name. Until then the journal in it has another: nothing takes it for a memory.
+1. The journal, first: a snapshot by SQLite's own backup, while it is written to. It holds whatever
+    was acknowledged before.
+2. Long-term memory, after it: the newest version of each table. So it holds at least what the
+   snapshot says that it holds, but for what was taken out meanwhile, and newer rows besides.
+3. The copy is made to agree with itself. Rows of messages that the snapshot does not have would
+   collide with the messages that get their numbers, so they go; for what is lacking the snapshot
+   gets jobs, and whoever opens the copy has them done.
+4. Everything is synced, and then gets its name. Until then the journal in it has another: nothing
+    takes it for a memory.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ class BackupReport(msgspec.Struct, frozen=True):
         counts: how much its journal holds.
         rows: rows of long-term memory.
         refilled: rows that it lacks, and that whoever opens it writes from the journal.
-        long_term: it holds long-term memory; False where that is elsewhere (`long_term.uri`), or there is none.
+        long_term: it holds long-term memory; False where that is elsewhere (`long_term.uri`), or
+            there is none.
         bytes: its size.
         findings: what is damaged in the journal that was copied, and so in the copy.
     """
@@ -63,21 +67,27 @@ async def backup(
 ) -> BackupReport:
     """Copy a memory directory, in use or not, by this process or another, to `dest` (G3, G7).
 
-    All messages that were acknowledged before it began are in it. To restore it, open it, or put it in the directory's place.
+    All messages that were acknowledged before it began are in it. To restore it, open it, or put it
+    in the directory's place.
 
     Args:
         directory: what is copied; no byte of what it holds changes.
         dest: a directory that is not there yet, or is empty.
         config: of whoever uses the directory.
-        take: writes a snapshot of the journal to a file, where this process has it open; else it is read from `directory`.
-        progress: told how many rows of long-term memory were compared with the journal, of how many.
+        take: writes a snapshot of the journal to a file, where this process has it open; else it is
+            read from `directory`.
+        progress: told how many rows of long-term memory were compared with the journal, of how
+            many.
 
     Raises:
         InvalidInput: there is no memory in `directory`; or something is at `dest`.
         StorageError: it cannot be read; or the disk refused. Nothing stands at `dest` then.
     """
-    # Long-term memory that is elsewhere is in use there; nothing of it may be taken for the copy's own.
-    config = msgspec.structs.replace(config, long_term=msgspec.structs.replace(config.long_term, uri=Secret()))
+    # Long-term memory that is elsewhere is in use there; nothing of it may be taken for the copy's
+    # own.
+    config = msgspec.structs.replace(
+        config, long_term=msgspec.structs.replace(config.long_term, uri=Secret())
+    )
     target = await anyio.to_thread.run_sync(_target, directory, dest)
     beside = target.beside
     try:
@@ -122,14 +132,20 @@ async def _copy_long_term(directory: Path, beside: Path, memory: Offline) -> Non
 
 
 async def _agree(memory: Offline, progress: Progress | None) -> tuple[int, int]:
-    """Make long-term memory hold nothing that the journal does not know, and have the rest brought; rows, and rows to come."""
+    """Make long-term memory hold nothing that the journal does not know, and have the rest brought;
+    rows, and rows to come.
+    """
     if memory.place is None:
         return 0, 0
     lacking = removed = 0
     async with memory.store(sync=False) as store, memory.scan() as scan:
-        async for difference in compare_index(memory.journal, scan, whole=memory.whole, progress=progress):
+        async for difference in compare_index(
+            memory.journal, scan, whole=memory.whole, progress=progress
+        ):
             if difference.surplus:
-                removed += await store.delete_row_ids(difference.table, [row.place for row in difference.surplus])
+                removed += await store.delete_row_ids(
+                    difference.table, [row.place for row in difference.surplus]
+                )
             lacking += await refilled(memory.journal, difference.backfills)
         return scan.rows - removed, lacking
 

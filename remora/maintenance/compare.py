@@ -1,19 +1,25 @@
-"""The journal against long-term memory: which rows should be there, which are, and what makes the two agree (G7).
+"""The journal against long-term memory.
 
-The journal is the source of truth and long-term memory an index over it, so what should be there follows from the journal alone:
+Which rows should be there, which are, and what makes the two agree (G7).
 
-==================  ==========================================================================================
-rows                expected
-==================  ==========================================================================================
-messages            up to where the session has handed them over, but for those that were removed or pruned
-summary entries     one for each facet that a session keeps of an entry that left its list (`ENTRY_KIND`)
-memories            one for each row of what was recorded on purpose
-of memory blocks    none: they are long-term memory's own, and only what no session or block can have written is amiss
-==================  ==========================================================================================
+The journal is the source of truth and long-term memory an index over it, so what should be there
+follows from the journal alone:
 
-Jobs that wait explain what is not there yet, or still there; so do dead letters explain what is lacking, since they are listed
-as such, and their own verbs bring it. Rows of messages that retention took out of the journal stay, and nobody can tell what
-they said. Whoever compares must have the directory for himself: beside a running server, work under way would look amiss.
+==================
+========================================================================================== rows
+expected ==================
+========================================================================================== messages
+up to where the session has handed them over, but for those that were removed or pruned summary
+entries     one for each facet that a session keeps of an entry that left its list (`ENTRY_KIND`)
+memories            one for each row of what was recorded on purpose of memory blocks    none: they
+are long-term memory's own, and only what no session or block can have written is amiss
+==================
+==========================================================================================
+
+Jobs that wait explain what is not there yet, or still there; so do dead letters explain what is
+lacking, since they are listed as such, and their own verbs bring it. Rows of messages that
+retention took out of the journal stay, and nobody can tell what they said. Whoever compares must
+have the directory for himself: beside a running server, work under way would look amiss.
 
 It goes table by table and user by user, so that a user's rows, and no more, are held at once.
 """
@@ -22,7 +28,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import TypeAlias
 
 import msgspec
@@ -95,13 +109,18 @@ class _PendingJobs:
         self.pruning = False
 
     def take(self, job: Job) -> None:
-        """What this job explains; a dead letter explains what is lacking, and nothing that should be gone."""
+        """What this job explains.
+
+        A dead letter explains what is lacking, and nothing that should be gone.
+        """
         match job.payload:
             case FlushSpec(first=first, through=through):
                 self.coming.append((first, through))
             case UnflushSpec(seqs=seqs, flushing=flushing):
                 # its neighbours' rows are taken out and written anew
-                self.coming.extend((max(seq - NEIGHBOURS, 1), min(seq + NEIGHBOURS, flushing)) for seq in seqs)
+                self.coming.extend(
+                    (max(seq - NEIGHBOURS, 1), min(seq + NEIGHBOURS, flushing)) for seq in seqs
+                )
                 if not job.dead:
                     self.leaving.update(seqs)
             case EntryFlushSpec(entry=entry):
@@ -128,7 +147,12 @@ class _JournalUser:
 
 
 async def compare_index(
-    journal: Journal, scan: TableScan, *, whole: bool = True, journal_intact: bool = True, progress: Progress | None = None
+    journal: Journal,
+    scan: TableScan,
+    *,
+    whole: bool = True,
+    journal_intact: bool = True,
+    progress: Progress | None = None,
 ) -> AsyncIterator[Difference]:
     """Everything in which long-term memory differs from what the journal says it should hold.
 
@@ -136,12 +160,13 @@ async def compare_index(
         journal: of a directory that nobody writes to meanwhile.
         scan: its long-term memory.
         whole: False while long-term memory is being made anew: what is lacking then is on its way.
-        journal_intact: False where the journal is damaged: nothing is to go then for not being in it.
+        journal_intact: False where the journal is damaged: nothing is to go then for not being in
+            it.
         progress: told how many rows were looked through, of how many.
 
     Raises:
-        StorageError: the journal cannot be read. What is damaged in it is no error: rows of a damaged message are left alone, and
-            a session that cannot be compared is named.
+        StorageError: the journal cannot be read. What is damaged in it is no error: rows of a
+            damaged message are left alone, and a session that cannot be compared is named.
     """
     accounts: dict[str, _JournalUser] = {}
     for actor, flushed in await journal.flushed():
@@ -171,7 +196,9 @@ async def compare_index(
             progress(scan.rows, total)
     for key, account in accounts.items():
         if not account.done and not scan.is_unreadable(key):
-            async for difference in comparison.compare_user(account, ScannedUser("", key, home=True, rows=())):
+            async for difference in comparison.compare_user(
+                account, ScannedUser("", key, home=True, rows=())
+            ):
                 yield difference
 
 
@@ -194,7 +221,10 @@ class _Comparison:
         self._sound = journal_intact
 
     def _orphaned(self, where: str, table: str, rows: Sequence[ScannedRow], why: str) -> Difference:
-        """Rows of what the journal does not have; they go only where the journal is to be trusted."""
+        """Rows of what the journal does not have.
+
+        They go only where the journal is to be trusted.
+        """
         found = _surplus("orphan", where, table, rows, why)
         if self._sound:
             return found
@@ -204,21 +234,36 @@ class _Comparison:
         """Rows of a user that the journal does not know."""
         strange = [row for row in found.rows if user_key(row.user) != found.key]
         if strange:
-            yield _foreign(msgspec.structs.replace(found, rows=strange), "under the key of another user")
-        rows = [row for row in found.rows if user_key(row.user) == found.key and not self._being_erased(row)]
+            yield _foreign(
+                msgspec.structs.replace(found, rows=strange), "under the key of another user"
+            )
+        rows = [
+            row
+            for row in found.rows
+            if user_key(row.user) == found.key and not self._being_erased(row)
+        ]
         if rows:
-            yield self._orphaned(rows[0].user, found.table, rows, "of a user that the journal does not know")
+            yield self._orphaned(
+                rows[0].user, found.table, rows, "of a user that the journal does not know"
+            )
 
     def _being_erased(self, row: ScannedRow) -> bool:
         if (row.user_key, "") in self._erasing:
             return True
-        return bool(self._erasing) and (row.user_key, session_key(row.user, row.session)) in self._erasing
+        return (
+            bool(self._erasing)
+            and (row.user_key, session_key(row.user, row.session)) in self._erasing
+        )
 
-    async def compare_user(self, account: _JournalUser, found: ScannedUser) -> AsyncIterator[Difference]:
+    async def compare_user(
+        self, account: _JournalUser, found: ScannedUser
+    ) -> AsyncIterator[Difference]:
         """One user's rows, none among them, against what the journal says."""
         strange = [row for row in found.rows if row.user != account.user]
         if strange:
-            yield _foreign(msgspec.structs.replace(found, rows=strange), "under the key of another user")
+            yield _foreign(
+                msgspec.structs.replace(found, rows=strange), "under the key of another user"
+            )
         once: dict[str, ScannedRow] = {}
         doubles: list[ScannedRow] = []
         for row in found.rows:
@@ -243,49 +288,87 @@ class _Comparison:
             yield Difference(Finding("journal", account.user, str(e), repairable=False))
         for session in of_sessions.keys() - account.sessions.keys():
             why = "of a session that the journal does not know"
-            yield self._orphaned(_name(SessionKey(account.user, session)), found.table, of_sessions[session], why)
+            yield self._orphaned(
+                _name(SessionKey(account.user, session)), found.table, of_sessions[session], why
+            )
         sessions = list(account.sessions)
         for start in range(0, len(sessions), _SESSIONS_AT_ONCE):
-            keys = [SessionKey(account.user, session) for session in sessions[start : start + _SESSIONS_AT_ONCE]]
+            keys = [
+                SessionKey(account.user, session)
+                for session in sessions[start : start + _SESSIONS_AT_ONCE]
+            ]
             for key, image in zip(keys, await self._journal.hydrate(keys), strict=True):
                 flushed = account.sessions[key.session]
                 if not isinstance(image, Exception):
-                    flushed = max(flushed, image.watermarks.flushing)  # what is not there yet has a job
+                    flushed = max(
+                        flushed, image.watermarks.flushing
+                    )  # what is not there yet has a job
                 try:
-                    async for difference in self._compare_session(key, flushed, found.table, of_sessions.get(key.session, [])):
+                    async for difference in self._compare_session(
+                        key, flushed, found.table, of_sessions.get(key.session, [])
+                    ):
                         yield difference
                 except JournalDamaged as e:
                     yield Difference(Finding("journal", _name(key), str(e), repairable=False))
 
-    # -- what was recorded on purpose -------------------------------------------------------------------------------
+    # -- what was recorded on purpose --------------------------------------------------------------
 
-    async def _compare_memories(self, user: str, table: str, rows: Sequence[ScannedRow]) -> AsyncIterator[Difference]:
+    async def _compare_memories(
+        self, user: str, table: str, rows: Sequence[ScannedRow]
+    ) -> AsyncIterator[Difference]:
         pending = self._owed.get(UserKey(user)) or _PendingJobs()
         items = {item.id for item in await self._journal.memories(user)}
         present = {row.id for row in rows}
-        surplus = [row for row in rows if row.id not in items and not pending.pruning and not self._being_erased(row)]
+        surplus = [
+            row
+            for row in rows
+            if row.id not in items and not pending.pruning and not self._being_erased(row)
+        ]
         if surplus:
             yield self._orphaned(user, table, surplus, "memories that the journal does not have")
         lacking = sorted(items - present - pending.memories) if self._whole else []
         if lacking:
-            finding = Finding("missing", user, f"{_count(lacking, 'memory', 'memories')} {_some(lacking)}", repairable=True)
-            chunks = [lacking[start : start + _REFILL_AT_ONCE] for start in range(0, len(lacking), _REFILL_AT_ONCE)]
-            yield Difference(finding, backfills=[Backfill(UserKey(user), RecordSpec(0, tuple(ids))) for ids in chunks])
+            finding = Finding(
+                "missing",
+                user,
+                f"{_count(lacking, 'memory', 'memories')} {_some(lacking)}",
+                repairable=True,
+            )
+            chunks = [
+                lacking[start : start + _REFILL_AT_ONCE]
+                for start in range(0, len(lacking), _REFILL_AT_ONCE)
+            ]
+            yield Difference(
+                finding,
+                backfills=[Backfill(UserKey(user), RecordSpec(0, tuple(ids))) for ids in chunks],
+            )
 
-    # -- sessions ---------------------------------------------------------------------------------------------------
+    # -- sessions ----------------------------------------------------------------------------------
 
     async def _compare_session(
         self, key: SessionKey, flushed: int, table: str, rows: Sequence[ScannedRow]
-    ) -> AsyncIterator[Difference]:  # fmt: skip
+    ) -> AsyncIterator[Difference]:
         pending = self._owed.get(key) or _PendingJobs()
         pruning = (self._owed.get(UserKey(key.user)) or _PendingJobs()).pruning
         said = [row for row in rows if row.memory_type == "message"]
-        async for difference in self._compare_messages(key, flushed, table, said, pending, pruning=pruning):
+        async for difference in self._compare_messages(
+            key, flushed, table, said, pending, pruning=pruning
+        ):
             yield difference
-        state_items = await self._journal.state_items(key) if flushed or rows or pending.entries else ()
-        kept = {spec.entry.through: spec for spec in (_decode_entry(one.value) for one in state_items if one.kind == ENTRY_KIND)}
+        state_items = (
+            await self._journal.state_items(key) if flushed or rows or pending.entries else ()
+        )
+        kept = {
+            spec.entry.through: spec
+            for spec in (_decode_entry(one.value) for one in state_items if one.kind == ENTRY_KIND)
+        }
         async for difference in self._compare_entries(
-            key, table, [row for row in rows if row.memory_type == "summary"], kept, pending, pruning=pruning
+            key,
+            table,
+            [row for row in rows if row.memory_type == "summary"],
+            kept,
+            pending,
+            pruning=pruning,
         ):
             yield difference
         batches = [row for row in rows if row.memory_type == BLOCK_TYPE]
@@ -298,15 +381,34 @@ class _Comparison:
             and not _within(row.seq, mine.seen)
         ]
         if ahead:
-            yield _surplus("orphan", _name(key), table, ahead, "of memory blocks, of messages that they have not seen")
+            yield _surplus(
+                "orphan",
+                _name(key),
+                table,
+                ahead,
+                "of memory blocks, of messages that they have not seen",
+            )
         known = {"message", "summary", BLOCK_TYPE}
         other = [row for row in rows if row.memory_type not in known]
         if other:
             kinds = ", ".join(sorted({repr(row.memory_type) for row in other}))
-            yield _surplus("orphan", _name(key), table, other, f"of the type {kinds}, which remora does not write")
+            yield _surplus(
+                "orphan",
+                _name(key),
+                table,
+                other,
+                f"of the type {kinds}, which remora does not write",
+            )
 
     async def _compare_messages(
-        self, key: SessionKey, flushed: int, table: str, rows: Sequence[ScannedRow], pending: _PendingJobs, *, pruning: bool
+        self,
+        key: SessionKey,
+        flushed: int,
+        table: str,
+        rows: Sequence[ScannedRow],
+        pending: _PendingJobs,
+        *,
+        pruning: bool,
     ) -> AsyncIterator[Difference]:
         coming = join_ranges(pending.coming)
         through = max([flushed, *(row.seq for row in rows), *(last for _, last in coming)])
@@ -335,23 +437,38 @@ class _Comparison:
             elif seq > flushed and not _within(seq, coming):
                 early.append(row)
         if wrong:
-            yield _surplus("orphan", _name(key), table, wrong, f"of another message than {_numbers(wrong)} in the journal")
+            yield _surplus(
+                "orphan",
+                _name(key),
+                table,
+                wrong,
+                f"of another message than {_numbers(wrong)} in the journal",
+            )
         if gone:
-            why = f"of messages {_numbers(gone)}, which the journal does not have, or which were removed or pruned"
+            why = f"of messages {_numbers(gone)}, which the journal does not have, or which were removed or pruned"  # noqa: E501
             yield self._orphaned(_name(key), table, gone, why)
         if early:
-            why = f"of messages {_numbers(early)}, which the journal has not handed over (up to {flushed})"
+            why = f"of messages {_numbers(early)}, which the journal has not handed over (up to {flushed})"  # noqa: E501
             yield _surplus("orphan", _name(key), table, early, why)
         if self._whole:
             lacking = [
                 seq
                 for seq in times
-                if seq <= flushed and seq not in present and seq not in pruned and not _within(seq, coming)
-            ]  # fmt: skip
+                if seq <= flushed
+                and seq not in present
+                and seq not in pruned
+                and not _within(seq, coming)
+            ]
             if lacking:
-                detail = f"{_count(lacking, 'message')} {_ranges(lacking)}, handed over up to {flushed}"
-                backfills = [Backfill(key, FlushSpec(0, first, last)) for first, last in _batches(lacking)]
-                yield Difference(Finding("missing", _name(key), detail, repairable=True), backfills=backfills)
+                detail = (
+                    f"{_count(lacking, 'message')} {_ranges(lacking)}, handed over up to {flushed}"
+                )
+                backfills = [
+                    Backfill(key, FlushSpec(0, first, last)) for first, last in _batches(lacking)
+                ]
+                yield Difference(
+                    Finding("missing", _name(key), detail, repairable=True), backfills=backfills
+                )
 
     async def _compare_entries(
         self,
@@ -368,26 +485,44 @@ class _Comparison:
         surplus = [row for row in rows if row.id not in expected]
         if surplus and not pruning:
             # One that a rewind brought back into its list is there until it leaves it again.
-            listed = {entry_id(key, one.through) for one in (await self._journal.past(key, _LAST)).summaries}
+            listed = {
+                entry_id(key, one.through)
+                for one in (await self._journal.past(key, _LAST)).summaries
+            }
             leaving = {entry_id(key, seq) for seq in pending.leaving}
             surplus = [row for row in surplus if row.id not in listed and row.id not in leaving]
             if surplus:
-                yield self._orphaned(_name(key), table, surplus, "summary entries that the journal does not have")
-        lacking = [t for id_, t in expected.items() if id_ not in present and t not in pending.entries] if self._whole else []
+                yield self._orphaned(
+                    _name(key), table, surplus, "summary entries that the journal does not have"
+                )
+        lacking = (
+            [t for id_, t in expected.items() if id_ not in present and t not in pending.entries]
+            if self._whole
+            else []
+        )
         if lacking:
-            detail = f"{_count(lacking, 'summary entry', 'summary entries')} up to message {_ranges(lacking)}"
-            backfills = [Backfill(key, msgspec.structs.replace(kept[through], sid=0)) for through in lacking]
-            yield Difference(Finding("missing", _name(key), detail, repairable=True), backfills=backfills)
+            detail = f"{_count(lacking, 'summary entry', 'summary entries')} up to message {_ranges(lacking)}"  # noqa: E501
+            backfills = [
+                Backfill(key, msgspec.structs.replace(kept[through], sid=0)) for through in lacking
+            ]
+            yield Difference(
+                Finding("missing", _name(key), detail, repairable=True), backfills=backfills
+            )
 
     async def _times(self, key: SessionKey, through: int) -> tuple[dict[int, int], set[int]]:
         """When each message up to `through` that is there was said, and which cannot be read."""
         times: dict[int, int] = {}
         damaged: set[int] = set()
-        spans = [(first, min(first + _READ_AT_ONCE - 1, through)) for first in range(1, through + 1, _READ_AT_ONCE)]
+        spans = [
+            (first, min(first + _READ_AT_ONCE - 1, through))
+            for first in range(1, through + 1, _READ_AT_ONCE)
+        ]
         while spans:
             first, last = spans.pop()
             try:
-                times.update((entry.seq, entry.at_us) for entry in await self._journal.read(key, first, last))
+                times.update(
+                    (entry.seq, entry.at_us) for entry in await self._journal.read(key, first, last)
+                )
             except JournalDamaged:
                 if first == last:
                     damaged.add(first)
@@ -435,7 +570,10 @@ def _within(seq: int, ranges: Sequence[tuple[int, int]]) -> bool:
 
 
 def _batches(seqs: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Spans that hold these numbers, each small enough for one job; what they hold beside is merged, not doubled."""
+    """Spans that hold these numbers, each small enough for one job.
+
+    What they hold beside is merged, not doubled.
+    """
     first = last = seqs[0]
     for seq in seqs[1:]:
         if seq - last > _READ_AT_ONCE // 20 or seq - first >= _REFILL_AT_ONCE:

@@ -1,4 +1,7 @@
-"""Reading sessions and users out of a runtime that goes on working: each session as of one moment of its actor's."""
+"""Reading sessions and users out of a runtime that goes on working.
+
+Each session as of one moment of its actor's.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,13 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from remora.actors.blocks.state import block_progress, excluded_item, excluded_ranges, progress_item, renumber_ranges
+from remora.actors.blocks.state import (
+    block_progress,
+    excluded_item,
+    excluded_ranges,
+    progress_item,
+    renumber_ranges,
+)
 from remora.actors.session.messages import Inspect, SessionView
 from remora.actors.user.messages import InspectUser, UserView
 from remora.errors import StorageError
@@ -48,7 +57,9 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class _Renumbering:
-    """Numbers of the messages that are left of `last`, and which those are when they are counted from 1 without gaps."""
+    """Numbers of the messages that are left of `last`, and which those are when they are counted
+    from 1 without gaps.
+    """
 
     def __init__(self, seqs: Sequence[int], last: int) -> None:
         self._seqs = seqs
@@ -69,7 +80,8 @@ async def export_session(source: Services, key: SessionKey) -> SessionExport | N
     """A session as it is now; None if it has no messages.
 
     Raises:
-        StorageError: the journal cannot be read, or the session's past changes faster than it can be read.
+        StorageError: the journal cannot be read, or the session's past changes faster than it can
+            be read.
     """
     exported, _ = await _session(source, key)
     return exported
@@ -81,13 +93,19 @@ async def _session(source: Services, key: SessionKey) -> tuple[SessionExport | N
     for _ in range(_ATTEMPTS):
         entries = await journal.read(key, 1, view.last_seq)
         pruned = set(await journal.pruned(key))
-        left = [state_item for state_item in await journal.state_items(key) if state_item.kind == ENTRY_KIND]
+        left = [
+            state_item
+            for state_item in await journal.state_items(key)
+            if state_item.kind == ENTRY_KIND
+        ]
         after = await _inspect(source, key)
         if _fixed_parts(view) == _fixed_parts(after):
             break
         view = after
     else:
-        raise StorageError(f"the past of {key!r} changes faster than it can be read; export it again")
+        raise StorageError(
+            f"the past of {key!r} changes faster than it can be read; export it again"
+        )
     numbers = _Renumbering([entry.seq for entry in entries], view.last_seq)
     if not entries:
         return None, numbers
@@ -101,8 +119,17 @@ async def _inspect(source: Services, key: SessionKey) -> SessionView:
 
 
 def _fixed_parts(view: SessionView) -> tuple[Any, ...]:
-    """What of a session must not have changed while its messages were read: all but what was appended and flushed."""
-    return view.watermarks.generation, view.watermarks.archived_through, view.summary, view.summaries, view.blocks
+    """What of a session must not have changed while its messages were read.
+
+    All but what was appended and flushed.
+    """
+    return (
+        view.watermarks.generation,
+        view.watermarks.archived_through,
+        view.summary,
+        view.summaries,
+        view.blocks,
+    )
 
 
 def _build(
@@ -116,7 +143,9 @@ def _build(
 ) -> SessionExport:
     def summary(one: Summary) -> Summary:
         through = numbers.through(one.through)
-        return msgspec.structs.replace(one, first=min(numbers.through(one.first - 1) + 1, through), through=through)
+        return msgspec.structs.replace(
+            one, first=min(numbers.through(one.first - 1) + 1, through), through=through
+        )
 
     messages = []
     for number, entry in enumerate(entries, start=1):
@@ -125,10 +154,16 @@ def _build(
         assert whole.created_at is not None
         messages.append(
             MessageExport(
-                number, whole.id, whole.created_at, entry.tokens, entry.importance, decode_chat(entry.chat), whole.metadata,
+                number,
+                whole.id,
+                whole.created_at,
+                entry.tokens,
+                entry.importance,
+                decode_chat(entry.chat),
+                whole.metadata,
                 entry.seq in pruned,
             )
-        )  # fmt: skip
+        )
     state_items = list(view.blocks)
     if not numbers.gapless:
         state_items = _renumber_blocks(view.blocks, numbers)
@@ -160,21 +195,39 @@ def _renumber_blocks(blocks: Sequence[StateItem], numbers: _Renumbering) -> list
     return sorted(state_items, key=lambda state_item: order[state_item.name])
 
 
-async def _user(source: Services, key: UserKey, renumbered_sessions: dict[str, _Renumbering]) -> UserExport | None:
-    state_items = [state_item for state_item in await source.journal.state_items(key) if state_item.kind not in _NOT_EXPORTED]
+async def _user(
+    source: Services, key: UserKey, renumbered_sessions: dict[str, _Renumbering]
+) -> UserExport | None:
+    state_items = [
+        state_item
+        for state_item in await source.journal.state_items(key)
+        if state_item.kind not in _NOT_EXPORTED
+    ]
     if source.directory.is_live(key):  # it journals figures of access by the hundred
         view: UserView = await source.directory.tell(key, InspectUser(), keeps_alive=False)
-        figures = [StateItem("access", row, _encode(figure)) for row, figure in view.accesses.items()]
-        state_items = [*(state_item for state_item in state_items if state_item.kind != "access"), *figures]
+        figures = [
+            StateItem("access", row, _encode(figure)) for row, figure in view.accesses.items()
+        ]
+        state_items = [
+            *(state_item for state_item in state_items if state_item.kind != "access"),
+            *figures,
+        ]
     memories = await source.journal.memories(key.user)
     if not state_items and not memories:
         return None
     moved: dict[str, str | None] = {}
     for session, numbers in renumbered_sessions.items():
         one = SessionKey(key.user, session)
-        moved.update((row_id(one, old), None if new is None else row_id(one, new)) for old, new in numbers.items())
+        moved.update(
+            (row_id(one, old), None if new is None else row_id(one, new))
+            for old, new in numbers.items()
+        )
     # Figures of access are kept under the ids of rows, which come of messages' numbers.
-    state_items = [one for one in (_renumber_facet(state_item, moved) for state_item in state_items) if one is not None]
+    state_items = [
+        one
+        for one in (_renumber_facet(state_item, moved) for state_item in state_items)
+        if one is not None
+    ]
     return UserExport(key.user, tuple(memories), tuple(state_items))
 
 
@@ -185,8 +238,12 @@ def _renumber_facet(state_item: StateItem, moved: dict[str, str | None]) -> Stat
     return None if name is None else StateItem(state_item.kind, name, state_item.value)
 
 
-async def export_to(source: Services, path: Path, *, overwrite: bool, progress: Progress | None) -> TransferReport:
-    """Write everything to `path`: a file that ends in ``.jsonl``, or else a directory of Parquet files.
+async def export_to(
+    source: Services, path: Path, *, overwrite: bool, progress: Progress | None
+) -> TransferReport:
+    """Write everything to `path`.
+
+    A file that ends in ``.jsonl``, or else a directory of Parquet files.
 
     Raises:
         InvalidInput: `path` exists, or cannot be told to be one or the other.
@@ -195,7 +252,11 @@ async def export_to(source: Services, path: Path, *, overwrite: bool, progress: 
     journal = source.journal
     remora = await anyio.to_thread.run_sync(_version)
     header = ExportHeader(
-        FORMAT, remora, datetime.now(UTC), await journal.setting("embedder") or "", await journal.setting("counter") or ""
+        FORMAT,
+        remora,
+        datetime.now(UTC),
+        await journal.setting("embedder") or "",
+        await journal.setting("counter") or "",
     )
     target = await anyio.to_thread.run_sync(lambda: AtomicTarget(path, overwrite=overwrite))
     writer = await anyio.to_thread.run_sync(open_writer, target, header)
@@ -218,7 +279,9 @@ async def _write_all(
     total = (await source.journal.counts()).messages
     keys = [key for key, _ in await source.journal.flushed()]
     sessions = [key for key in keys if isinstance(key, SessionKey)]
-    awake = source.directory.live_keys()  # one that has journalled nothing may have figures of access all the same
+    awake = (
+        source.directory.live_keys()
+    )  # one that has journalled nothing may have figures of access all the same
     users = list(dict.fromkeys(key for key in (*keys, *awake) if isinstance(key, UserKey)))
     gaps: dict[str, dict[str, _Renumbering]] = {}
     count = messages = done = 0
@@ -248,7 +311,8 @@ async def _write_all(
 
 
 def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # brings email, zipfile and csv along
+    # brings email, zipfile and csv along
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
 
     try:
         return version("remora")

@@ -1,4 +1,7 @@
-"""Bringing sessions and users into a runtime: looked through to the end before anything is written."""
+"""Bringing sessions and users into a runtime.
+
+Looked through to the end before anything is written.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 
 
-# -- looking through --------------------------------------------------------------------------------------------------
+# -- looking through -------------------------------------------------------------------------------
 
 
 def check_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
@@ -73,19 +76,31 @@ def check_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
         raise InvalidInput(f"the session {one.session} has no messages")
     for place, message in enumerate(one.messages):
         if message.seq != place + 1:
-            raise InvalidInput(f"messages are numbered 1, 2, 3 …: number {message.seq} stands where {place + 1} should")
+            raise InvalidInput(
+                f"messages are numbered 1, 2, 3 …: number {message.seq} stands where {place + 1} "
+                "should"
+            )
         validate_id(message.id, "a message id")
         if not 0 <= message.importance <= 1:
-            raise InvalidInput(f"the importance of message {message.seq} is {message.importance}, not between 0 and 1")
+            raise InvalidInput(
+                f"the importance of message {message.seq} is {message.importance}, not between 0 "
+                "and 1"
+            )
         if message.created_at.tzinfo is None:
             raise InvalidInput(f"the time of message {message.seq} has no time zone")
         encode_message(_plain(message.chat), index=place, max_bytes=max_bytes)
     if not (0 <= one.front <= last and 0 <= one.flushed <= last):
-        raise InvalidInput(f"front {one.front} and flushed {one.flushed} must be numbers of the {last} messages, or 0")
+        raise InvalidInput(
+            f"front {one.front} and flushed {one.flushed} must be numbers of the {last} messages, "
+            "or 0"
+        )
     reached = 0
     for summary in (*([one.summary] if one.summary else []), *one.summaries):
         if not (reached <= summary.through <= one.front and summary.first <= summary.through + 1):
-            raise InvalidInput(f"a summary of messages {summary.first} to {summary.through} cannot stand before {one.front}")
+            raise InvalidInput(
+                f"a summary of messages {summary.first} to {summary.through} cannot stand before "
+                f"{one.front}"
+            )
         reached = summary.through
     for state_item in one.state_items:
         _check_session_facet(state_item)
@@ -102,7 +117,9 @@ def _check_session_facet(state_item: StateItem) -> None:
         else:
             raise InvalidInput(f"a session keeps nothing of the kind {state_item.kind!r}")
     except msgspec.MsgspecError as e:
-        raise InvalidInput(f"the facet {state_item.kind}/{state_item.name} cannot be read: {e}") from e
+        raise InvalidInput(
+            f"the facet {state_item.kind}/{state_item.name} cannot be read: {e}"
+        ) from e
 
 
 def _check_user(one: UserExport) -> None:
@@ -110,7 +127,10 @@ def _check_user(one: UserExport) -> None:
     for item in one.memories:
         validate_id(item.id, "a memory's id")
         if not item.content or item.type not in MEMORY_TYPES or not 0 <= item.importance <= 1:
-            raise InvalidInput(f"the memory {item.id} has no content, an unknown type, or an importance that is not 0 to 1")
+            raise InvalidInput(
+                f"the memory {item.id} has no content, an unknown type, or an importance that is "
+                "not 0 to 1"
+            )
     for state_item in one.state_items:
         _decode_facet(state_item)
 
@@ -121,7 +141,9 @@ def _decode_facet(state_item: StateItem) -> Any:
     try:
         return _USER_FACETS[state_item.kind].decode(state_item.value)
     except msgspec.MsgspecError as e:
-        raise InvalidInput(f"the facet {state_item.kind}/{state_item.name} cannot be read: {e}") from e
+        raise InvalidInput(
+            f"the facet {state_item.kind}/{state_item.name} cannot be read: {e}"
+        ) from e
 
 
 class _Contents(msgspec.Struct):
@@ -143,13 +165,16 @@ def _validate(reader: ExportReader, max_bytes: int) -> _Contents:
             if key in found.sessions:
                 raise InvalidInput(f"{key!r} stands here a second time")
         except (RemoraError, ValueError, TypeError, OverflowError) as e:
-            raise InvalidExport(f"what begins at line {line} cannot be imported: {e}; nothing was written", line=line) from e
+            raise InvalidExport(
+                f"what begins at line {line} cannot be imported: {e}; nothing was written",
+                line=line,
+            ) from e
         found.sessions.add(key)
         found.messages += len(one.messages)
     return found
 
 
-# -- taking -----------------------------------------------------------------------------------------------------------
+# -- taking ----------------------------------------------------------------------------------------
 
 
 async def import_session(target: Services, export: SessionExport, key: SessionKey) -> int:
@@ -160,13 +185,18 @@ async def import_session(target: Services, export: SessionExport, key: SessionKe
         RedactionFailed: the redaction hook failed; nothing was written.
         MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
     """
-    adopt = await anyio.to_thread.run_sync(_adopt_message, target, export, target.indexed_blocks(key))
+    adopt = await anyio.to_thread.run_sync(
+        _adopt_message, target, export, target.indexed_blocks(key)
+    )
     count: int = await target.directory.ask(key, adopt, timeout_s=_TIMEOUT_S)
     return count
 
 
 def _adopt_message(door: Door, export: SessionExport, indexed: Collection[str]) -> Adopt:
-    """What the actor is told; `indexed` blocks begin anew, and so are shown everything again: their rows are not exported."""
+    """What the actor is told.
+
+    `indexed` blocks begin anew, and so are shown everything again: their rows are not exported.
+    """
     check_session(export, max_bytes=door.config.buffer.max_message_bytes)
     return Adopt(
         entries=tuple(_entry(door, message) for message in export.messages),
@@ -175,7 +205,9 @@ def _adopt_message(door: Door, export: SessionExport, indexed: Collection[str]) 
         summary=_summary(door, export.summary) if export.summary else None,
         summaries=tuple(_summary(door, one) for one in export.summaries),
         state_items=tuple(
-            state_item for state_item in export.state_items if state_item.kind != "block" or state_item.name not in indexed
+            state_item
+            for state_item in export.state_items
+            if state_item.kind != "block" or state_item.name not in indexed
         ),
         flush=True,
         pruned=tuple(message.seq for message in export.messages if message.pruned),
@@ -183,7 +215,10 @@ def _adopt_message(door: Door, export: SessionExport, indexed: Collection[str]) 
 
 
 def _plain(chat: ChatDict) -> ChatDict:
-    """The chat dict without the keys that `append` would take for the envelope; a `Message` may carry such keys as `extra`."""
+    """The chat dict without the keys that `append` would take for the envelope.
+
+    A `Message` may carry such keys as `extra`.
+    """
     return {name: value for name, value in chat.items() if name not in _ENVELOPE}
 
 
@@ -192,7 +227,9 @@ def _entry(door: Door, message: MessageExport) -> Entry:
     if (redact := door.redact) is not None:
         chat = redact_chat(chat, redact)
         metadata = None if metadata is None else redact_metadata(metadata, redact)
-    checked, _ = encode_message(_plain(chat), index=message.seq - 1, max_bytes=door.config.buffer.max_message_bytes)
+    checked, _ = encode_message(
+        _plain(chat), index=message.seq - 1, max_bytes=door.config.buffer.max_message_bytes
+    )
     timed, _ = encode_message({"role": "user", "content": "", "created_at": message.created_at})
     return Entry(
         message.seq,
@@ -215,11 +252,22 @@ def _summary(door: Door, summary: Summary) -> Summary:
 
 
 async def _adopt_user(target: Services, one: UserExport) -> int:
-    """Give a user what an export holds; returns how many memories that is. What is there already stays as it is."""
-    memories = await anyio.to_thread.run_sync(lambda: tuple(_memory(target, one.user, item) for item in one.memories))
-    state_items = tuple(state_item for state_item in one.state_items if state_item.kind not in {"embedder", "working"})
+    """Give a user what an export holds; returns how many memories that is.
+
+    What is there already stays as it is.
+    """
+    memories = await anyio.to_thread.run_sync(
+        lambda: tuple(_memory(target, one.user, item) for item in one.memories)
+    )
+    state_items = tuple(
+        state_item
+        for state_item in one.state_items
+        if state_item.kind not in {"embedder", "working"}
+    )
     await target.directory.ask(
-        UserKey(one.user), AdoptUser(memories, await _working(target, one), state_items), timeout_s=_TIMEOUT_S
+        UserKey(one.user),
+        AdoptUser(memories, await _working(target, one), state_items),
+        timeout_s=_TIMEOUT_S,
     )
     return len(memories)
 
@@ -228,27 +276,46 @@ def _memory(door: Door, user: str, item: MemoryItem) -> MemoryItem:
     """Redacted, and counted anew; what redaction changes has another id."""
     text = item.content if door.redact is None else redact_text(item.content, door.redact)
     id_ = item.id if text == item.content else memory_id(user, item.agent, text)
-    return msgspec.structs.replace(item, id=id_, content=text, tokens=door.counter.count(dated_line(item.created_us, text)))
+    return msgspec.structs.replace(
+        item, id=id_, content=text, tokens=door.counter.count(dated_line(item.created_us, text))
+    )
 
 
 async def _working(target: Services, one: UserExport) -> tuple[WorkingItem, ...]:
-    """Working memory, embedded anew where another embedder made its vectors; nothing where there is none."""
+    """Working memory, embedded anew where another embedder made its vectors.
+
+    Nothing where there is none.
+    """
     embedder = target.embedder
-    items: list[WorkingItem] = [_decode_facet(state_item) for state_item in one.state_items if state_item.kind == "working"]
+    items: list[WorkingItem] = [
+        _decode_facet(state_item) for state_item in one.state_items if state_item.kind == "working"
+    ]
     if embedder is None or not items:
         return ()
-    made_by = next((_decode_facet(state_item) for state_item in one.state_items if state_item.kind == "embedder"), "")
-    if made_by == embedder_name(embedder) and all(len(item.vector) == 4 * embedder.dimension for item in items):
+    made_by = next(
+        (
+            _decode_facet(state_item)
+            for state_item in one.state_items
+            if state_item.kind == "embedder"
+        ),
+        "",
+    )
+    if made_by == embedder_name(embedder) and all(
+        len(item.vector) == 4 * embedder.dimension for item in items
+    ):
         return tuple(items)
     return await embed_items(embedder, items)
 
 
-async def import_from(target: Services, path: Path, *, skip_existing: bool, progress: Progress | None) -> TransferReport:
+async def import_from(
+    target: Services, path: Path, *, skip_existing: bool, progress: Progress | None
+) -> TransferReport:
     """Take over everything that the export at `path` holds.
 
     Raises:
         InvalidExport: it is no whole export; nothing was written.
-        InvalidInput: `path` cannot be read, or sessions are there already and are not to be skipped; nothing was written.
+        InvalidInput: `path` cannot be read, or sessions are there already and are not to be
+            skipped; nothing was written.
         RedactionFailed: the redaction hook failed on a session; those before it are there.
     """
     reader = await anyio.to_thread.run_sync(open_reader, path)
@@ -259,7 +326,8 @@ async def import_from(target: Services, path: Path, *, skip_existing: bool, prog
         if there and not skip_existing:
             some = ", ".join(f"{key.user}/{key.session}" for key in sorted(there)[:3])
             raise InvalidInput(
-                f"{len(there)} of the {len(contents.sessions)} sessions are there already, {some} for instance: nothing was "
+                f"{len(there)} of the {len(contents.sessions)} sessions are there already, {some} "
+                "for instance: nothing was "
                 "written; pass skip_existing=True (--skip-existing) to import the others"
             )
         return await _import_all(target, reader.read(), contents, there, progress)
@@ -269,8 +337,12 @@ async def import_from(target: Services, path: Path, *, skip_existing: bool, prog
 
 
 async def _import_all(
-    target: Services, placed: Iterator[Placed], contents: _Contents, there: set[SessionKey], progress: Progress | None
-) -> TransferReport:  # fmt: skip
+    target: Services,
+    placed: Iterator[Placed],
+    contents: _Contents,
+    there: set[SessionKey],
+    progress: Progress | None,
+) -> TransferReport:
     sessions = messages = users = memories = done = 0
 
     async def take(one: Exported) -> int:
@@ -279,8 +351,14 @@ async def _import_all(
         return await import_session(target, one, SessionKey(one.user, one.session))
 
     while chunk := await anyio.to_thread.run_sync(partial(_next, placed)):
-        wanted = [one for one in chunk if isinstance(one, UserExport) or (one.user, one.session) not in there]
-        for one, count in zip(wanted, await map_concurrently(take, wanted, concurrency=_AT_ONCE), strict=True):
+        wanted = [
+            one
+            for one in chunk
+            if isinstance(one, UserExport) or (one.user, one.session) not in there
+        ]
+        for one, count in zip(
+            wanted, await map_concurrently(take, wanted, concurrency=_AT_ONCE), strict=True
+        ):
             if isinstance(one, UserExport):
                 users, memories = users + 1, memories + count
             else:

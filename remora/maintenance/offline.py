@@ -1,4 +1,7 @@
-"""A memory directory without its actors: journal and long-term memory as they lie there, for checks, backups and repairs."""
+"""A memory directory without its actors.
+
+Journal and long-term memory as they lie there, for checks, backups and repairs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ class Offline(msgspec.Struct, frozen=True):
 
     Attributes:
         journal: its journal; committing.
-        used: the directory of long-term memory in use: its name, what made its vectors, its tables; None if there never was one.
+        used: the directory of long-term memory in use: its name, what made its vectors, its tables;
+            None if there never was one.
         place: where that is; None where it is not there.
         whole: it holds all that it should; otherwise it is being made anew, or is to be.
         leftovers: directories that were in use before it.
@@ -47,24 +51,37 @@ class Offline(msgspec.Struct, frozen=True):
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Names of the directories of long-term memory, the one in use first; none where it is elsewhere."""
+        """Names of the directories of long-term memory, the one in use first.
+
+        None where it is elsewhere.
+        """
         if self.used is None or self.config.long_term.uri.reveal():
             return ()
         return tuple(one.name for one in (self.used, *self.leftovers))
 
-    def scan(self, *, lost: Mapping[str, str] | None = None) -> AbstractAsyncContextManager[TableScan]:
-        """All rows of long-term memory in outline; `place` must not be None. `lost`: tables that were put aside, and why."""
+    def scan(
+        self, *, lost: Mapping[str, str] | None = None
+    ) -> AbstractAsyncContextManager[TableScan]:
+        """All rows of long-term memory in outline; `place` must not be None.
+
+        `lost`: tables that were put aside, and why.
+        """
         assert self.place is not None
         assert self.used is not None
         return open_scan(self.place, shards=self.used.shards, lost=lost)
 
     @asynccontextmanager
     async def store(self, *, sync: bool = True) -> AsyncIterator[LanceStore]:
-        """Long-term memory itself; `place` must not be None. `sync`: what is written is on disk when that is told."""
+        """Long-term memory itself; `place` must not be None.
+
+        `sync`: what is written is on disk when that is told.
+        """
         assert self.place is not None
         assert self.used is not None
         config = msgspec.structs.replace(self.config.long_term, shards=self.used.shards)
-        store = await LanceStore.open(self.place, dimension=self.used.dimension, config=config, sync=sync)
+        store = await LanceStore.open(
+            self.place, dimension=self.used.dimension, config=config, sync=sync
+        )
         try:
             yield store
         finally:
@@ -73,7 +90,9 @@ class Offline(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def offline(directory: Path, config: Config, *, journal: Path | None = None) -> AsyncIterator[Offline]:
+async def offline(
+    directory: Path, config: Config, *, journal: Path | None = None
+) -> AsyncIterator[Offline]:
     """Open what a directory holds; whoever calls owns the directory.
 
     Args:
@@ -84,7 +103,9 @@ async def offline(directory: Path, config: Config, *, journal: Path | None = Non
     Raises:
         JournalTooNew, JournalDamaged, DirectoryUnusable: the journal cannot be opened.
     """
-    async with committing(await SqliteJournal.open(journal or directory / JOURNAL, durability="power")) as opened:
+    async with committing(
+        await SqliteJournal.open(journal or directory / JOURNAL, durability="power")
+    ) as opened:
         yield await _describe(opened, directory, config)
 
 
@@ -125,7 +146,9 @@ def lost_commits(journal: Path) -> LostCommits | None:
         with closing(sqlite3.connect(journal)) as database:
             what = missing(mark, database)
     except sqlite3.DatabaseError as e:
-        raise JournalDamaged(f"{journal} is damaged, or no SQLite file: {e}; restore a backup") from e
+        raise JournalDamaged(
+            f"{journal} is damaged, or no SQLite file: {e}; restore a backup"
+        ) from e
     return LostCommits(what, mark.durability == "power") if what else None
 
 

@@ -1,8 +1,9 @@
 """Making a memory directory whole again, as far as what is left allows (G7).
 
-The journal is the source of truth: what it has lost is lost, and is given up only where whoever calls says so. Long-term memory
-is made to agree with it: rows that should not be there go, and for rows that are lacking the journal gets jobs, which the next
-start does. Only what memory blocks had stored is long-term memory's own, and is lost with a table that cannot be read.
+The journal is the source of truth: what it has lost is lost, and is given up only where whoever
+calls says so. Long-term memory is made to agree with it: rows that should not be there go, and for
+rows that are lacking the journal gets jobs, which the next start does. Only what memory blocks had
+stored is long-term memory's own, and is lost with a table that cannot be read.
 """
 
 from __future__ import annotations
@@ -64,9 +65,12 @@ async def repair(
     Args:
         directory: a memory directory.
         config: whose `long_term.uri` says where long-term memory is, if not in the directory.
-        accept_loss: go on without acknowledged commits that the journal has lost with the end of its write-ahead log.
-        drop_damaged: remove from the journal what is damaged in it: messages, summaries, what was recorded on purpose.
-        progress: told how many rows of long-term memory were compared with the journal, of how many.
+        accept_loss: go on without acknowledged commits that the journal has lost with the end of
+            its write-ahead log.
+        drop_damaged: remove from the journal what is damaged in it: messages, summaries, what was
+            recorded on purpose.
+        progress: told how many rows of long-term memory were compared with the journal, of how
+            many.
 
     Raises:
         InvalidInput: there is no memory in it.
@@ -82,7 +86,9 @@ async def repair(
         async with offline(directory, config) as memory:
             journal_intact = not await memory.journal.verify()
             done += await _repair_long_term(memory, progress, journal_intact=journal_intact)
-            waiting = len(await memory.journal.jobs()) + bool(await memory.journal.setting("reembed"))
+            waiting = len(await memory.journal.jobs()) + bool(
+                await memory.journal.setting("reembed")
+            )
         found = await verify_owned(directory, config, deep=True)
     finally:
         with anyio.CancelScope(shield=True):
@@ -98,48 +104,73 @@ async def _repair_journal(directory: Path, *, accept_loss: bool, drop_damaged: b
     if lost is not None:
         if lost.promised and not accept_loss:
             raise JournalDamaged(
-                f"{journal} lacks {lost.what}: its write-ahead log was cut short or lost. Restore a backup, or {JOURNAL}-wal "
+                f"{journal} lacks {lost.what}: its write-ahead log was cut short or lost. Restore "
+                f"a backup, or {JOURNAL}-wal "
                 "if it was left behind; or go on without, with --accept-loss"
             )
         await anyio.to_thread.run_sync(forget_loss, journal)
         done.append(f"given up: {lost.what}")
     if drop_damaged:
-        opened = await SqliteJournal.open(journal, durability="power")  # so that it is of the newest format
+        opened = await SqliteJournal.open(
+            journal, durability="power"
+        )  # so that it is of the newest format
         await opened.aclose()
         done += await anyio.to_thread.run_sync(dropped, journal)
     return done
 
 
-async def _repair_long_term(memory: Offline, progress: Progress | None, *, journal_intact: bool) -> list[str]:
+async def _repair_long_term(
+    memory: Offline, progress: Progress | None, *, journal_intact: bool
+) -> list[str]:
     """Make long-term memory agree with the journal; what was done."""
     if memory.place is None:
         if not memory.whole or not any(flushed for _, flushed in await memory.journal.flushed()):
             return []
         await request_rebuild(memory.journal)
-        return ["long-term memory is not there: to be made anew from the journal; what memory blocks had stored in it is lost"]
+        return [
+            (
+                "long-term memory is not there: to be made anew from the journal; what memory blocks "  # noqa: E501
+                "had stored in it is lost"
+            )
+        ]
     done: list[str] = []
-    before = await anyio.to_thread.run_sync(shard_names, memory.place) if isinstance(memory.place, Path) else []
+    before = (
+        await anyio.to_thread.run_sync(shard_names, memory.place)
+        if isinstance(memory.place, Path)
+        else []
+    )
     async with memory.store() as store:
         done += await store.repair_tables()
         if isinstance(memory.place, Path):
             there = set(await anyio.to_thread.run_sync(shard_names, memory.place))
             done += [
-                f"the table {name} is put aside, in {memory.place / 'quarantine'}: its messages and memories are written again; "
-                "what memory blocks had stored in it, and rows of messages that retention removed, are lost"
+                f"the table {name} is put aside, in {memory.place / 'quarantine'}: its messages "
+                "and memories are written again; "
+                "what memory blocks had stored in it, and rows of messages that retention "
+                "removed, are lost"
                 for name in before
                 if name not in there
             ]
         removed: Counter[str] = Counter()
         async with memory.scan() as scan:
             async for difference in compare_index(
-                memory.journal, scan, whole=memory.whole, journal_intact=journal_intact, progress=progress
+                memory.journal,
+                scan,
+                whole=memory.whole,
+                journal_intact=journal_intact,
+                progress=progress,
             ):
                 if difference.surplus:
                     places = [row.place for row in difference.surplus]
-                    removed[difference.finding.kind] += await store.delete_row_ids(difference.table, places)
+                    removed[difference.finding.kind] += await store.delete_row_ids(
+                        difference.table, places
+                    )
                 if difference.backfills:
                     await refilled(memory.journal, difference.backfills)
-                    done.append(f"to be written again, of {difference.finding.where}: {difference.finding.detail}")
+                    done.append(
+                        f"to be written again, of {difference.finding.where}: "
+                        f"{difference.finding.detail}"
+                    )
         done += [f"{count:,} rows removed {_WHY[kind]}" for kind, count in removed.items()]
         if store.refill_needed:
             await store.clear_refill()  # what is lacking has its jobs

@@ -1,9 +1,10 @@
 """Looking a memory directory through without changing a byte of it.
 
-Opening a journal takes ownership, brings its schema up to date and moves its write-ahead log; opening long-term memory sets
-broken tables aside. So none of that is done to the directory: the journal is copied into a temporary directory, and beside it
-long-term memory stands as a tree of links to files, which LanceDB never writes to once they are there. What is opened, and
-checked by the same code that serves, is that.
+Opening a journal takes ownership, brings its schema up to date and moves its write-ahead log;
+opening long-term memory sets broken tables aside. So none of that is done to the directory: the
+journal is copied into a temporary directory, and beside it long-term memory stands as a tree of
+links to files, which LanceDB never writes to once they are there. What is opened, and checked by
+the same code that serves, is that.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class Verification(msgspec.Struct, frozen=True):
         return not self.findings
 
 
-async def verify(directory: Path, config: Config, *, deep: bool = False, progress: Progress | None = None) -> Verification:
+async def verify(
+    directory: Path, config: Config, *, deep: bool = False, progress: Progress | None = None
+) -> Verification:
     """Look a directory through that nobody has open; no byte of it changes.
 
     Needs room for a copy of the journal in the system's temporary directory (``TMPDIR``).
@@ -78,7 +81,9 @@ async def verify(directory: Path, config: Config, *, deep: bool = False, progres
             await anyio.to_thread.run_sync(lock.release)
 
 
-async def verify_owned(directory: Path, config: Config, *, deep: bool = False, progress: Progress | None = None) -> Verification:
+async def verify_owned(
+    directory: Path, config: Config, *, deep: bool = False, progress: Progress | None = None
+) -> Verification:
     """The same for whoever owns the directory.
 
     Raises:
@@ -95,20 +100,32 @@ async def verify_owned(directory: Path, config: Config, *, deep: bool = False, p
                 if lost.promised:
                     wal = (Finding("wal", f"{JOURNAL}-wal", told, repairable=False),)
                 else:
-                    notes = (f"{JOURNAL}-wal: {told}, which journal.durability did not promise to keep",)
+                    notes = (
+                        f"{JOURNAL}-wal: {told}, which journal.durability did not promise to keep",
+                    )
             async with offline(mirror, config) as memory:
                 found = await _check_directory(memory, deep=deep, progress=progress)
         except JournalDamaged as e:
-            found = Verification((Finding("journal", JOURNAL, str(e), repairable=False),), (), None, 0)
+            found = Verification(
+                (Finding("journal", JOURNAL, str(e), repairable=False),), (), None, 0
+            )
         return _with_real_paths(
-            msgspec.structs.replace(found, findings=(*wal, *found.findings), notes=(*notes, *found.notes)), mirror, directory
+            msgspec.structs.replace(
+                found, findings=(*wal, *found.findings), notes=(*notes, *found.notes)
+            ),
+            mirror,
+            directory,
         )
 
 
-async def _check_directory(memory: Offline, *, deep: bool = False, progress: Progress | None = None) -> Verification:
-    """What is amiss in a directory that is open: its journal, its long-term memory, and between the two.
+async def _check_directory(
+    memory: Offline, *, deep: bool = False, progress: Progress | None = None
+) -> Verification:
+    """What is amiss in a directory that is open: its journal, its long-term memory, and between the
+    two.
 
-    Long-term memory is opened as a runtime would, which puts aside what is damaged; so the directory must be one that may change.
+    Long-term memory is opened as a runtime would, which puts aside what is damaged; so the
+    directory must be one that may change.
 
     Raises:
         StorageError: it cannot be read.
@@ -118,7 +135,7 @@ async def _check_directory(memory: Offline, *, deep: bool = False, progress: Pro
     journal_intact = not findings
     notes = await _notes(memory)
     for erasure in await journal.erasures():
-        detail = "something was forgotten, and its bytes are not known to be gone yet: the next start finishes it"
+        detail = "something was forgotten, and its bytes are not known to be gone yet: the next start finishes it"  # noqa: E501
         findings.append(Finding("erasure", f"number {erasure.number}", detail, repairable=True))
     rows = 0
     if memory.place is None:
@@ -136,14 +153,20 @@ async def _check_directory(memory: Offline, *, deep: bool = False, progress: Pro
             lost = await anyio.to_thread.run_sync(_quarantined, memory.place, damaged)
             async with memory.scan(lost=lost) as scan:
                 async for difference in compare_index(
-                    journal, scan, whole=memory.whole, journal_intact=journal_intact, progress=progress
+                    journal,
+                    scan,
+                    whole=memory.whole,
+                    journal_intact=journal_intact,
+                    progress=progress,
                 ):
                     findings.append(difference.finding)
                 rows = scan.rows
                 findings += [
                     Finding("table", table, problem, repairable=True)
                     for table, problem in scan.broken.items()
-                    if not any(table in one.where for one in findings if one.kind in {"file", "table"})
+                    if not any(
+                        table in one.where for one in findings if one.kind in {"file", "table"}
+                    )
                 ]
     return Verification(tuple(dict.fromkeys(findings)), tuple(notes), await journal.counts(), rows)
 
@@ -172,8 +195,13 @@ def _with_real_paths(found: Verification, mirror: Path, directory: Path) -> Veri
     def told(text: str) -> str:
         return text.replace(f"{mirror}/", "").replace(str(mirror), str(directory))
 
-    findings = [Finding(one.kind, told(one.where), told(one.detail), one.repairable) for one in found.findings]
-    return msgspec.structs.replace(found, findings=tuple(findings), notes=tuple(map(told, found.notes)))
+    findings = [
+        Finding(one.kind, told(one.where), told(one.detail), one.repairable)
+        for one in found.findings
+    ]
+    return msgspec.structs.replace(
+        found, findings=tuple(findings), notes=tuple(map(told, found.notes))
+    )
 
 
 async def _notes(memory: Offline) -> list[str]:
@@ -186,7 +214,9 @@ async def _notes(memory: Offline) -> list[str]:
         for job in await memory.journal.jobs(dead=True)
     )
     if not memory.whole:
-        notes.append("long-term memory is being made anew from the journal: the next start goes on with it")
+        notes.append(
+            "long-term memory is being made anew from the journal: the next start goes on with it"
+        )
     if memory.leftovers:
         names = ", ".join(one.name for one in memory.leftovers)
         notes.append(f"left over from an earlier embedder: {names}")
@@ -195,7 +225,10 @@ async def _notes(memory: Offline) -> list[str]:
 
 @asynccontextmanager
 async def _temporary_mirror(directory: Path) -> AsyncIterator[Path]:
-    """A stand-in for the directory that may be opened: a copy of the journal, and links to everything else."""
+    """A stand-in for the directory that may be opened.
+
+    A copy of the journal, and links to everything else.
+    """
     temporary = await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix="remora-verify-"))
     mirror = Path(temporary)
     try:

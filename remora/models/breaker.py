@@ -32,7 +32,9 @@ class CircuitBreaker:
     @property
     def open(self) -> bool:
         """Calls are refused at present."""
-        return self._failures >= self._limit and (self._trial or self._clock.monotonic() < self._open_until)
+        return self._failures >= self._limit and (
+            self._trial or self._clock.monotonic() < self._open_until
+        )
 
     @contextmanager
     def guard(self) -> Iterator[None]:
@@ -43,7 +45,9 @@ class CircuitBreaker:
         """
         if self.open:
             probe("breaker_refused")
-            raise ModelUnavailable(f"the model failed {self._failures} times in a row and is left alone for now")
+            raise ModelUnavailable(
+                f"the model failed {self._failures} times in a row and is left alone for now"
+            )
         trial = self._trial = self._failures >= self._limit
         try:
             yield
@@ -61,8 +65,11 @@ class CircuitBreaker:
             if trial:
                 self._trial = False
 
-    async def call(self, name: str, function: Callable[[], Awaitable[Result]], *, timeout_s: float) -> Result:
-        """Let one call of a plugged-in model through, and turn whatever becomes of it into an answer or a `ModelError`.
+    async def call(
+        self, name: str, function: Callable[[], Awaitable[Result]], *, timeout_s: float
+    ) -> Result:
+        """Let one call of a plugged-in model through, and turn whatever becomes of it into an
+        answer or a `ModelError`.
 
         Args:
             name: the model's, for errors.

@@ -1,7 +1,9 @@
-"""Vectors of texts that were embedded lately: a repeated text costs no call, nor does one that is being embedded.
+"""Vectors of texts that were embedded lately.
 
-Texts are told apart by a digest, so that an entry takes the same room whatever the text's length, and the cache keeps nothing
-that anyone said.
+A repeated text costs no call, nor does one that is being embedded.
+
+Texts are told apart by a digest, so that an entry takes the same room whatever the text's length,
+and the cache keeps nothing that anyone said.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class EmbeddingCacheStatistics(msgspec.Struct, frozen=True):
     """What the cache saved.
 
     Attributes:
-        hits: texts that needed no embedding, repetitions within one call and texts that another call had embedded included.
+        hits: texts that needed no embedding, repetitions within one call and texts that another
+            call had embedded included.
         misses: texts that did.
         evictions: vectors that gave way to newer ones.
         size: vectors held.
@@ -42,7 +45,9 @@ class EmbeddingCacheStatistics(msgspec.Struct, frozen=True):
 
 
 class CachingEmbedder:
-    """Implements `remora.models.ports.Embedder` over another, under its name; keeps the vectors of the texts last asked for.
+    """Implements `remora.models.ports.Embedder` over another, under its name.
+
+    Keeps the vectors of the texts last asked for.
 
     Args:
         embedder: what embeds the texts that are not held.
@@ -64,9 +69,12 @@ class CachingEmbedder:
         self._hits = self._misses = self._evictions = 0
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Unit vectors, shape (len(texts), dimension), the caller's own; all texts that are not held go into one call, each once.
+        """Unit vectors, shape (len(texts), dimension), the caller's own.
 
-        A text that another call is embedding is waited for; if that call fails, or is cancelled, this one embeds it.
+        All texts that are not held go into one call, each once.
+
+        A text that another call is embedding is waited for; if that call fails, or is cancelled,
+        this one embeds it.
 
         Raises:
             ModelError: as `embed_texts` does; nothing of the call is held then.
@@ -102,14 +110,19 @@ class CachingEmbedder:
         return result
 
     async def _embed_missing(self, texts: dict[bytes, str]) -> dict[bytes, npt.NDArray[np.float32]]:
-        """Vectors of texts by digest, in one call; others who ask for them meanwhile get them, too."""
+        """Vectors of texts by digest, in one call.
+
+        Others who ask for them meanwhile get them, too.
+        """
         if not texts:
             return {}
         self._misses += len(texts)
         embeddings = {key: _Embedding() for key in texts}
         self._in_flight.update(embeddings)
         try:
-            fresh = dict(zip(texts, await embed_texts(self._embedder, list(texts.values())), strict=True))
+            fresh = dict(
+                zip(texts, await embed_texts(self._embedder, list(texts.values())), strict=True)
+            )
             for key in list(fresh)[-self._size :]:
                 self._keep(key, fresh[key])
             for key, embedding in embeddings.items():
@@ -126,7 +139,9 @@ class CachingEmbedder:
 
     def statistics(self) -> EmbeddingCacheStatistics:
         """The present counts."""
-        return EmbeddingCacheStatistics(self._hits, self._misses, self._evictions, len(self._vectors))
+        return EmbeddingCacheStatistics(
+            self._hits, self._misses, self._evictions, len(self._vectors)
+        )
 
     def _keep(self, key: bytes, vector: npt.NDArray[np.float32]) -> None:
         self._vectors[key] = vector.copy()  # a view would keep its whole batch

@@ -9,9 +9,9 @@ summarizer      keeps                                                        whe
 a chat model    what it thinks best (`remora.actors.policies.summary`)                quality is worth a call
 ==============  ===========================================================  ============================================
 
-Both of this module carry the previous summary on: whole while there is room; else its newest lines, in a third of the budget or
-in what the new lines leave, whichever is more.
-"""
+Both of this module carry the previous summary on: whole while there is room; else its newest lines,
+in a third of the budget or in what the new lines leave, whichever is more.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -42,8 +42,13 @@ class LeadSummarizer:
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
-        """The previous summary, then lines "- 8 May 2023, Caroline: …"; over `max_tokens` the oldest lines go."""
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
+        """The previous summary, then lines "- 8 May 2023, Caroline: …".
+
+        Over `max_tokens` the oldest lines go.
+        """
         return await anyio.to_thread.run_sync(self._summarize, previous, lines, max_tokens)
 
     def _summarize(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
@@ -51,7 +56,14 @@ class LeadSummarizer:
         leads = []
         for line in lines:
             time.sleep(0)  # lets the event loop have the interpreter
-            first = next((one for one in segment("en", line.text.strip()[: 2 * _MAX_SENTENCE_CHARS]) if one.strip()), "")
+            first = next(
+                (
+                    one
+                    for one in segment("en", line.text.strip()[: 2 * _MAX_SENTENCE_CHARS])
+                    if one.strip()
+                ),
+                "",
+            )
             sentence = " ".join(first.split())
             if len(sentence) > _MAX_SENTENCE_CHARS:
                 sentence = sentence[: _MAX_SENTENCE_CHARS - 1] + "…"
@@ -73,8 +85,13 @@ class TailSummarizer:
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
-        """The previous summary, then lines "Caroline: …"; over `max_tokens` the oldest messages go."""
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
+        """The previous summary, then lines "Caroline: …".
+
+        Over `max_tokens` the oldest messages go.
+        """
         return await anyio.to_thread.run_sync(self._summarize, previous, lines, max_tokens)
 
     def _summarize(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
@@ -117,13 +134,22 @@ class CompressionMeter:
         self._count = count
         self._calls = self._failures = self._tokens_in = self._tokens_out = 0
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
         """What the other returns; what it raises is counted as a failure."""
         self._calls += 1
         try:
             text = await self._summarizer.summarize(previous, lines, max_tokens=max_tokens)
-            given = "\n".join([*([previous] if previous else []), *(f"{line.speaker}: {line.text}" for line in lines)])
-            tokens_in, tokens_out = await anyio.to_thread.run_sync(lambda: (self._count(given), self._count(text)))
+            given = "\n".join(
+                [
+                    *([previous] if previous else []),
+                    *(f"{line.speaker}: {line.text}" for line in lines),
+                ]
+            )
+            tokens_in, tokens_out = await anyio.to_thread.run_sync(
+                lambda: (self._count(given), self._count(text))
+            )
         except Exception:
             self._failures += 1
             raise
@@ -137,9 +163,16 @@ class CompressionMeter:
 
 
 def _fit(
-    previous: str | None, lines: Sequence[str], max_tokens: int, count: Callable[[str], int], cut: Callable[[str, int], str]
+    previous: str | None,
+    lines: Sequence[str],
+    max_tokens: int,
+    count: Callable[[str], int],
+    cut: Callable[[str, int], str],
 ) -> str:
-    """The previous summary and the lines, the oldest left out that do not fit; `cut` shortens a line that alone does not."""
+    """The previous summary and the lines, the oldest left out that do not fit.
+
+    `cut` shortens a line that alone does not.
+    """
     earlier = [line for line in (previous or "").splitlines() if line.strip()]
     whole = "\n".join([*earlier, *lines])
     if count(whole) <= max_tokens:
@@ -150,16 +183,27 @@ def _fit(
 
 
 def _fit_newest(
-    head: str, lines: Sequence[str], max_tokens: int, count: Callable[[str], int], cut: Callable[[str, int], str]
+    head: str,
+    lines: Sequence[str],
+    max_tokens: int,
+    count: Callable[[str], int],
+    cut: Callable[[str, int], str],
 ) -> str:
-    """`head`, and as many lines, from the last back, as fit; if none does, as much of the last as fits."""
+    """`head`, and as many lines, from the last back, as fit.
+
+    If none does, as much of the last as fits.
+    """
 
     def join_with_head(tail: Sequence[str]) -> str:
         return "\n".join([*([head] if head else []), *tail])
 
     if number := _largest(len(lines), lambda n: count(join_with_head(lines[-n:])) <= max_tokens):
         return join_with_head(lines[-number:])
-    if lines and (length := _largest(len(lines[-1]), lambda n: count(join_with_head([cut(lines[-1], n)])) <= max_tokens)):
+    if lines and (
+        length := _largest(
+            len(lines[-1]), lambda n: count(join_with_head([cut(lines[-1], n)])) <= max_tokens
+        )
+    ):
         return join_with_head([cut(lines[-1], length)])
     return head
 
@@ -189,7 +233,9 @@ def _keep_start(line: str, length: int) -> str:
 
 
 def _keep_end(line: str, length: int) -> str:
-    """Who speaks, and the last `length` characters, from the beginning of a word if there is one."""
+    """Who speaks, and the last `length` characters, from the beginning of a word if there is
+    one.
+    """
     speaker, _, text = line.partition(": ")
     start = max(len(text) - length, 0)
     space = text.find(" ", start, start + length // 2)

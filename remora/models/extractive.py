@@ -1,9 +1,11 @@
 """The embedded summarizer: an extract of the sentences that carry facts, no model needed.
 
-Sentences are scored by their idf mass over the root of their length, with factors for the first person, numbers and dates,
-and inner names, and against questions; maximal marginal relevance (Carbonell & Goldstein 1998) then picks from them within
-the token budget. On 272 LoCoMo sessions this kept twice the evidence of LexRank, and embedding centroids were worse
-than random: they choose the sentence that could stand in any conversation. The weights were set once, by hand, and not tuned.
+Sentences are scored by their idf mass over the root of their length, with factors for the first
+person, numbers and dates, and inner names, and against questions; maximal marginal relevance
+(Carbonell & Goldstein 1998) then picks from them within the token budget. On 272 LoCoMo sessions
+this kept twice the evidence of LexRank, and embedding centroids were worse than random: they choose
+the sentence that could stand in any conversation. The weights were set once, by hand, and not
+tuned.
 
 A running summary is kept by letting the lines of the previous one compete with the new sentences.
 """
@@ -29,7 +31,8 @@ _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _FIRST_PERSON = frozenset({"i", "my", "mine", "me", "we", "our", "us"})
 _TIMES = frozenset(
     (  # noqa: SIM905
-        "today yesterday tomorrow tonight week month year monday tuesday wednesday thursday friday saturday sunday "
+        "today yesterday tomorrow tonight week month year monday tuesday wednesday thursday "
+        "friday saturday sunday "
         "january february march april may june july august september october november december"
     ).split()
 )
@@ -42,9 +45,12 @@ _MAX_CANDIDATES = 2_000
 _MAX_SENTENCE_CHARS = 600  # characters; what has no sentence ends (logs, JSON) is cut here
 _STOP = frozenset(
     (  # noqa: SIM905
-        "a an and are as at be been but by can could did do does for from get go had has have he her him his "
-        "how i if in into is it its just let like me my no not of oh on or our out she so some that the their "
-        "them then there they this to too up us was we well were what when where which who will with would "
+        "a an and are as at be been but by can could did do does for from get go had has have he "
+        "her him his "
+        "how i if in into is it its just let like me my no not of oh on or our out she so some "
+        "that the their "
+        "them then there they this to too up us was we well were what when where which who will "
+        "with would "
         "yes you your"
     ).split()
 )
@@ -74,11 +80,17 @@ class ExtractiveSummarizer:
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
-        self._one_at_a_time = anyio.CapacityLimiter(1)  # more would only take the interpreter from each other, and from the loop
+        self._one_at_a_time = anyio.CapacityLimiter(
+            1
+        )  # more would only take the interpreter from each other, and from the loop
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
         """Lines "- 8 May 2023, Caroline: …", in the order in which they were said."""
-        return await anyio.to_thread.run_sync(self.extract, previous, lines, max_tokens, limiter=self._one_at_a_time)
+        return await anyio.to_thread.run_sync(
+            self.extract, previous, lines, max_tokens, limiter=self._one_at_a_time
+        )
 
     def extract(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
         """The same, blocking: a few milliseconds a hundred sentences."""
@@ -98,7 +110,9 @@ class ExtractiveSummarizer:
         while open_ and left > 0:
             _yield_interpreter()
             for best in sorted(
-                open_, key=lambda i: _LAMBDA * candidates[i].score / top - (1 - _LAMBDA) * similarity[i], reverse=True
+                open_,
+                key=lambda i: _LAMBDA * candidates[i].score / top - (1 - _LAMBDA) * similarity[i],
+                reverse=True,
             ):  # the order stays as it is until one of them is chosen
                 open_.discard(best)
                 sentence = candidates[best]
@@ -154,7 +168,9 @@ def _score(sentences: Sequence[_Sentence]) -> None:
         length = math.sqrt(sum(value * value for value in vector.values())) or 1.0
         sentence.vector = {word: value / length for word, value in vector.items()}
         score = sum(idf[word] for word in counts) / math.sqrt(len(sentence.words))
-        stems = {word.partition("'")[0] for word in _WORD.findall(sentence.text.lower())}  # "I'll" is the first person, too
+        stems = {
+            word.partition("'")[0] for word in _WORD.findall(sentence.text.lower())
+        }  # "I'll" is the first person, too
         if not stems.isdisjoint(_FIRST_PERSON):
             score *= 1.25
         if not stems.isdisjoint(_TIMES) or _DIGIT.search(sentence.text):
@@ -166,7 +182,8 @@ def _score(sentences: Sequence[_Sentence]) -> None:
 
 
 def _yield_interpreter() -> None:
-    """Let the event loop have the interpreter, which a busy thread gives up after 5 ms only, at each of the loop's wake-ups.
+    """Let the event loop have the interpreter, which a busy thread gives up after 5 ms only, at
+    each of the loop's wake-ups.
 
     A sleep of 0 s is over before whoever waits for the interpreter has noticed.
     """
@@ -182,7 +199,9 @@ def _postings(sentences: Sequence[_Sentence]) -> dict[str, list[tuple[int, float
     return found
 
 
-def _cosines(vector: dict[str, float], postings: dict[str, list[tuple[int, float]]]) -> dict[int, float]:
+def _cosines(
+    vector: dict[str, float], postings: dict[str, list[tuple[int, float]]]
+) -> dict[int, float]:
     """How close each sentence is that shares a word."""
     found: dict[int, float] = {}
     for word, value in vector.items():

@@ -1,4 +1,7 @@
-"""Any OpenAI-compatible endpoint as chat model and embedder. Needs the extra: ``pip install "remora[openai]"``."""
+"""Any OpenAI-compatible endpoint as chat model and embedder.
+
+Needs the extra: ``pip install "remora[openai]"``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from remora.messages import ChatDict
 try:
     import httpx2
 except ImportError as e:
-    raise ImportError('an OpenAI-compatible endpoint needs httpx2: pip install "remora[openai]"') from e
+    raise ImportError(
+        'an OpenAI-compatible endpoint needs httpx2: pip install "remora[openai]"'
+    ) from e
 
 __all__ = ["OpenAIChatModel", "OpenAIEmbedder"]
 
@@ -55,7 +60,8 @@ class _Endpoint:
         key = config.api_key.reveal() or os.environ.get("OPENAI_API_KEY", "")
         if not key and url == _DEFAULT_URL:
             raise ConfigError(
-                "OpenAI needs a key: set models.api_key or OPENAI_API_KEY, or models.base_url for another endpoint",
+                "OpenAI needs a key: set models.api_key or OPENAI_API_KEY, or models.base_url for "
+                "another endpoint",
                 key="models.api_key",
             )
         self.url = url
@@ -81,13 +87,19 @@ class _Endpoint:
     async def post(self, path: str, body: dict[str, Any], answer: type[Any]) -> Any:
         client = self._client or await self._connect()
         try:
-            response = await client.post(path, content=msgspec.json.encode(body), headers={"Content-Type": "application/json"})
+            response = await client.post(
+                path,
+                content=msgspec.json.encode(body),
+                headers={"Content-Type": "application/json"},
+            )
         except httpx2.TimeoutException as e:
             raise ModelTimeout(f"{self.url}{path} did not answer in time") from e
         except httpx2.HTTPError as e:
             raise ModelUnavailable(f"{self.url}{path} cannot be reached: {e}") from e
         if response.status_code >= 400:
-            raise ModelUnavailable(f"{self.url}{path} answered {response.status_code}: {response.text[:200]}")
+            raise ModelUnavailable(
+                f"{self.url}{path} answered {response.status_code}: {response.text[:200]}"
+            )
         try:
             return msgspec.json.decode(response.content, type=answer)
         except msgspec.DecodeError as e:
@@ -140,12 +152,16 @@ class OpenAIEmbedder:
                 "embeddings", {"model": self.name, "input": batch}, _EmbeddingAnswer
             )
             if len(answer.data) != len(batch):
-                raise ModelAnswerInvalid(f"{self.name} returned {len(answer.data)} vectors for {len(batch)} texts")
+                raise ModelAnswerInvalid(
+                    f"{self.name} returned {len(answer.data)} vectors for {len(batch)} texts"
+                )
             rows.extend(item.embedding for item in sorted(answer.data, key=lambda item: item.index))
         try:
             return np.asarray(rows, dtype=np.float32).reshape(len(texts), self.dimension)
         except ValueError as e:
-            raise ModelAnswerInvalid(f"{self.name} did not return vectors of {self.dimension} numbers: {e}") from e
+            raise ModelAnswerInvalid(
+                f"{self.name} did not return vectors of {self.dimension} numbers: {e}"
+            ) from e
 
     async def aclose(self) -> None:
         """Close the connections."""

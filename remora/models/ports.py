@@ -10,7 +10,13 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from remora.errors import ConfigError, ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
+from remora.errors import (
+    ConfigError,
+    ModelAnswerInvalid,
+    ModelError,
+    ModelTimeout,
+    ModelUnavailable,
+)
 from remora.messages import ChatDict
 from remora.runtime.guard import guarded_call
 from remora.runtime.probes import probe
@@ -77,7 +83,9 @@ class Summarizer(Protocol):
 
     name: str
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
         """A text of at most `max_tokens` that carries on `previous` with what `lines` say.
 
         Raises:
@@ -86,7 +94,9 @@ class Summarizer(Protocol):
         ...
 
 
-ChatModelLike: TypeAlias = ChatModel | Callable[[str], str | Awaitable[str] | AsyncIterator[str] | Iterator[str]]
+ChatModelLike: TypeAlias = (
+    ChatModel | Callable[[str], str | Awaitable[str] | AsyncIterator[str] | Iterator[str]]
+)
 EmbedderLike: TypeAlias = Embedder | Callable[[list[str]], Any]
 
 
@@ -120,7 +130,9 @@ async def _collect(answer: Any, threads: anyio.CapacityLimiter) -> Any:
     if isinstance(answer, AsyncIterator):
         return "".join([piece async for piece in answer])
     if isinstance(answer, Iterator):
-        return await anyio.to_thread.run_sync("".join, answer, abandon_on_cancel=True, limiter=threads)
+        return await anyio.to_thread.run_sync(
+            "".join, answer, abandon_on_cancel=True, limiter=threads
+        )
     return answer
 
 
@@ -139,18 +151,28 @@ class _CallableEmbedder:
 _THREADS = 8  # of a model's own, so that slow ones do not take the threads that count tokens
 
 
-async def _call(function: Callable[[Any], Any], argument: Any, threads: anyio.CapacityLimiter) -> Any:
-    """Await an async callable; run a sync one in a thread, which is left to itself when nobody waits for it any longer."""
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+async def _call(
+    function: Callable[[Any], Any], argument: Any, threads: anyio.CapacityLimiter
+) -> Any:
+    """Await an async callable.
+
+    Run a sync one in a thread, which is left to itself when nobody waits for it any longer.
+    """
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004
+    ):
         return await function(argument)
-    result = await anyio.to_thread.run_sync(function, argument, abandon_on_cancel=True, limiter=threads)
+    result = await anyio.to_thread.run_sync(
+        function, argument, abandon_on_cancel=True, limiter=threads
+    )
     return await result if inspect.isawaitable(result) else result
 
 
 def as_chat_model(model: ChatModelLike) -> ChatModel:
     """An object with ``complete``, or a callable ``prompt -> str``, as a chat model.
 
-    A callable may be sync or async, and return the whole answer or yield it piece by piece; ``complete`` may do so, too.
+    A callable may be sync or async, and return the whole answer or yield it piece by piece;
+    ``complete`` may do so, too.
 
     Raises:
         ConfigError: it is neither.
@@ -159,11 +181,15 @@ def as_chat_model(model: ChatModelLike) -> ChatModel:
         return _StreamingChatModel(model) if inspect.isasyncgenfunction(model.complete) else model
     if callable(model):
         return _CallableChatModel(model)
-    raise ConfigError(f"chat_model must have an async complete(messages) or be callable, not {type(model).__name__}")
+    raise ConfigError(
+        "chat_model must have an async complete(messages) or be callable, not "
+        f"{type(model).__name__}"
+    )
 
 
 def as_embedder(embedder: EmbedderLike, *, dimension: int) -> Embedder:
-    """An object with ``embed``, ``name`` and ``dimension``, or a callable whose vectors have `dimension` numbers.
+    """An object with ``embed``, ``name`` and ``dimension``, or a callable whose vectors have
+    `dimension` numbers.
 
     Raises:
         ConfigError: it is neither.
@@ -171,17 +197,27 @@ def as_embedder(embedder: EmbedderLike, *, dimension: int) -> Embedder:
     if isinstance(embedder, Embedder):
         return embedder
     if not callable(embedder):
-        raise ConfigError(f"embedder must have an async embed(texts), name and dimension, not {type(embedder).__name__}")
+        raise ConfigError(
+            "embedder must have an async embed(texts), name and dimension, not "
+            f"{type(embedder).__name__}"
+        )
     return _CallableEmbedder(embedder, dimension)
 
 
 def embedder_name(embedder: Embedder | None) -> str:
-    """What is kept beside vectors, to tell those of different embedders apart: name and dimension; ``none/0`` for no embedder."""
+    """What is kept beside vectors, to tell those of different embedders apart: name and dimension.
+
+    ``none/0`` for no embedder.
+    """
     return "none/0" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
-async def embed_texts(embedder: Embedder, texts: Sequence[str], *, timeout_s: float = 60.0) -> npt.NDArray[np.float32]:
-    """Unit vectors of texts by any embedder, shape (len(texts), dimension); a vector of zeros stays one.
+async def embed_texts(
+    embedder: Embedder, texts: Sequence[str], *, timeout_s: float = 60.0
+) -> npt.NDArray[np.float32]:
+    """Unit vectors of texts by any embedder, shape (len(texts), dimension).
+
+    A vector of zeros stays one.
 
     One that hangs is given up after `timeout_s`: it would hold a place that others wait for.
 
@@ -197,9 +233,13 @@ async def embed_texts(embedder: Embedder, texts: Sequence[str], *, timeout_s: fl
         raise
     except TimeoutError as e:
         probe("embedder_hung")
-        raise ModelTimeout(f"the embedder {embedder.name} did not answer within {timeout_s:g} s") from e
+        raise ModelTimeout(
+            f"the embedder {embedder.name} did not answer within {timeout_s:g} s"
+        ) from e
     except Exception as e:  # whatever a plugged-in embedder raises: it may be well again later
-        raise ModelUnavailable(f"the embedder {embedder.name} failed: {type(e).__name__}: {e}") from e
+        raise ModelUnavailable(
+            f"the embedder {embedder.name} failed: {type(e).__name__}: {e}"
+        ) from e
     try:
         with np.errstate(over="ignore"):
             vectors = np.asarray(answer, dtype=np.float32)
@@ -208,11 +248,16 @@ async def embed_texts(embedder: Embedder, texts: Sequence[str], *, timeout_s: fl
     if vectors.shape != (len(texts), embedder.dimension):
         probe("embedder_misshaped")
         raise ModelAnswerInvalid(
-            f"the embedder {embedder.name} returned shape {vectors.shape}, not {(len(texts), embedder.dimension)}"
+            f"the embedder {embedder.name} returned shape {vectors.shape}, not "
+            f"{(len(texts), embedder.dimension)}"
         )
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    if not np.isfinite(lengths).all():  # nor are the vectors, or they are too long to have a direction
+    if not np.isfinite(
+        lengths
+    ).all():  # nor are the vectors, or they are too long to have a direction
         probe("embedder_not_finite")
-        raise ModelAnswerInvalid(f"the embedder {embedder.name} returned values that are not finite")
+        raise ModelAnswerInvalid(
+            f"the embedder {embedder.name} returned values that are not finite"
+        )
     return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32, copy=False)

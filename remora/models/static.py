@@ -1,4 +1,7 @@
-"""The embedded embedder: wordllama, whose weights ship in its wheel. 0.06 ms a text, no network, no key."""
+"""The embedded embedder: wordllama, whose weights ship in its wheel.
+
+0.06 ms a text, no network, no key.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ class WordLlamaEmbedder:
                     self._model = await anyio.to_thread.run_sync(_load)
         if sum(map(len, texts)) <= _INLINE_CHARS:
             return self._embed(list(texts))
-        vectors: npt.NDArray[np.float32] = await anyio.to_thread.run_sync(self._embed, list(texts), abandon_on_cancel=True)
+        vectors: npt.NDArray[np.float32] = await anyio.to_thread.run_sync(
+            self._embed, list(texts), abandon_on_cancel=True
+        )
         return vectors
 
     def _embed(self, texts: list[str]) -> npt.NDArray[np.float32]:
@@ -48,6 +53,8 @@ class WordLlamaEmbedder:
 def _load() -> Any:
     """One copy of the weights (16 MB) serves every runtime of the process."""
     wordllama = importlib.import_module("wordllama")
-    # `load()` looks for the tokenizer in a folder that the wheel spells otherwise, and then downloads it (0.4.0);
-    # told that the package itself is the cache, it finds both files.
-    return wordllama.WordLlama.load(cache_dir=Path(str(wordllama.__file__)).parent, disable_download=True)
+    # `load()` looks for the tokenizer in a folder that the wheel spells otherwise, and then
+    # downloads it (0.4.0); told that the package itself is the cache, it finds both files.
+    return wordllama.WordLlama.load(
+        cache_dir=Path(str(wordllama.__file__)).parent, disable_download=True
+    )

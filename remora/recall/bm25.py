@@ -1,9 +1,11 @@
-"""Full-text search of one user's rows in memory: the words of a text, and BM25 over a few thousand texts.
+"""Full-text search of one user's rows in memory: the words of a text, and BM25 over a few thousand
+texts.
 
-Words are found as LanceDB's full-text index finds them (runs of letters and digits, lower case, accents folded, stop words and
-words of more than 40 letters left out, English stems), so that a user who outgrows memory is searched in the same way. What
-differs is what a word is worth: here it is rare among the user's own rows, there among the shard's. BM25's `b` is 0.5 and not
-0.75: windows differ in length for no reason of their content. docs/benchmarks.md has the figures.
+Words are found as LanceDB's full-text index finds them (runs of letters and digits, lower case,
+accents folded, stop words and words of more than 40 letters left out, English stems), so that a
+user who outgrows memory is searched in the same way. What differs is what a word is worth: here it
+is rare among the user's own rows, there among the shard's. BM25's `b` is 0.5 and not 0.75: windows
+differ in length for no reason of their content. docs/benchmarks.md has the figures.
 
 An index holds no text: words are told apart by 64 bits of their hash, in a sorted column.
 """
@@ -23,7 +25,8 @@ if TYPE_CHECKING:  # loaded by those who compute with it, at first use
 
 __all__ = ["TextIndex", "text_indices", "words"]
 
-# Vowel signs and other marks that belong to a word and are no letters: without them a word of Hindi or Thai falls to pieces.
+# Vowel signs and other marks that belong to a word and are no letters: without them a word of Hindi
+# or Thai falls to pieces.
 _MARKS = (
     "\u0483-\u0487\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u0711\u0730-\u074a"
     "\u0900-\u0963\u0971-\u0dff\u0e31-\u0e3a\u0e47-\u0e4e\u0eb1-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84\u102b-\u103e\u1056-\u1059\u17b4-\u17d3\u3099\u309a"
@@ -31,17 +34,25 @@ _MARKS = (
 _WORD = re.compile(rf"(?:[^\W_]+|[{_MARKS}]+)+")
 _ASCII_WORD = re.compile("[a-z0-9]+")  # twice as fast
 _ACCENTS = re.compile("[\u0300-\u036f]+")
-_LETTERS = {ord(one): two for one, two in zip("ßæœøđðþłı", ("ss", "ae", "oe", "o", "d", "d", "th", "l", "i"), strict=True)}
+_LETTERS = {
+    ord(one): two
+    for one, two in zip("ßæœøđðþłı", ("ss", "ae", "oe", "o", "d", "d", "th", "l", "i"), strict=True)
+}
 _LONGEST = 40  # letters of a word; what is longer is an address or a number
 _MOST_WORDS = 200  # of a query: a document as a query would look at every row for each of its words
 _SATURATION, _LENGTH = 1.2, 0.5  # BM25's k1 and b
 # Snowball's English list.
 _STOP_TEXT = (
-    "i me my myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers herself it "
-    "its itself they them their theirs themselves what which who whom this that these those am is are was were be been "
-    "being have has had having do does did doing would should could ought a an the and but if or because as until while of "
-    "at by for with about against between into through during before after above below to from up down in out on off over "
-    "under again further then once here there when where why how all any both each few more most other some such no nor not "
+    "i me my myself we us our ours ourselves you your yours yourself yourselves he him his "
+    "himself she her hers herself it "
+    "its itself they them their theirs themselves what which who whom this that these those am is "
+    "are was were be been "
+    "being have has had having do does did doing would should could ought a an the and but if or "
+    "because as until while of "
+    "at by for with about against between into through during before after above below to from up "
+    "down in out on off over "
+    "under again further then once here there when where why how all any both each few more most "
+    "other some such no nor not "
     "only own same so than too very"
 )
 _STOP_WORDS = frozenset(_STOP_TEXT.split())
@@ -50,12 +61,17 @@ _STOP_WORDS = frozenset(_STOP_TEXT.split())
 def words(text: str) -> list[str]:
     """Stems of a text's words, in order; stop words and very long words are left out."""
     found = [word for word in _split(text) if word not in _STOP_WORDS and len(word) <= _LONGEST]
-    stems: list[str] = _stemmers().Stemmer("english", 0).stemWords(found)  # one of its own: none may be used by two threads
+    stems: list[str] = (
+        _stemmers().Stemmer("english", 0).stemWords(found)
+    )  # one of its own: none may be used by two threads
     return stems
 
 
 class _Numbers(dict[str, int]):
-    """A number for each word as it stands in a text, the same for all with one stem; -1 for what is left out."""
+    """A number for each word as it stands in a text, the same for all with one stem.
+
+    -1 for what is left out.
+    """
 
     def __init__(self) -> None:
         self.stems: dict[str, int] = {}
@@ -93,7 +109,9 @@ class TextIndex:
         size = len(lengths)
         held_by = np.bincount(words, minlength=len(keys))
         rarity = np.log(1 + (size - held_by + 0.5) / (held_by + 0.5))
-        norm = _SATURATION * (1 - _LENGTH + _LENGTH * lengths / max(lengths.mean() if size else 0.0, 1.0))
+        norm = _SATURATION * (
+            1 - _LENGTH + _LENGTH * lengths / max(lengths.mean() if size else 0.0, 1.0)
+        )
         worth = rarity[words] * times * (_SATURATION + 1) / (times + norm[places])
         self.keys = keys
         self.lengths = lengths.astype(np.int32)
@@ -108,14 +126,23 @@ class TextIndex:
         columns = (self.keys, self.lengths, self._starts, self._places, self._times, self._worth)
         return sum(column.nbytes for column in columns)
 
-    def postings(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
+    def postings(
+        self,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
         """Words, as places in `keys`, places of texts, and times."""
         import numpy as np  # noqa: PLC0415
 
-        return np.repeat(np.arange(len(self.keys)), np.diff(self._starts)), self._places, self._times
+        return (
+            np.repeat(np.arange(len(self.keys)), np.diff(self._starts)),
+            self._places,
+            self._times,
+        )
 
     def scores(self, query: Iterable[str]) -> npt.NDArray[np.float64]:
-        """Every text's score for a query of these stems, each of which counts once; 0 where none matches; shape (texts,)."""
+        """Every text's score for a query of these stems, each of which counts once.
+
+        0 where none matches; shape (texts,).
+        """
         import numpy as np  # noqa: PLC0415
 
         scores = np.zeros(len(self.lengths))
@@ -130,14 +157,20 @@ class TextIndex:
 
 
 def text_indices(
-    columns: Sequence[Sequence[str]], earlier: Sequence[TextIndex] = (), kept: npt.NDArray[np.int64] | None = None
+    columns: Sequence[Sequence[str]],
+    earlier: Sequence[TextIndex] = (),
+    kept: npt.NDArray[np.int64] | None = None,
 ) -> list[TextIndex]:
-    """An index for each column of texts. Takes 20 µs a row of a conversation that is new: in a thread, where there are many.
+    """An index for each column of texts.
+
+    Takes 20 µs a row of a conversation that is new: in a thread, where there are many.
 
     Args:
-        columns: texts; they may repeat one another line by line, as windows do their turns, for little more time.
+        columns: texts; they may repeat one another line by line, as windows do their turns, for
+            little more time.
         earlier: indices of these columns as they were.
-        kept: for each row its place in `earlier`, where it has stood in the same words, or -1; shape (rows,).
+        kept: for each row its place in `earlier`, where it has stood in the same words, or -1;
+            shape (rows,).
     """
     import numpy as np  # noqa: PLC0415
 
@@ -174,7 +207,10 @@ def text_indices(
         used[words] = True
         parts.append((words, places, times, lengths))
     keys, renumbered = keys[used], np.cumsum(used) - 1  # words that went with their rows are gone
-    return [TextIndex(keys, renumbered[words], places, times, lengths) for words, places, times, lengths in parts]
+    return [
+        TextIndex(keys, renumbered[words], places, times, lengths)
+        for words, places, times, lengths in parts
+    ]
 
 
 def _read(
@@ -190,7 +226,9 @@ def _read(
         for line in text.split("\n"):
             mine = lines.get(line)
             if mine is None:
-                mine = lines[line] = array("q", [number for word in _split(line) if (number := numbers[word]) >= 0])
+                mine = lines[line] = array(
+                    "q", [number for word in _split(line) if (number := numbers[word]) >= 0]
+                )
             found += mine
         lengths[place] = len(found) - before
     return np.array(found, np.int64), lengths

@@ -1,15 +1,20 @@
-"""Context assembly: what a model is shown, within the budget, in an order that keeps provider caches warm.
+"""Context assembly.
 
-*Order.* What is stable goes first: memory blocks, the synopsis, the summary, then the conversation, which only grows at its
-end until a fold replaces its front (`prefix_changed` says when). What was recalled for this one question goes last but one,
-before the newest user message, so that it disturbs nothing in front of it.
+What a model is shown, within the budget, in an order that keeps provider caches warm.
 
-*Budget*, in this order: blocks of priority 0, the synopsis, the newest messages, the summary; then other blocks and recalled
-memories, each up to its share of the budget or to what the rest of the conversation leaves; then that rest, newest first.
-Every piece is counted by the configured counter before it goes in (G9).
+*Order.* What is stable goes first: memory blocks, the synopsis, the summary, then the conversation,
+which only grows at its end until a fold replaces its front (`prefix_changed` says when). What was
+recalled for this one question goes last but one, before the newest user message, so that it
+disturbs nothing in front of it.
 
-*Time.* Working memory, long-term memory and the synopsis are asked at once, each with its deadline. One that misses it is left
-out and named in `sources`; the conversation itself never waits for any of them (G5).
+*Budget*, in this order: blocks of priority 0, the synopsis, the newest messages, the summary; then
+other blocks and recalled memories, each up to its share of the budget or to what the rest of the
+conversation leaves; then that rest, newest first. Every piece is counted by the configured counter
+before it goes in (G9).
+
+*Time.* Working memory, long-term memory and the synopsis are asked at once, each with its deadline.
+One that misses it is left out and named in `sources`; the conversation itself never waits for any
+of them (G5).
 """
 
 from __future__ import annotations
@@ -52,15 +57,19 @@ class Context(msgspec.Struct, frozen=True):
     Attributes:
         messages: plain dicts in the OpenAI chat format, ready to send.
         tokens: their size by the configured counter, at most the budget.
-        summary: the text of the running summary and the summary entries, as far as they are among them.
+        summary: the text of the running summary and the summary entries, as far as they are among
+            them.
         memories: what was recalled into it from long-term memory, best first.
         working: what was recalled into it from working memory, best first.
         synopsis: the synopsis, if it is in it.
-        sources: what each tier gave: ``summary``, ``recent``, ``synopsis``, ``working``, ``long_term``, and ``block:NAME``.
-        prefix_changed: the front of `messages` is not the one that the last load of this session began with.
+        sources: what each tier gave: ``summary``, ``recent``, ``synopsis``, ``working``,
+            ``long_term``, and ``block:NAME``.
+        prefix_changed: the front of `messages` is not the one that the last load of this session
+            began with.
         pending: messages among them that are folded and wait for their summary.
         omitted: messages of the buffer, the oldest, that did not fit.
-        awaiting: ids of tool calls without a result; they and what was answered are withheld until they are whole.
+        awaiting: ids of tool calls without a result; they and what was answered are withheld until
+            they are whole.
         orphans: tool calls and results that lost their counterpart, left out.
     """
 
@@ -79,7 +88,9 @@ class Context(msgspec.Struct, frozen=True):
 
 
 class Tiers(msgspec.Struct, frozen=True):
-    """Where contexts are gathered from, beside the session itself; None for a tier that is not there.
+    """Where contexts are gathered from, beside the session itself.
+
+    None for a tier that is not there.
 
     Attributes:
         recall: search in long-term memory.
@@ -102,7 +113,9 @@ class _Gathered:
         self.working: Sequence[ScoredItem] = ()
         self.synopsis: Synopsis | None = None
         self.blocks = GatheredBlocks()
-        self.sources: dict[str, Source] = {name: Source("off") for name in ("synopsis", "working", "long_term")}
+        self.sources: dict[str, Source] = {
+            name: Source("off") for name in ("synopsis", "working", "long_term")
+        }
 
 
 class _RecallLine(msgspec.Struct, frozen=True):
@@ -165,7 +178,9 @@ class Planner:
     def _plain(self, key: SessionKey, snapshot: Snapshot) -> Context:
         """The conversation alone; its size is known already."""
         summaries = _summaries(snapshot)
-        messages: list[ChatDict] = [{"role": "system", "content": one.prefix + one.text} for one in summaries]
+        messages: list[ChatDict] = [
+            {"role": "system", "content": one.prefix + one.text} for one in summaries
+        ]
         messages.extend([decode_chat(entry.chat) for entry in snapshot.entries])
         changed = snapshot.prefix_changed
         if self._fronts and self._fronts.pop(key, 0):
@@ -189,17 +204,36 @@ class Planner:
             orphans=snapshot.orphans,
         )
 
-    # -- gathering ----------------------------------------------------------------------------------------------------
+    # -- gathering ---------------------------------------------------------------------------------
 
     async def _gather(
-        self, key: SessionKey, snapshot: Snapshot, query: str | None, budget: int, about: Sequence[Entry] | None, *, own: bool
+        self,
+        key: SessionKey,
+        snapshot: Snapshot,
+        query: str | None,
+        budget: int,
+        about: Sequence[Entry] | None,
+        *,
+        own: bool,
     ) -> _Gathered:
         found = _Gathered()
         config, tiers = self._config, self._tiers
         # What is shown in any case is not recalled; what only just fits now may have to make room.
-        least = int(budget * (1 - config.recall.context_share - (config.context.blocks_share if tiers.blocks else 0)))
+        least = int(
+            budget
+            * (
+                1
+                - config.recall.context_share
+                - (config.context.blocks_share if tiers.blocks else 0)
+            )
+        )
         shown = (
-            {(key.session, entry.seq) for entry in snapshot.entries[newest_start(snapshot.entries, least) :]} if own else set()
+            {
+                (key.session, entry.seq)
+                for entry in snapshot.entries[newest_start(snapshot.entries, least) :]
+            }
+            if own
+            else set()
         )
 
         async def tier(name: str, deadline_s: float, ask: Callable[[], Awaitable[Source]]) -> None:
@@ -218,7 +252,9 @@ class Planner:
         async def recall() -> Source:
             assert tiers.recall is not None
             assert query is not None
-            found.memories = await tiers.recall(key.user, query, k=config.recall.k, scope=_COMMON, without=shown)
+            found.memories = await tiers.recall(
+                key.user, query, k=config.recall.k, scope=_COMMON, without=shown
+            )
             return Source("ok")
 
         async def working() -> Source:
@@ -230,12 +266,17 @@ class Planner:
         async def synopsis() -> Source:
             assert tiers.synopsis is not None
             found.synopsis = await tiers.synopsis(key.user)
-            states: dict[str, Literal["ok", "degraded", "pending"]] = {"degraded": "degraded", "pending": "pending"}
+            states: dict[str, Literal["ok", "degraded", "pending"]] = {
+                "degraded": "degraded",
+                "pending": "pending",
+            }
             return Source(states.get(found.synopsis.state, "ok"))
 
         async def blocks() -> None:
             assert tiers.blocks is not None
-            chats = [decode_chat(entry.chat) for entry in (snapshot.entries if about is None else about)]
+            chats = [
+                decode_chat(entry.chat) for entry in (snapshot.entries if about is None else about)
+            ]
             found.blocks = await tiers.blocks.gather(key, snapshot.blocks, chats)
 
         async with anyio.create_task_group() as tasks:
@@ -250,9 +291,11 @@ class Planner:
                     tasks.start_soon(tier, "synopsis", config.synopsis.deadline_s, synopsis)
         return found
 
-    # -- fitting ------------------------------------------------------------------------------------------------------
+    # -- fitting -----------------------------------------------------------------------------------
 
-    async def _fit(self, key: SessionKey, snapshot: Snapshot, gathered: _Gathered, budget: int) -> Context:
+    async def _fit(
+        self, key: SessionKey, snapshot: Snapshot, gathered: _Gathered, budget: int
+    ) -> Context:
         config, blocks = self._config, self._tiers.blocks
         entries = snapshot.entries
         kept = 0
@@ -282,23 +325,34 @@ class Planner:
             fitted = await blocks.fit(gathered.blocks, kept + room)
             left -= blocks.insert((), fitted)[1] - kept
         room = max(left - older, min(left, recall_share))
-        # What of the older conversation will be shown needs not be recalled; its place in the budget depends on what is.
+        # What of the older conversation will be shown needs not be recalled; its place in the
+        # budget depends on what is.
         shown = {(key.session, entry.seq) for entry in entries[first:]}
-        message, taken, cost = self._fitted([one for one in self._ranked(gathered) if not _among(one, shown)], room)
+        message, taken, cost = self._fitted(
+            [one for one in self._ranked(gathered) if not _among(one, shown)], room
+        )
         start = newest_start(entries[:first], left - cost)
         shown.update((key.session, entry.seq) for entry in entries[start:first])
         if any(_among(one, shown) for one in taken):
             probe("recalled_already_shown")
-            message, taken, cost = self._fitted([one for one in taken if not _among(one, shown)], cost)
-        context = self._context(key, snapshot, gathered, entries[start:], summaries, taken, message, cost, synopsis)
+            message, taken, cost = self._fitted(
+                [one for one in taken if not _among(one, shown)], cost
+            )
+        context = self._context(
+            key, snapshot, gathered, entries[start:], summaries, taken, message, cost, synopsis
+        )
         if blocks is None:
             return context
         messages, grown = blocks.insert(context.messages, fitted)
-        if context.tokens + grown > budget:  # two texts that became one may cost a little more than both
+        if (
+            context.tokens + grown > budget
+        ):  # two texts that became one may cost a little more than both
             fitted = await blocks.fit(gathered.blocks, budget - context.tokens, context.messages)
             messages, grown = blocks.insert(context.messages, fitted)
         sources = {**context.sources, **fitted.sources}
-        return msgspec.structs.replace(context, messages=messages, tokens=context.tokens + grown, sources=sources)
+        return msgspec.structs.replace(
+            context, messages=messages, tokens=context.tokens + grown, sources=sources
+        )
 
     def _context(
         self,
@@ -359,9 +413,16 @@ class Planner:
         synopsis: tuple[ChatDict, int] | None,
         summaries: Sequence[Summary],
     ) -> bool:
-        """Whether the front is another one than at the last load: the session knows of its own part, this of the rest."""
+        """Whether the front is another one than at the last load.
+
+        The session knows of its own part, this of the rest.
+        """
         front = 0
-        if synopsis is not None or len(entries) < len(snapshot.entries) or len(summaries) < len(_summaries(snapshot)):
+        if (
+            synopsis is not None
+            or len(entries) < len(snapshot.entries)
+            or len(summaries) < len(_summaries(snapshot))
+        ):
             first = entries[0].seq if entries else 0
             front = hash((synopsis[0]["content"] if synopsis else "", first, len(summaries)))
         changed = snapshot.prefix_changed or self._fronts.get(key, 0) != front
@@ -383,7 +444,9 @@ class Planner:
         cost = count_message(self._counter, message)
         if cost > room:
             probe("synopsis_left_out")
-            gathered.sources["synopsis"] = Source("omitted", detail=f"it needs {cost} tokens, and {max(room, 0)} are left for it")
+            gathered.sources["synopsis"] = Source(
+                "omitted", detail=f"it needs {cost} tokens, and {max(room, 0)} are left for it"
+            )
             return None
         return message, cost
 
@@ -393,16 +456,28 @@ class Planner:
         best = max((memory.score for memory in gathered.memories), default=0.0)
         for place, memory in enumerate(gathered.memories):
             scored.append(
-                (memory.score / best if best > 0 else 0.0, place, _RecallLine(memory.line, memory.tokens, memory=memory))
+                (
+                    memory.score / best if best > 0 else 0.0,
+                    place,
+                    _RecallLine(memory.line, memory.tokens, memory=memory),
+                )
             )
         said = {_plain(memory.text) for memory in gathered.memories}
         for place, found in enumerate(gathered.working):
             if _plain(found.item.text) not in said:
-                line = f"({found.item.source}) {found.item.text}" if found.item.source else found.item.text
-                scored.append((found.score, place, _RecallLine(line, found.item.tokens, found=found)))
+                line = (
+                    f"({found.item.source}) {found.item.text}"
+                    if found.item.source
+                    else found.item.text
+                )
+                scored.append(
+                    (found.score, place, _RecallLine(line, found.item.tokens, found=found))
+                )
         return [one for _, _, one in sorted(scored, key=lambda entry: (-entry[0], entry[1]))]
 
-    def _fitted(self, lines: Sequence[_RecallLine], room: int) -> tuple[ChatDict | None, list[_RecallLine], int]:
+    def _fitted(
+        self, lines: Sequence[_RecallLine], room: int
+    ) -> tuple[ChatDict | None, list[_RecallLine], int]:
         """As many lines as fit, best first; the message's exact size is counted once it stands."""
         left = room - self._counter.message_overhead - self._counter.count(_RECALL_HEAD)
         taken: list[_RecallLine] = []
@@ -448,7 +523,11 @@ def _recent(entries: Sequence[Entry], count: int) -> int:
 
 
 def _among(one: _RecallLine, shown: set[tuple[str, int]]) -> bool:
-    return one.memory is not None and one.memory.seq > 0 and (one.memory.session, one.memory.seq) in shown
+    return (
+        one.memory is not None
+        and one.memory.seq > 0
+        and (one.memory.session, one.memory.seq) in shown
+    )
 
 
 def _plain(text: str) -> str:

@@ -1,19 +1,20 @@
 """From several lists of candidates to one ranking.
 
-Each list is min-max scaled over its candidates, weighted and added; then each message gains a share of its best neighbour's
-score, the less the longer it is itself, since the evidence often stands beside the words that match; then who spoke and what
-kind of message it is are weighed:
+Each list is min-max scaled over its candidates, weighted and added; then each message gains a share
+of its best neighbour's score, the less the longer it is itself, since the evidence often stands
+beside the words that match; then who spoke and what kind of message it is are weighed:
 
 * who is named in the query is more often whom its answer is by than whom it is about;
 * a question is seldom an answer, and what follows it often is;
 * where speakers have no names, what users say is asked for more often than what assistants say.
 
-A vector list that has nothing in common with the text lists is not trusted much: an embedder that is broken, or of another
-language, would otherwise push good messages down. Reciprocal rank fusion, LanceDB's default, was worse than the better of its own
-lists on every set; a prior for recency hurt at every weight. What else was tried is in docs/benchmarks.md.
+A vector list that has nothing in common with the text lists is not trusted much: an embedder that
+is broken, or of another language, would otherwise push good messages down. Reciprocal rank fusion,
+LanceDB's default, was worse than the better of its own lists on every set; a prior for recency hurt
+at every weight. What else was tried is in docs/benchmarks.md.
 
-Rows are ranked by their places in columns (`Traits`), so that a user whose rows are in memory is ranked without looking at a
-row, and by the same code as what a store found.
+Rows are ranked by their places in columns (`Traits`), so that a user whose rows are in memory is
+ranked without looking at a row, and by the same code as what a store found.
 """
 
 from __future__ import annotations
@@ -35,14 +36,27 @@ if TYPE_CHECKING:  # loaded by those who compute with it, at first use
     Numbers: TypeAlias = npt.NDArray[np.float64]
     Flags: TypeAlias = npt.NDArray[np.bool_]
 
-__all__ = ["Ranked", "Ranking", "ScoreList", "Traits", "asks", "fuse", "question_share", "rank", "rank_order", "speakers_named"]
+__all__ = [
+    "Ranked",
+    "Ranking",
+    "ScoreList",
+    "Traits",
+    "asks",
+    "fuse",
+    "question_share",
+    "rank",
+    "rank_order",
+    "speakers_named",
+]
 
 _MARKS = "?\uff1f\u061f"  # of a question: Latin, Chinese and Japanese, Arabic
 _SENTENCE = re.compile(rf"([^.!\u3002\uff01\n{_MARKS}]+)([.!\u3002\uff01{_MARKS}]*)")
 _ASKS = re.compile(rf"[{_MARKS}][^\w{_MARKS}]*(?:[\[(][^\[\]()]*[\])])?[^\w{_MARKS}]*$")
 _MARK = re.compile(f"[{_MARKS}]")
 _END_CHARS = 200  # of a message, where its last question is looked for
-_JUDGED_CHARS = 1_000  # of a message, for its share of questions: what is longer is mostly no question
+_JUDGED_CHARS = (
+    1_000  # of a message, for its share of questions: what is longer is mostly no question
+)
 _FEWEST_JUDGED = 30  # candidates from which on two lists can be said to agree or not
 _LEAST_TRUST = 0.2
 _LISTS = ("turn", "window", "vector")
@@ -74,7 +88,8 @@ class Ranking(msgspec.Struct, frozen=True):
     Attributes:
         places: of the rows, shape (n,).
         scores: final, shape (n,).
-        parts: by list, what it gave each of them, scaled to 0…1; NaN where it did not find the row; shape (n,).
+        parts: by list, what it gave each of them, scaled to 0…1; NaN where it did not find the row;
+            shape (n,).
     """
 
     places: Places
@@ -82,13 +97,18 @@ class Ranking(msgspec.Struct, frozen=True):
     parts: dict[str, Numbers]
 
     def best(self, first: int, start: int = 0) -> list[tuple[int, float, dict[str, float]]]:
-        """Places, scores and parts of so many from `start` on; of the parts, those of the lists that found the row."""
+        """Places, scores and parts of so many from `start` on.
+
+        Of the parts, those of the lists that found the row.
+        """
         here = slice(start, start + first)
         columns = [(name, part[here].tolist()) for name, part in self.parts.items()]
         return [
             # a NaN is not itself
             (place, score, {name: part[i] for name, part in columns if part[i] == part[i]})
-            for i, (place, score) in enumerate(zip(self.places[here].tolist(), self.scores[here].tolist(), strict=True))
+            for i, (place, score) in enumerate(
+                zip(self.places[here].tolist(), self.scores[here].tolist(), strict=True)
+            )
         ]
 
 
@@ -105,26 +125,47 @@ class Traits:
         count = len(rows)
         homes = {_place(row): place for place, row in enumerate(rows)}
         # where there is none: the place behind the last, which holds nothing
-        self.before = np.fromiter((homes.get(_place(row, -1), count) for row in rows), np.int32, count)
-        self.after = np.fromiter((homes.get(_place(row, 1), count) for row in rows), np.int32, count)
+        self.before = np.fromiter(
+            (homes.get(_place(row, -1), count) for row in rows), np.int32, count
+        )
+        self.after = np.fromiter(
+            (homes.get(_place(row, 1), count) for row in rows), np.int32, count
+        )
         self.asks = np.fromiter((asks(row.content) for row in rows), np.bool_, count)
-        self.question_share = np.fromiter((question_share(row.content) for row in rows), np.float32, count)
+        self.question_share = np.fromiter(
+            (question_share(row.content) for row in rows), np.float32, count
+        )
         self.chars = np.fromiter((max(len(row.content), 1) for row in rows), np.int32, count)
         self.importance = np.fromiter((row.importance for row in rows), np.float32, count)
         # Where speakers have names, both are people, and who they are says nothing about who knows.
-        self.unnamed_user = np.fromiter((row.role == "user" and not row.speaker for row in rows), np.bool_, count)
+        self.unnamed_user = np.fromiter(
+            (row.role == "user" and not row.speaker for row in rows), np.bool_, count
+        )
         # An assistant's answer says little about its user.
-        self.may_answer = np.fromiter((bool(row.speaker) or row.role == "user" for row in rows), np.bool_, count)
+        self.may_answer = np.fromiter(
+            (bool(row.speaker) or row.role == "user" for row in rows), np.bool_, count
+        )
         self.speakers: dict[str, int] = {}
-        self.speaker = np.fromiter((self.speakers.setdefault(row.speaker, len(self.speakers)) for row in rows), np.int32, count)
+        self.speaker = np.fromiter(
+            (self.speakers.setdefault(row.speaker, len(self.speakers)) for row in rows),
+            np.int32,
+            count,
+        )
 
     @property
     def nbytes(self) -> int:
         """Bytes of the columns."""
         columns = (
-            self.before, self.after, self.asks, self.question_share, self.chars, self.importance, self.unnamed_user,
-            self.may_answer, self.speaker,
-        )  # fmt: skip
+            self.before,
+            self.after,
+            self.asks,
+            self.question_share,
+            self.chars,
+            self.importance,
+            self.unnamed_user,
+            self.may_answer,
+            self.speaker,
+        )
         return sum(column.nbytes for column in columns)
 
 
@@ -133,14 +174,17 @@ def rank_order(row: MemoryRow) -> tuple[int, str, int, str]:
     return (row.created_us, row.session, row.seq, row.id)
 
 
-def fuse(candidates: Sequence[Candidate], config: RecallConfig, query: str = "", *, gain: float = 1.0) -> list[Ranked]:
+def fuse(
+    candidates: Sequence[Candidate], config: RecallConfig, query: str = "", *, gain: float = 1.0
+) -> list[Ranked]:
     """Rank candidates, best first; ties go to the more important, then to the earlier message.
 
     Args:
         candidates: what the searches found.
         config: weights.
         query: what was asked; speakers that it names count for more.
-        gain: factor on the score of the most important; the least important is divided by it, and 0.5 stays.
+        gain: factor on the score of the most important; the least important is divided by it, and
+            0.5 stays.
     """
     if not candidates:
         return []
@@ -150,14 +194,23 @@ def fuse(candidates: Sequence[Candidate], config: RecallConfig, query: str = "",
     rows = [candidate.row for candidate in ordered]
     lists = {}
     for name in _LISTS:
-        pairs = [(place, one.scores[name]) for place, one in enumerate(ordered) if name in one.scores]
+        pairs = [
+            (place, one.scores[name]) for place, one in enumerate(ordered) if name in one.scores
+        ]
         places, scores = zip(*pairs, strict=True) if pairs else ((), ())
         lists[name] = ScoreList(np.array(places, np.intp), np.array(scores, np.float64))
     ranking = rank(Traits(rows), lists, config, query, gain=gain)
     return [Ranked(rows[place], score, parts) for place, score, parts in ranking.best(len(rows))]
 
 
-def rank(traits: Traits, lists: Mapping[str, ScoreList], config: RecallConfig, query: str = "", *, gain: float = 1.0) -> Ranking:
+def rank(
+    traits: Traits,
+    lists: Mapping[str, ScoreList],
+    config: RecallConfig,
+    query: str = "",
+    *,
+    gain: float = 1.0,
+) -> Ranking:
     """Rank what the lists ``turn``, ``window`` and ``vector`` found; see `fuse`.
 
     Args:
@@ -172,19 +225,27 @@ def rank(traits: Traits, lists: Mapping[str, ScoreList], config: RecallConfig, q
     everything = [lists[name].places for name in _LISTS if name in lists]
     places = np.unique(np.concatenate(everything)) if everything else np.empty(0, np.intp)
     parts = {name: _scaled(lists[name], places) for name in _LISTS if name in lists}
-    weights = {"turn": config.turn_weight, "window": config.window_weight, "vector": config.vector_weight}
+    weights = {
+        "turn": config.turn_weight,
+        "window": config.window_weight,
+        "vector": config.vector_weight,
+    }
     weights["vector"] *= _trust(parts, config)
     score = np.zeros(len(places))
     for name, part in parts.items():
         score += weights[name] * np.nan_to_num(part, nan=0.0)
     score[traits.unnamed_user[places]] *= config.user_prior
-    # One longer than the rows: the last stands for the neighbour that is not there, or that nobody found.
+    # One longer than the rows: the last stands for the neighbour that is not there, or that nobody
+    # found.
     base = np.zeros(len(traits.before) + 1)
     base[places] = score
     asking = np.zeros(len(base), np.bool_)
     asking[places] = traits.asks[places]
     before, after = traits.before[places], traits.after[places]
-    bonus = np.where(asking[before] & traits.may_answer[places], config.answer_bonus, 0.0) + config.neighbour_bonus
+    bonus = (
+        np.where(asking[before] & traits.may_answer[places], config.answer_bonus, 0.0)
+        + config.neighbour_bonus
+    )
     near = np.maximum(bonus * base[before], config.neighbour_bonus * base[after])
     # A long message holds its evidence itself.
     score += near * np.minimum(config.neighbour_chars / traits.chars[places], 1.0)
@@ -214,7 +275,10 @@ def _scaled(found: ScoreList, places: Places) -> Numbers:
 
 
 def _trust(parts: Mapping[str, Numbers], config: RecallConfig) -> float:
-    """How far the vector list is believed: by its correlation with the text lists, over its own candidates."""
+    """How far the vector list is believed.
+
+    By its correlation with the text lists, over its own candidates.
+    """
     import numpy as np  # noqa: PLC0415
 
     if not config.vector_agreement or "vector" not in parts:
@@ -244,9 +308,14 @@ def speakers_named(query: str, speakers: Collection[str]) -> set[str]:
     capitals = {word.casefold() for word in words if plain or word != word.lower()}
     found = set()
     for speaker in speakers:
-        names = [name for name in re.split(r"[\W_]+", speaker) if len(name) > 1 and not name.isdigit()]
+        names = [
+            name for name in re.split(r"[\W_]+", speaker) if len(name) > 1 and not name.isdigit()
+        ]
         # Scripts without blanks between words: a name is found wherever it stands.
-        if any(n.casefold() in capitals or n in words or (not n.isascii() and n in query) for n in names):
+        if any(
+            n.casefold() in capitals or n in words or (not n.isascii() and n in query)
+            for n in names
+        ):
             found.add(speaker)
     return found
 
@@ -271,5 +340,8 @@ def asks(text: str) -> bool:
 
 
 def _place(row: MemoryRow, step: int = 0) -> tuple[str, int]:
-    """Where a row stands, or its neighbour: a message in its session, anything else alone, however many share its session."""
+    """Where a row stands, or its neighbour.
+
+    A message in its session, anything else alone, however many share its session.
+    """
     return (row.session, row.seq + step) if row.seq > 0 else (row.id, step - 1)

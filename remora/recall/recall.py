@@ -1,4 +1,6 @@
-"""Finding what a user said before, or had recorded: embed the question, search the user's rows, rank."""
+"""Finding what a user said before, or had recorded: embed the question, search the user's rows,
+rank.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,12 @@ class Memory(msgspec.Struct, frozen=True):
         seq: the message's number there; 0 for what is no message.
         created_at: when, aware UTC.
         score: rank score; comparable within one recall only.
-        parts: what each list gave it, scaled to 0…1: ``turn``, ``window`` (full text) and ``vector``.
+        parts: what each list gave it, scaled to 0…1: ``turn``, ``window`` (full text) and
+            ``vector``.
         tokens: size in a context.
         id: its own, for good.
-        type: ``message``, ``summary``, or what it was recorded as: ``fact``, ``preference``, ``context``, ``procedural``,
-            ``message_batch``.
+        type: ``message``, ``summary``, or what it was recorded as: ``fact``, ``preference``,
+            ``context``, ``procedural``, ``message_batch``.
         importance: 0 to 1, as its sender gave it.
         agent: whose it is; empty for all of the user's agents.
     """
@@ -58,8 +61,15 @@ class Memory(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """One line for a context: "(8 May 2023) Caroline: …", or without a speaker what was recorded on purpose."""
-        said = f"{self.speaker or self.role.title()}: {self.text}" if self.type == "message" else self.text
+        """One line for a context.
+
+        "(8 May 2023) Caroline: …", or without a speaker what was recorded on purpose.
+        """
+        said = (
+            f"{self.speaker or self.role.title()}: {self.text}"
+            if self.type == "message"
+            else self.text
+        )
         return f"({self.created_at.day} {self.created_at:%B %Y}) {said}"
 
 
@@ -79,22 +89,23 @@ class _Found(msgspec.Struct, frozen=True):
         wanted = [one for one in self.memories if (one.session, one.seq) not in without]
         if len(wanted) < k and not self.whole:
             return None
-        # a dict is handed out anew each time: what a caller does to it must not come back to the next
+        # a dict is handed out anew each time: what a caller does to it must not come back to the
+        # next
         return [msgspec.structs.replace(one, parts=dict(one.parts)) for one in wanted[:k]]
 
 
 class Recall:
     """Search in one user's long-term memory.
 
-    Results are kept until something is written about their user, and so are the rows of the users who recalled last: they
-    are searched in memory (`remora.recall.user_index`).
+    Results are kept until something is written about their user, and so are the rows of the users
+    who recalled last: they are searched in memory (`remora.recall.user_index`).
 
     Args:
         store: opens long-term memory at first use.
         embedder: None for text search alone.
         config: weights, depths, and how much is kept.
-        importance_weight: how much importance moves the rank: the most important gains this share, the least loses as
-            much, and 0.5 moves nothing.
+        importance_weight: how much importance moves the rank: the most important gains this share,
+            the least loses as much, and 0.5 moves nothing.
         admit: raises for a user of whom nothing is to be shown, because they are being forgotten.
     """
 
@@ -112,18 +123,31 @@ class Recall:
         self._embedder = embedder
         self._config = config
         self._gain = 1.0 + importance_weight
-        self._cache: RetrievalCache[_Found] | None = RetrievalCache(config.cache) if config.cache else None
+        self._cache: RetrievalCache[_Found] | None = (
+            RetrievalCache(config.cache) if config.cache else None
+        )
         self._hot: UserIndexCache | None = None
         if config.hot_mb:
-            self._hot = UserIndexCache(self.embedded_rows, max_bytes=config.hot_mb << 20, max_rows=config.hot_rows)
+            self._hot = UserIndexCache(
+                self.embedded_rows, max_bytes=config.hot_mb << 20, max_rows=config.hot_rows
+            )
 
     async def run(self) -> None:
-        """Read users' rows into memory, for ever: a task of the runtime's. Without it, each recall does so for itself."""
+        """Read users' rows into memory, for ever: a task of the runtime's.
+
+        Without it, each recall does so for itself.
+        """
         if self._hot is not None:
             await self._hot.run()
 
     async def __call__(
-        self, user: str, query: str, *, k: int, scope: Scope = EVERYTHING, without: Collection[tuple[str, int]] = ()
+        self,
+        user: str,
+        query: str,
+        *,
+        k: int,
+        scope: Scope = EVERYTHING,
+        without: Collection[tuple[str, int]] = (),
     ) -> list[Memory]:
         """The `k` best memories, best first.
 
@@ -153,7 +177,12 @@ class Recall:
         if cache is not None:
             kept = found.memories[: k + _SPARE]
             if sum(len(one.text) for one in kept) <= _MOST_KEPT:
-                cache.put(user, key, _Found(kept, whole=found.whole and len(kept) == len(found.memories)), version)
+                cache.put(
+                    user,
+                    key,
+                    _Found(kept, whole=found.whole and len(kept) == len(found.memories)),
+                    version,
+                )
         return found.best(k, without) or []
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> list[Memory]:
@@ -166,8 +195,12 @@ class Recall:
         rows = await (await self._store()).rows(user, scope)
         return [_memory(row, 0.0, {}) for row in rows if row.memory_type != BLOCK_TYPE]
 
-    async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
-        """The rows themselves with their vectors, shape (rows, dimension); None where nothing is embedded.
+    async def embedded_rows(
+        self, user: str, scope: Scope = EVERYTHING
+    ) -> tuple[Sequence[MemoryRow], Vector | None]:
+        """The rows themselves with their vectors, shape (rows, dimension).
+
+        None where nothing is embedded.
 
         Raises:
             LongTermError: the store failed.
@@ -176,7 +209,10 @@ class Recall:
         return await (await self._store()).embedded_rows(user, scope)
 
     def written(self, user: str) -> None:
-        """Something of the user's was written, or may have been: no result from before it is served any more."""
+        """Something of the user's was written, or may have been.
+
+        No result from before it is served any more.
+        """
         if self._cache is not None:
             self._cache.invalidate(user)
         if self._hot is not None:
@@ -189,12 +225,19 @@ class Recall:
             self._hot.removed(user)
 
     def forget(self, user: str) -> None:
-        """All of the user's was erased: nothing of it stays in memory, and what is being read of it now is not kept (G13)."""
+        """All of the user's was erased.
+
+        Nothing of it stays in memory, and what is being read of it now is not kept (G13).
+        """
         self.removed(user)
 
     def statistics(self) -> RetrievalCacheStatistics:
         """What the cache saved; zeros where it is switched off."""
-        return self._cache.statistics() if self._cache is not None else RetrievalCacheStatistics(0, 0, 0)
+        return (
+            self._cache.statistics()
+            if self._cache is not None
+            else RetrievalCacheStatistics(0, 0, 0)
+        )
 
     def index_statistics(self) -> UserIndexStatistics:
         """What is in memory, and what that saved; zeros where it is switched off."""
@@ -206,7 +249,9 @@ class Recall:
         vector = None
         if self._embedder is not None and query.strip():
             vector = (await embed_texts(self._embedder, [query]))[0]
-            if not vector.any():  # no word that the embedder knows: it would be equally near to everything
+            if (
+                not vector.any()
+            ):  # no word that the embedder knows: it would be equally near to everything
                 vector = None
         hot = await self._hot.of(user) if self._hot is not None else None
         if hot is not None:
@@ -216,7 +261,9 @@ class Recall:
         return fuse(candidates, self._config, query, gain=self._gain), _SPARE
 
 
-def _gathered(ranked: Iterable[Ranked], k: int, without: Collection[tuple[str, int]], spare: int) -> _Found:
+def _gathered(
+    ranked: Iterable[Ranked], k: int, without: Collection[tuple[str, int]], spare: int
+) -> _Found:
     """The best of them, as many as hold `k` that are wanted and `spare` others."""
     memories: list[Memory] = []
     wanted = 0
@@ -253,6 +300,8 @@ def _memory(row: MemoryRow, score: float, parts: dict[str, float]) -> Memory:
         tokens=row.tokens,
         id=row.id,
         type=row.memory_type,
-        importance=round(row.importance, 6),  # as it was given: the store keeps half of a float's digits
+        importance=round(
+            row.importance, 6
+        ),  # as it was given: the store keeps half of a float's digits
         agent=row.agent,
     )

@@ -1,12 +1,13 @@
 """What was retrieved lately, until its user writes.
 
-A search takes time, and a write may land meanwhile: what the search then brings back was true and is no longer. So whoever
-searches notes the user's version first and hands it in with the result; each write makes a new version and drops what was held,
-and a result of an older one is not taken.
+A search takes time, and a write may land meanwhile: what the search then brings back was true and
+is no longer. So whoever searches notes the user's version first and hands it in with the result;
+each write makes a new version and drops what was held, and a result of an older one is not taken.
 
-Versions come from one count, so that the table of them may be bounded: when a user's entry gives way, its version becomes the
-floor, the version of all who are not in the table. A floor that rose may refuse a sound result, and never lets a stale one in.
-The users' rows in memory (`remora.recall.user_index`) are kept by the same rule.
+Versions come from one count, so that the table of them may be bounded: when a user's entry gives
+way, its version becomes the floor, the version of all who are not in the table. A floor that rose
+may refuse a sound result, and never lets a stale one in. The users' rows in memory
+(`remora.recall.user_index`) are kept by the same rule.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class Versions:
         return len(self._versions)
 
     def of(self, user: str) -> int:
-        """Note it before a search or a read begins; what that brings is of use while it is still the same."""
+        """Note it before a search or a read begins.
+
+        What that brings is of use while it is still the same.
+        """
         return self._versions.get(user, self._floor)
 
     def bump(self, user: str) -> None:
@@ -69,7 +73,9 @@ class RetrievalCacheStatistics(msgspec.Struct, frozen=True):
 
 
 class RetrievalCache(Generic[Value]):
-    """The results last asked for, of all users; for one event loop. Values are handed out as they came in: let them be immutable.
+    """The results last asked for, of all users; for one event loop.
+
+    Values are handed out as they came in: let them be immutable.
 
     Args:
         size: how many results to hold, and how many users' versions, at most.
@@ -98,7 +104,9 @@ class RetrievalCache(Generic[Value]):
         return found
 
     def put(self, user: str, key: Hashable, value: Value, version: int) -> bool:
-        """Hold what a search found that began at `version`; False, and nothing is held, if the user has written since.
+        """Hold what a search found that began at `version`.
+
+        False, and nothing is held, if the user has written since.
 
         Raises:
             InvalidInput: the value is None, which `get` could not tell from nothing.
@@ -123,7 +131,10 @@ class RetrievalCache(Generic[Value]):
         return self._versions.of(user)
 
     def invalidate(self, user: str) -> None:
-        """The user's memory changed: drop what was found in it, and what is being found now will not be taken."""
+        """The user's memory changed.
+
+        Drop what was found in it, and what is being found now will not be taken.
+        """
         for key in self._keys.pop(user, ()):
             probe("recall_cache_invalidated")
             del self._results[user, key]

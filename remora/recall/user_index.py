@@ -1,21 +1,24 @@
 """Users' rows in memory: what a recall needs of them, in columns, searched without LanceDB (G10).
 
-A search of LanceDB costs 10 to 30 ms of both cores, of which next to nothing is the search: its floor is 3 to 4 ms a list, and
-there are three. The same over one user's rows in memory takes half a millisecond. So a user's first recall reads all of the
-user's rows, which for a few hundred costs no more than a search of them, and they stay, least recently used out first, within a
-number of bytes.
+A search of LanceDB costs 10 to 30 ms of both cores, of which next to nothing is the search: its
+floor is 3 to 4 ms a list, and there are three. The same over one user's rows in memory takes half a
+millisecond. So a user's first recall reads all of the user's rows, which for a few hundred costs no
+more than a search of them, and they stay, least recently used out first, within a number of bytes.
 
-*One way of searching for one user.* The first recall waits for the rows and searches them as the next one will, so no answer
-depends on what happens to be in memory. Users of more than `max_rows` rows, or of more bytes than there are, are always searched
-in the store; who grows beyond that changes over once.
+*One way of searching for one user.* The first recall waits for the rows and searches them as the
+next one will, so no answer depends on what happens to be in memory. Users of more than `max_rows`
+rows, or of more bytes than there are, are always searched in the store; who grows beyond that
+changes over once.
 
-*Nothing stale.* A read takes time, and a write may land meanwhile. Each write makes a new version of its user (`Versions`); rows
-that were read under an older one answer those who asked before the write, and nobody else. A recall that begins after the write
-reads anew; of the rows that it finds unchanged it takes over what the earlier ones had been made into, which was the slow part.
-What is pruned or forgotten leaves memory at once.
+*Nothing stale.* A read takes time, and a write may land meanwhile. Each write makes a new version
+of its user (`Versions`); rows that were read under an older one answer those who asked before the
+write, and nobody else. A recall that begins after the write reads anew; of the rows that it finds
+unchanged it takes over what the earlier ones had been made into, which was the slow part. What is
+pruned or forgotten leaves memory at once.
 
-*No wasted reads.* One user's rows are read once, however many ask. The read belongs to the runtime and not to who asked first: a
-deadline ends the waiting, not the reading, or rows that take longer than it would never be there.
+*No wasted reads.* One user's rows are read once, however many ask. The read belongs to the runtime
+and not to who asked first: a deadline ends the waiting, not the reading, or rows that take longer
+than it would never be there.
 """
 
 from __future__ import annotations
@@ -48,8 +51,12 @@ if TYPE_CHECKING:  # loaded by those who compute with it, at first use
 __all__ = ["UserIndex", "UserIndexCache", "UserIndexStatistics"]
 
 _logger = get_logger("remora.recall")
-_ON_LOOP = 5_000  # rows that are searched on the event loop, in 0.8 ms; more would hold it for too long
-_MADE_ON_LOOP = 16  # rows that are made ready on the event loop: half a millisecond, as much as a thread costs
+_ON_LOOP = (
+    5_000  # rows that are searched on the event loop, in 0.8 ms; more would hold it for too long
+)
+_MADE_ON_LOOP = (
+    16  # rows that are made ready on the event loop: half a millisecond, as much as a thread costs
+)
 _READS = 4  # users whose rows are read at once: more would only take memory
 _ROW_BYTES = 480  # of a row's object, its numbers and its dates, beside its texts
 _DECIMALS = 6  # of a cosine: a product's last bits depend on where a row lies
@@ -80,7 +87,9 @@ class UserIndexStatistics(msgspec.Struct, frozen=True):
 
 
 class UserIndex:
-    """All rows of a user but those of memory blocks, as they are searched; never changed. Slow to make: 30 µs a row.
+    """All rows of a user but those of memory blocks, as they are searched; never changed.
+
+    Slow to make: 30 µs a row.
 
     Args:
         rows: in any order.
@@ -88,7 +97,9 @@ class UserIndex:
         earlier: the user's rows as they were: what has not changed since takes a tenth of the time.
     """
 
-    def __init__(self, rows: Sequence[MemoryRow], vectors: Vector | None, earlier: UserIndex | None = None) -> None:
+    def __init__(
+        self, rows: Sequence[MemoryRow], vectors: Vector | None, earlier: UserIndex | None = None
+    ) -> None:
         import numpy as np  # noqa: PLC0415
 
         places = [place for place, row in enumerate(rows) if row.memory_type != BLOCK_TYPE]
@@ -96,10 +107,18 @@ class UserIndex:
         mine = [rows[place] for place in places]
         # A row is told by all that it says: one whose window was written anew is another.
         self.marks = np.fromiter(map(hash, mine), np.int64, len(mine))
-        homes = {} if earlier is None else {mark: place for place, mark in enumerate(earlier.marks.tolist())}
-        kept = np.fromiter((homes.get(mark, -1) for mark in self.marks.tolist()), np.int64, len(mine))
+        homes = (
+            {}
+            if earlier is None
+            else {mark: place for place, mark in enumerate(earlier.marks.tolist())}
+        )
+        kept = np.fromiter(
+            (homes.get(mark, -1) for mark in self.marks.tolist()), np.int64, len(mine)
+        )
         before = () if earlier is None else tuple(earlier.texts.values())
-        made = text_indices([[row.turn for row in mine], [row.window for row in mine]], before, kept)
+        made = text_indices(
+            [[row.turn for row in mine], [row.window for row in mine]], before, kept
+        )
         self.texts: dict[str, TextIndex] = dict(zip(("turn", "window"), made, strict=True))
         self._traits = Traits(mine)
         self._vectors: Vector | None = None
@@ -112,9 +131,16 @@ class UserIndex:
         # What is searched is in columns; of names, one copy serves all rows.
         names: dict[str, str] = {}
         self._rows = tuple([_light(row, names) for row in mine])
-        self._columns = {name: _Coded([getattr(row, name) for row in self._rows]) for name in ("session", "agent", "memory_type")}
+        self._columns = {
+            name: _Coded([getattr(row, name) for row in self._rows])
+            for name in ("session", "agent", "memory_type")
+        }
         texts = sum(sys.getsizeof(row.content) + sys.getsizeof(row.id) for row in self._rows)
-        columns = self.marks.nbytes + self._traits.nbytes + sum(index.nbytes for index in self.texts.values())
+        columns = (
+            self.marks.nbytes
+            + self._traits.nbytes
+            + sum(index.nbytes for index in self.texts.values())
+        )
         columns += sum(column.nbytes for column in self._columns.values())
         vector_bytes = self._vectors.nbytes if self._vectors is not None else 0
         self.size_bytes = texts + _ROW_BYTES * len(mine) + columns + vector_bytes
@@ -123,7 +149,13 @@ class UserIndex:
         return len(self._rows)
 
     async def ranked(
-        self, query: str, vector: Vector | None, scope: Scope, config: RecallConfig, *, gain: float = 1.0
+        self,
+        query: str,
+        vector: Vector | None,
+        scope: Scope,
+        config: RecallConfig,
+        *,
+        gain: float = 1.0,
     ) -> Iterator[Ranked]:
         """Rows that match, best first; see `fuse`.
 
@@ -142,10 +174,16 @@ class UserIndex:
             for place, score, parts in ranking.best(_AT_ONCE, start)
         )
 
-    def _search(self, query: str, vector: Vector | None, scope: Scope, config: RecallConfig, gain: float) -> Ranking:
-        return rank(self._traits, self._lists(query, vector, scope, config.depth), config, query, gain=gain)
+    def _search(
+        self, query: str, vector: Vector | None, scope: Scope, config: RecallConfig, gain: float
+    ) -> Ranking:
+        return rank(
+            self._traits, self._lists(query, vector, scope, config.depth), config, query, gain=gain
+        )
 
-    def _lists(self, query: str, vector: Vector | None, scope: Scope, depth: int) -> dict[str, ScoreList]:
+    def _lists(
+        self, query: str, vector: Vector | None, scope: Scope, depth: int
+    ) -> dict[str, ScoreList]:
         import numpy as np  # noqa: PLC0415
 
         mine, stems = self._within(scope), words(query)
@@ -154,7 +192,8 @@ class UserIndex:
             scores = index.scores(stems)
             lists[name] = _best(scores, (scores > 0) & mine, depth)
         if vector is not None and self._vectors is not None:
-            # No matrix product: BLAS shares even a small one among threads, and on busy cores waits 10 ms for the last of them.
+            # No matrix product: BLAS shares even a small one among threads, and on busy cores waits
+            # 10 ms for the last of them.
             near = np.round(np.vecdot(self._vectors, vector).astype(np.float64), _DECIMALS)
             lists["vector"] = _best(near, self._embedded & mine, depth)
         return lists
@@ -181,7 +220,9 @@ class UserIndexCache:
         max_rows: of a user whose rows are held.
     """
 
-    def __init__(self, read: Callable[[str], Awaitable[Rows]], *, max_bytes: int, max_rows: int) -> None:
+    def __init__(
+        self, read: Callable[[str], Awaitable[Rows]], *, max_bytes: int, max_rows: int
+    ) -> None:
         self._read = read
         self._max_bytes = max_bytes
         self._max_rows = max_rows
@@ -194,7 +235,10 @@ class UserIndexCache:
         self._size_bytes = self._hits = self._misses = self._passed = self._evictions = 0
 
     async def run(self) -> None:
-        """Read what recalls ask for, for ever: a task of the runtime's. Without it, who asks first reads."""
+        """Read what recalls ask for, for ever: a task of the runtime's.
+
+        Without it, who asks first reads.
+        """
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
@@ -203,7 +247,10 @@ class UserIndexCache:
             self._tasks = None
 
     async def of(self, user: str) -> UserIndex | None:
-        """The user's rows, no older than this call; None where the store must be asked: they are too many, or cannot be read."""
+        """The user's rows, no older than this call.
+
+        None where the store must be asked: they are too many, or cannot be read.
+        """
         version = self._versions.of(user)
         held = self._users.get(user)
         if held is not None and held.version == version:
@@ -217,7 +264,9 @@ class UserIndexCache:
             return None
         self._misses += 1
         filling = self._fillings.get(user)
-        if filling is None or filling.version != version:  # one that a write overtook is for those who asked before
+        if (
+            filling is None or filling.version != version
+        ):  # one that a write overtook is for those who asked before
             filling = self._fillings[user] = _Filling(version)
             if self._tasks is None:
                 await self._fill(user, filling)
@@ -227,11 +276,16 @@ class UserIndexCache:
         return filling.rows
 
     def written(self, user: str) -> None:
-        """The user's memory changed, or may have: what is held of it answers nobody any more, and serves to make it anew."""
+        """The user's memory changed, or may have.
+
+        What is held of it answers nobody any more, and serves to make it anew.
+        """
         self._versions.bump(user)
 
     def removed(self, user: str) -> None:
-        """The same, and some of it is gone: nothing of it stays, and whether it is still too large is looked at again."""
+        """The same, and some of it is gone: nothing of it stays, and whether it is still too large
+        is looked at again.
+        """
         self._versions.bump(user)
         self._drop(user)
         self._outgrown.pop(user, None)
@@ -241,7 +295,13 @@ class UserIndexCache:
         """The present counts."""
         rows = sum(len(held.rows) for held in self._users.values())
         return UserIndexStatistics(
-            self._hits, self._misses, self._passed, self._evictions, len(self._users), rows, self._size_bytes
+            self._hits,
+            self._misses,
+            self._passed,
+            self._evictions,
+            len(self._users),
+            rows,
+            self._size_bytes,
         )
 
     async def _fill(self, user: str, filling: _Filling) -> None:
@@ -332,7 +392,9 @@ class _Coded:
         return np.isin(self._column, wanted)
 
 
-def _best(scores: npt.NDArray[np.float64], eligible: npt.NDArray[np.bool_], depth: int) -> ScoreList:
+def _best(
+    scores: npt.NDArray[np.float64], eligible: npt.NDArray[np.bool_], depth: int
+) -> ScoreList:
     """The `depth` best of the eligible, by place; of equals, the first."""
     import numpy as np  # noqa: PLC0415
 
@@ -349,7 +411,11 @@ def _best(scores: npt.NDArray[np.float64], eligible: npt.NDArray[np.bool_], dept
 
 def _light(row: MemoryRow, names: dict[str, str]) -> MemoryRow:
     """The row without what it is searched by, its names shared with other rows."""
-    same = {name: names.setdefault(value, value) for name in _NAMES if (value := getattr(row, name)) is not None}
+    same = {
+        name: names.setdefault(value, value)
+        for name in _NAMES
+        if (value := getattr(row, name)) is not None
+    }
     return msgspec.structs.replace(row, turn="", window="", **same)
 
 

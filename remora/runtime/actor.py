@@ -1,8 +1,11 @@
-"""What an actor is to the kernel: a behaviour over plain state, and the turn that it answers a message with.
+"""What an actor is to the kernel.
 
-A turn is a plain function, so nothing can interleave inside it, it cannot wait for itself, and replaying it needs no event loop.
-`handle` only looks at the state. What it wants of the world it returns as a `Decision`; the state changes in `apply` alone, one
-journalled record at a time, which is also how a state is rebuilt: replay equals live.
+A behaviour over plain state, and the turn that it answers a message with.
+
+A turn is a plain function, so nothing can interleave inside it, it cannot wait for itself, and
+replaying it needs no event loop. `handle` only looks at the state. What it wants of the world it
+returns as a `Decision`; the state changes in `apply` alone, one journalled record at a time, which
+is also how a state is rebuilt: replay equals live.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ class Decision:
     Attributes:
         reply: the answer; held back until everything it saw is durable.
         records: to be applied to the state, and made durable together.
-        volatile: to be applied to the state and forgotten with it (what was last shown, not what is true).
+        volatile: to be applied to the state and forgotten with it (what was last shown, not what is
+            true).
         jobs: for the supervisor, once the records are durable; the records must contain them.
         cancel: ids of jobs that these records made pointless.
         expedite: ids of jobs that can no longer be waited for.
@@ -53,7 +57,10 @@ class Decision:
 
 
 class NeedsLookup:
-    """A turn that cannot decide without cold records: the cell fetches the answer and runs the turn again."""
+    """A turn that cannot decide without cold records.
+
+    The cell fetches the answer and runs the turn again.
+    """
 
     __slots__ = ("query",)
 
@@ -62,14 +69,20 @@ class NeedsLookup:
 
 
 class Behavior(Protocol[State]):
-    """The functions that make an actor. None of them may await, block, or keep a reference to what it returns."""
+    """The functions that make an actor.
+
+    None of them may await, block, or keep a reference to what it returns.
+    """
 
     def restore(self, key: Hashable, image: Any) -> State:
         """The state that the committed records add up to."""
         ...
 
     def jobs(self, image: Any) -> Sequence[Job]:
-        """The jobs of this actor that the log holds; submitting one that is known already does nothing."""
+        """The jobs of this actor that the log holds.
+
+        Submitting one that is known already does nothing.
+        """
         ...
 
     def handle(self, state: State, message: Any) -> Decision | NeedsLookup:
@@ -77,7 +90,10 @@ class Behavior(Protocol[State]):
         ...
 
     def apply(self, state: State, record: Any) -> None:
-        """Fold one record into the state. An exception here breaks the actor, which is then restored."""
+        """Fold one record into the state.
+
+        An exception here breaks the actor, which is then restored.
+        """
         ...
 
     def store_answer(self, state: State, query: Any, answer: Any) -> None:
@@ -89,7 +105,10 @@ class Behavior(Protocol[State]):
         ...
 
     def on_close(self, state: State) -> Any | None:
-        """A message to run before the runtime closes, for what this actor had put off writing; None for nothing."""
+        """A message to run before the runtime closes, for what this actor had put off writing.
+
+        None for nothing.
+        """
         ...
 
     def size(self, state: State) -> int:

@@ -2,20 +2,25 @@
 
 Invariants
 ----------
-1. State is touched in `run` only, which never awaits: one message at a time (G1), in mailbox order (G2).
-2. A turn's records are applied and handed to the log in the same breath, so the log receives them in the order of the turns.
-3. *The output gate.* State moves at once; a reply, a read's too, leaves only when every write that its turn could have seen
-   is durable. `written` counts the writes handed over, `durable` those that came back; a reply waits while they differ.
-   So a reader can never see, and act on, what a power cut then takes back.
-4. When a write fails, everything behind it is void: later writes are fenced before the log may commit them, waiting replies
-   fail, and the state is restored from the log. Nobody has seen what is thrown away, by 3.
-   A write that was fenced when the log was at it already may land all the same. So the state is restored when the log is past
-   all of them, and not before: it would lack, for good, what the log has.
+1. State is touched in `run` only, which never awaits: one message at a time (G1), in mailbox order
+    (G2).
+2. A turn's records are applied and handed to the log in the same breath, so the log receives them
+    in the order of the turns.
+3. *The output gate.* State moves at once; a reply, a read's too, leaves only when every write that
+   its turn could have seen is durable. `written` counts the writes handed over, `durable` those
+   that came back; a reply waits while they differ. So a reader can never see, and act on, what a
+   power cut then takes back.
+4. When a write fails, everything behind it is void: later writes are fenced before the log may
+   commit them, waiting replies fail, and the state is restored from the log. Nobody has seen what
+   is thrown away, by 3. A write that was fenced when the log was at it already may land all the
+   same. So the state is restored when the log is past all of them, and not before: it would lack,
+   for good, what the log has.
 5. A caller who goes away takes nothing along: its promise is left unread, the turn stands.
 
-The gate is Cloudflare's (workerd's ``io-gate.h`` and ``actor-sqlite.h`` describe it): early state change, late reply. The
-alternative, a turn that waits for its commit, caps one actor at a few hundred messages a second. An idle cell is one
-slotted object; deques are made at need and given back (an anyio task with a stream is 9 KB, this is a few hundred bytes).
+The gate is Cloudflare's (workerd's ``io-gate.h`` and ``actor-sqlite.h`` describe it): early state
+change, late reply. The alternative, a turn that waits for its commit, caps one actor at a few
+hundred messages a second. An idle cell is one slotted object; deques are made at need and given
+back (an anyio task with a stream is 9 KB, this is a few hundred bytes).
 """
 
 from __future__ import annotations
@@ -145,7 +150,7 @@ class Cell:
         self._held: deque[tuple[int, float, Promise, Any]] | None = None
         self._outstanding: deque[tuple[Write, Decision]] | None = None
 
-    # -- state ------------------------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     @property
     def clean(self) -> bool:
@@ -170,7 +175,10 @@ class Cell:
         )
 
     def shrink(self) -> None:
-        """Give back the queues that hold nothing: each takes as much as two messages, and most cells are idle."""
+        """Give back the queues that hold nothing.
+
+        Each takes as much as two messages, and most cells are idle.
+        """
         if not self.mailbox:
             self.mailbox = None
         if not self._held:
@@ -184,7 +192,7 @@ class Cell:
         self.status = CellStatus.VALID
         return self._host.behavior.jobs(image)
 
-    # -- turns ------------------------------------------------------------------------------------------------------
+    # -- turns -------------------------------------------------------------------------------------
 
     def run(self, message: Any) -> Decision | NeedsLookup:
         """Run one turn; an exception of `handle` leaves the state as it was (G11)."""
@@ -222,7 +230,9 @@ class Cell:
             outcome = self.run(envelope.message)
         except Exception as e:
             if not isinstance(e, RemoraError):
-                _logger.exception("turn_failed", key=self.key, message=type(envelope.message).__name__)
+                _logger.exception(
+                    "turn_failed", key=self.key, message=type(envelope.message).__name__
+                )
             envelope.promise.reject(e)
             return
         if isinstance(outcome, NeedsLookup):
@@ -240,7 +250,7 @@ class Cell:
         self._held.append((self.written, deadline, promise, value))
         self.soonest = min(self.soonest, deadline)
 
-    # -- the gate ---------------------------------------------------------------------------------------------------
+    # -- the gate ----------------------------------------------------------------------------------
 
     def _settled(self, write: Write, error: Exception | None) -> None:
         if write.fenced:
@@ -270,7 +280,11 @@ class Cell:
     def fail(self, error: Exception) -> None:
         """Break the gate: fence what is on its way, fail who waits, ask to be restored."""
         probe("gate_broken")
-        answer = error if isinstance(error, (CommitFailed, OutcomeUnknown)) else OutcomeUnknown(str(error))
+        answer = (
+            error
+            if isinstance(error, (CommitFailed, OutcomeUnknown))
+            else OutcomeUnknown(str(error))
+        )
         if answer is not error:
             answer.__cause__ = error
         fenced, self._outstanding = self._outstanding, None
@@ -293,10 +307,15 @@ class Cell:
         self.landing = False
         self._host.landed(self)
 
-    # -- who waits too long -----------------------------------------------------------------------------------------
+    # -- who waits too long ------------------------------------------------------------------------
 
-    def expire(self, now: float, why: str = "the deadline passed") -> tuple[Sequence[Envelope], int]:
-        """Fail replies past their deadline; returns the envelopes that never ran, and how many replies were failed."""
+    def expire(
+        self, now: float, why: str = "the deadline passed"
+    ) -> tuple[Sequence[Envelope], int]:
+        """Fail replies past their deadline.
+
+        Returns the envelopes that never ran, and how many replies were failed.
+        """
         late = 0
         if self._held:
             held, self._held = self._held, deque()
@@ -304,7 +323,9 @@ class Cell:
                 if reply[1] <= now:
                     probe("deadline_behind_gate")
                     late += 1
-                    reply[2].reject(OutcomeUnknown(f"{why} before the commit; retry with the same key"))
+                    reply[2].reject(
+                        OutcomeUnknown(f"{why} before the commit; retry with the same key")
+                    )
                 else:
                     self._held.append(reply)
         unrun = self.mailbox.take_expired(now) if self.mailbox else []

@@ -27,7 +27,10 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks; sleeping is the event loop's, so a loop with virtual time keeps its say."""
+    """The machine's clocks.
+
+    Sleeping is the event loop's, so a loop with virtual time keeps its say.
+    """
 
     time = staticmethod(clocks.time)
     """Seconds since the epoch."""

@@ -16,7 +16,9 @@ Result = TypeVar("Result")
 async def map_concurrently(
     function: Callable[[Item], Awaitable[Result]], items: Sequence[Item], *, concurrency: int
 ) -> list[Result]:  # fmt: skip
-    """What `function` makes of each item, in the order of the items; `concurrency` calls run at once.
+    """What `function` makes of each item, in the order of the items.
+
+    `concurrency` calls run at once.
 
     The first exception ends the others and is raised as it is, not in a group.
     """

@@ -1,15 +1,18 @@
-"""What each owner may have under way, so that one of them neither fills the memory nor keeps the others waiting (G10).
+"""What each owner may have under way, so that one of them neither fills the memory nor keeps the
+others waiting (G10).
 
 Many actors may belong to one owner: all sessions of a user. Two things are shared among owners:
 
-* *Room.* Everything that waits, for its turn in a mailbox or for its commit in the log, is counted in bytes, and bounded in all.
-  From half of the bound on, no owner may have more than an equal share of that half: however fast one sends, and through
-  however many sessions, the other half is there for others. So a disk that takes nothing for minutes costs a known amount of
-  memory, whether those who sent still wait or have given up.
-* *The commit.* Everybody's writes share the commits, and whoever sends the most makes them long: 16 000 writes of one user's
-  hundred sessions took 800 ms where one took 1. While several owners are at work, each has a few on the way at a time; what is
-  beyond waits in its mailbox, and the writes of the others land with the next commit. One that is alone may have as many as
-  make a commit efficient, so that whoever comes along does not wait for long.
+* *Room.* Everything that waits, for its turn in a mailbox or for its commit in the log, is counted
+  in bytes, and bounded in all. From half of the bound on, no owner may have more than an equal
+  share of that half: however fast one sends, and through however many sessions, the other half is
+  there for others. So a disk that takes nothing for minutes costs a known amount of memory, whether
+  those who sent still wait or have given up.
+* *The commit.* Everybody's writes share the commits, and whoever sends the most makes them long: 16
+  000 writes of one user's hundred sessions took 800 ms where one took 1. While several owners are
+  at work, each has a few on the way at a time; what is beyond waits in its mailbox, and the writes
+  of the others land with the next commit. One that is alone may have as many as make a commit
+  efficient, so that whoever comes along does not wait for long.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ class Quota:
     Attributes:
         bytes: of requests that wait for their turn or for the log.
         units: writes on their way to the log, a large one counted as several.
-        blocked: the owner's actors that have messages and may not run them before some of these writes have landed, in order.
+        blocked: the owner's actors that have messages and may not run them before some of these
+            writes have landed, in order.
     """
 
     __slots__ = ("__weakref__", "_pool", "blocked", "bytes", "units")
@@ -85,7 +89,8 @@ class QuotaPool:
 
     Args:
         max_bytes: of everything that waits.
-        max_units: writes, of a kilobyte, that one owner of several may have on their way to the log; the last may be larger.
+        max_units: writes, of a kilobyte, that one owner of several may have on their way to the
+            log; the last may be larger.
         max_units_alone: the same of an owner that is alone.
         owner: whose an actor is, by its key.
 
@@ -94,7 +99,13 @@ class QuotaPool:
         owners: how many have something waiting.
     """
 
-    def __init__(self, max_bytes: int, max_units: int, max_units_alone: int, owner: Callable[[Hashable], Hashable]) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        max_units: int,
+        max_units_alone: int,
+        owner: Callable[[Hashable], Hashable],
+    ) -> None:
         self.max_bytes = max_bytes
         self.bytes = 0
         self.owners = 0
@@ -106,7 +117,10 @@ class QuotaPool:
         self._contended_until = 0.0
 
     def quota(self, key: Hashable) -> Quota:
-        """The share of the owner of this actor; it lasts as long as one of the owner's actors holds it."""
+        """The share of the owner of this actor.
+
+        It lasts as long as one of the owner's actors holds it.
+        """
         owner = self._owner(key)
         quota = self._quotas.get(owner)
         if quota is None:
@@ -122,4 +136,6 @@ class QuotaPool:
 
     def open(self, quota: Quota, now: float) -> bool:
         """Whether the owner may send more to the log."""
-        return quota.units < self._max_units or (quota.units < self._max_units_alone and now >= self._contended_until)
+        return quota.units < self._max_units or (
+            quota.units < self._max_units_alone and now >= self._contended_until
+        )

@@ -12,11 +12,14 @@ __all__ = ["guarded_call"]
 Result = TypeVar("Result")
 
 
-async def guarded_call(function: Callable[..., Awaitable[Result]], *arguments: Any, **options: Any) -> Result:
-    """Call what others plugged in: whatever it raises, short of the process's own end, comes out as an Exception.
+async def guarded_call(
+    function: Callable[..., Awaitable[Result]], *arguments: Any, **options: Any
+) -> Result:
+    """Call what others plugged in: whatever it raises, short of the process's own end, comes out as
+    an Exception.
 
-    An HTTP client may leak a cancellation that nobody asked for, an extension module a panic that is no Exception; neither
-    may end a worker. A real cancellation passes.
+    An HTTP client may leak a cancellation that nobody asked for, an extension module a panic that
+    is no Exception; neither may end a worker. A real cancellation passes.
     """
     try:
         return await function(*arguments, **options)

@@ -1,4 +1,6 @@
-"""Locks for the keys that are in use, and none for the others: one owner at a time, or many beside each other and one alone."""
+"""Locks for the keys that are in use, and none for the others: one owner at a time, or many beside
+each other and one alone.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ __all__ = ["KeyedLocks", "SharedLocks"]
 
 
 class KeyedLocks:
-    """Work on one key happens one piece at a time, in the order of asking; work on different keys at once."""
+    """Work on one key happens one piece at a time, in the order of asking.
+
+    Work on different keys at once.
+    """
 
     def __init__(self) -> None:
         self._locks: dict[Hashable, tuple[anyio.Lock, int]] = {}
@@ -37,7 +42,10 @@ class KeyedLocks:
 
 
 class SharedLocks:
-    """For each key, work that may go on side by side, and work that must be alone; whoever must be alone is let in first."""
+    """For each key, work that may go on side by side, and work that must be alone.
+
+    Whoever must be alone is let in first.
+    """
 
     def __init__(self) -> None:
         self._rooms: dict[Hashable, _Room] = {}

@@ -1,4 +1,6 @@
-"""The kernel's port to whatever makes records durable, and the records of its own that it writes there."""
+"""The kernel's port to whatever makes records durable, and the records of its own that it writes
+there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["DeadLetterRetried", "Job", "JobDeadLettered", "JobDone", "JobRetried", "Log", "LogStatistics", "Write"]
+__all__ = [
+    "DeadLetterRetried",
+    "Job",
+    "JobDeadLettered",
+    "JobDone",
+    "JobRetried",
+    "Log",
+    "LogStatistics",
+    "Write",
+]
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -54,7 +65,10 @@ class JobDeadLettered(msgspec.Struct, frozen=True):
 
 
 class DeadLetterRetried(msgspec.Struct, frozen=True):
-    """A dead letter is to run again, as if it had never failed; what it failed of stays to be read."""
+    """A dead letter is to run again, as if it had never failed.
+
+    What it failed of stays to be read.
+    """
 
     id: str
 
@@ -68,15 +82,20 @@ class JobDone(msgspec.Struct, frozen=True):
 class Write:
     """Records that become durable together, or not at all (G4).
 
-    The log calls `acknowledge` once, on the event loop, in the order in which the writes of one owner were handed over.
-    A write that its owner has `fenced` meanwhile must not be committed any more; where the log was at it already, it may be.
-    One without records changes nothing, and is settled in its turn: its owner wants to know that the log is past those before.
+    The log calls `acknowledge` once, on the event loop, in the order in which the writes of one
+    owner were handed over. A write that its owner has `fenced` meanwhile must not be committed any
+    more; where the log was at it already, it may be. One without records changes nothing, and is
+    settled in its turn: its owner wants to know that the log is past those before.
     """
 
     __slots__ = ("fenced", "on_acknowledged", "records", "size")
 
     def __init__(
-        self, records: Sequence[Any], on_acknowledged: Callable[[Write, Exception | None], None], *, size: int = 0
+        self,
+        records: Sequence[Any],
+        on_acknowledged: Callable[[Write, Exception | None], None],
+        *,
+        size: int = 0,
     ) -> None:
         self.records = records
         self.on_acknowledged = on_acknowledged
@@ -84,7 +103,9 @@ class Write:
         self.fenced = False
 
     def acknowledge(self, error: Exception | None) -> None:
-        """Say what became of it: None for durable, CommitFailed for provably absent, anything else for uncertain."""
+        """Say what became of it: None for durable, CommitFailed for provably absent, anything else
+        for uncertain.
+        """
         self.on_acknowledged(self, error)
 
 
@@ -118,7 +139,10 @@ class Log(Protocol):
         ...
 
     async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[Any]:
-        """For each actor its image, or the exception that reading it raised; committed records only."""
+        """For each actor its image, or the exception that reading it raised.
+
+        Committed records only.
+        """
         ...
 
     async def fetch(self, key: Hashable, query: Any) -> Any:

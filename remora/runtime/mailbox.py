@@ -1,8 +1,9 @@
 """A bounded queue in front of a busy cell. An idle cell has none: it is made at first need.
 
-Bounded by count and by bytes, its own and those of all mailboxes (`shares`); the newest is refused, never dropped later, so
-`MailboxFull` always means that nothing ran. Age is bounded by each envelope's deadline. Control messages (results of jobs,
-passivation) are not counted: a full mailbox must not keep out what would empty it.
+Bounded by count and by bytes, its own and those of all mailboxes (`shares`); the newest is refused,
+never dropped later, so `MailboxFull` always means that nothing ran. Age is bounded by each
+envelope's deadline. Control messages (results of jobs, passivation) are not counted: a full mailbox
+must not keep out what would empty it.
 """
 
 from __future__ import annotations
@@ -21,13 +22,23 @@ __all__ = ["Envelope", "Mailbox", "MailboxStatistics", "quota_exhausted"]
 
 
 class Envelope:
-    """A message that waits for its turn; one that is no `keeps_alive` of its actor leaves it as idle as it was."""
+    """A message that waits for its turn.
+
+    One that is no `keeps_alive` of its actor leaves it as idle as it was.
+    """
 
     __slots__ = ("control", "deadline", "keeps_alive", "message", "promise", "size")
 
     def __init__(
-        self, message: Any, promise: Promise, *, size: int, deadline: float, control: bool, keeps_alive: bool = True
-    ) -> None:  # fmt: skip
+        self,
+        message: Any,
+        promise: Promise,
+        *,
+        size: int,
+        deadline: float,
+        control: bool,
+        keeps_alive: bool = True,
+    ) -> None:
         self.message = message
         self.promise = promise
         self.size = size
@@ -63,20 +74,24 @@ class Mailbox:
         """Queue it.
 
         Raises:
-            MailboxFull: over the count or the bytes, or over its owner's share; the envelope was not taken.
+            MailboxFull: over the count or the bytes, or over its owner's share; the envelope was
+                not taken.
         """
         if not envelope.control:
             if self._counted >= self._max_messages:
                 probe("mailbox_full_of_messages")
                 raise MailboxFull(
-                    f"the session's mailbox holds its {self._max_messages} messages; nothing ran, retry later",
+                    f"the session's mailbox holds its {self._max_messages} messages; nothing ran, "
+                    "retry later",
                     limit="messages",
                 )
-            # A single message over the bound may still pass an empty mailbox, or it could never be delivered.
+            # A single message over the bound may still pass an empty mailbox, or it could never be
+            # delivered.
             if self._bytes + envelope.size > self._max_bytes and self._counted:
                 probe("mailbox_full_of_bytes")
                 raise MailboxFull(
-                    f"the session's mailbox holds {self._bytes} of its {self._max_bytes} bytes; nothing ran, retry later",
+                    f"the session's mailbox holds {self._bytes} of its {self._max_bytes} bytes; "
+                    "nothing ran, retry later",
                     limit="bytes",
                 )
             if not self._quota.allows(envelope.size):
@@ -119,8 +134,12 @@ class Mailbox:
             self._quota.take(envelope.size)
 
     def take_expired(self, now: float) -> list[Envelope]:
-        """Remove and return what nobody waits for any longer: past its deadline, or its sender gone."""
-        expired = [e for e in self._queue if not e.control and (e.deadline <= now or e.promise.abandoned)]
+        """Remove and return what nobody waits for any longer: past its deadline, or its sender
+        gone.
+        """
+        expired = [
+            e for e in self._queue if not e.control and (e.deadline <= now or e.promise.abandoned)
+        ]
         if expired:
             gone = set(map(id, expired))
             self._queue = deque(e for e in self._queue if id(e) not in gone)
@@ -150,5 +169,7 @@ class Mailbox:
 def quota_exhausted() -> MailboxFull:
     """What a request is told whose owner has its share waiting already."""
     return MailboxFull(
-        "too much waits for its turn or for the disk, of all users or of this one; nothing ran, retry later", limit="total"
+        "too much waits for its turn or for the disk, of all users or of this one; nothing ran, "
+        "retry later",
+        limit="total",
     )

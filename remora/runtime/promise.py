@@ -1,8 +1,9 @@
 """One answer for one waiter: the kernel's only primitive that depends on the event loop.
 
-An anyio Event costs 4 µs to make and wait for, a plain asyncio future 0.4 µs, and every durable reply needs one; so this is
-the seam behind which asyncio's own future is used, and anyio's event everywhere else (trio, for the property tests).
-A promise has a single waiter by construction: a shared future would let one caller's cancellation cancel all.
+An anyio Event costs 4 µs to make and wait for, a plain asyncio future 0.4 µs, and every durable
+reply needs one; so this is the seam behind which asyncio's own future is used, and anyio's event
+everywhere else (trio, for the property tests). A promise has a single waiter by construction: a
+shared future would let one caller's cancellation cancel all.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ class _AnyioPromise:
 
 def new_promise() -> Promise:
     """A promise for the running event loop."""
-    # A loop of asyncio's can only run where asyncio was imported; importing it here would cost a program under trio 30 ms.
+    # A loop of asyncio's can only run where asyncio was imported; importing it here would cost a
+    # program under trio 30 ms.
     asyncio = sys.modules.get("asyncio")
     try:
         return _AnyioPromise() if asyncio is None else _AsyncioPromise(asyncio.get_running_loop())

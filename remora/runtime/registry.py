@@ -1,14 +1,19 @@
 """Key → cell: activation, dispatch and passivation.
 
-A message to an idle, valid cell runs on its sender's stack (0.25 µs, measured; a queue and a task cost 7 to 42). Only
-when the cell is activating, fetching, or its gate is full does the message go to the mailbox, and then one
-task drains all mailboxes in turn, a bounded batch each, so that a flood to one session does not starve the others.
+A message to an idle, valid cell runs on its sender's stack (0.25 µs, measured; a queue and a task
+cost 7 to 42). Only when the cell is activating, fetching, or its gate is full does the message go
+to the mailbox, and then one task drains all mailboxes in turn, a bounded batch each, so that a
+flood to one session does not starve the others.
 
-* A cell is registered before the first await of its activation: two callers can never activate it twice.
-* A cell is forgotten without an await after the check that it is idle: no message can slip in between.
+* A cell is registered before the first await of its activation: two callers can never activate it
+    twice.
+* A cell is forgotten without an await after the check that it is idle: no message can slip in
+    between.
 * Activations are read in batches, one query for hundreds of sessions.
-* Idle time counts from the last finished turn; cells are looked at in time buckets, oldest first, each once per idle period.
-* While several owners are at work, none has more on its way to the log than its share of a commit (`shares`).
+* Idle time counts from the last finished turn; cells are looked at in time buckets, oldest first,
+    each once per idle period.
+* While several owners are at work, none has more on its way to the log than its share of a commit
+    (`shares`).
 * One sweep serves all deadlines; a cancel scope per request would cost 5 to 12 µs.
 """
 
@@ -24,7 +29,13 @@ import anyio.abc
 import anyio.lowlevel
 import msgspec
 
-from remora.errors import CommitFailed, MailboxFull, OutcomeUnknown, RuntimeClosed, SessionQuarantined
+from remora.errors import (
+    CommitFailed,
+    MailboxFull,
+    OutcomeUnknown,
+    RuntimeClosed,
+    SessionQuarantined,
+)
 from remora.logging import get_logger
 from remora.runtime.actor import Behavior, Decision, NeedsLookup
 from remora.runtime.cell import Cell, CellStatus
@@ -43,8 +54,12 @@ _INLINE = 64  # turns on senders' stacks before one of them lets the loop breath
 _HYDRATE = 256  # sessions read in one batch
 _SWEEP_S = 0.1
 _REREAD_S = 1.0  # before a lost actor that could not be read is tried again
-_ROOM_S = 0.005  # before an activation looks for room again; doubled up to a sweep's interval, while a disk hangs, say
-_THOROUGH = 10  # sweeps after which mailboxes are looked through for messages whose senders have left
+# before an activation looks for room again; doubled up to a sweep's interval, while a disk hangs,
+# say
+_ROOM_S = 0.005
+_THOROUGH = (
+    10  # sweeps after which mailboxes are looked through for messages whose senders have left
+)
 
 
 class _NoReply:
@@ -73,7 +88,10 @@ class RegistryLimits(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int = 256 << 20
     """Bytes that may wait for their turn or for the log, of all actors together."""
     held_replies: int = 1_024
-    """Replies, or writes, behind one gate before messages queue in the mailbox instead; and writes of all actors of one owner."""
+    """Replies, or writes, behind one gate before messages queue in the mailbox instead.
+
+    And writes of all actors of one owner.
+    """
     share_writes: int = 16
     """Writes that one owner may have on their way to the log while others are at work, too."""
     wait_when_full: bool = False
@@ -118,7 +136,8 @@ class ActorRegistry:
         clock: for deadlines and idle time.
         limits: what is bounded, and how.
         on_decided: carries out what a durable turn asked of the supervisor.
-        owner: whose an actor is, by its key: owners have equal shares. Otherwise each actor is on its own.
+        owner: whose an actor is, by its key: owners have equal shares. Otherwise each actor is on
+            its own.
     """
 
     def __init__(
@@ -145,9 +164,12 @@ class ActorRegistry:
         self._activating_event = anyio.Event()
         self._fetches: deque[Cell] = deque()
         self._fetch_event = anyio.Event()
-        # Cells that somebody waits for: what the deadline sweep looks at, in their order (a set's would be that of addresses).
+        # Cells that somebody waits for: what the deadline sweep looks at, in their order (a set's
+        # would be that of addresses).
         self._watched: dict[Cell, None] = {}
-        self._unread: dict[Hashable, float] = {}  # actors that were lost and could not be read: when that is tried again
+        self._unread: dict[
+            Hashable, float
+        ] = {}  # actors that were lost and could not be read: when that is tried again
         self._buckets: dict[int, list[Cell]] = {}
         self._bucket_s = max(limits.idle_s / 10, 0.01)
         self._closed = False
@@ -156,9 +178,11 @@ class ActorRegistry:
         self._activations = self._passivations = self._inline_turns = self._queued_turns = 0
         self._refused = self._expired = self._restarts = self._quarantines = 0
 
-    # -- asking -----------------------------------------------------------------------------------------------------
+    # -- asking ------------------------------------------------------------------------------------
 
-    async def ask(self, key: Hashable, message: Any, *, size: int = 0, timeout_s: float | None = None) -> Any:
+    async def ask(
+        self, key: Hashable, message: Any, *, size: int = 0, timeout_s: float | None = None
+    ) -> Any:
         """Run `message` in its actor and return the reply, once all that it saw is durable.
 
         Raises:
@@ -183,7 +207,9 @@ class ActorRegistry:
                     self._weigh(cell)
                 if cell.written == cell.durable:
                     self._inline += 1
-                    if self._inline >= _INLINE:  # after the turn: whoever asks first has its place first
+                    if (
+                        self._inline >= _INLINE
+                    ):  # after the turn: whoever asks first has its place first
                         self._inline = 0
                         await anyio.lowlevel.checkpoint()
                     return outcome.reply
@@ -199,18 +225,28 @@ class ActorRegistry:
         return await envelope.promise.wait()
 
     async def tell(self, key: Hashable, message: Any, *, keeps_alive: bool = True) -> Any:
-        """Run a control message: never refused by a full mailbox, and no deadline. Returns the durable reply.
+        """Run a control message: never refused by a full mailbox, and no deadline.
 
-        One that is no `keeps_alive` leaves the actor as idle as it was, or a round that comes by every few minutes would keep it in
-        memory for ever.
+        Returns the durable reply.
+
+        One that is no `keeps_alive` leaves the actor as idle as it was, or a round that comes by
+        every few minutes would keep it in memory for ever.
         """
         cell = self._cells.get(key) or self._create(key)
-        envelope = Envelope(message, new_promise(), size=0, deadline=float("inf"), control=True, keeps_alive=keeps_alive)
+        envelope = Envelope(
+            message,
+            new_promise(),
+            size=0,
+            deadline=float("inf"),
+            control=True,
+            keeps_alive=keeps_alive,
+        )
         self._enqueue(cell, envelope)
         return await envelope.promise.wait()
 
     def post(self, key: Hashable, message: Any) -> bool:
-        """Put a message into its actor's mailbox, wait for nothing, and hear nothing of what came of it.
+        """Put a message into its actor's mailbox, wait for nothing, and hear nothing of what came
+        of it.
 
         False if it was refused: intake has stopped, the mailbox is full, or the actor rests.
         """
@@ -219,7 +255,9 @@ class ActorRegistry:
         cell = self._cells.get(key) or self._create(key)
         if cell.status is CellStatus.QUARANTINED or cell.parked:
             return False
-        if not self._mailbox(cell).offer(Envelope(message, _NO_REPLY, size=0, deadline=float("inf"), control=False)):
+        if not self._mailbox(cell).offer(
+            Envelope(message, _NO_REPLY, size=0, deadline=float("inf"), control=False)
+        ):
             return False
         self.ready(cell)
         return True
@@ -233,17 +271,26 @@ class ActorRegistry:
         )  # fmt: skip
 
     def _may_run(self, cell: Cell, size: int, now: float) -> bool:
-        """Whether a request can have its turn at once: a read of what is durable adds nothing to what waits, and may always."""
+        """Whether a request can have its turn at once.
+
+        A read of what is durable adds nothing to what waits, and may always.
+        """
         if cell.status is not CellStatus.VALID:
             return False
         if not size and cell.written == cell.durable:
             return True
-        return cell.waiting < self._limits.held_replies and self._pool.open(cell.quota, now) and cell.quota.allows(size)
+        return (
+            cell.waiting < self._limits.held_replies
+            and self._pool.open(cell.quota, now)
+            and cell.quota.allows(size)
+        )
 
     def _mailbox(self, cell: Cell) -> Mailbox:
         """The cell's mailbox, made at first need."""
         if cell.mailbox is None:
-            cell.mailbox = Mailbox(self._limits.mailbox_messages, self._limits.mailbox_bytes, cell.quota)
+            cell.mailbox = Mailbox(
+                self._limits.mailbox_messages, self._limits.mailbox_bytes, cell.quota
+            )
         return cell.mailbox
 
     def _enqueue(self, cell: Cell, envelope: Envelope) -> None:
@@ -275,10 +322,13 @@ class ActorRegistry:
         self._watched[cell] = None
         self.ready(cell)
 
-    # -- what cells call --------------------------------------------------------------------------------------------
+    # -- what cells call ---------------------------------------------------------------------------
 
     def ready(self, cell: Cell) -> None:
-        """Put the cell in line for the drain task, once; or behind its owner's writes, where enough of them are on their way."""
+        """Put the cell in line for the drain task, once.
+
+        Or behind its owner's writes, where enough of them are on their way.
+        """
         if cell.queued or cell.status is not CellStatus.VALID:
             return
         if not self._pool.open(cell.quota, self._clock.monotonic()):
@@ -303,7 +353,9 @@ class ActorRegistry:
                 return
 
     def broken(self, cell: Cell, error: Exception) -> None:
-        """Restore it from the log, or let it rest if it fails too often (OTP's intensity and period)."""
+        """Restore it from the log, or let it rest if it fails too often (OTP's intensity and
+        period).
+        """
         now = self._clock.monotonic()
         if cell.quota.blocked:
             self._go_on(cell.quota)  # what this one had on its way will not land
@@ -316,14 +368,19 @@ class ActorRegistry:
             faults.popleft()
         if not isinstance(error, (CommitFailed, OutcomeUnknown)):
             _logger.error("cell_broken", key=cell.key, error=str(error))
-        # A commit that failed is the disk's fault, every session's alike: resting single cells would not help it.
-        if len(faults) >= self._limits.restart_intensity and not isinstance(error, (CommitFailed, OutcomeUnknown)):
+        # A commit that failed is the disk's fault, every session's alike: resting single cells
+        # would not help it.
+        if len(faults) >= self._limits.restart_intensity and not isinstance(
+            error, (CommitFailed, OutcomeUnknown)
+        ):
             self._quarantines += 1
             probe("quarantine_entered")
             cell.status = CellStatus.QUARANTINED
             cell.rests_until = now + self._limits.rest_s
             self._watched[cell] = None
-            rest = SessionQuarantined(f"{cell.key!r} failed repeatedly and rests", retry_after_s=self._limits.rest_s)
+            rest = SessionQuarantined(
+                f"{cell.key!r} failed repeatedly and rests", retry_after_s=self._limits.rest_s
+            )
             self._reject_all(cell, rest)
             _logger.error("cell_quarantined", key=cell.key, rest_s=self._limits.rest_s)
         elif not cell.landing:
@@ -353,14 +410,16 @@ class ActorRegistry:
             self.fetch(cell)
 
     def fetch(self, cell: Cell) -> None:
-        """Only what is committed can be fetched, so this comes when all that the cell wrote has landed.
+        """Only what is committed can be fetched, so this comes when all that the cell wrote has
+        landed.
 
-        Nothing of it can fail any more, then, and it runs no turn until it has its answer: it cannot be broken meanwhile.
+        Nothing of it can fail any more, then, and it runs no turn until it has its answer: it
+        cannot be broken meanwhile.
         """
         self._fetches.append(cell)
         self._fetch_event.set()
 
-    # -- activation -------------------------------------------------------------------------------------------------
+    # -- activation --------------------------------------------------------------------------------
 
     def _create(self, key: Hashable) -> Cell:
         if (refusal := self._refusal(key)) is not None:
@@ -382,7 +441,8 @@ class ActorRegistry:
             self._activating_event = anyio.Event()
             wait_s = _ROOM_S
             while self._activating:
-                # Cells that lost their state have their place already: they must not wait for room that they take up.
+                # Cells that lost their state have their place already: they must not wait for room
+                # that they take up.
                 restoring = [cell for cell in self._activating if cell.bucket >= 0][:_HYDRATE]
                 if restoring:
                     taken = set(restoring)
@@ -393,11 +453,15 @@ class ActorRegistry:
                     self._shed()
                     if not self._has_room():
                         probe("activation_waited_for_room")
-                        await self._clock.sleep(wait_s)  # all are busy; one will be idle as soon as its commit lands
+                        await self._clock.sleep(
+                            wait_s
+                        )  # all are busy; one will be idle as soon as its commit lands
                         wait_s = min(wait_s * 2, _SWEEP_S)
                         continue
                 wait_s = _ROOM_S
-                count = min(len(self._activating), _HYDRATE, max(self._limits.max_live - self._live, 1))
+                count = min(
+                    len(self._activating), _HYDRATE, max(self._limits.max_live - self._live, 1)
+                )
                 await self._hydrate([self._activating.popleft() for _ in range(count)])
 
     async def _hydrate(self, cells: list[Cell]) -> None:
@@ -414,7 +478,8 @@ class ActorRegistry:
                 jobs = cell.restored(image)
             except Exception as e:
                 probe("image_unreadable")
-                # Nothing is known of this session, so nothing may be answered; its next message tries anew.
+                # Nothing is known of this session, so nothing may be answered; its next message
+                # tries anew.
                 if cell.bucket >= 0 or cell.key in self._unread:
                     self._unread[cell.key] = now + _REREAD_S
                 self._forget(cell)
@@ -426,7 +491,8 @@ class ActorRegistry:
             self._weigh(cell)
             if jobs:
                 probe("activated_amid_jobs")
-                # A commit whose fate was unknown may have been kept: its jobs are in the log, and nobody has submitted them.
+                # A commit whose fate was unknown may have been kept: its jobs are in the log, and
+                # nobody has submitted them.
                 self.decided(Decision(jobs=jobs))
             if cell.bucket < 0:  # else it was restored in place after a failure
                 self._activations += 1
@@ -449,7 +515,9 @@ class ActorRegistry:
                     probe("fetch_failed")
                     cell.status = CellStatus.VALID
                     asker = cell.querying
-                    if asker is not None and cell.mailbox and cell.mailbox.head is asker:  # it may have left meanwhile
+                    if (
+                        asker is not None and cell.mailbox and cell.mailbox.head is asker
+                    ):  # it may have left meanwhile
                         cell.mailbox.get().promise.reject(e)
                 else:
                     cell.status = CellStatus.VALID
@@ -457,7 +525,7 @@ class ActorRegistry:
                 if cell.mailbox:
                     self.ready(cell)
 
-    # -- draining ---------------------------------------------------------------------------------------------------
+    # -- draining ----------------------------------------------------------------------------------
 
     async def _drain_loop(self) -> None:
         while True:
@@ -472,7 +540,9 @@ class ActorRegistry:
     def _admit_parked(self, cell: Cell) -> None:
         mailbox = cell.mailbox
         if mailbox is not None:
-            while cell.parked and (cell.parked[0].promise.abandoned or mailbox.offer(cell.parked[0])):
+            while cell.parked and (
+                cell.parked[0].promise.abandoned or mailbox.offer(cell.parked[0])
+            ):
                 probe("parked_sender_admitted")
                 cell.parked.popleft()
 
@@ -503,7 +573,7 @@ class ActorRegistry:
         if cell.quota.blocked:
             self._go_on(cell.quota)  # this one may have left room, and nothing that will land
 
-    # -- deadlines --------------------------------------------------------------------------------------------------
+    # -- deadlines ---------------------------------------------------------------------------------
 
     async def _sweep_loop(self) -> None:
         while True:
@@ -516,12 +586,16 @@ class ActorRegistry:
                 self._shed()
 
     def _read_again(self) -> None:
-        """Bring back actors that were lost with writes under way: a commit that was kept may have left jobs in the log.
+        """Bring back actors that were lost with writes under way.
+
+        A commit that was kept may have left jobs in the log.
 
         Nobody has submitted those, and nobody may ever send the actor another message.
         """
         now = self._clock.monotonic()
-        for key in [key for key, due in self._unread.items() if due <= now and key not in self._cells]:
+        for key in [
+            key for key, due in self._unread.items() if due <= now and key not in self._cells
+        ]:
             if self._refusal(key) is not None:
                 del self._unread[key]  # it is being forgotten
             else:
@@ -548,16 +622,24 @@ class ActorRegistry:
                     if envelope.deadline <= now:
                         probe("deadline_in_mailbox")
                     envelope.promise.reject(
-                        MailboxFull("the deadline passed before the message's turn came; nothing ran", limit="age")
+                        MailboxFull(
+                            "the deadline passed before the message's turn came; nothing ran",
+                            limit="age",
+                        )
                     )
             if cell.parked:
                 self._admit_parked(cell)
                 self.ready(cell)
-            if not cell.mailbox and not cell.waiting and not cell.parked and cell.status is not CellStatus.FETCHING:
+            if (
+                not cell.mailbox
+                and not cell.waiting
+                and not cell.parked
+                and cell.status is not CellStatus.FETCHING
+            ):
                 self._watched.pop(cell, None)
                 cell.shrink()
 
-    # -- passivation ------------------------------------------------------------------------------------------------
+    # -- passivation -------------------------------------------------------------------------------
 
     def _file(self, cell: Cell) -> None:
         cell.bucket = int(cell.last_used / self._bucket_s)
@@ -603,7 +685,9 @@ class ActorRegistry:
                 cell.run(farewell)
             except Exception:
                 _logger.exception("farewell_failed", key=cell.key)
-            self._buckets.setdefault(bucket, []).append(cell)  # it may leave at the next sweep, when this is durable
+            self._buckets.setdefault(bucket, []).append(
+                cell
+            )  # it may leave at the next sweep, when this is durable
             return
         self._passivations += 1
         self._forget(cell)
@@ -626,13 +710,20 @@ class ActorRegistry:
         cell.bytes = size
 
     def _has_room(self) -> bool:
-        return self._live == 0 or (self._live < self._limits.max_live and self._bytes < self._limits.max_bytes)
+        return self._live == 0 or (
+            self._live < self._limits.max_live and self._bytes < self._limits.max_bytes
+        )
 
-    # -- expulsion --------------------------------------------------------------------------------------------------
+    # -- expulsion ---------------------------------------------------------------------------------
 
     @contextmanager
-    def bar(self, matches: Callable[[Hashable], bool], error: Callable[[], Exception]) -> Iterator[None]:
-        """Meanwhile, no actor that matches comes to life: its messages raise `error()`. See `evict` for those that live."""
+    def bar(
+        self, matches: Callable[[Hashable], bool], error: Callable[[], Exception]
+    ) -> Iterator[None]:
+        """Meanwhile, no actor that matches comes to life: its messages raise `error()`.
+
+        See `evict` for those that live.
+        """
         bar = (matches, error)
         self._bars.append(bar)
         try:
@@ -644,16 +735,21 @@ class ActorRegistry:
         return next((error() for matches, error in self._bars if matches(key)), None)
 
     async def evict(self, matches: Callable[[Hashable], bool]) -> None:
-        """Take the actors that match, and are barred, out of memory; returns when what they had written has landed.
+        """Take the actors that match, and are barred, out of memory.
 
-        Messages that wait for a turn are refused as new ones are; replies that wait for a commit still get it.
+        Returns when what they had written has landed.
+
+        Messages that wait for a turn are refused as new ones are; replies that wait for a commit
+        still get it.
         """
         while True:
             staying = False
             for cell in [cell for cell in self._cells.values() if matches(cell.key)]:
                 if (refusal := self._refusal(cell.key)) is not None:
                     self._reject_all(cell, refusal)
-                if cell.status is CellStatus.QUARANTINED or (cell.status is CellStatus.VALID and cell.clean):
+                if cell.status is CellStatus.QUARANTINED or (
+                    cell.status is CellStatus.VALID and cell.clean
+                ):
                     self._watched.pop(cell, None)
                     self._forget(cell)
                 else:
@@ -663,7 +759,7 @@ class ActorRegistry:
             probe("expulsion_waited")
             await self._clock.sleep(0.002)
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Start the loops; they end when the task group is cancelled."""
@@ -675,7 +771,9 @@ class ActorRegistry:
         self._closed = True
 
     async def drain(self) -> None:
-        """Wait until all accepted messages have run, idle actors have written what they put off, and all is durable."""
+        """Wait until all accepted messages have run, idle actors have written what they put off,
+        and all is durable.
+        """
         await self._still()
         for cell in list(self._cells.values()):
             if cell.idle and (farewell := self.behavior.on_close(cell.state)) is not None:

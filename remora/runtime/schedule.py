@@ -42,15 +42,21 @@ class Schedule:
         self._statistics[name] = TaskStatistics()
 
     def change(self, name: str, seconds: float) -> None:
-        """From now on, run this task each `seconds` after it last ended; at once, if that is over already.
+        """From now on, run this task each `seconds` after it last ended.
+
+        At once, if that is over already.
 
         Raises:
             InvalidInput: there is no such task, or the interval is no positive number.
         """
         if name not in self._tasks:
-            raise InvalidInput(f"there is no periodic task {name!r}; there are {', '.join(self._tasks)}")
+            raise InvalidInput(
+                f"there is no periodic task {name!r}; there are {', '.join(self._tasks)}"
+            )
         if not math.isfinite(seconds) or seconds <= 0:
-            raise InvalidInput(f"the interval of {name} must be a positive number of seconds, not {seconds!r}")
+            raise InvalidInput(
+                f"the interval of {name} must be a positive number of seconds, not {seconds!r}"
+            )
         self._tasks[name] = (seconds, self._tasks[name][1])
         if nap := self._naps.get(name):
             nap.cancel()
@@ -78,7 +84,9 @@ class Schedule:
             before = self._statistics[name]
             ended = self._clock.monotonic()
             took_s = ended - begun
-            self._statistics[name] = TaskStatistics(before.runs + 1, before.failures + failed, took_s)
+            self._statistics[name] = TaskStatistics(
+                before.runs + 1, before.failures + failed, took_s
+            )
 
     def statistics(self) -> dict[str, TaskStatistics]:
         """Runs and failures by task."""

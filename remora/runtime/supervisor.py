@@ -1,9 +1,10 @@
 """Background jobs: lanes with bounded concurrency, retry with back-off and jitter, dead letters.
 
-A job is a row in the log, written with the records that caused it, so it outlives the process: at start the runtime hands the
-rows it finds back to `submit`. A lane's handler returns what the job came to, either a message for the job's actor (which then
-journals the result and the job's end together) or records to write; only when that is durable is the job gone. A
-handler may therefore run more than once, never less, and must be idempotent.
+A job is a row in the log, written with the records that caused it, so it outlives the process: at
+start the runtime hands the rows it finds back to `submit`. A lane's handler returns what the job
+came to, either a message for the job's actor (which then journals the result and the job's end
+together) or records to write; only when that is durable is the job gone. A handler may therefore
+run more than once, never less, and must be idempotent.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ from remora.errors import ReentrantAsk
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.guard import guarded_call
-from remora.runtime.log import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried, Log, Write
+from remora.runtime.log import (
+    DeadLetterRetried,
+    Job,
+    JobDeadLettered,
+    JobDone,
+    JobRetried,
+    Log,
+    Write,
+)
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
 
@@ -44,7 +53,9 @@ _working_for: ContextVar[Hashable | None] = ContextVar("remora_working_for", def
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When a failed job runs again: `backoff_s`, doubled at each failure, plus up to `jitter` of it, at random."""
+    """When a failed job runs again: `backoff_s`, doubled at each failure, plus up to `jitter` of
+    it, at random.
+    """
 
     max_attempts: int = 6
     backoff_s: float = 0.5
@@ -53,7 +64,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def delay_s(self, attempts: int, rng: random.Random) -> float:
         """Seconds to wait after the given number of failures."""
-        doublings = min(attempts - 1, 64)  # a job that is tried for days has more attempts than a float has exponents
+        doublings = min(
+            attempts - 1, 64
+        )  # a job that is tried for days has more attempts than a float has exponents
         base: float = min(self.backoff_s * 2.0**doublings, self.max_backoff_s)
         return base * (1 + self.jitter * rng.random())
 
@@ -73,7 +86,10 @@ class JobAttempt(msgspec.Struct, frozen=True):
 
 
 class JobResult(msgspec.Struct, frozen=True):
-    """What a job came to: a message for its actor, or records for the log (the job's end is added to them)."""
+    """What a job came to.
+
+    A message for its actor, or records for the log (the job's end is added to them).
+    """
 
     message: Any = None
     records: Sequence[Any] = ()
@@ -121,7 +137,9 @@ class SupervisorStatistics(msgspec.Struct, frozen=True):
 class Lane:
     """A kind of job, and the tasks that work on it."""
 
-    def __init__(self, name: str, handler: Handler, *, concurrency: int, retry: RetryPolicy) -> None:
+    def __init__(
+        self, name: str, handler: Handler, *, concurrency: int, retry: RetryPolicy
+    ) -> None:
         self.name = name
         self.handler = handler
         self.concurrency = concurrency
@@ -133,7 +151,14 @@ class Lane:
 
     def statistics(self) -> LaneStatistics:
         """Counters."""
-        return LaneStatistics(len(self.queue), len(self.delayed), self.running, self.done, self.retried, self.dead_lettered)
+        return LaneStatistics(
+            len(self.queue),
+            len(self.delayed),
+            self.running,
+            self.done,
+            self.retried,
+            self.dead_lettered,
+        )
 
 
 class Supervisor:
@@ -146,7 +171,13 @@ class Supervisor:
         rng: for jitter.
     """
 
-    def __init__(self, log: Log, tell: Callable[[Hashable, Any], Awaitable[Any]], clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self,
+        log: Log,
+        tell: Callable[[Hashable, Any], Awaitable[Any]],
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
         self._log = log
         self._tell = tell
         self._clock = clock
@@ -168,12 +199,14 @@ class Supervisor:
         """Register a lane; before `start`."""
         self._lanes[lane.name] = lane
 
-    # -- intake -----------------------------------------------------------------------------------------------------
+    # -- intake ------------------------------------------------------------------------------------
 
     def submit(self, jobs: Iterable[Job]) -> None:
         """Take jobs whose rows are durable. A job that is known already is not taken twice."""
         for job in jobs:
-            if job.id in self._known or job.lane not in self._lanes:  # a lane that is switched off: its jobs keep in the log
+            if (
+                job.id in self._known or job.lane not in self._lanes
+            ):  # a lane that is switched off: its jobs keep in the log
                 continue
             self._known[job.id] = job
             self._outstanding[job.key] = self._outstanding.get(job.key, 0) + 1
@@ -200,7 +233,10 @@ class Supervisor:
             await self.wait_for_job(job.id)  # its burial is durable before its place is free
         await commit_records(self._log, [DeadLetterRetried(job.id) for job in dead])
         probe("job_revived")
-        self.submit(msgspec.structs.replace(job, attempts=0, not_before=0.0, resumed=True, dead=False) for job in dead)
+        self.submit(
+            msgspec.structs.replace(job, attempts=0, not_before=0.0, resumed=True, dead=False)
+            for job in dead
+        )
 
     def cancel(self, ids: Iterable[str]) -> None:
         """Forget jobs that their actor has made pointless (and whose rows it has removed)."""
@@ -218,7 +254,9 @@ class Supervisor:
                 probe("job_cancelled_while_recorded")
 
     async def cancel_matching(self, matches: Callable[[Hashable], bool]) -> int:
-        """Cancel the jobs of these actors; returns how many, when none of them runs. Their rows are the caller's business.
+        """Cancel the jobs of these actors; returns how many, when none of them runs.
+
+        Their rows are the caller's business.
 
         Raises:
             ReentrantAsk: called from within one of them.
@@ -230,7 +268,10 @@ class Supervisor:
         return len(ids)
 
     def expedite(self, ids: Iterable[str]) -> None:
-        """Run these at once, the quick way: the present attempt is given up, a back-off cut short."""
+        """Run these at once, the quick way.
+
+        The present attempt is given up, a back-off cut short.
+        """
         for id_ in ids:
             job = self._known.get(id_)
             if job is None or id_ in self._expedited:
@@ -242,7 +283,9 @@ class Supervisor:
                 scope.cancel()
             elif self._pull(job):
                 if self._tasks is not None:  # not behind those that hold every place of the lane
-                    self._tasks.start_soon(self._attempt, lane, self._known[id_], name=f"remora.{lane.name}.expedited")
+                    self._tasks.start_soon(
+                        self._attempt, lane, self._known[id_], name=f"remora.{lane.name}.expedited"
+                    )
                 else:
                     lane.queue.appendleft(job)
                     lane.event.set()
@@ -275,7 +318,9 @@ class Supervisor:
             ReentrantAsk: called from within one of these jobs.
         """
         if _working_for.get() == key:
-            raise ReentrantAsk(f"a background job of {key!r} waits for {key!r} to settle, which waits for that job")
+            raise ReentrantAsk(
+                f"a background job of {key!r} waits for {key!r} to settle, which waits for that job"
+            )
         while self._outstanding.get(key):
             if self._abandoned is not None:
                 raise self._abandoned
@@ -284,7 +329,8 @@ class Supervisor:
             await promise.wait()
 
     async def wait_for_job(self, id_: str) -> None:
-        """Return when this job is neither queued, delayed nor running: it is done, cancelled, or a dead letter.
+        """Return when this job is neither queued, delayed nor running: it is done, cancelled, or a
+        dead letter.
 
         Raises:
             ReentrantAsk: called from within a job of the same actor, which may be that job.
@@ -293,7 +339,9 @@ class Supervisor:
         if job is None:
             return
         if _working_for.get() == job.key:
-            raise ReentrantAsk(f"a background job of {job.key!r} waits for another of its own, or for itself")
+            raise ReentrantAsk(
+                f"a background job of {job.key!r} waits for another of its own, or for itself"
+            )
         if self._abandoned is not None:
             raise self._abandoned
         promise = new_promise()
@@ -301,7 +349,9 @@ class Supervisor:
         try:
             await promise.wait()
         finally:
-            if waiting := self._awaited.get(id_):  # this waiter gave up, so that others' promises stay
+            if waiting := self._awaited.get(
+                id_
+            ):  # this waiter gave up, so that others' promises stay
                 waiting.remove(promise)
                 if not waiting:
                     del self._awaited[id_]
@@ -311,10 +361,13 @@ class Supervisor:
         while self._outstanding:
             await self.settle(next(iter(self._outstanding)))
 
-    # -- work -------------------------------------------------------------------------------------------------------
+    # -- work --------------------------------------------------------------------------------------
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Start the workers; they end when the task group is cancelled, and their jobs stay in the log."""
+        """Start the workers.
+
+        They end when the task group is cancelled, and their jobs stay in the log.
+        """
         self._tasks = tasks
         for lane in self._lanes.values():
             for number in range(lane.concurrency):
@@ -338,7 +391,9 @@ class Supervisor:
     async def _attempt(self, lane: Lane, job: Job) -> None:
         try:
             await self._try(lane, job)
-        except Exception:  # a bug of ours must not take the lane's place along, or the runtime; the job is tried again
+        except Exception:
+            # a bug of ours must not take the lane's place along, or the runtime; the job is tried
+            # again
             probe("attempt_broke_off")
             _logger.exception("attempt_broke_off", job=job.id, lane=lane.name)
             self._delay(lane, job, lane.retry.max_backoff_s)
@@ -347,7 +402,9 @@ class Supervisor:
         if job.id in self._cancelled:
             self._finish(job)
             return
-        attempt = JobAttempt(job, job.attempts + 1 >= lane.retry.max_attempts, job.id in self._expedited)
+        attempt = JobAttempt(
+            job, job.attempts + 1 >= lane.retry.max_attempts, job.id in self._expedited
+        )
         token = _working_for.set(job.key)
         try:
             with anyio.CancelScope() as scope:
@@ -380,7 +437,9 @@ class Supervisor:
         lane.done += 1
         self._finish(job)
 
-    async def _failed(self, lane: Lane, attempt: JobAttempt, error: Exception, *, last: bool) -> None:
+    async def _failed(
+        self, lane: Lane, attempt: JobAttempt, error: Exception, *, last: bool
+    ) -> None:
         job = attempt.job
         attempts = job.attempts + 1
         text = f"{type(error).__name__}: {error}"
@@ -395,14 +454,23 @@ class Supervisor:
         else:
             probe("job_retried")
             lane.retried += 1
-            _logger.warning("job_failed", job=job.id, lane=lane.name, attempts=attempts, retry_s=wait_s, error=text)
+            _logger.warning(
+                "job_failed",
+                job=job.id,
+                lane=lane.name,
+                attempts=attempts,
+                retry_s=wait_s,
+                error=text,
+            )
             record = JobRetried(job.id, attempts, self._clock.time() + wait_s, text)
         try:
             await commit_records(self._log, (record,))
         except Exception:
             probe("job_failure_unrecorded")
             _logger.exception("job_failure_not_recorded", job=job.id)
-            last = False  # a dead letter that nobody could find would be lost until the next start: it is tried once more
+            # a dead letter that nobody could find would be lost until the next start: it is tried
+            # once more
+            last = False
         if last:
             probe("job_buried")
             lane.dead_lettered += 1
@@ -412,7 +480,9 @@ class Supervisor:
         else:
             again = msgspec.structs.replace(job, attempts=attempts, resumed=True, error=text)
             self._known[job.id] = again
-            if job.id in self._expedited and not attempt.expedited:  # asked for while this failure was being recorded
+            if (
+                job.id in self._expedited and not attempt.expedited
+            ):  # asked for while this failure was being recorded
                 lane.queue.appendleft(again)
                 lane.event.set()
             else:
@@ -441,7 +511,7 @@ class Supervisor:
         self._settling.clear()
         self._awaited.clear()
 
-    # -- back-off ---------------------------------------------------------------------------------------------------
+    # -- back-off ----------------------------------------------------------------------------------
 
     def _delay(self, lane: Lane, job: Job, wait_s: float) -> None:
         self._ticket += 1

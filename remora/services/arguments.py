@@ -16,7 +16,9 @@ def check_int(value: object, name: str, *, low: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(f"{name} must be a whole number, not {type(value).__name__}")
     if not low <= value < 1 << 62:
-        raise InvalidInput(f"{name} must be {'positive' if low == 1 else f'at least {low}'}, not {value}")
+        raise InvalidInput(
+            f"{name} must be {'positive' if low == 1 else f'at least {low}'}, not {value}"
+        )
     return value
 
 

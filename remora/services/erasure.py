@@ -1,13 +1,16 @@
 """Forgetting a user, or one session, down to the bytes (G13).
 
-Two steps, with a note in the journal between them, so that whatever dies when, nothing comes back and nothing is left half done:
+Two steps, with a note in the journal between them, so that whatever dies when, nothing comes back
+and nothing is left half done:
 
-1. *From the journal, at once.* The user's actors leave memory, their jobs are withdrawn, and one transaction deletes every
-   row of theirs and leaves a note that names them by digests alone. Whoever asks for them until the end is told
-   `ErasureInProgress`: what they would write now could not be told from what is to go.
-2. *From the files.* Long-term memory rewrites the shard that held their rows, older versions and index files included; the
-   journal is vacuumed and its write-ahead log truncated; then the note goes. What fails is tried again until it succeeds, and
-   a start that finds a note goes on with it. Several that wait are erased by one rewriting of the files.
+1. *From the journal, at once.* The user's actors leave memory, their jobs are withdrawn, and one
+   transaction deletes every row of theirs and leaves a note that names them by digests alone.
+   Whoever asks for them until the end is told `ErasureInProgress`: what they would write now could
+   not be told from what is to go.
+2. *From the files.* Long-term memory rewrites the shard that held their rows, older versions and
+   index files included; the journal is vacuumed and its write-ahead log truncated; then the note
+   goes. What fails is tried again until it succeeds, and a start that finds a note goes on with it.
+   Several that wait are erased by one rewriting of the files.
 """
 
 from __future__ import annotations
@@ -21,7 +24,13 @@ import anyio
 import anyio.abc
 import msgspec
 
-from remora.errors import CommitFailed, ErasureInProgress, OutcomeUnknown, ReentrantAsk, RuntimeClosed
+from remora.errors import (
+    CommitFailed,
+    ErasureInProgress,
+    OutcomeUnknown,
+    ReentrantAsk,
+    RuntimeClosed,
+)
 from remora.ids import SessionKey, UserKey, session_key, user_key
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
@@ -42,7 +51,8 @@ class ErasureReceipt(msgspec.Struct, frozen=True):
     """What was removed, and from where.
 
     Attributes:
-        journal: rows by table: ``actors``, ``messages``, ``folds``, ``state_items``, ``memories``, ``jobs``.
+        journal: rows by table: ``actors``, ``messages``, ``folds``, ``state_items``, ``memories``,
+            ``jobs``.
         long_term: rows of long-term memory, those of memory blocks included.
         actors: actors that left memory, with what they and the caches held.
         jobs: pieces of background work that were withdrawn.
@@ -72,7 +82,8 @@ class Eraser:
         journal: what holds the rows and the notes.
         directory: of live actors.
         supervisor: of background work.
-        stores: every store that may hold rows of anybody, those that are about to be removed included.
+        stores: every store that may hold rows of anybody, those that are about to be removed
+            included.
         alone: keeps everybody else from writing a user's rows of long-term memory.
         forget_cached: told the user, so that no cache holds anything of theirs.
         withdraw_anew: stops what makes rows of these actors anew, for another embedder, say.
@@ -113,19 +124,26 @@ class Eraser:
         self._resumed: dict[int, ExitStack] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
 
-    # -- asking -----------------------------------------------------------------------------------------------------
+    # -- asking ------------------------------------------------------------------------------------
 
     async def forget(self, user: str, session: str | None = None) -> ErasureReceipt:
-        """Erase a user, or one session; returns when no byte is left. Who stops waiting does not stop it.
+        """Erase a user, or one session; returns when no byte is left.
+
+        Who stops waiting does not stop it.
 
         Raises:
             ReentrantAsk: called from within background work, which it would wait for.
             CommitFailed: nothing was erased.
-            LongTermError, StorageError: the journal has forgotten, but files cannot be rewritten; it is tried again and again.
-            RuntimeClosed: the runtime closed before; the error says whether the next start goes on, or nothing was erased.
+            LongTermError, StorageError: the journal has forgotten, but files cannot be rewritten;
+                it is tried again and again.
+            RuntimeClosed: the runtime closed before; the error says whether the next start goes on,
+                or nothing was erased.
         """
         if self._supervisor.in_a_job():
-            raise ReentrantAsk("a background job forgets what background jobs may be working on, and waits for them")
+            raise ReentrantAsk(
+                "a background job forgets what background jobs may be working on, and waits for "
+                "them"
+            )
         assert self._tasks is not None
         asked = new_promise()
         self._asked[asked] = None
@@ -134,7 +152,9 @@ class Eraser:
         return receipt
 
     def admit(self, user: str) -> None:
-        """Refuse a user of whom anything is being erased: their rows in long-term memory are not to be shown any more.
+        """Refuse a user of whom anything is being erased.
+
+        Their rows in long-term memory are not to be shown any more.
 
         Raises:
             ErasureInProgress: it is.
@@ -142,13 +162,14 @@ class Eraser:
         if self._refused and user_key(user) in self._refused:
             raise _erasure_in_progress()
 
-    # -- from the journal -------------------------------------------------------------------------------------------
+    # -- from the journal --------------------------------------------------------------------------
 
     async def _forget(self, user: str, session: str | None, asked: Promise) -> None:
         of_user, of_session = UserKey(user), None if session is None else SessionKey(user, session)
 
         def matches(key: Hashable) -> bool:
-            # With a session goes the user's own actor: it holds words of the session, in its synopsis for instance.
+            # With a session goes the user's own actor: it holds words of the session, in its
+            # synopsis for instance.
             if of_session is not None:
                 return key in (of_session, of_user)
             return isinstance(key, (UserKey, SessionKey)) and key.user == user
@@ -166,9 +187,12 @@ class Eraser:
                         case.asked, self._asked[asked] = asked, case
                         self._enqueue(case)
                         await case.done.wait()
-                    self._forget_cached(user)  # before anybody is let in again: what was read meanwhile is not served
+                    # before anybody is let in again: what was read meanwhile is not served
+                    self._forget_cached(user)
                 # those of the user's own actor that a forgotten session does not concern
-                self._supervisor.submit([job for job in await self._journal.jobs() if job.key == of_user])
+                self._supervisor.submit(
+                    [job for job in await self._journal.jobs() if job.key == of_user]
+                )
             asked.resolve(ErasureReceipt(erased.removed, case.rows, actors, jobs))
         except Exception as e:
             asked.reject(e)
@@ -177,7 +201,9 @@ class Eraser:
 
     @contextmanager
     def _refusing(self, matches: Callable[[Hashable], bool], key: str) -> Iterator[None]:
-        """Refuse actors that match, and the user of this key everything that is long-term memory's."""
+        """Refuse actors that match, and the user of this key everything that is long-term
+        memory's.
+        """
         self._refused[key] += 1
         try:
             with self._directory.bar(matches, _erasure_in_progress):
@@ -188,7 +214,10 @@ class Eraser:
                 del self._refused[key]
 
     async def _delete_rows(self, user: str, session: str | None) -> Erased:
-        """Delete, and leave a note. Once it is uncertain whether that was done, nothing will do but to know that it was."""
+        """Delete, and leave a note.
+
+        Once it is uncertain whether that was done, nothing will do but to know that it was.
+        """
         attempts = 0
         while True:
             try:
@@ -199,10 +228,12 @@ class Eraser:
                 attempts += 1
                 wait_s = self._retry.delay_s(attempts, self._rng)
                 probe("erasure_uncertain")
-                _logger.warning("erasure_uncertain", attempts=attempts, retry_s=wait_s, error=str(e))
+                _logger.warning(
+                    "erasure_uncertain", attempts=attempts, retry_s=wait_s, error=str(e)
+                )
                 await self._clock.sleep(wait_s)
 
-    # -- from the files ---------------------------------------------------------------------------------------------
+    # -- from the files ----------------------------------------------------------------------------
 
     def resume(self, notes: Sequence[Erasure]) -> None:
         """Take up what an earlier run left; before anybody can ask for these users."""
@@ -214,14 +245,21 @@ class Eraser:
             self._enqueue(_FileErasure(note))
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Start the worker; it ends when the task group is cancelled, and its notes stay in the journal."""
+        """Start the worker.
+
+        It ends when the task group is cancelled, and its notes stay in the journal.
+        """
         self._tasks = tasks
         tasks.start_soon(self._run, name="remora.erasure")
 
     def abandon(self) -> None:
         """Fail whoever waits, as the runtime closes; the notes stay."""
         for asked, case in list(self._asked.items()):
-            goes_on = "the next start goes on with it" if case is not None else "nothing was erased: ask again"
+            goes_on = (
+                "the next start goes on with it"
+                if case is not None
+                else "nothing was erased: ask again"
+            )
             asked.reject(RuntimeClosed(f"the runtime closed before all was erased; {goes_on}"))
 
     def _enqueue(self, case: _FileErasure) -> None:
@@ -241,9 +279,17 @@ class Eraser:
                 attempts += 1
                 wait_s = self._retry.delay_s(attempts, self._rng)
                 probe("erasure_retried")
-                _logger.warning("erasure_failed", notes=len(cases), attempts=attempts, retry_s=wait_s, error=str(e))
+                _logger.warning(
+                    "erasure_failed",
+                    notes=len(cases),
+                    attempts=attempts,
+                    retry_s=wait_s,
+                    error=str(e),
+                )
                 if not getattr(e, "retryable", False):
-                    self._reject_callers(cases, e)  # it may be long before somebody mends that: they have waited enough
+                    self._reject_callers(
+                        cases, e
+                    )  # it may be long before somebody mends that: they have waited enough
                 await self._clock.sleep(wait_s)
             else:
                 attempts = 0
@@ -256,10 +302,13 @@ class Eraser:
         await self._journal.scrub()
         notes = await self._journal.erasures()
         for case in cases:
-            # Where the journal was asked again, it may have noted it twice. A note that stayed would have the next start erase
-            # what the same user has in long-term memory by then.
+            # Where the journal was asked again, it may have noted it twice. A note that stayed
+            # would have the next start erase what the same user has in long-term memory by then.
             for note in notes:
-                if msgspec.structs.replace(note, number=case.note.number) == case.note and note.number < case.note.number:
+                if (
+                    msgspec.structs.replace(note, number=case.note.number) == case.note
+                    and note.number < case.note.number
+                ):
                     await self._journal.erased(note.number)
             await self._journal.erased(case.note.number)
             self._waiting.remove(case)
@@ -276,7 +325,10 @@ class Eraser:
 
 
 def _erasure_in_progress() -> Exception:
-    return ErasureInProgress("this user, or something of theirs, is being forgotten; nothing ran, ask again when that is done")
+    return ErasureInProgress(
+        "this user, or something of theirs, is being forgotten; nothing ran, ask again when that "
+        "is done"
+    )
 
 
 def _match_note(note: Erasure) -> Callable[[Hashable], bool]:

@@ -1,4 +1,6 @@
-"""A runtime's long-term memory: the store in use, opened at first use, filled where something is lacking, and kept small."""
+"""A runtime's long-term memory: the store in use, opened at first use, filled where something is
+lacking, and kept small.
+"""
 
 from __future__ import annotations
 
@@ -92,29 +94,42 @@ class LongTermIndex:
 
     @property
     def _base(self) -> Place | None:
-        """The memory directory, or another address where LanceDB lives; None where nothing is kept, or in a store of its own."""
+        """The memory directory, or another address where LanceDB lives.
+
+        None where nothing is kept, or in a store of its own.
+        """
         elsewhere = self._directory is None or self._given is not None
         return None if elsewhere else self._config.long_term.uri.reveal() or self._directory
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     async def prepare(self, *, reembed: bool) -> None:
-        """See which store is in use, or put a new one in use; remove those that are of no use any more.
+        """See which store is in use, or put a new one in use.
+
+        Remove those that are of no use any more.
 
         Raises:
             EmbedderChanged: another embedder made what is there, and `reembed` is not set.
         """
         self._in_use = await choose_directory(
-            self._journal, self._base, embedder=embedder_name(self._embedder), shards=self._config.long_term.shards,
+            self._journal, self._base, embedder=embedder_name(self._embedder), shards=self._config.long_term.shards,  # noqa: E501
             reembed=reembed, directory=self._directory,
         )  # fmt: skip
         if self._in_use.whole:
             await self._sweep()
 
-    def serve(self, directory: ActorRegistry, flush: FlushHandler, record: RecordHandler, retry: RetryPolicy) -> None:
+    def serve(
+        self,
+        directory: ActorRegistry,
+        flush: FlushHandler,
+        record: RecordHandler,
+        retry: RetryPolicy,
+    ) -> None:
         """Know who writes rows, so that they can be made anew; before `start`."""
         assert self._in_use is not None
-        self._start_rebuild = partial(self._make_reembedding, self._in_use, directory, flush, record, retry)
+        self._start_rebuild = partial(
+            self._make_reembedding, self._in_use, directory, flush, record, retry
+        )
         if not self._in_use.whole:
             self.reembedding = self._start_rebuild()
 
@@ -129,7 +144,7 @@ class LongTermIndex:
         if self._store is not None:
             await self._store.aclose()
 
-    # -- stores -----------------------------------------------------------------------------------------------------
+    # -- stores ------------------------------------------------------------------------------------
 
     async def store(self) -> LongTermStore:
         """The store in use, opened at first use.
@@ -146,7 +161,9 @@ class LongTermIndex:
                     if self._tasks is None or self._in_use is None:
                         raise RuntimeClosed("long-term memory is not open yet")
                     used = self._in_use
-                    store = await self._open_store(used.name, self._embedder.dimension if self._embedder else None, used.shards)
+                    store = await self._open_store(
+                        used.name, self._embedder.dimension if self._embedder else None, used.shards
+                    )
                     self._store = store
                     self._tasks.start_soon(store.run, name="remora.longterm.writer")
                     if store.refill_needed:
@@ -155,19 +172,32 @@ class LongTermIndex:
 
     async def _open_store(self, name: str, dimension: int | None, shards: int) -> LanceStore:
         base = self._base
-        return await self._open_store_at(None if base is None else location_of(base, name), dimension, shards)
+        return await self._open_store_at(
+            None if base is None else location_of(base, name), dimension, shards
+        )
 
-    async def _open_store_at(self, place: Place | None, dimension: int | None, shards: int) -> LanceStore:
-        from remora.storage.lance.store import LanceStore  # noqa: PLC0415  # `remora.services.preload` has loaded it
+    async def _open_store_at(
+        self, place: Place | None, dimension: int | None, shards: int
+    ) -> LanceStore:
+        # `remora.services.preload` has loaded it
+        from remora.storage.lance.store import LanceStore  # noqa: PLC0415
 
         config = msgspec.structs.replace(self._config.long_term, shards=shards)
-        return await LanceStore.open(place, dimension=dimension, config=config, sync=self._config.journal.durability == "power")
+        return await LanceStore.open(
+            place,
+            dimension=dimension,
+            config=config,
+            sync=self._config.journal.durability == "power",
+        )
 
     @asynccontextmanager
     async def open_all_stores(self) -> AsyncIterator[Sequence[LongTermStore]]:
-        """Each store that may hold rows, the one in use last: one of before must not be copied from when that is done.
+        """Each store that may hold rows, the one in use last.
 
-        Directories of a time when long-term memory was somewhere else, or was switched on, are among them.
+        One of before must not be copied from when that is done.
+
+        Directories of a time when long-term memory was somewhere else, or was switched on, are
+        among them.
         """
         async with AsyncExitStack() as opened:
             stores: list[LongTermStore] = []
@@ -178,7 +208,9 @@ class LongTermIndex:
                 if self._row_rebuilder is not None:
                     stores.extend(await self._row_rebuilder.before())
                     known.update(location_of(base, one.name) for one in self._in_use.leftovers)
-            bases = dict.fromkeys(base for base in (self._base, self._directory) if base is not None)
+            bases = dict.fromkeys(
+                base for base in (self._base, self._directory) if base is not None
+            )
             for base, one in [(base, one) for base in bases for one in await kept(self._journal)]:
                 place = location_of(base, one.name)
                 there = not isinstance(place, Path) or await anyio.to_thread.run_sync(place.exists)
@@ -192,17 +224,21 @@ class LongTermIndex:
             yield stores
 
     async def _sweep(self) -> None:
-        from remora.storage.lance.store import LanceStore  # noqa: PLC0415  # `remora.services.preload` has loaded it
+        # `remora.services.preload` has loaded it
+        from remora.storage.lance.store import LanceStore  # noqa: PLC0415
 
         try:
             await remove_old(self._journal, self._base, LanceStore.drop)
         except (OSError, StorageError):
             _logger.exception("leftovers_not_removed")  # the next start does it
 
-    # -- making anew ------------------------------------------------------------------------------------------------
+    # -- making anew -------------------------------------------------------------------------------
 
     async def _refill(self, store: LanceStore, tasks: anyio.abc.TaskGroup) -> None:
-        """Part of it was put aside as damaged: have it filled again from the journal, while the runtime serves."""
+        """Part of it was put aside as damaged.
+
+        Have it filled again from the journal, while the runtime serves.
+        """
         _logger.warning("long_term_refilled")
         if self.reembedding is not None and not self.reembedding.ended:
             await self.reembedding.again()
@@ -214,7 +250,12 @@ class LongTermIndex:
         await store.clear_refill()
 
     def _make_reembedding(
-        self, used: IndexDirectory, directory: ActorRegistry, flush: FlushHandler, record: RecordHandler, retry: RetryPolicy
+        self,
+        used: IndexDirectory,
+        directory: ActorRegistry,
+        flush: FlushHandler,
+        record: RecordHandler,
+        retry: RetryPolicy,
     ) -> Rebuild:
         journal = self._journal
         flush.merging = True
@@ -223,7 +264,9 @@ class LongTermIndex:
             return await self._open_store(one.name, one.dimension, one.shards)
 
         leftovers = used.leftovers if self._base is not None else ()
-        rows = self._row_rebuilder = RowRebuilder(journal, directory, flush, record, self._embedder, leftovers, open_old)
+        rows = self._row_rebuilder = RowRebuilder(
+            journal, directory, flush, record, self._embedder, leftovers, open_old
+        )
 
         async def complete() -> None:
             flush.merging = False
@@ -232,7 +275,7 @@ class LongTermIndex:
             await self._sweep()
 
         return Rebuild(
-            journal, session=rows.of_session, user=rows.of_user, complete=complete, clock=self._clock, retry=retry, rng=self._rng,
+            journal, session=rows.of_session, user=rows.of_user, complete=complete, clock=self._clock, retry=retry, rng=self._rng,  # noqa: E501
             concurrency=self._config.supervisor.flush_concurrency,
         )  # fmt: skip
 
@@ -241,7 +284,7 @@ class LongTermIndex:
         if self.reembedding is not None:
             self.reembedding.withdraw(matches)
 
-    # -- upkeep -----------------------------------------------------------------------------------------------------
+    # -- upkeep ------------------------------------------------------------------------------------
 
     async def compact(self) -> None:
         """Compact what many commits have fragmented; nothing, before anybody needed the store."""
@@ -266,7 +309,9 @@ class LongTermIndex:
         config = self._config.long_term
         max_age_s = config.max_age_days * _DAY_S if config.prune == "age" else 0.0
         store = await self.store()
-        if config.prune == "age" or not self._pruned_once:  # time passes for silent users, too; others are met once
+        if (
+            config.prune == "age" or not self._pruned_once
+        ):  # time passes for silent users, too; others are met once
             self._changed_users.update((key.user, None) for key, _ in await self._journal.flushed())
             self._pruned_once = True
         keep = config.max_user_rows or -1
@@ -276,7 +321,11 @@ class LongTermIndex:
                 rows = [row for row in await store.rows(user) if row.memory_type != BLOCK_TYPE]
                 too_old_us = (self._clock.time() - max_age_s) * 1_000_000 if max_age_s else 0.0
                 if len(rows) > keep >= 0 or (rows and rows[0].created_us < too_old_us):
-                    await tell(UserKey(user), PruneNow(keep, config.prune, max_age_s), keeps_alive=False)
+                    await tell(
+                        UserKey(user), PruneNow(keep, config.prune, max_age_s), keeps_alive=False
+                    )
             except Exception:
-                _logger.exception("prune_failed", user=user)  # one user's failure is not the others'
+                _logger.exception(
+                    "prune_failed", user=user
+                )  # one user's failure is not the others'
                 self._changed_users[user] = None

@@ -1,4 +1,6 @@
-"""From what a caller hands over to entries: checked, redacted, encoded once, counted once, and weighed."""
+"""From what a caller hands over to entries: checked, redacted, encoded once, counted once, and
+weighed.
+"""
 
 from __future__ import annotations
 
@@ -57,11 +59,16 @@ def batch_of(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]
     Raises:
         InvalidMessage: it is neither, or there is none.
     """
-    if isinstance(messages, (dict, Message, Mapping)):  # of a dict, the look at an abstract class is saved
+    if isinstance(
+        messages, (dict, Message, Mapping)
+    ):  # of a dict, the look at an abstract class is saved
         return [messages]
     found: object = messages
     if isinstance(found, (str, bytes)) or not isinstance(messages, Iterable):
-        raise InvalidMessage(f"a message is a dict in the OpenAI chat format or a remora.Message, not {type(messages).__name__}")
+        raise InvalidMessage(
+            "a message is a dict in the OpenAI chat format or a remora.Message, not "
+            f"{type(messages).__name__}"
+        )
     batch = list(messages)
     if not batch:
         raise InvalidMessage("there is no message to append")
@@ -69,14 +76,19 @@ def batch_of(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]
 
 
 async def encode_entries(door: Door, batch: Sequence[MessageLike]) -> list[Entry]:
-    """The entries of a batch, not yet numbered. Batches over 16 000 characters are counted in a thread.
+    """The entries of a batch, not yet numbered.
+
+    Batches over 16 000 characters are counted in a thread.
 
     Raises:
         InvalidMessage: one of them is no chat message.
         RedactionFailed: the redaction hook failed on one of them.
     """
     limit, now_us = door.config.buffer.max_message_bytes, int(door.clock.time() * 1_000_000)
-    encoded = [encode_message(message, index=i, max_bytes=limit, now_us=now_us) for i, message in enumerate(batch)]
+    encoded = [
+        encode_message(message, index=i, max_bytes=limit, now_us=now_us)
+        for i, message in enumerate(batch)
+    ]
     if door.redact is not None:
         encoded = [_redact_entry(pair, i, door.redact, limit) for i, pair in enumerate(encoded)]
     size = 0
@@ -97,7 +109,9 @@ def _count_tokens(counter: TokenCounter, encoded: Sequence[tuple[Entry, ChatDict
     return [count_message(counter, chat) for _, chat in encoded]
 
 
-def _redact_entry(pair: tuple[Entry, ChatDict], index: int, redact: Callable[[str], str], limit: int) -> tuple[Entry, ChatDict]:
+def _redact_entry(
+    pair: tuple[Entry, ChatDict], index: int, redact: Callable[[str], str], limit: int
+) -> tuple[Entry, ChatDict]:
     entry, chat = pair
     message: dict[str, Any] = redact_chat(chat, redact)
     if entry.meta:
@@ -109,9 +123,14 @@ def _redact_entry(pair: tuple[Entry, ChatDict], index: int, redact: Callable[[st
 
 
 def _score(scorer: Callable[[ChatDict], float], chat: ChatDict) -> float:
-    """What a scorer says; one that fails leaves the message neutral, for what is said matters more than what it is worth."""
+    """What a scorer says.
+
+    One that fails leaves the message neutral, for what is said matters more than what it is worth.
+    """
     try:
-        return validate_score(scorer(chat), str(getattr(scorer, "__qualname__", type(scorer).__qualname__)))
+        return validate_score(
+            scorer(chat), str(getattr(scorer, "__qualname__", type(scorer).__qualname__))
+        )
     except Exception:
         _logger.exception("scorer_failed")
         return NEUTRAL_SCORE

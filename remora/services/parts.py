@@ -22,7 +22,10 @@ __all__ = ["Services"]
 
 
 class Services(Protocol):
-    """What handles need of the runtime; each attribute raises `RuntimeClosed` while it is not open."""
+    """What handles need of the runtime.
+
+    Each attribute raises `RuntimeClosed` while it is not open.
+    """
 
     @property
     def config(self) -> Config:
@@ -60,7 +63,9 @@ class Services(Protocol):
         ...
 
     def indexed_blocks(self, key: SessionKey) -> Collection[str]:
-        """Names of the session's memory blocks whose rows are in long-term memory, so that they can be made again."""
+        """Names of the session's memory blocks whose rows are in long-term memory, so that they can
+        be made again.
+        """
         ...
 
     @property
@@ -70,7 +75,10 @@ class Services(Protocol):
 
     @property
     def embedder(self) -> CachingEmbedder | None:
-        """The embedder, which keeps the vectors of the texts last asked for; None where there is none."""
+        """The embedder, which keeps the vectors of the texts last asked for.
+
+        None where there is none.
+        """
         ...
 
     @property

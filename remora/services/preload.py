@@ -1,7 +1,9 @@
-"""What `import remora` leaves out, for a runtime that opens to load: more than half of what it would cost.
+"""What `import remora` leaves out, for a runtime that opens to load.
 
-Whoever uses one of these imports it where it is used, and finds it loaded: reading modules in the middle of a request would
-stop the event loop.
+More than half of what it would cost.
+
+Whoever uses one of these imports it where it is used, and finds it loaded: reading modules in the
+middle of a request would stop the event loop.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ _LEFT_OUT = (
 
 
 def preload() -> None:
-    """Import what was left out. Blocks on the file system for a tenth of a second, the first time: to be called in a thread."""
+    """Import what was left out.
+
+    Blocks on the file system for a tenth of a second, the first time: to be called in a thread.
+    """
     for name in _LEFT_OUT:
         importlib.import_module(name)

@@ -1,9 +1,10 @@
 """Long-term memory made anew from the journal, in the background, while the runtime serves.
 
-Vectors of two embedders cannot be compared, so another embedder means another directory for long-term memory. The settings say
-which one is in use, which embedder made it, whether it is being made anew and how far that came; they change in one transaction
-of the journal. So whatever dies when, the next start finds either the old memory whole and in use, or the new one in use and
-how to go on; what is written twice is merged (G7).
+Vectors of two embedders cannot be compared, so another embedder means another directory for
+long-term memory. The settings say which one is in use, which embedder made it, whether it is being
+made anew and how far that came; they change in one transaction of the journal. So whatever dies
+when, the next start finds either the old memory whole and in use, or the new one in use and how to
+go on; what is written twice is merged (G7).
 
 ============  =====================================================================
 setting       value
@@ -14,8 +15,9 @@ setting       value
 ``leftover``  directories of before, which are of no use once it is complete
 ============  =====================================================================
 
-Rows come from the journal alone, but for those of memory blocks, which are long-term memory's own, and those of messages that
-retention has removed from the journal: they are copied from the directory before, which is why it stays until the end.
+Rows come from the journal alone, but for those of memory blocks, which are long-term memory's own,
+and those of messages that retention has removed from the journal: they are copied from the
+directory before, which is why it stays until the end.
 """
 
 from __future__ import annotations
@@ -86,7 +88,9 @@ class ReembedProgress(msgspec.Struct, frozen=True):
 
 
 class OldDirectory(msgspec.Struct, frozen=True):
-    """A directory that was in use before: its name, what made its vectors, and over how many tables users are spread."""
+    """A directory that was in use before: its name, what made its vectors, and over how many tables
+    users are spread.
+    """
 
     name: str
     embedder: str
@@ -119,9 +123,17 @@ _decode_old = msgspec.json.Decoder(tuple[OldDirectory, ...]).decode
 
 
 async def choose_directory(
-    journal: Journal, base: Place | None, *, embedder: str, shards: int, reembed: bool, directory: Path | None
+    journal: Journal,
+    base: Place | None,
+    *,
+    embedder: str,
+    shards: int,
+    reembed: bool,
+    directory: Path | None,
 ) -> IndexDirectory:
-    """Which directory to use for vectors of `embedder`; a new one is put in use if need be, in one transaction.
+    """Which directory to use for vectors of `embedder`.
+
+    A new one is put in use if need be, in one transaction.
 
     Args:
         journal: whose settings say so.
@@ -141,8 +153,10 @@ async def choose_directory(
     if found != embedder:
         if not reembed:
             raise EmbedderChanged(
-                f"long-term memory was embedded by {found}, and {embedder} is configured: vectors of two models cannot be "
-                f"compared. Either run `remora reembed --dir {directory or 'DIR'}` (or open it with Runtime(…, reembed=True)), "
+                f"long-term memory was embedded by {found}, and {embedder} is configured: vectors "
+                "of two models cannot be "
+                f"compared. Either run `remora reembed --dir {directory or 'DIR'}` (or open it "
+                "with Runtime(…, reembed=True)), "
                 "which makes it anew from the journal, or set models.embedder back to what it was"
             )
         old = (OldDirectory(name, found, kept), *old)
@@ -150,7 +164,13 @@ async def choose_directory(
         name, kept = f"{_FIRST}-{number + 1}", shards
         described = msgspec.json.encode(old).decode()
         await journal.change(
-            {"embedder": embedder, "longterm": name, "shards": str(kept), "reembed": _BEGIN, "leftover": described}
+            {
+                "embedder": embedder,
+                "longterm": name,
+                "shards": str(kept),
+                "reembed": _BEGIN,
+                "leftover": described,
+            }
         )
         _logger.info("reembedding_begun", embedder=embedder, before=found, directory=name)
     elif isinstance(base, Path) and await _is_lost(journal, base / name):
@@ -167,8 +187,12 @@ async def _is_lost(journal: Journal, place: Path) -> bool:
 
 
 async def kept(journal: Journal) -> tuple[OldDirectory, ...]:
-    """Every directory that long-term memory is or was in: the one in use, and those of before, as far as they are there."""
-    name, embedder, shards = [await journal.setting(one) for one in ("longterm", "embedder", "shards")]
+    """Every directory that long-term memory is or was in: the one in use, and those of before, as
+    far as they are there.
+    """
+    name, embedder, shards = [
+        await journal.setting(one) for one in ("longterm", "embedder", "shards")
+    ]
     if embedder is None or shards is None:
         return ()
     return (OldDirectory(name or _FIRST, embedder, int(shards)), *await _old_directories(journal))
@@ -194,8 +218,12 @@ def location_of(base: Place, name: str) -> Place:
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
 
 
-async def remove_old(journal: Journal, base: Place | None, erase: Callable[[str], Awaitable[None]]) -> None:
-    """Remove directories that were in use before; what cannot be removed stays noted, for the next start.
+async def remove_old(
+    journal: Journal, base: Place | None, erase: Callable[[str], Awaitable[None]]
+) -> None:
+    """Remove directories that were in use before.
+
+    What cannot be removed stays noted, for the next start.
 
     Args:
         journal: whose settings name them.
@@ -215,14 +243,18 @@ async def remove_old(journal: Journal, base: Place | None, erase: Callable[[str]
 
 
 def _remove(place: Path) -> None:
-    import shutil  # noqa: PLC0415  # it loads every compressor; this runs in a thread, and hardly ever
+    # it loads every compressor; this runs in a thread, and hardly ever
+    import shutil  # noqa: PLC0415
 
     if place.is_dir():
         shutil.rmtree(place)
 
 
 def _digest(key: SessionKey | UserKey) -> str:
-    """What is kept of an actor's name: the settings outlive the actor, and must not keep what was forgotten (G13)."""
+    """What is kept of an actor's name.
+
+    The settings outlive the actor, and must not keep what was forgotten (G13).
+    """
     return row_id(key if isinstance(key, SessionKey) else SessionKey(key.user, ""), 0)
 
 
@@ -291,7 +323,10 @@ class Rebuild:
         if self._error is not None:
             raise self._error
         if not self.over:
-            raise RuntimeClosed("the runtime closed while long-term memory was being made anew; the next start goes on")
+            raise RuntimeClosed(
+                "the runtime closed while long-term memory was being made anew; the next start "
+                "goes on"
+            )
         if progress is not None:
             progress(self._total, self._total)
 
@@ -345,7 +380,9 @@ class Rebuild:
         """The place behind the last actor that was done; if that one is no more, the beginning."""
         if cursor == _BEGIN:
             return 0
-        return next((place + 1 for place, (key, _) in enumerate(actors) if _digest(key) == cursor), 0)
+        return next(
+            (place + 1 for place, (key, _) in enumerate(actors) if _digest(key) == cursor), 0
+        )
 
     async def _with_retries(self, chunk: Sequence[tuple[SessionKey | UserKey, int]]) -> None:
         attempts = 0
@@ -358,14 +395,22 @@ class Rebuild:
                 if attempts >= self._retry.max_attempts and not getattr(e, "retryable", False):
                     raise
                 wait_s = self._retry.delay_s(attempts, self._rng)
-                _logger.warning("reembedding_failed", attempts=attempts, retry_s=wait_s, error=f"{type(e).__name__}: {e}")
+                _logger.warning(
+                    "reembedding_failed",
+                    attempts=attempts,
+                    retry_s=wait_s,
+                    error=f"{type(e).__name__}: {e}",
+                )
                 self._done = before
                 await self._clock.sleep(wait_s)
             else:
                 return
 
     def withdraw(self, matches: Callable[[Hashable], bool]) -> None:
-        """Give up what is being made of these actors, who are about to be forgotten; what is left of them is made later."""
+        """Give up what is being made of these actors, who are about to be forgotten.
+
+        What is left of them is made later.
+        """
         for key, scope in self._scopes.items():
             if matches(key):
                 scope.cancel()
@@ -432,10 +477,14 @@ class RowRebuilder:
         if self._embedder is None:
             return
         state_items = await self._journal.state_items(key)
-        made_by = [msgspec.msgpack.decode(one.value) for one in state_items if one.kind == "embedder"]
+        made_by = [
+            msgspec.msgpack.decode(one.value) for one in state_items if one.kind == "embedder"
+        ]
         items = [_decode_item(one.value) for one in state_items if one.kind == "working"]
         if items and made_by != [embedder_name(self._embedder)]:
-            await self._directory.tell(key, Learn(await embed_items(self._embedder, items)), keeps_alive=False)
+            await self._directory.tell(
+                key, Learn(await embed_items(self._embedder, items)), keeps_alive=False
+            )
 
     async def before(self) -> Sequence[LongTermStore]:
         """The stores of before, opened.
@@ -455,12 +504,17 @@ class RowRebuilder:
         return self._old
 
     async def _rows_of_old(self, key: SessionKey) -> list[MemoryRow]:
-        """What the journal has not: rows of memory blocks, and of messages that retention has removed."""
+        """What the journal has not.
+
+        Rows of memory blocks, and of messages that retention has removed.
+        """
         old = await self.before()
         if not old:
             return []
         trimmed = (await self._journal.past(key, _LAST)).trimmed
-        found = [row for store in old for row in await store.rows(key.user, Scope(session=key.session))]
+        found = [
+            row for store in old for row in await store.rows(key.user, Scope(session=key.session))
+        ]
         return [
             row
             for row in found

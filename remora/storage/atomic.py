@@ -1,4 +1,7 @@
-"""Files and directories that are there whole or not at all: written beside, synced, renamed (G4). Everything here blocks."""
+"""Files and directories that are there whole or not at all: written beside, synced, renamed (G4).
+
+Everything here blocks.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,9 @@ class AtomicTarget:
 
     Args:
         path: where the result is to stand. Its directory must exist.
-        overwrite: replace what is there. A file gives way in one step; a directory is moved aside first, and a crash between
-            the two steps leaves it there, under its name with ``.old-…`` added.
+        overwrite: replace what is there. A file gives way in one step; a directory is moved aside
+            first, and a crash between the two steps leaves it there, under its name with ``.old-…``
+            added.
 
     Attributes:
         beside: what to write instead, in the same directory.
@@ -32,7 +36,9 @@ class AtomicTarget:
         self._overwrite = overwrite
         self._token = secrets.token_hex(4)
         if path.exists() and not overwrite:
-            raise InvalidInput(f"{path} exists already: choose another name, or pass overwrite=True (--overwrite)")
+            raise InvalidInput(
+                f"{path} exists already: choose another name, or pass overwrite=True (--overwrite)"
+            )
         if not path.parent.is_dir():
             raise InvalidInput(f"there is no directory {path.parent} to write {path.name} into")
         self.beside = path.with_name(f"{path.name}.new-{self._token}")

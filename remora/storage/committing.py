@@ -17,7 +17,10 @@ AnyJournal = TypeVar("AnyJournal", bound=Journal)
 
 @asynccontextmanager
 async def committing(journal: AnyJournal) -> AsyncIterator[AnyJournal]:
-    """An open journal that commits meanwhile, and is closed in the end; what the body raises comes out as it is."""
+    """An open journal that commits meanwhile, and is closed in the end.
+
+    What the body raises comes out as it is.
+    """
     error: Exception | None = None
     try:
         async with anyio.create_task_group() as tasks:

@@ -21,16 +21,20 @@ _OWNER = "owner.json"
 
 
 _held: set[tuple[int, int, int]] = set()
-"""Directories that this process owns, by process, device and inode, whatever became of their lock files."""
+"""Directories that this process owns, by process, device and inode, whatever became of their lock
+files.
+"""
 _held_guard = threading.Lock()
 
 
 class DirectoryLock:
-    """An advisory lock that the operating system drops when its holder dies, so it can never be stale.
+    """An advisory lock that the operating system drops when its holder dies, so it can never be
+    stale.
 
-    The lock is on a file, and somebody may remove that file while it is held: another would then lock a new one of the same
-    name. So the owner also leaves its process id and the time at which that process was started; while such a process lives,
-    the directory is in use, whatever the lock says. What a killed owner left says nothing.
+    The lock is on a file, and somebody may remove that file while it is held: another would then
+    lock a new one of the same name. So the owner also leaves its process id and the time at which
+    that process was started; while such a process lives, the directory is in use, whatever the lock
+    says. What a killed owner left says nothing.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -43,23 +47,33 @@ class DirectoryLock:
         self._left = ""
 
     def acquire(self) -> None:
-        """Make the directory if need be, and own it. Blocks on the file system, never on another process.
+        """Make the directory if need be, and own it.
+
+        Blocks on the file system, never on another process.
 
         Raises:
             DirectoryLocked: another process, or another runtime of this one, owns it.
             DirectoryUnusable: it cannot be made or written.
         """
-        import filelock  # noqa: PLC0415  # a tenth of what `import remora` costs with it; this runs in a worker thread
+        # a tenth of what `import remora` costs with it; this runs in a worker thread
+        import filelock  # noqa: PLC0415
 
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             if not os.access(self._directory, os.W_OK | os.X_OK):
                 raise PermissionError(13, "no permission to write")
             with self._guard:
-                if self._released:  # whoever wanted it was cancelled while this thread was on its way
+                if (
+                    self._released
+                ):  # whoever wanted it was cancelled while this thread was on its way
                     return
                 # not thread-local: whichever worker thread acquires it, another may release it
-                lock = filelock.FileLock(self._directory / "remora.lock", timeout=0, is_singleton=False, thread_local=False)
+                lock = filelock.FileLock(
+                    self._directory / "remora.lock",
+                    timeout=0,
+                    is_singleton=False,
+                    thread_local=False,
+                )
                 lock.acquire()
                 self._lock = lock
                 found = self._directory.stat()
@@ -71,14 +85,17 @@ class DirectoryLock:
                     _held.add(place)
                 self._place = place
                 since = datetime.now(UTC).isoformat(timespec="seconds")
-                self._left = json.dumps({"pid": os.getpid(), "since": since, "started": _started(os.getpid())})
+                self._left = json.dumps(
+                    {"pid": os.getpid(), "since": since, "started": _started(os.getpid())}
+                )
             self._owner.write_text(self._left)
         except filelock.Timeout:
             raise _locked_error(self._directory) from None
         except OSError as e:
             self.release()
             raise DirectoryUnusable(
-                f"{self._directory} cannot be used as a memory directory: {e.strerror or e}", path=self._directory
+                f"{self._directory} cannot be used as a memory directory: {e.strerror or e}",
+                path=self._directory,
             ) from e
 
     def release(self) -> None:
@@ -105,7 +122,10 @@ class ReadLock:
         self._lock: filelock.BaseFileLock | None = None
 
     def acquire(self) -> None:
-        """Hold it; where nobody ever owned the directory, a backup, say, there is nothing to hold. Blocks on the file system.
+        """Hold it.
+
+        Where nobody ever owned the directory, a backup, say, there is nothing to hold. Blocks on
+        the file system.
 
         Raises:
             DirectoryLocked: another process, or a runtime of this one, owns it.
@@ -140,7 +160,8 @@ class ReadLock:
 def _locked_error(directory: Path) -> DirectoryLocked:
     pid, since = _read_owner(directory)
     return DirectoryLocked(
-        f"{directory} is in use by process {pid or '?'} since {since or '?'}; one process owns a memory "
+        f"{directory} is in use by process {pid or '?'} since {since or '?'}; one process owns a "
+        "memory "
         "directory: stop that one, or choose another directory",
         path=directory,
         pid=pid,
@@ -149,7 +170,10 @@ def _locked_error(directory: Path) -> DirectoryLocked:
 
 
 def _started(pid: int) -> str | None:
-    """When a process that runs was started: another that is given its number is told from it. None where nobody can say."""
+    """When a process that runs was started: another that is given its number is told from it.
+
+    None where nobody can say.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         after_its_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

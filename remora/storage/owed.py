@@ -1,9 +1,10 @@
 """What long-term memory is still owed: messages whose flush jobs wait, run, or are dead letters.
 
-`Journal.flushed` is a high-water mark. Flush jobs of one session end in any order, and one may never end, so the mark can be past
-messages that are not there. What is there is known all the same: of the messages up to the mark that were not pruned, all but
-those that a job still owes, since a job's row goes in the transaction in which the mark moves (G7). Whoever compares the two
-stores, rebuilds one from the other, or removes originals, goes by both.
+`Journal.flushed` is a high-water mark. Flush jobs of one session end in any order, and one may
+never end, so the mark can be past messages that are not there. What is there is known all the same:
+of the messages up to the mark that were not pruned, all but those that a job still owes, since a
+job's row goes in the transaction in which the mark moves (G7). Whoever compares the two stores,
+rebuilds one from the other, or removes originals, goes by both.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ Vector: TypeAlias = "npt.NDArray[np.float32]"
 
 
 NEIGHBOURS = 2
-"""Messages either side of one that its row in long-term memory holds words of: when it goes, their rows are written anew."""
+"""Messages either side of one that its row in long-term memory holds words of: when it goes, their
+rows are written anew.
+"""
 
 
 class JournalCounts(msgspec.Struct, frozen=True):
@@ -86,7 +88,8 @@ class BufferStart(msgspec.Struct, frozen=True):
         summary: the running summary then.
         summaries: the entries then that it did not cover.
         cleared: messages up to here had been cleared.
-        trimmed: messages up to here are gone since: they were kept as long as they had to be (`Journal.trim`).
+        trimmed: messages up to here are gone since: they were kept as long as they had to be
+            (`Journal.trim`).
     """
 
     front: int
@@ -96,8 +99,12 @@ class BufferStart(msgspec.Struct, frozen=True):
     trimmed: int = 0
 
 
-def buffer_start_from(folds: Sequence[tuple[str, int, Summary]], *, trimmed: int = 0) -> BufferStart:
-    """What the folds up to some moment, oldest first, each with its kind and generation, add up to."""
+def buffer_start_from(
+    folds: Sequence[tuple[str, int, Summary]], *, trimmed: int = 0
+) -> BufferStart:
+    """What the folds up to some moment, oldest first, each with its kind and generation, add up
+    to.
+    """
     if not folds:
         return BufferStart(0, None, (), 0, trimmed)
     current = folds[-1][1]
@@ -106,9 +113,16 @@ def buffer_start_from(folds: Sequence[tuple[str, int, Summary]], *, trimmed: int
     summary = running[-1] if running else None
     covered = summary.through if summary else 0
     entries = tuple(one for kind, one in mine if kind == "entry" and one.through > covered)
-    # The rows of a front that moved hold the mark of the last clear where those of summaries hold their first message.
+    # The rows of a front that moved hold the mark of the last clear where those of summaries hold
+    # their first message.
     cleared = [one.first for kind, _, one in folds if kind not in {"summary", "entry"}]
-    return BufferStart(max(one.through for _, one in mine), summary, entries, cleared[-1] if cleared else 0, trimmed)
+    return BufferStart(
+        max(one.through for _, one in mine),
+        summary,
+        entries,
+        cleared[-1] if cleared else 0,
+        trimmed,
+    )
 
 
 class SessionListing(msgspec.Struct, frozen=True):
@@ -120,7 +134,9 @@ class SessionListing(msgspec.Struct, frozen=True):
 
 
 class Erasure(msgspec.Struct, frozen=True):
-    """A note in the journal that something is being forgotten, by digests alone: it must be no trace of what it names (G13).
+    """A note in the journal that something is being forgotten, by digests alone.
+
+    It must be no trace of what it names (G13).
 
     Attributes:
         number: the note's own.
@@ -138,7 +154,8 @@ class Erased(msgspec.Struct, frozen=True):
 
     Attributes:
         erasure: the note.
-        removed: how many rows went, by table: ``actors``, ``messages``, ``folds``, ``state_items``, ``memories``, ``jobs``.
+        removed: how many rows went, by table: ``actors``, ``messages``, ``folds``, ``state_items``,
+            ``memories``, ``jobs``.
     """
 
     erasure: Erasure
@@ -162,9 +179,10 @@ class Retention(msgspec.Struct, frozen=True):
 class Journal(Log, Protocol):
     """The write-ahead journal of all sessions.
 
-    Committed writes of one session become visible in the order in which they were handed over; a write is wholly there
-    or wholly absent. Reads see committed data only, and what they give is what was written: a row that is not any more fails
-    with `JournalDamaged`, which names it, and no other session notices.
+    Committed writes of one session become visible in the order in which they were handed over; a
+    write is wholly there or wholly absent. Reads see committed data only, and what they give is
+    what was written: a row that is not any more fails with `JournalDamaged`, which names it, and no
+    other session notices.
 
     `erase`, `erased`, `scrub` and `trim` are done by `run`, in their turn among the writes.
     """
@@ -176,8 +194,12 @@ class Journal(Log, Protocol):
         """Commit what is queued, for ever: the runtime's own task, cancelled before `aclose`."""
         ...
 
-    async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Sequence[Entry]:
-        """Messages `first`…`last` of a session, in order; cleared and folded ones too, removed and trimmed ones not.
+    async def read(
+        self, key: SessionKey, first: int, last: int, *, at: int | None = None
+    ) -> Sequence[Entry]:
+        """Messages `first`…`last` of a session, in order.
+
+        Cleared and folded ones too, removed and trimmed ones not.
 
         With `at`, as it was when message `at` was the newest: what was removed later is there.
 
@@ -207,11 +229,16 @@ class Journal(Log, Protocol):
         ...
 
     async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
-        """Every actor, in a fixed order, and up to which message it is in long-term memory, but for what `owed` names."""
+        """Every actor, in a fixed order, and up to which message it is in long-term memory, but for
+        what `owed` names.
+        """
         ...
 
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
-        """Job rows, oldest first: those still to be done, or the dead letters; each is `resumed`."""
+        """Job rows, oldest first: those still to be done, or the dead letters.
+
+        Each is `resumed`.
+        """
         ...
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
@@ -231,7 +258,9 @@ class Journal(Log, Protocol):
         ...
 
     async def change(self, settings: Mapping[str, str]) -> None:
-        """Set these settings, whatever they were: all at once, durably, or none (G4). An empty text means unset.
+        """Set these settings, whatever they were: all at once, durably, or none (G4).
+
+        An empty text means unset.
 
         Raises:
             StorageError: nothing is known to have changed.
@@ -239,14 +268,16 @@ class Journal(Log, Protocol):
         ...
 
     async def erase(self, user: str, session: str | None = None) -> Erased:
-        """Delete everything of a user, or of one session, and leave a note (G13): all at once, after what was written before.
+        """Delete everything of a user, or of one session, and leave a note (G13): all at once,
+        after what was written before.
 
-        Of a user: every row of theirs; grants in shared scopes name agents, who are nobody's user. Of a session: its messages,
-        folds, facets, jobs and memories, and what of it the user's own actor holds: the synopsis, and items of working memory.
+        Of a user: every row of theirs; grants in shared scopes name agents, who are nobody's user.
+        Of a session: its messages, folds, facets, jobs and memories, and what of it the user's own
+        actor holds: the synopsis, and items of working memory.
 
-        The names are free again afterwards; numbers of actors, and so message ids and ids of jobs, are not given out again.
-        Whoever holds an actor of it in memory lets go of it first: what is written for that actor later fails with
-        `CommitFailed`.
+        The names are free again afterwards; numbers of actors, and so message ids and ids of jobs,
+        are not given out again. Whoever holds an actor of it in memory lets go of it first: what is
+        written for that actor later fails with `CommitFailed`.
 
         Raises:
             CommitFailed: nothing was deleted.
@@ -267,7 +298,9 @@ class Journal(Log, Protocol):
         ...
 
     async def scrub(self) -> None:
-        """See to it that no byte of any deleted row is left in the journal's files (G13). Reads go on; writes wait meanwhile.
+        """See to it that no byte of any deleted row is left in the journal's files (G13).
+
+        Reads go on; writes wait meanwhile.
 
         Raises:
             StorageError: it could not be done, or a reader is in the way for too long; do it again.
@@ -275,13 +308,17 @@ class Journal(Log, Protocol):
         ...
 
     async def trim(self, limits: Retention, now_us: int) -> int:
-        """Remove archived originals beyond the limits, oldest first; returns how many messages went.
+        """Remove archived originals beyond the limits, oldest first.
 
-        Archived are those that left their session's buffer. One goes only when nobody needs it any more: long-term memory has it,
-        or is never to have it; no job of the session, dead letters included, has yet to read it; and it is not one of the newest
-        two that are archived, whose words stand beside the buffer's first in long-term memory. So a bound may be overstepped
-        for a while. Idempotency keys go with the messages that came under them: a request can be retried for as long as they
-        are kept. Numbers are never used again, and `read` begins behind what is gone.
+        Returns how many messages went.
+
+        Archived are those that left their session's buffer. One goes only when nobody needs it any
+        more: long-term memory has it, or is never to have it; no job of the session, dead letters
+        included, has yet to read it; and it is not one of the newest two that are archived, whose
+        words stand beside the buffer's first in long-term memory. So a bound may be overstepped for
+        a while. Idempotency keys go with the messages that came under them: a request can be
+        retried for as long as they are kept. Numbers are never used again, and `read` begins behind
+        what is gone.
 
         Args:
             limits: what is kept.
@@ -314,8 +351,9 @@ class MemoryRow(msgspec.Struct, frozen=True):
         content: what was said, as text.
         turn: how it is searched: "(8 May 2023) Speaker: text".
         window: it and its neighbours in the session, each cut short.
-        memory_type: ``message``; ``summary``, an entry that left a session's summary list; or what it was recorded as: ``fact``,
-            ``preference``, ``context``, ``procedural``, ``message_batch``. `BLOCK_TYPE` is what a memory block keeps.
+        memory_type: ``message``; ``summary``, an entry that left a session's summary list; or what
+            it was recorded as: ``fact``, ``preference``, ``context``, ``procedural``,
+            ``message_batch``. `BLOCK_TYPE` is what a memory block keeps.
         importance: 0 to 1.
         created_us: microseconds since the epoch.
         tokens: size in a context.
@@ -354,11 +392,15 @@ class Scope(msgspec.Struct, frozen=True):
 
 EVERYTHING = Scope()
 BLOCK_TYPE = "block"
-"""Memory type of what a memory block keeps: its own business, in no recall, no listing and no pruning."""
+"""Memory type of what a memory block keeps: its own business, in no recall, no listing and no
+pruning.
+"""
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A row that a search found, with its score in each list that found it (``turn``, ``window``, ``vector``)."""
+    """A row that a search found, with its score in each list that found it (``turn``, ``window``,
+    ``vector``).
+    """
 
     row: MemoryRow
     scores: dict[str, float]
@@ -367,7 +409,9 @@ class Candidate(msgspec.Struct, frozen=True):
 class Histories(Protocol):
     """What of a `Journal` it takes to look at a buffer of the past."""
 
-    async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Sequence[Entry]:
+    async def read(
+        self, key: SessionKey, first: int, last: int, *, at: int | None = None
+    ) -> Sequence[Entry]:
         """See `Journal.read`."""
         ...
 
@@ -376,24 +420,33 @@ class Histories(Protocol):
         ...
 
 
-async def earlier_buffer(journal: Histories, key: SessionKey, at: int, *, as_it_was: bool = False) -> EarlierBuffer:
-    """The session's buffer when message `at` was its newest; with `as_it_was`, messages removed since are there, too.
+async def earlier_buffer(
+    journal: Histories, key: SessionKey, at: int, *, as_it_was: bool = False
+) -> EarlierBuffer:
+    """The session's buffer when message `at` was its newest.
 
-    Without it, a summary that tells of messages removed since is left out, and what it covered is in the buffer again.
+    With `as_it_was`, messages removed since are there, too.
+
+    Without it, a summary that tells of messages removed since is left out, and what it covered is
+    in the buffer again.
 
     Raises:
-        InvalidInput: with `as_it_was`, if messages of that buffer are gone, since originals are not kept for ever.
+        InvalidInput: with `as_it_was`, if messages of that buffer are gone, since originals are not
+            kept for ever.
     """
     past = await journal.past(key, at)
     if as_it_was:
         if past.front < past.trimmed:
             raise InvalidInput(
-                f"what the session was at message {at} is not kept any more: messages up to {past.trimmed} are gone"
+                f"what the session was at message {at} is not kept any more: messages up to "
+                f"{past.trimmed} are gone"
             )
         entries = await journal.read(key, past.front + 1, at, at=at)
         return EarlierBuffer(past.front, past.summary, past.summaries, tuple(entries), past.cleared)
     if past.trimmed and past.front < past.trimmed + NEIGHBOURS:
-        return EarlierBuffer(past.front, past.summary, past.summaries, (), past.cleared, there=False)
+        return EarlierBuffer(
+            past.front, past.summary, past.summaries, (), past.cleared, there=False
+        )
     there = at == 0 or bool(await journal.read(key, at, at))
     told = [one.through for one in (*((past.summary,) if past.summary else ()), *past.summaries)]
     if told:
@@ -402,15 +455,17 @@ async def earlier_buffer(journal: Histories, key: SessionKey, at: int, *, as_it_
         if len(then) != len(await journal.read(key, past.cleared + 1, covered)):
             past = BufferStart(past.cleared, None, (), past.cleared)
     entries = await journal.read(key, past.front + 1, at)
-    return EarlierBuffer(past.front, past.summary, past.summaries, tuple(entries), past.cleared, there)
+    return EarlierBuffer(
+        past.front, past.summary, past.summaries, tuple(entries), past.cleared, there
+    )
 
 
 class Finding(msgspec.Struct, frozen=True):
     """Something that is not as it should be, as `verify` reports it.
 
     Attributes:
-        kind: ``journal``, ``wal``, ``missing``, ``orphan``, ``doubled``, ``foreign``, ``file``, ``table``, or
-            ``erasure``: one that is not finished.
+        kind: ``journal``, ``wal``, ``missing``, ``orphan``, ``doubled``, ``foreign``, ``file``,
+            ``table``, or ``erasure``: one that is not finished.
         where: which file, table, session or row.
         detail: what is wrong with it.
         repairable: whether it can be made again from what is left.
@@ -431,7 +486,8 @@ class LongTermStatistics(msgspec.Struct, frozen=True):
         merges: writes of rows that might have been there.
         fragments: writes since each part was last compacted, together.
         compactions: parts compacted since it was opened.
-        damaged: rows that were left out of an answer since it was opened, because they are not as they were written.
+        damaged: rows that were left out of an answer since it was opened, because they are not as
+            they were written.
         rewritten_bytes: what compacting and erasing have written since it was opened.
     """
 
@@ -447,10 +503,16 @@ class LongTermStatistics(msgspec.Struct, frozen=True):
 class LongTermStore(Protocol):
     """Long-term memory: rows with vectors, searched within one user."""
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool) -> None:
-        """Store rows; `may_exist` says that an earlier attempt may have stored some, which must not double them (G7).
+    async def add(
+        self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool
+    ) -> None:
+        """Store rows.
 
-        When it returns, they are as durable as the store can make them: the journal counts them as flushed from then on.
+        `may_exist` says that an earlier attempt may have stored some, which must not double them
+        (G7).
+
+        When it returns, they are as durable as the store can make them: the journal counts them as
+        flushed from then on.
 
         Raises:
             LongTermError: nothing is known to be stored.
@@ -475,7 +537,9 @@ class LongTermStore(Protocol):
         """
         ...
 
-    async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
+    async def embedded_rows(
+        self, user: str, scope: Scope = EVERYTHING
+    ) -> tuple[Sequence[MemoryRow], Vector | None]:
         """The same with their vectors, shape (rows, dimension); None in a store without vectors.
 
         Raises:
@@ -484,7 +548,9 @@ class LongTermStore(Protocol):
         ...
 
     async def delete(self, user: str, ids: Sequence[str]) -> int:
-        """Remove some of the user's rows; returns how many were there. Ids of others are passed over.
+        """Remove some of the user's rows; returns how many were there.
+
+        Ids of others are passed over.
 
         Raises:
             LongTermError: it is not known which are gone; do it again.
@@ -494,8 +560,9 @@ class LongTermStore(Protocol):
     async def erase(self, user_key: str, session_key: str = "") -> int:
         """Remove all rows of a user, or of one of their sessions, down to the bytes (G13).
 
-        No older version, index, log or temporary file holds anything of them afterwards. Doing it again does no harm, and
-        finishes what a crash cut short; other users' rows can be read meanwhile.
+        No older version, index, log or temporary file holds anything of them afterwards. Doing it
+        again does no harm, and finishes what a crash cut short; other users' rows can be read
+        meanwhile.
 
         Args:
             user_key: `remora.ids.user_key` of the user.
@@ -510,7 +577,8 @@ class LongTermStore(Protocol):
         ...
 
     async def verify(self, *, deep: bool = False) -> Sequence[Finding]:
-        """What is not as it should be: damaged files, rows that are doubled, damaged or in the wrong place.
+        """What is not as it should be: damaged files, rows that are doubled, damaged or in the
+        wrong place.
 
         Args:
             deep: read every byte, not just names, sizes and ids.

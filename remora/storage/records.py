@@ -1,7 +1,7 @@
 """The journal's vocabulary: what actors write, and what they are restored from.
 
-Records say what is true after them (marks are absolute), so a batch of them can be stored kind by kind, and replaying
-one twice changes nothing.
+Records say what is true after them (marks are absolute), so a batch of them can be stored kind by
+kind, and replaying one twice changes nothing.
 """
 
 from __future__ import annotations
@@ -58,13 +58,18 @@ __all__ = [
 
 
 HOT_KEYS = 1_024
-"""Idempotency keys of a session that are held in memory at most; older ones are looked up in the journal."""
+"""Idempotency keys of a session that are held in memory at most.
+
+Older ones are looked up in the journal.
+"""
 
 
 ENTRY_KIND = "entry"
-"""Kind of the facets that hold summary entries which left their list for long-term memory, by their last message.
+"""Kind of the facets that hold summary entries which left their list for long-term memory, by their
+last message.
 
-Their value is an `EntryFlushSpec`. Long-term memory is rebuilt from them, and no actor is restored with them.
+Their value is an `EntryFlushSpec`. Long-term memory is rebuilt from them, and no actor is restored
+with them.
 """
 
 
@@ -73,8 +78,10 @@ class Watermarks(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         generation: how often its past was restated: cleared, rewound, or something of it deleted.
-        archived_through: messages up to here are out of the buffer: summarized, dropped, or cleared.
-        summarizing_through: messages up to here are frozen and wait for their summary; equal to `archived_through` when none do.
+        archived_through: messages up to here are out of the buffer: summarized, dropped, or
+            cleared.
+        summarizing_through: messages up to here are frozen and wait for their summary; equal to
+            `archived_through` when none do.
         flushing: messages up to here are in long-term memory, or in a journalled flush job.
         cleared: messages up to here were cleared: their ids may be used again.
     """
@@ -110,7 +117,7 @@ class Summary(msgspec.Struct, frozen=True):
     input_tokens: int = 0
 
 
-# -- jobs -----------------------------------------------------------------------------------------------------------
+# -- jobs ------------------------------------------------------------------------------------------
 
 SummaryKind: TypeAlias = Literal["summary", "entry", "condense"]
 
@@ -119,8 +126,9 @@ class SummarizeSpec(msgspec.Struct, frozen=True, tag="summarize"):
     """Summarize the frozen prefix `first`…`through`.
 
     Attributes:
-        kind: ``summary`` carries the running summary on; ``entry`` makes one entry of this prefix alone; ``condense`` folds the
-            oldest entry, which covers `first`…`through`, into the running summary.
+        kind: ``summary`` carries the running summary on; ``entry`` makes one entry of this prefix
+            alone; ``condense`` folds the oldest entry, which covers `first`…`through`, into the
+            running summary.
     """
 
     sid: int
@@ -139,7 +147,9 @@ class FlushSpec(msgspec.Struct, frozen=True, tag="flush"):
 
 
 class UnflushSpec(msgspec.Struct, frozen=True, tag="unflush"):
-    """Take messages that were deleted or rewound out of long-term memory, which has messages up to `flushing`."""
+    """Take messages that were deleted or rewound out of long-term memory, which has messages up to
+    `flushing`.
+    """
 
     sid: int
     seqs: tuple[int, ...]
@@ -147,7 +157,10 @@ class UnflushSpec(msgspec.Struct, frozen=True, tag="unflush"):
 
 
 class DiscardSpec(msgspec.Struct, frozen=True, tag="discard"):
-    """Take out of long-term memory what of these messages is there: the journal says that it is not to have them."""
+    """Take out of long-term memory what of these messages is there.
+
+    The journal says that it is not to have them.
+    """
 
     sid: int
     seqs: tuple[int, ...]
@@ -162,7 +175,9 @@ class EntryFlushSpec(msgspec.Struct, frozen=True, tag="entry_flush"):
 
 
 class BlocksSpec(msgspec.Struct, frozen=True, tag="blocks"):
-    """Show messages up to `through` to the session's memory blocks, those that each has not seen."""
+    """Show messages up to `through` to the session's memory blocks, those that each has not
+    seen.
+    """
 
     sid: int
     through: int
@@ -200,11 +215,19 @@ class SynopsisSpec(msgspec.Struct, frozen=True, tag="synopsis"):
 
 
 Spec: TypeAlias = (
-    SummarizeSpec | FlushSpec | UnflushSpec | DiscardSpec | EntryFlushSpec | BlocksSpec | RecordSpec | PruneSpec | SynopsisSpec
+    SummarizeSpec
+    | FlushSpec
+    | UnflushSpec
+    | DiscardSpec
+    | EntryFlushSpec
+    | BlocksSpec
+    | RecordSpec
+    | PruneSpec
+    | SynopsisSpec
 )
 
 
-# -- records --------------------------------------------------------------------------------------------------------
+# -- records ---------------------------------------------------------------------------------------
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -225,7 +248,10 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class FoldStarted(msgspec.Struct, frozen=True):
-    """The prefix up to `watermarks.summarizing_through` is frozen; its jobs are part of the same commit (G7)."""
+    """The prefix up to `watermarks.summarizing_through` is frozen.
+
+    Its jobs are part of the same commit (G7).
+    """
 
     sid: int
     watermarks: Watermarks
@@ -241,7 +267,10 @@ class FlushStarted(msgspec.Struct, frozen=True):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """Messages up to `watermarks.archived_through` left the buffer without a summary; the journal alone has them."""
+    """Messages up to `watermarks.archived_through` left the buffer without a summary.
+
+    The journal alone has them.
+    """
 
     sid: int
     watermarks: Watermarks
@@ -250,7 +279,10 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Summarized(msgspec.Struct, frozen=True):
-    """A summary came in; the job that made it ends with it. `entry`: it is a list entry, not the running summary."""
+    """A summary came in; the job that made it ends with it.
+
+    `entry`: it is a list entry, not the running summary.
+    """
 
     sid: int
     watermarks: Watermarks
@@ -271,7 +303,9 @@ class Cleared(msgspec.Struct, frozen=True):
 
 
 class Restated(msgspec.Struct, frozen=True):
-    """The session's past is another: messages were taken out, or it went back to an earlier message.
+    """The session's past is another.
+
+    Messages were taken out, or it went back to an earlier message.
 
     Attributes:
         watermarks: of the new generation.
@@ -308,7 +342,8 @@ class JobsStarted(msgspec.Struct, frozen=True):
 
 
 class StateItem(msgspec.Struct, frozen=True):
-    """Something small that an actor keeps: a block's state, a working memory item, half a synopsis, a grant.
+    """Something small that an actor keeps: a block's state, a working memory item, half a synopsis,
+    a grant.
 
     Attributes:
         kind: whose business it is.
@@ -322,7 +357,9 @@ class StateItem(msgspec.Struct, frozen=True):
 
 
 class StateChanged(msgspec.Struct, frozen=True):
-    """Facets put, replacing those of the same kind and name, and then facets dropped, by kind and name."""
+    """Facets put, replacing those of the same kind and name, and then facets dropped, by kind and
+    name.
+    """
 
     sid: int
     put: tuple[StateItem, ...] = ()
@@ -354,7 +391,10 @@ class MemoryItem(msgspec.Struct, frozen=True):
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """Memories of a user, with the job that brings them into long-term memory. One that is there already stays as it is."""
+    """Memories of a user, with the job that brings them into long-term memory.
+
+    One that is there already stays as it is.
+    """
 
     sid: int
     memories: tuple[MemoryItem, ...]
@@ -369,9 +409,12 @@ class MemoriesRemoved(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """Messages of a session are not in long-term memory, and never to be put there; the journal keeps them.
+    """Messages of a session are not in long-term memory, and never to be put there.
 
-    It names the session instead of the actor's number: whoever prunes a user's memory works for the user's own actor.
+    The journal keeps them.
+
+    It names the session instead of the actor's number: whoever prunes a user's memory works for the
+    user's own actor.
 
     Attributes:
         key: the session.
@@ -401,7 +444,7 @@ ActorRecord: TypeAlias = (
 )
 
 
-# -- cold records ---------------------------------------------------------------------------------------------------
+# -- cold records ----------------------------------------------------------------------------------
 
 
 class KeyLookup(msgspec.Struct, frozen=True):
@@ -418,7 +461,10 @@ class IdLookup(msgspec.Struct, frozen=True):
 
 
 class PastLookup(msgspec.Struct, frozen=True):
-    """What did the buffer begin with when message `at` was its newest? Answered by an `EarlierBuffer`."""
+    """What did the buffer begin with when message `at` was its newest?
+
+    Answered by an `EarlierBuffer`.
+    """
 
     at: int
 
@@ -450,7 +496,7 @@ class OriginalAppend(msgspec.Struct, frozen=True):
     ids: tuple[str | None, ...]
 
 
-# -- images ---------------------------------------------------------------------------------------------------------
+# -- images ----------------------------------------------------------------------------------------
 
 
 class SavedSession(msgspec.Struct, frozen=True):
@@ -466,7 +512,8 @@ class SavedSession(msgspec.Struct, frozen=True):
         summaries: entries of this generation that the running summary does not cover, oldest first.
         keys: digests of idempotency keys.
         keys_complete: whether `keys` holds all of them.
-        has_ids: whether messages between `watermarks.cleared` and the buffer carry ids that their sender gave.
+        has_ids: whether messages between `watermarks.cleared` and the buffer carry ids that their
+            sender gave.
         state_items: what it keeps beside messages.
         jobs: its job rows, dead letters left out.
     """
@@ -486,7 +533,10 @@ class SavedSession(msgspec.Struct, frozen=True):
 
 
 class SavedUser(msgspec.Struct, frozen=True):
-    """All that a user's own actor is restored from; `state_items` in the order in which they were first put."""
+    """All that a user's own actor is restored from.
+
+    `state_items` in the order in which they were first put.
+    """
 
     sid: int
     opened: bool

@@ -26,7 +26,10 @@ class Archive(msgspec.Struct, frozen=True):
 
 
 def first_message_needed(payload: Any) -> int | None:
-    """The first message that a job has yet to read, with those beside it that it reads along; None for none."""
+    """The first message that a job has yet to read, with those beside it that it reads along.
+
+    None for none.
+    """
     match payload:
         case FlushSpec(first=first):
             return first - NEIGHBOURS
@@ -40,7 +43,9 @@ def first_message_needed(payload: Any) -> int | None:
             return None
 
 
-def last_removable(archived_through: int, unflushed: int | None, needed: Iterable[int | None]) -> int:
+def last_removable(
+    archived_through: int, unflushed: int | None, needed: Iterable[int | None]
+) -> int:
     """The last message of a session that nobody needs any more, 0 for none.
 
     Args:
@@ -55,9 +60,12 @@ def last_removable(archived_through: int, unflushed: int | None, needed: Iterabl
 
 
 async def choose_oldest(
-    archives: Sequence[Archive], excess: int, read: Callable[[Archive, int], Awaitable[MessageSizes]]
+    archives: Sequence[Archive],
+    excess: int,
+    read: Callable[[Archive, int], Awaitable[MessageSizes]],
 ) -> dict[int, int]:
-    """How far each session gives up its oldest messages, the oldest of all sessions first, until `excess` bytes are gone.
+    """How far each session gives up its oldest messages, the oldest of all sessions first, until
+    `excess` bytes are gone.
 
     Args:
         archives: what may go.

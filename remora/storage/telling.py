@@ -1,4 +1,6 @@
-"""What a user's own actor keeps of one of their sessions, or of another user: what goes when those are forgotten (G13).
+"""What a user's own actor keeps of one of their sessions, or of another user.
+
+What goes when those are forgotten (G13).
 
 Facets are their owner's own; storage looks into them here and nowhere else.
 """
@@ -26,7 +28,10 @@ _decode_scoped = msgspec.msgpack.Decoder(_Scoped).decode
 
 
 def session_of_item(item: bytes) -> str:
-    """The session that an item of working memory belongs to; empty for all of the user's, or if it cannot be read."""
+    """The session that an item of working memory belongs to.
+
+    Empty for all of the user's, or if it cannot be read.
+    """
     try:
         return _decode_scoped(item).scope
     except msgspec.DecodeError:

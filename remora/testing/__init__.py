@@ -1,4 +1,6 @@
-"""What tests of remora and of its users share: scripted models, virtual time, faulty ports, suites of checks."""
+"""What tests of remora and of its users share: scripted models, virtual time, faulty ports, suites
+of checks.
+"""
 
 from __future__ import annotations
 

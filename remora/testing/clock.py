@@ -11,7 +11,9 @@ __all__ = ["VirtualClock"]
 
 
 class VirtualClock:
-    """Implements `remora.runtime.clock.Clock` without waiting: sleepers wake when `advance` passes their time.
+    """Implements `remora.runtime.clock.Clock` without waiting.
+
+    Sleepers wake when `advance` passes their time.
 
     Args:
         start: the wall time at the beginning, in seconds since the epoch.

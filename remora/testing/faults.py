@@ -18,15 +18,20 @@ __all__ = ["CommitFault", "FaultyJournal", "ReadFault", "during"]
 Fault = TypeVar("Fault")
 
 CommitFault = Literal["refused", "lost", "kept", "hang"]
-"""What goes wrong with a commit: ``refused``: provably nothing is stored; ``lost`` and ``kept``: its outcome is unknown to the
-caller, and in truth it is not stored, or is; ``hang``: it takes very long, and succeeds."""
+"""What goes wrong with a commit: ``refused``: provably nothing is stored.
+
+``lost`` and ``kept``: its outcome is unknown to the caller, and in truth it is not stored, or is;
+``hang``: it takes very long, and succeeds.
+"""
 
 ReadFault = Literal["fail", "hang"]
 """What goes wrong with a read: it raises; it takes very long."""
 
 
 def during(start_s: float, end_s: float, fault: Fault) -> Callable[[], Fault | None]:
-    """The same fault for a while: something is down for minutes. Any faulty port takes it for its `fault`.
+    """The same fault for a while: something is down for minutes.
+
+    Any faulty port takes it for its `fault`.
 
     Args:
         start_s: when it begins, by `anyio.current_time`.
@@ -68,7 +73,8 @@ class FaultyJournal(MemoryJournal):
         return found
 
     async def _commit(self) -> None:
-        # One after another, whoever wants it: the writer, or an erasure that waits for it. What is taken is seen to its end.
+        # One after another, whoever wants it: the writer, or an erasure that waits for it. What is
+        # taken is seen to its end.
         with anyio.CancelScope(shield=True):
             await self._commit_queued()
 
@@ -96,12 +102,16 @@ class FaultyJournal(MemoryJournal):
                 if not write.fenced:
                     write.acknowledge(error)
 
-    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SavedSession | SavedUser | Exception]:
+    async def hydrate(
+        self, keys: Sequence[Hashable]
+    ) -> Sequence[SavedSession | SavedUser | Exception]:
         """See `MemoryJournal`."""
         await self._before_read()
         return await super().hydrate(keys)
 
-    async def fetch(self, key: Hashable, query: Any) -> OriginalAppend | EarlierBuffer | dict[str, int] | None:
+    async def fetch(
+        self, key: Hashable, query: Any
+    ) -> OriginalAppend | EarlierBuffer | dict[str, int] | None:
         """See `MemoryJournal`."""
         await self._before_read()
         return await super().fetch(key, query)

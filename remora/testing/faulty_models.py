@@ -16,14 +16,24 @@ if TYPE_CHECKING:  # loaded by those who compute with it, at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["GARBAGE_TEXTS", "GARBAGE_VECTORS", "FaultyChatModel", "FaultyEmbedder", "FaultySummarizer", "ModelFault"]
+__all__ = [
+    "GARBAGE_TEXTS",
+    "GARBAGE_VECTORS",
+    "FaultyChatModel",
+    "FaultyEmbedder",
+    "FaultySummarizer",
+    "ModelFault",
+]
 
 Answer = TypeVar("Answer")
 Inner = TypeVar("Inner")
 
 ModelFault = Literal["fail", "hang", "late", "garbage"]
-"""What goes wrong with a call: ``fail``: it raises, an error of remora's or any other; ``hang``: it never returns, until it is
-cancelled; ``late``: its answer takes very long; ``garbage``: its answer is none."""
+"""What goes wrong with a call: ``fail``: it raises, an error of remora's or any other.
+
+``hang``: it never returns, until it is cancelled; ``late``: its answer takes very long;
+``garbage``: its answer is none.
+"""
 
 GARBAGE_TEXTS: tuple[Any, ...] = (
     "",
@@ -51,11 +61,19 @@ GARBAGE_VECTORS: tuple[Callable[[int, int], Any], ...] = (
     lambda rows, dimension: [1.0] * dimension * rows,
     lambda rows, dimension: [[1.0] * (dimension + row % 2) for row in range(rows + 1)],
 )
-"""What an embedder has been seen to answer for so many texts, and worse: by rows and dimension that it should have."""
+"""What an embedder has been seen to answer for so many texts, and worse.
+
+By rows and dimension that it should have.
+"""
 
 
 def _failures() -> tuple[Exception, ...]:
-    return ModelUnavailable("injected"), RuntimeError("injected"), KeyError("choices"), TimeoutError()
+    return (
+        ModelUnavailable("injected"),
+        RuntimeError("injected"),
+        KeyError("choices"),
+        TimeoutError(),
+    )
 
 
 class _Faulty(Generic[Inner]):
@@ -90,7 +108,9 @@ class _Faulty(Generic[Inner]):
         self._garbage = garbage or self._garbage
         self._rng = rng or random.Random(0)
 
-    async def _answer(self, ask: Callable[[], Awaitable[Answer]], garbage: Callable[[Any], Any] = lambda one: one) -> Answer:
+    async def _answer(
+        self, ask: Callable[[], Awaitable[Answer]], garbage: Callable[[Any], Any] = lambda one: one
+    ) -> Answer:
         fault = self._fault()
         await anyio.sleep(self._latency_s())
         match fault:
@@ -118,13 +138,20 @@ class FaultySummarizer(_Faulty[Summarizer]):
         rng: draws the garbage, and what a call fails with.
     """
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
         """See `Summarizer.summarize`."""
-        return await self._answer(lambda: self.inner.summarize(previous, lines, max_tokens=max_tokens))
+        return await self._answer(
+            lambda: self.inner.summarize(previous, lines, max_tokens=max_tokens)
+        )
 
 
 class FaultyChatModel(_Faulty[ChatModel]):
-    """Implements `remora.models.ports.ChatModel` by another, with faults; takes what `FaultySummarizer` takes."""
+    """Implements `remora.models.ports.ChatModel` by another, with faults.
+
+    Takes what `FaultySummarizer` takes.
+    """
 
     async def complete(self, messages: Sequence[ChatDict]) -> str:
         """See `ChatModel.complete`."""
@@ -132,7 +159,9 @@ class FaultyChatModel(_Faulty[ChatModel]):
 
 
 class FaultyEmbedder(_Faulty[Embedder]):
-    """Implements `remora.models.ports.Embedder` by another, under its name, with faults; takes what `FaultySummarizer` takes.
+    """Implements `remora.models.ports.Embedder` by another, under its name, with faults.
+
+    Takes what `FaultySummarizer` takes.
 
     Its garbage is made by functions of the number of texts and of the dimension: `GARBAGE_VECTORS`.
     """
@@ -154,4 +183,6 @@ class FaultyEmbedder(_Faulty[Embedder]):
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """See `Embedder.embed`."""
-        return await self._answer(lambda: self.inner.embed(texts), lambda make: make(len(texts), self.dimension))
+        return await self._answer(
+            lambda: self.inner.embed(texts), lambda make: make(len(texts), self.dimension)
+        )

@@ -9,23 +9,37 @@ from typing import Literal, TypeVar
 import anyio
 
 from remora.errors import LongTermError
-from remora.storage.ports import EVERYTHING, Candidate, Finding, LongTermStatistics, LongTermStore, MemoryRow, Scope, Vector
+from remora.storage.ports import (
+    EVERYTHING,
+    Candidate,
+    Finding,
+    LongTermStatistics,
+    LongTermStore,
+    MemoryRow,
+    Scope,
+    Vector,
+)
 
 __all__ = ["FaultyStore", "StoreFault"]
 
 Result = TypeVar("Result")
 
 StoreFault = Literal["refused", "kept", "conflict", "timeout", "hang"]
-"""What goes wrong with an operation: ``refused``: nothing is done; ``kept``: it is done, and reported as failed; ``conflict``:
-another write was faster, and nothing is done; ``timeout``: it fails late, and may have been done or not; ``hang``: it takes very
-long, and is done. One that only reads changes nothing: it fails with all but ``hang``."""
+"""What goes wrong with an operation: ``refused``: nothing is done.
+
+``kept``: it is done, and reported as failed; ``conflict``: another write was faster, and nothing is
+done; ``timeout``: it fails late, and may have been done or not; ``hang``: it takes very long, and
+is done. One that only reads changes nothing: it fails with all but ``hang``.
+"""
 
 
 class FaultyStore:
-    """Implements `remora.storage.ports.LongTermStore` by another, with faults; see `remora.testing.during` for one that is down.
+    """Implements `remora.storage.ports.LongTermStore` by another, with faults.
 
-    It raises what `LanceStore` raises (`remora.storage.lance.errors`): a `LongTermError` that may be retried. An operation that
-    is cancelled while it is slow was not done. `aclose` never fails.
+    See `remora.testing.during` for one that is down.
+
+    It raises what `LanceStore` raises (`remora.storage.lance.errors`): a `LongTermError` that may
+    be retried. An operation that is cancelled while it is slow was not done. `aclose` never fails.
 
     Args:
         inner: what keeps the rows; ask it what is there in truth.
@@ -53,7 +67,9 @@ class FaultyStore:
         self._timeout_s = timeout_s
         self._rng = rng or random.Random(0)
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool) -> None:
+    async def add(
+        self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool
+    ) -> None:
         """See `LongTermStore.add`."""
         await self._write("writing", lambda: self.inner.add(rows, vectors, may_exist=may_exist))
 
@@ -73,13 +89,17 @@ class FaultyStore:
         self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope = EVERYTHING
     ) -> Sequence[Candidate]:
         """See `LongTermStore.search`."""
-        return await self._read("searching", lambda: self.inner.search(user, text, vector, depth=depth, scope=scope))
+        return await self._read(
+            "searching", lambda: self.inner.search(user, text, vector, depth=depth, scope=scope)
+        )
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
         """See `LongTermStore.rows`."""
         return await self._read("reading", lambda: self.inner.rows(user, scope))
 
-    async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
+    async def embedded_rows(
+        self, user: str, scope: Scope = EVERYTHING
+    ) -> tuple[Sequence[MemoryRow], Vector | None]:
         """See `LongTermStore.embedded_rows`."""
         return await self._read("reading", lambda: self.inner.embedded_rows(user, scope))
 

@@ -1,9 +1,12 @@
-"""What callers saw of a runtime, written down, and judged: is there one order of events that explains it all?
+"""What callers saw of a runtime, written down, and judged.
 
-Two kinds of judgement. *Per session* the calls must be linearizable against a sequential model of a session (G2), crashes
-included: what was acknowledged is there after a crash, what was not is wholly there or wholly absent (G3, G4). *Per answer*
-some things hold whatever the order: no tool call parted from its result (G8), the budget kept (G9), nothing missing that was
-acknowledged and not cleared (G6), nothing of another user (G1).
+Is there one order of events that explains it all?
+
+Two kinds of judgement. *Per session* the calls must be linearizable against a sequential model of a
+session (G2), crashes included: what was acknowledged is there after a crash, what was not is wholly
+there or wholly absent (G3, G4). *Per answer* some things hold whatever the order: no tool call
+parted from its result (G8), the budget kept (G9), nothing missing that was acknowledged and not
+cleared (G6), nothing of another user (G1).
 
 What is wrong between the stores when all is quiet is found by `remora.testing.rest.check_at_rest`.
 """
@@ -26,12 +29,26 @@ from remora.testing.summaries import covered_by
 from remora.tokens import TokenCounter
 
 __all__ = [
-    "History", "Outcome", "Record", "Seen", "Shown", "Violation", "check", "check_arrival", "check_sound", "name_of", "seen_of",
-    "shown_of", "table",
-]  # fmt: skip
+    "History",
+    "Outcome",
+    "Record",
+    "Seen",
+    "Shown",
+    "Violation",
+    "check",
+    "check_arrival",
+    "check_sound",
+    "name_of",
+    "seen_of",
+    "shown_of",
+    "table",
+]
 
 Outcome: TypeAlias = Literal["flying", "done", "nothing", "unknown"]
-"""What is known of a call: it is under way; it returned; it failed, and provably nothing happened; it may have happened."""
+"""What is known of a call: it is under way; it returned; it failed, and provably nothing happened.
+
+It may have happened.
+"""
 
 _FOREVER = float("inf")
 _MOST = 300_000  # configurations that are looked at; histories that have an order need some hundred
@@ -43,7 +60,8 @@ class Shown(msgspec.Struct, frozen=True):
     Attributes:
         budget: in tokens; None for none.
         summarized: whether there was a summary in it.
-        covered: names of the messages that the summary covers; None where it cannot be told: it is an extract, or garbage.
+        covered: names of the messages that the summary covers; None where it cannot be told: it is
+            an extract, or garbage.
         names: the messages, oldest first.
         tokens: what it says that it weighs.
         counted: what it weighs, counted anew.
@@ -65,7 +83,11 @@ class Shown(msgspec.Struct, frozen=True):
     told: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        covered = "" if not self.summarized else f"[{'…' if self.covered is None else ' '.join(self.covered)}] "
+        covered = (
+            ""
+            if not self.summarized
+            else f"[{'…' if self.covered is None else ' '.join(self.covered)}] "
+        )
         pending = f" pending={self.pending}" if self.pending else ""
         awaiting = f" awaiting={len(self.awaiting)}" if self.awaiting else ""
         return f"{covered}{' '.join(self.names) or '-'}  ({self.tokens} tokens{pending}{awaiting})"
@@ -115,7 +137,10 @@ def name_of(chat: Mapping[str, Any]) -> str:
 
 
 def seen_of(messages: Iterable[Message | ChatDict]) -> tuple[Seen, ...]:
-    """Messages as `Session.history` and `get_messages` give them, or those of a context; not what is in front of them there."""
+    """Messages as `Session.history` and `get_messages` give them, or those of a context.
+
+    Not what is in front of them there.
+    """
     found = []
     for one in messages:
         if isinstance(one, Message):
@@ -142,7 +167,8 @@ class Record(msgspec.Struct):
         call: what.
         attempt: from 0.
         called: tick of the call.
-        argument: what it was told: for an append its names, for a delete the number and name, for a rewind the number.
+        argument: what it was told: for an append its names, for a delete the number and name, for a
+            rewind the number.
         returned: tick of its end; infinity while it is under way, or when it may still happen.
         outcome: what is known of it.
         result: what came back.
@@ -227,14 +253,20 @@ class History:
     def __str__(self) -> str:
         return table(self)
 
-    # -- writing down -------------------------------------------------------------------------------------------------
+    # -- writing down ------------------------------------------------------------------------------
 
     def _next_tick(self) -> int:
         self._tick += 1
         return self._tick
 
     def call(
-        self, caller: int, call: Call, *, attempt: int = 0, messages: Sequence[ChatDict] = (), argument: Any = None
+        self,
+        caller: int,
+        call: Call,
+        *,
+        attempt: int = 0,
+        messages: Sequence[ChatDict] = (),
+        argument: Any = None,
     ) -> Record:
         """A call begins."""
         record = Record(caller, call, attempt, self._next_tick(), argument)
@@ -251,7 +283,9 @@ class History:
         self.records.append(record)
         return record
 
-    def _end(self, record: Record, outcome: Outcome, *, result: Any = None, error: object = "") -> bool:
+    def _end(
+        self, record: Record, outcome: Outcome, *, result: Any = None, error: object = ""
+    ) -> bool:
         if record.died:
             return False  # its caller died with the process: nobody heard of it
         record.ended = self._next_tick()
@@ -279,9 +313,12 @@ class History:
             self.violations.append(Violation("G11", _where(record), text, (record.called,)))
 
     def crashed(self) -> None:
-        """The process died: what was not known by now has happened by now, or never. Twice without a call between is once.
+        """The process died: what was not known by now has happened by now, or never.
 
-        Call it at the moment of which the next life sees the state; what returns to callers after that is not written down.
+        Twice without a call between is once.
+
+        Call it at the moment of which the next life sees the state; what returns to callers after
+        that is not written down.
         """
         if self.crashes and (not self.records or self.records[-1].called < self.crashes[-1]):
             return
@@ -293,7 +330,7 @@ class History:
                 record.ended = min(record.ended, at)
                 record.error = record.error or "the process died"
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     @property
     def shapes(self) -> Mapping[str, _Shape]:
@@ -309,16 +346,25 @@ class History:
     def weights(self) -> Mapping[str, int]:
         """Tokens of each message, by name; none without a counter."""
         counter = self.counter
-        return {} if counter is None else {name: _weight(counter, one) for name, one in self._messages.items()}
+        return (
+            {}
+            if counter is None
+            else {name: _weight(counter, one) for name, one in self._messages.items()}
+        )
 
     def weigh_summary(self, names: Sequence[str]) -> int:
         """Tokens of a `UnionSummarizer`'s summary of these messages."""
         assert self.counter is not None
-        return _weight(self.counter, {"role": "system", "content": f"{self.summary_prefix}{' '.join(names)} ={len(names)}"})
+        return _weight(
+            self.counter,
+            {"role": "system", "content": f"{self.summary_prefix}{' '.join(names)} ={len(names)}"},
+        )
 
     @property
     def owners(self) -> Mapping[str, tuple[str, str, int]]:
-        """Whose each message and fact is: user, session, and the tick of the call that first said it."""
+        """Whose each message and fact is: user, session, and the tick of the call that first said
+        it.
+        """
         return self._owners
 
     @property
@@ -336,7 +382,8 @@ class History:
         return [
             record
             for record in self.records
-            if record.session == session or (record.call.kind == "forget_user" and record.call.user == session[0])
+            if record.session == session
+            or (record.call.kind == "forget_user" and record.call.user == session[0])
         ]
 
 
@@ -348,16 +395,18 @@ def _where(record: Record) -> str:
     return "/".join(part for part in record.session if part)
 
 
-# -- the sequential model -------------------------------------------------------------------------------------------------
+# -- the sequential model --------------------------------------------------------------------------
 
 
 class _Model(NamedTuple):
     """A session as a sequential program.
 
-    `said` has the name of each message by its number, the empty text for one that was removed; `cleared` is the last number that
-    was cleared away; `keys` has for each idempotency key the numbers that came under it; `marks` has for each clear and rewind
-    the newest number then, and `cleared` after it. `front` is a number up to which messages have left the buffer at least, and
-    `flushed` one up to which they were handed over; `folds` says that some may have left it by a fold since it was empty.
+    `said` has the name of each message by its number, the empty text for one that was removed;
+    `cleared` is the last number that was cleared away; `keys` has for each idempotency key the
+    numbers that came under it; `marks` has for each clear and rewind the newest number then, and
+    `cleared` after it. `front` is a number up to which messages have left the buffer at least, and
+    `flushed` one up to which they were handed over; `folds` says that some may have left it by a
+    fold since it was empty.
     """
 
     said: tuple[str, ...] = ()
@@ -374,8 +423,9 @@ class _SessionModel:
 
     Args:
         shapes: what is known of each message.
-        numbers: what somebody was told of it at any time: the message that a number is of. It can be of no other, so an append
-            whose outcome is not known is not tried where it cannot have been.
+        numbers: what somebody was told of it at any time: the message that a number is of. It can
+            be of no other, so an append whose outcome is not known is not tried where it cannot
+            have been.
         drops: the policy lets messages go without a summary, so a load may begin anywhere.
         keeping: what the session keeps; None where it is not known.
     """
@@ -394,7 +444,9 @@ class _SessionModel:
         self._drops = drops
         self._keeping = keeping
         self._tools = any(map(_is_tool, shapes.values()))
-        self._presented: dict[tuple[str, ...], tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]] = {}
+        self._presented: dict[
+            tuple[str, ...], tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]
+        ] = {}
 
     def step(self, model: _Model, operation: Operation) -> _Model | None:
         """The state after an operation; None if the model would not have answered so."""
@@ -421,7 +473,9 @@ class _SessionModel:
             case "messages":
                 live = _live(model)
                 start = len(live) - len(result)
-                return _begins(model, start, start) if start >= 0 and live[start:] == result else None
+                return (
+                    _begins(model, start, start) if start >= 0 and live[start:] == result else None
+                )
             case "history":
                 told = tuple((seq, name) for seq, name in enumerate(model.said, 1) if name)
                 return model if argument or result == told else None
@@ -429,7 +483,9 @@ class _SessionModel:
                 return self._load(model, result, asks=argument)
 
     def _may_fold(self, live: tuple[str, ...]) -> bool:
-        """Whether a fold may take something of a buffer of these, or of one that had these in it."""
+        """Whether a fold may take something of a buffer of these, or of one that had these in
+        it.
+        """
         return self._keeping is None or self._keeping.due(live)
 
     def _may_be(self, model: _Model, last: int) -> bool:
@@ -468,7 +524,9 @@ class _SessionModel:
     def _starts(self, live: tuple[str, ...], shown: Shown) -> Sequence[int]:
         """Where in what is live the buffer may begin, by the summary."""
         covered = shown.covered
-        if covered is None or (self._drops and not covered):  # where the buffer begins cannot be told
+        if covered is None or (
+            self._drops and not covered
+        ):  # where the buffer begins cannot be told
             return range(len(live) + 1)
         if shown.budget is None:
             return (len(covered),) if live[: len(covered)] == covered else ()
@@ -492,21 +550,33 @@ class _SessionModel:
         else:  # the newest units, as long as they fit
             left = budget - shown.tokens
             place = len(names) - len(shown.names)
-            if awaiting != shown.awaiting or (place and keeping.weight(_unit_before(units, place)) <= left):
+            if awaiting != shown.awaiting or (
+                place and keeping.weight(_unit_before(units, place)) <= left
+            ):
                 return False
         return keeping is None or self._waits(buffer, shown, keeping)
 
     def _waits(self, buffer: tuple[str, ...], shown: Shown, keeping: _Keeping) -> bool:
-        """Whether so many of what is shown may wait for their summary: a fold froze a prefix as soon as it was due (G6)."""
-        if any(_is_tool(self._shapes[name]) for name in buffer):  # where a turn may be cut is another question
+        """Whether so many of what is shown may wait for their summary.
+
+        A fold froze a prefix as soon as it was due (G6).
+        """
+        if any(
+            _is_tool(self._shapes[name]) for name in buffer
+        ):  # where a turn may be cut is another question
             return shown.pending == 0 or keeping.due(buffer)
-        return shown.pending in {len(set(buffer[:count]).intersection(shown.names)) for count in keeping.frozen(buffer)}
+        return shown.pending in {
+            len(set(buffer[:count]).intersection(shown.names)) for count in keeping.frozen(buffer)
+        }
 
-    def _present(self, buffer: tuple[str, ...]) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
-        """How a chat API wants these messages (G8), in what is shown whole or not at all, and the calls that wait.
+    def _present(
+        self, buffer: tuple[str, ...]
+    ) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+        """How a chat API wants these messages (G8), in what is shown whole or not at all, and the
+        calls that wait.
 
-        Results come at once after their calls, and whatever was said meanwhile after them; calls that were never answered, and
-        results that nobody asked for, are left out.
+        Results come at once after their calls, and whatever was said meanwhile after them; calls
+        that were never answered, and results that nobody asked for, are left out.
         """
         found = self._presented.get(buffer)
         if found is None:
@@ -520,11 +590,15 @@ class _Keeping:
     Args:
         policy: the session's.
         weights: tokens of each message.
-        weigh_summary: tokens of a summary of these messages; None where there may be extracts among them.
+        weigh_summary: tokens of a summary of these messages; None where there may be extracts among
+            them.
     """
 
     def __init__(
-        self, policy: BufferPolicy, weights: Mapping[str, int], weigh_summary: Callable[[Sequence[str]], int] | None
+        self,
+        policy: BufferPolicy,
+        weights: Mapping[str, int],
+        weigh_summary: Callable[[Sequence[str]], int] | None,
     ) -> None:
         self.policy = policy
         self.weights = weights
@@ -537,10 +611,15 @@ class _Keeping:
 
     def summary(self, names: Sequence[str]) -> int | None:
         """Tokens of the one summary of all these; None where it cannot be told."""
-        return self._weigh_summary(names) if self._weigh_summary is not None and self.policy.fold == "summary" else None
+        return (
+            self._weigh_summary(names)
+            if self._weigh_summary is not None and self.policy.fold == "summary"
+            else None
+        )
 
     def frozen(self, buffer: tuple[str, ...]) -> frozenset[int]:
-        """How many messages of a buffer without tool calls, from the front, may wait for their summary.
+        """How many messages of a buffer without tool calls, from the front, may wait for their
+        summary.
 
         A fold that is due begins in the turn in which it is, so it froze what was to go then.
         """
@@ -548,7 +627,11 @@ class _Keeping:
             return frozenset({0})
         found = self._frozen.get(buffer)
         if found is None:
-            counts = {self._amount(buffer[:end]) for end in range(2, len(buffer) + 1) if self.due(buffer[:end])}
+            counts = {
+                self._amount(buffer[:end])
+                for end in range(2, len(buffer) + 1)
+                if self.due(buffer[:end])
+            }
             found = self._frozen[buffer] = frozenset(counts or {0})
         return found
 
@@ -569,12 +652,17 @@ class _Keeping:
     def due(self, buffer: Sequence[str]) -> bool:
         """Whether a buffer is to be folded, as far as it can be cut."""
         most_tokens, most = self.policy.above_tokens, self.policy.above_messages
-        over = (most_tokens is not None and self.weight(buffer) > most_tokens) or (most is not None and len(buffer) > most)
+        over = (most_tokens is not None and self.weight(buffer) > most_tokens) or (
+            most is not None and len(buffer) > most
+        )
         return over and len(buffer) > 1
 
 
 def _unit_before(units: Sequence[Sequence[str]], place: int) -> Sequence[str]:
-    """The unit that ends before the name at `place`, in all of them; nothing where that is within one."""
+    """The unit that ends before the name at `place`, in all of them.
+
+    Nothing where that is within one.
+    """
     end = 0
     for unit in units:
         end += len(unit)
@@ -584,10 +672,12 @@ def _unit_before(units: Sequence[Sequence[str]], place: int) -> Sequence[str]:
 
 
 def _begins(model: _Model, first: int, last: int) -> _Model | None:
-    """The state where the buffer begins between the live messages at places `first` and `last`; None where it cannot.
+    """The state where the buffer begins between the live messages at places `first` and `last`.
 
-    What left the buffer does not come back, whatever is said never leaves it before something else is said, and only a fold takes
-    anything out of it.
+    None where it cannot.
+
+    What left the buffer does not come back, whatever is said never leaves it before something else
+    is said, and only a fold takes anything out of it.
     """
     seqs = [seq for seq, name in enumerate(model.said[model.cleared :], model.cleared + 1) if name]
     if last < len(seqs) and seqs[last] <= model.front:
@@ -606,7 +696,9 @@ def _live(model: _Model) -> tuple[str, ...]:
 
 
 def _whole(model: _Model, shapes: Mapping[str, _Shape]) -> frozenset[int]:
-    """Where, in what is live, no cut may be: between a call and its results that followed at once (G8).
+    """Where, in what is live, no cut may be.
+
+    Between a call and its results that followed at once (G8).
 
     With anything else in between, the agent that made the call may have been taken for dead.
     """
@@ -626,19 +718,27 @@ def _whole(model: _Model, shapes: Mapping[str, _Shape]) -> frozenset[int]:
     return frozenset(found)
 
 
-def _append(model: _Model, argument: tuple[tuple[str, ...], str | None], result: Receipt | None) -> _Model | None:
+def _append(
+    model: _Model, argument: tuple[tuple[str, ...], str | None], result: Receipt | None
+) -> _Model | None:
     names, key = argument
     if key is not None:
         for known, seqs in model.keys:
             if known == key:
-                return model if result is None or (result.duplicate and result.seqs == seqs) else None
+                return (
+                    model if result is None or (result.duplicate and result.seqs == seqs) else None
+                )
     first = len(model.said) + 1
-    if result is not None and (result.duplicate or len(result.seqs) != len(names) or result.seqs[0] != first):
+    if result is not None and (
+        result.duplicate or len(result.seqs) != len(names) or result.seqs[0] != first
+    ):
         return None
     seqs = tuple(range(first, first + len(names)))
     if result is not None and result.seqs != seqs:
         return None
-    return model._replace(said=model.said + names, keys=model.keys if key is None else model.keys | {(key, seqs)})
+    return model._replace(
+        said=model.said + names, keys=model.keys if key is None else model.keys | {(key, seqs)}
+    )
 
 
 def _clear(model: _Model, result: int | None) -> _Model | None:
@@ -647,7 +747,9 @@ def _clear(model: _Model, result: int | None) -> _Model | None:
         start = len(_live(model)) - result
         if start < 0 or _begins(model, start, start) is None:
             return None
-    return model._replace(cleared=last, marks=(*model.marks, (last, last)), front=last, flushed=last, folds=False)
+    return model._replace(
+        cleared=last, marks=(*model.marks, (last, last)), front=last, flushed=last, folds=False
+    )
 
 
 def _delete(model: _Model, argument: tuple[int, str], result: int | None) -> _Model | None:
@@ -674,10 +776,14 @@ def _rewind(model: _Model, to: int, result: int | Literal["refused"] | None) -> 
         return model
     cleared = next((then for at, then in reversed(model.marks) if at <= to), 0)
     said = model.said[:to] + ("",) * (last - to)
-    return model._replace(said=said, cleared=cleared, marks=(*model.marks, (last, cleared)), front=cleared, folds=True)
+    return model._replace(
+        said=said, cleared=cleared, marks=(*model.marks, (last, cleared)), front=cleared, folds=True
+    )
 
 
-def _presented(live: tuple[str, ...], shapes: Mapping[str, _Shape]) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+def _presented(
+    live: tuple[str, ...], shapes: Mapping[str, _Shape]
+) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
     shown: list[tuple[str, ...]] = []
     awaiting: tuple[str, ...] = ()
     place = 0
@@ -705,11 +811,15 @@ def _presented(live: tuple[str, ...], shapes: Mapping[str, _Shape]) -> tuple[tup
     return tuple(shown), awaiting
 
 
-# -- judging --------------------------------------------------------------------------------------------------------------
+# -- judging ---------------------------------------------------------------------------------------
 
 
 def check(
-    history: History, *, drops: bool = False, policy: BufferPolicy | None = None, sound_models: bool = False
+    history: History,
+    *,
+    drops: bool = False,
+    policy: BufferPolicy | None = None,
+    sound_models: bool = False,
 ) -> list[Violation]:
     """Everything that is wrong with a history (G1, G2, G3, G4, G6, G8, G9); empty where nothing is.
 
@@ -717,7 +827,8 @@ def check(
         history: complete: what is still under way in it counts as lost with the process.
         drops: the sessions' policy lets messages go without a summary.
         policy: what all sessions keep, where it is known: then results are judged by it.
-        sound_models: a `UnionSummarizer` makes the summaries, and it never failed, nor the journal where it was read.
+        sound_models: a `UnionSummarizer` makes the summaries, and it never failed, nor the journal
+            where it was read.
     """
     drops = drops or (policy is not None and policy.fold == "drop")
     weights = history.weights
@@ -726,8 +837,15 @@ def check(
         records = history.of_session(session)
         keeping = None
         if policy is not None and history.counter is not None:
-            said = sum(weights[name] for one in records if one.effective and one.call.kind == "append" for name in one.argument)
-            sound = sound_models and said <= policy.overdraft_tokens  # beyond that, extracts stand in
+            said = sum(
+                weights[name]
+                for one in records
+                if one.effective and one.call.kind == "append"
+                for name in one.argument
+            )
+            sound = (
+                sound_models and said <= policy.overdraft_tokens
+            )  # beyond that, extracts stand in
             keeping = _Keeping(policy, weights, history.weigh_summary if sound else None)
             if sound:
                 found.extend(_check_extracts(records))
@@ -740,7 +858,10 @@ def check(
 
 
 def check_sound(history: History, most_s: float) -> list[Violation]:
-    """G5, G11: with a sound journal nobody waits for a model or a store, however slow, and nobody is told of a failed commit.
+    """G5, G11.
+
+    With a sound journal nobody waits for a model or a store, however slow, and nobody is told of a
+    failed commit.
 
     Args:
         history: of callers whose journal was sound.
@@ -749,16 +870,34 @@ def check_sound(history: History, most_s: float) -> list[Violation]:
     found = []
     for one in history.records:
         kind = one.call.kind
-        at_once = kind in {"append", "clear", "messages", "history", "flush"} or (kind == "load" and not one.call.asks)
+        at_once = kind in {"append", "clear", "messages", "history", "flush"} or (
+            kind == "load" and not one.call.asks
+        )
         if one.outcome == "done" and at_once and one.took_s > most_s:
-            found.append(Violation("G5", _where(one), f"{kind} took {one.took_s:.3g} s, with a sound journal", (one.called,)))
+            found.append(
+                Violation(
+                    "G5",
+                    _where(one),
+                    f"{kind} took {one.took_s:.3g} s, with a sound journal",
+                    (one.called,),
+                )
+            )
         if one.error.startswith(("OutcomeUnknown", "CommitFailed")) and one.call.timeout_s is None:
-            found.append(Violation("G11", _where(one), f"{kind} raised {one.error}, with a sound journal", (one.called,)))
+            found.append(
+                Violation(
+                    "G11",
+                    _where(one),
+                    f"{kind} raised {one.error}, with a sound journal",
+                    (one.called,),
+                )
+            )
     return found
 
 
 def check_arrival(history: History) -> list[Violation]:
-    """G2: a mailbox's order is history's: what was appended first stands first, though nobody waited for anybody.
+    """G2: a mailbox's order is history's.
+
+    What was appended first stands first, though nobody waited for anybody.
 
     Args:
         history: of callers in one process whose batches are small; see `Session.append`.
@@ -772,18 +911,25 @@ def check_arrival(history: History) -> list[Violation]:
             if record.call.kind != "append" or record.outcome != "done" or record.result.duplicate:
                 continue
             if before is not None and record.result.seqs[0] < before.result.seqs[0]:
-                text = f"{record.argument[0]} was appended after {before.argument[0]}, and stands before it"
-                found.append(Violation("G2", "/".join(session), text, (before.called, record.called)))
+                text = f"{record.argument[0]} was appended after {before.argument[0]}, and stands before it"  # noqa: E501
+                found.append(
+                    Violation("G2", "/".join(session), text, (before.called, record.called))
+                )
             else:
                 before = record
     return found
 
 
 def _operations(records: Sequence[Record]) -> Iterator[Operation]:
-    """The calls that a sequential model has to explain: not those without an effect, nor reads without an answer."""
+    """The calls that a sequential model has to explain.
+
+    Not those without an effect, nor reads without an answer.
+    """
     for record in records:
         kind = record.call.kind
-        if not record.effective or (record.outcome != "done" and kind in {"load", "messages", "history", "flush"}):
+        if not record.effective or (
+            record.outcome != "done" and kind in {"load", "messages", "history", "flush"}
+        ):
             continue
         argument = record.argument
         if kind == "append":
@@ -792,13 +938,20 @@ def _operations(records: Sequence[Record]) -> Iterator[Operation]:
             argument = record.call.asks
         elif kind == "history":
             argument = _forgotten(record, records)
-        yield Operation(record.called, record.returned, kind, argument, record.result, record.outcome != "done")
+        yield Operation(
+            record.called, record.returned, kind, argument, record.result, record.outcome != "done"
+        )
 
 
 def _forgotten(history: Record, records: Sequence[Record]) -> bool:
-    """Whether the session was forgotten while its history was read: that may be of neither the old session nor the new one."""
+    """Whether the session was forgotten while its history was read.
+
+    That may be of neither the old session nor the new one.
+    """
     forgetting = {"forget_session", "forget_user"}
-    return any(one.effective and one.call.kind in forgetting and one.overlaps(history) for one in records)
+    return any(
+        one.effective and one.call.kind in forgetting and one.overlaps(history) for one in records
+    )
 
 
 def _check_order(
@@ -811,7 +964,12 @@ def _check_order(
 ) -> Iterator[Violation]:
     """G2, G3, G4: one order explains what everybody saw of the session."""
     operations = list(_operations(records))
-    said = {name for one in records if one.effective and one.call.kind == "append" for name in one.argument}
+    said = {
+        name
+        for one in records
+        if one.effective and one.call.kind == "append"
+        for name in one.argument
+    }
     shapes = {name: shape for name, shape in history.shapes.items() if name in said}
     model = _SessionModel(shapes, _numbers(records), drops=drops, keeping=keeping)
     explanation = explain(operations, _Model(), model.step, most=_MOST)
@@ -837,9 +995,14 @@ def _unexplained_violation(explanation: Explanation, where: str, count: int) -> 
     stuck = sorted(explanation.stuck, key=lambda one: one.returned)
     order = " ".join(f"{one.called:g}:{one.kind}" for one in explanation.order) or "none"
     if not explanation.decided:
-        return Violation("G2 G3 G4", where, f"no order of these {count} calls was found among {_MOST} configurations")
+        return Violation(
+            "G2 G3 G4",
+            where,
+            f"no order of these {count} calls was found among {_MOST} configurations",
+        )
     text = (
-        f"no order explains these {count} calls; the longest explains {len(explanation.order)}: {order}; "
+        f"no order explains these {count} calls; the longest explains {len(explanation.order)}: "
+        f"{order}; "
         f"after it none of these may have answered as it did: "
         + "; ".join(f"{one.called:g}:{one.kind} -> {_result_text(one.result)}" for one in stuck)
     )
@@ -847,10 +1010,17 @@ def _unexplained_violation(explanation: Explanation, where: str, count: int) -> 
 
 
 def _check_user(history: History, user: str) -> Iterator[Violation]:
-    """G1, G3, G13: what is recorded of a user on purpose; the facts at the end are recorded by `check_at_rest`."""
-    records = [one for one in history.records if one.call.user == user and one.call.kind in _OF_USER]
+    """G1, G3, G13: what is recorded of a user on purpose.
+
+    The facts at the end are recorded by `check_at_rest`.
+    """
+    records = [
+        one for one in history.records if one.call.user == user and one.call.kind in _OF_USER
+    ]
     operations = [
-        Operation(one.called, one.returned, one.call.kind, one.argument, one.result, one.outcome != "done")
+        Operation(
+            one.called, one.returned, one.call.kind, one.argument, one.result, one.outcome != "done"
+        )
         for one in records
         if one.effective and (one.outcome == "done" or one.call.kind != "recall")
     ]
@@ -858,7 +1028,11 @@ def _check_user(history: History, user: str) -> Iterator[Violation]:
     if not explanation.complete:
         yield _unexplained_violation(explanation, user, len(operations))
     for record in history.records:
-        if record.call.user == user and record.call.kind in {"recall", "synopsis"} and record.result is not None:
+        if (
+            record.call.user == user
+            and record.call.kind in {"recall", "synopsis"}
+            and record.result is not None
+        ):
             yield from _check_owner(history, record, record.result)
             yield from _check_forgotten(history, record, record.result)
 
@@ -872,11 +1046,17 @@ def _facts_step(facts: frozenset[str], operation: Operation) -> frozenset[str] |
             return facts | {operation.argument}
         case "forget_user":
             return frozenset()
-        case _:  # a recall finds what is in long-term memory by now; the one at the end finds everything
-            return facts if operation.argument != "everything" or operation.result == facts else None
+        case (
+            _
+        ):  # a recall finds what is in long-term memory by now; the one at the end finds everything
+            return (
+                facts if operation.argument != "everything" or operation.result == facts else None
+            )
 
 
-def _check_answers(history: History, session: tuple[str, str], records: Sequence[Record], *, drops: bool) -> Iterator[Violation]:
+def _check_answers(
+    history: History, session: tuple[str, str], records: Sequence[Record], *, drops: bool
+) -> Iterator[Violation]:
     """What holds of each answer, whatever the order."""
     where = "/".join(session)
     for record in records:
@@ -887,14 +1067,20 @@ def _check_answers(history: History, session: tuple[str, str], records: Sequence
             case Shown() as shown:
                 yield from _check_load(history, where, record, shown, records, drops=drops)
             case tuple() as found:
-                names = [name for _, name in found] if record.call.kind == "history" else list(found)
+                names = (
+                    [name for _, name in found] if record.call.kind == "history" else list(found)
+                )
                 yield from _check_names(history, record, names)
 
 
 def _check_extracts(records: Sequence[Record]) -> Iterator[Violation]:
     """Nothing stands in for a summary where the model never failed (G6)."""
     for record in records:
-        if record.outcome == "done" and isinstance(record.result, Shown) and record.result.covered is None:
+        if (
+            record.outcome == "done"
+            and isinstance(record.result, Shown)
+            and record.result.covered is None
+        ):
             text = f"the summary is not the model's, though that never failed: {record.result}"
             yield Violation("G6", _where(record), text, (record.called,))
 
@@ -903,7 +1089,9 @@ _ENVELOPE = frozenset({"id", "created_at", "metadata"})
 
 
 def _check_words(history: History, record: Record) -> Iterator[Violation]:
-    """Whatever is shown is what was said: every word, the role, the tool calls, the metadata (G3)."""
+    """Whatever is shown is what was said: every word, the role, the tool calls, the metadata
+    (G3).
+    """
     for one in record.seen:
         said = history.messages.get(one.name)
         if said is None:
@@ -913,12 +1101,14 @@ def _check_words(history: History, record: Record) -> Iterator[Violation]:
             text = f"{one.name} is shown as {one.chat!r:.300}, and was said as {chat!r:.300}"
             yield Violation("G3", _where(record), text, (record.called,))
         elif one.seq is not None and (one.metadata or None) != (said.get("metadata") or None):
-            text = f"{one.name} is shown with the metadata {one.metadata!r}, and was said with {said.get('metadata')!r}"
+            text = f"{one.name} is shown with the metadata {one.metadata!r}, and was said with {said.get('metadata')!r}"  # noqa: E501
             yield Violation("G3", _where(record), text, (record.called,))
 
 
 def _check_envelopes(session: tuple[str, str], records: Sequence[Record]) -> Iterator[Violation]:
-    """A message's id and time are the same wherever it is told of, in the receipt of a duplicate as well (G3, G4)."""
+    """A message's id and time are the same wherever it is told of, in the receipt of a duplicate as
+    well (G3, G4).
+    """
     if any(one.effective and one.call.kind in {"forget_session", "forget_user"} for one in records):
         return  # numbers may have begun anew
     ids: dict[int, str] = {}
@@ -926,7 +1116,9 @@ def _check_envelopes(session: tuple[str, str], records: Sequence[Record]) -> Ite
     for record in records:
         if record.outcome != "done" or record.session != session:
             continue
-        told = [(one.seq, one.id) for one in record.seen if one.seq is not None and one.id is not None]
+        told = [
+            (one.seq, one.id) for one in record.seen if one.seq is not None and one.id is not None
+        ]
         if isinstance(record.result, Receipt):
             if len(record.result.ids) != len(record.result.seqs):
                 text = f"{len(record.result.seqs)} messages have {len(record.result.ids)} ids"
@@ -937,7 +1129,11 @@ def _check_envelopes(session: tuple[str, str], records: Sequence[Record]) -> Ite
                 text = f"message {seq} has the id {id_}, and had {ids[seq]}"
                 yield Violation("G4", "/".join(session), text, (record.called,))
         for one in record.seen:
-            if one.seq is not None and one.created_at is not None and times.setdefault(one.seq, one.created_at) != one.created_at:
+            if (
+                one.seq is not None
+                and one.created_at is not None
+                and times.setdefault(one.seq, one.created_at) != one.created_at
+            ):
                 text = f"message {one.seq} was said at {one.created_at}, and at {times[one.seq]}"
                 yield Violation("G3", "/".join(session), text, (record.called,))
     if len(set(ids.values())) != len(ids):
@@ -945,17 +1141,34 @@ def _check_envelopes(session: tuple[str, str], records: Sequence[Record]) -> Ite
 
 
 def _check_load(
-    history: History, where: str, record: Record, shown: Shown, records: Sequence[Record], *, drops: bool
+    history: History,
+    where: str,
+    record: Record,
+    shown: Shown,
+    records: Sequence[Record],
+    *,
+    drops: bool,
 ) -> Iterator[Violation]:
     at = (record.called,)
     if shown.split:
-        yield Violation("G8", where, f"{shown.split} tool calls or results without their counterpart in {shown}", at)
+        yield Violation(
+            "G8",
+            where,
+            f"{shown.split} tool calls or results without their counterpart in {shown}",
+            at,
+        )
     if shown.counted != shown.tokens:
-        yield Violation("G9", where, f"it says {shown.tokens} tokens, and weighs {shown.counted}", at)
+        yield Violation(
+            "G9", where, f"it says {shown.tokens} tokens, and weighs {shown.counted}", at
+        )
     if shown.budget is not None and shown.counted > shown.budget:
-        yield Violation("G9", where, f"{shown.counted} tokens within a budget of {shown.budget}", at)
+        yield Violation(
+            "G9", where, f"{shown.counted} tokens within a budget of {shown.budget}", at
+        )
     if not 0 <= shown.pending <= len(shown.names):
-        yield Violation("G6", where, f"{shown.pending} of {len(shown.names)} messages are pending", at)
+        yield Violation(
+            "G6", where, f"{shown.pending} of {len(shown.names)} messages are pending", at
+        )
     yield from _check_names(history, record, [*(shown.covered or ()), *shown.names])
     yield from _check_owner(history, record, shown.told)
     yield from _check_forgotten(history, record, shown.told)
@@ -963,15 +1176,28 @@ def _check_load(
         return
     there = {*shown.covered, *shown.names}
     restating = {"clear", "delete", "rewind", "forget_session", "forget_user"}
-    restated = [one for one in records if one.effective and one.call.kind in restating and one.called < record.returned]
+    restated = [
+        one
+        for one in records
+        if one.effective and one.call.kind in restating and one.called < record.returned
+    ]
     for one in records:
-        if one.call.kind != "append" or one.outcome != "done" or one.result.duplicate or one.returned >= record.called:
+        if (
+            one.call.kind != "append"
+            or one.outcome != "done"
+            or one.result.duplicate
+            or one.returned >= record.called
+        ):
             continue
         if any(other.returned > one.called for other in restated):
             continue
-        missing = [name for name in one.argument if name not in there and not _is_tool(history.shapes[name])]
+        missing = [
+            name
+            for name in one.argument
+            if name not in there and not _is_tool(history.shapes[name])
+        ]
         if missing:
-            text = f"acknowledged before, and neither shown nor in the summary: {' '.join(missing)}; the load showed {shown}"
+            text = f"acknowledged before, and neither shown nor in the summary: {' '.join(missing)}; the load showed {shown}"  # noqa: E501
             yield Violation("G3 G6", where, text, (one.called, record.called))
 
 
@@ -983,11 +1209,15 @@ def _check_names(history: History, record: Record, names: Sequence[str]) -> Iter
     """Each once, and this session's own (G1, G2)."""
     doubled = [name for name, count in Counter(names).items() if count > 1]
     if doubled:
-        yield Violation("G2", _where(record), f"more than once: {' '.join(doubled)}", (record.called,))
+        yield Violation(
+            "G2", _where(record), f"more than once: {' '.join(doubled)}", (record.called,)
+        )
     for name in names:
         owner = history.owners.get(name)
         if owner is None or owner[:2] != record.session or owner[2] > record.returned:
-            text = f"{name} is not of this session: " + ("nobody said it" if owner is None else f"{owner[0]}/{owner[1]} said it")
+            text = f"{name} is not of this session: " + (
+                "nobody said it" if owner is None else f"{owner[0]}/{owner[1]} said it"
+            )
             yield Violation("G1", _where(record), text, (record.called,))
 
 
@@ -1014,7 +1244,10 @@ def _check_forgotten(history: History, record: Record, names: Iterable[str]) -> 
         said = [one for one in history.records if one.effective and _says(one, name)]
         for one in forgotten:
             whole = one.call.kind == "forget_user"
-            if said and all(other.returned < one.called and (whole or other.session == one.session) for other in said):
+            if said and all(
+                other.returned < one.called and (whole or other.session == one.session)
+                for other in said
+            ):
                 text = f"{name} was found, which had been forgotten"
                 yield Violation("G13", _where(record), text, (one.called, record.called))
 
@@ -1025,7 +1258,7 @@ def _says(record: Record, name: str) -> bool:
     )
 
 
-# -- printing -------------------------------------------------------------------------------------------------------------
+# -- printing --------------------------------------------------------------------------------------
 
 
 def _result_text(result: Any) -> str:
@@ -1043,14 +1276,18 @@ def _result_text(result: Any) -> str:
 
 def table(history: History) -> str:
     """The history, one line for each call and each return, in the order of their ticks."""
-    lines: list[tuple[float, str]] = [(at, f"{at:>5}  ───── the process dies, and starts again") for at in history.crashes]
+    lines: list[tuple[float, str]] = [
+        (at, f"{at:>5}  ───── the process dies, and starts again") for at in history.crashes
+    ]
     for one in history.records:
         who = f"{'end' if one.caller < 0 else one.caller:>4}"
         head = str(one.call).split(": ", 1)[1]
         again = f" (attempt {one.attempt + 1})" if one.attempt else ""
         lines.append((one.called, f"{one.called:>5} {who} ▶ {head}{again}{_argument_text(one)}"))
         if one.ended < _FOREVER and not (one.died and one.ended == one.returned):
-            ended = _result_text(one.result) if one.outcome == "done" else f"{one.outcome}: {one.error}"
+            ended = (
+                _result_text(one.result) if one.outcome == "done" else f"{one.outcome}: {one.error}"
+            )
             lines.append((one.ended, f"{one.ended:>5} {who} ◀ {one.called}: {ended}"))
     return "\n".join(line for _, line in sorted(lines, key=lambda line: line[0]))
 

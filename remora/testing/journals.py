@@ -1,14 +1,14 @@
 """What every `Journal` must do, as checks that anyone who writes one can run.
 
-`journal_suite` has them all. Each is given an async function that opens the journal: an empty one the first time, the same
-again the next time::
+`journal_suite` has them all. Each is given an async function that opens the journal: an empty one
+the first time, the same again the next time::
 
     @pytest.mark.parametrize("check", journal_suite, ids=lambda check: check.__name__)
     async def test_my_journal(check, tmp_path):
         await check(lambda: MyJournal.open(tmp_path / "journal"))
 
-Most run a whole runtime over it and look at what a user would notice; those of what a runtime asks for seldom (erasing, trimming)
-ask the journal itself. They say what is wrong by `AssertionError`.
+Most run a whole runtime over it and look at what a user would notice; those of what a runtime asks
+for seldom (erasing, trimming) ask the journal itself. They say what is wrong by `AssertionError`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ OpenJournal: TypeAlias = Callable[[], Awaitable[Journal]]
 """Opens a journal: the same one each time."""
 
 _pack = msgspec.msgpack.Encoder().encode
-_PLAIN: dict[str, Any] = {"tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}, "models": {"embedder": "none"}}
+_PLAIN: dict[str, Any] = {
+    "tokens": {"counter": "heuristic"},
+    "long_term": {"enabled": False},
+    "models": {"embedder": "none"},
+}
 
 
 class _Joined:
@@ -64,13 +68,21 @@ class _Joined:
 
     name = "joined"
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:  # noqa: ARG002
+    async def summarize(
+        self,
+        previous: str | None,
+        lines: Sequence[Line],
+        *,
+        max_tokens: int,  # noqa: ARG002
+    ) -> str:
         return " ".join([*([previous] if previous else []), *(line.text for line in lines)])
 
 
 @asynccontextmanager
 async def _runtime(opened: OpenJournal, **options: Any) -> AsyncIterator[Runtime]:
-    async with Runtime.in_memory(config=Config.from_dict(_PLAIN), journal=opened, **options) as runtime:
+    async with Runtime.in_memory(
+        config=Config.from_dict(_PLAIN), journal=opened, **options
+    ) as runtime:
         yield runtime
 
 
@@ -104,7 +116,9 @@ async def a_batch_is_all_or_nothing(opened: OpenJournal) -> None:
 
 
 async def a_write_without_records_is_settled_in_its_turn(opened: OpenJournal) -> None:
-    """A session that was broken is read again when the journal is past what it had written: by this it knows."""
+    """A session that was broken is read again when the journal is past what it had written: by this
+    it knows.
+    """
     settled: list[tuple[int, Exception | None]] = []
     async with committing(await opened()) as journal:
         (image,) = await journal.hydrate([UserKey("alice")])
@@ -115,10 +129,14 @@ async def a_write_without_records_is_settled_in_its_turn(opened: OpenJournal) ->
 
         journal.write(Write([Opened(image.sid, "alice", "", 0)], note))
         journal.write(Write((), note))
-        await commit_records(journal, [StateChanged(image.sid, (StateItem("grant", "alice", b"own"),))])
+        await commit_records(
+            journal, [StateChanged(image.sid, (StateItem("grant", "alice", b"own"),))]
+        )
         assert settled == [(1, None), (0, None)]
         await commit_records(journal, ())
-        assert [state_item.name for state_item in await journal.state_items(UserKey("alice"))] == ["alice"]
+        assert [state_item.name for state_item in await journal.state_items(UserKey("alice"))] == [
+            "alice"
+        ]
 
 
 async def a_key_has_one_effect(opened: OpenJournal) -> None:
@@ -140,11 +158,16 @@ async def sessions_and_users_are_apart(opened: OpenJournal) -> None:
         for user, session in (("alice", "one"), ("bob", "one"), ("alice", "two")):
             messages = (await runtime.session(user, session).load()).messages
             assert messages == [_said(f"{user} {session}")]
-        assert [listing.key.session for listing in await runtime.user("alice").sessions()] == ["one", "two"]
+        assert [listing.key.session for listing in await runtime.user("alice").sessions()] == [
+            "one",
+            "two",
+        ]
 
 
 async def a_fold_keeps_what_it_takes(opened: OpenJournal) -> None:
-    """What is folded is in the summary, before and after opening again, and in the history for ever."""
+    """What is folded is in the summary, before and after opening again, and in the history for
+    ever.
+    """
     texts = [f"message {n}" for n in range(12)]
     policy = BufferPolicy.window(4, fold="summary")
     async with _runtime(opened, policy=policy, summarizer=_Joined()) as runtime:
@@ -183,7 +206,9 @@ async def the_past_can_be_looked_at(opened: OpenJournal) -> None:
     async with _runtime(opened) as runtime:
         chat = runtime.session("alice", "chat")
         assert [message.content for message in await chat.history()] == ["m1", "m3", "m4"]
-        assert [message.content for message in await chat.history(at=6)] == [f"m{n}" for n in range(1, 7)]
+        assert [message.content for message in await chat.history(at=6)] == [
+            f"m{n}" for n in range(1, 7)
+        ]
 
 
 async def settings_are_set_once(opened: OpenJournal) -> None:
@@ -196,7 +221,10 @@ async def settings_are_set_once(opened: OpenJournal) -> None:
 
 
 async def settings_change_together(opened: OpenJournal) -> None:
-    """Several at once, those that were set and those that were not; the others stay, and all of it is there again."""
+    """Several at once, those that were set and those that were not.
+
+    The others stay, and all of it is there again.
+    """
     journal = await opened()
     await journal.setting("colour", "blue")
     await journal.setting("shape", "round")
@@ -206,7 +234,12 @@ async def settings_change_together(opened: OpenJournal) -> None:
     await journal.aclose()
     journal = await opened()
     names = ("colour", "shape", "size", "odd")
-    assert [await journal.setting(name) for name in names] == ["red", "round", "", 'it\'s \u2028 {"json": 1}']
+    assert [await journal.setting(name) for name in names] == [
+        "red",
+        "round",
+        "",
+        'it\'s \u2028 {"json": 1}',
+    ]
     await journal.aclose()
 
 
@@ -218,52 +251,81 @@ async def what_an_actor_keeps_can_be_read(opened: OpenJournal) -> None:
             await scope.as_("zoe").grant(name, "own")
         await runtime.session("alice", "one").append(_said("hello"))
         (key,) = [key for key, _ in await runtime.journal.flushed() if isinstance(key, UserKey)]
-        grants = [state_item.name for state_item in await runtime.journal.state_items(key) if state_item.kind == "grant"]
+        grants = [
+            state_item.name
+            for state_item in await runtime.journal.state_items(key)
+            if state_item.kind == "grant"
+        ]
         assert grants == ["zoe", "ann", "bo"]
         assert list(await runtime.journal.state_items(SessionKey("alice", "one"))) == []
         assert list(await runtime.journal.state_items(UserKey("nobody"))) == []
 
 
 async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
-    """A job that failed for good stays, with its reason, until it is retried or dropped; both hold after opening again."""
+    """A job that failed for good stays, with its reason, until it is retried or dropped.
+
+    Both hold after opening again.
+    """
     key = SessionKey("alice", "chat")
     jobs = tuple(Job(f"job-{n}", "elsewhere", key, RecordSpec(1, (f"m{n}",))) for n in range(3))
     async with _runtime(opened) as runtime:
         view = await runtime.session(*key).inspect()
         await runtime.session(*key).append(_said("hello"))
         await commit_records(runtime.journal, [JobsStarted(view.sid, jobs)])
-        await commit_records(runtime.journal, [JobDeadLettered(job.id, 4, "broken") for job in jobs])
+        await commit_records(
+            runtime.journal, [JobDeadLettered(job.id, 4, "broken") for job in jobs]
+        )
     async with _runtime(opened) as runtime:
-        assert [(job.id, job.attempts, job.error, job.dead) for job in await runtime.dead_letters()] == [
-            (job.id, 4, "broken", True) for job in jobs
-        ]
+        assert [
+            (job.id, job.attempts, job.error, job.dead) for job in await runtime.dead_letters()
+        ] == [(job.id, 4, "broken", True) for job in jobs]
         assert await runtime.retry_dead_letters(["job-1"]) == 1
         assert await runtime.drop_dead_letters(["job-2"]) == 1
-        await commit_records(runtime.journal, [DeadLetterRetried("job-2"), DeadLetterRetried("none such")])
+        await commit_records(
+            runtime.journal, [DeadLetterRetried("job-2"), DeadLetterRetried("none such")]
+        )
     async with _runtime(opened) as runtime:
         assert [job.id for job in await runtime.dead_letters()] == ["job-0"]
         (waiting,) = await runtime.journal.jobs()
-        assert (waiting.id, waiting.attempts, waiting.not_before, waiting.payload) == ("job-1", 0, 0.0, jobs[1].payload)
+        assert (waiting.id, waiting.attempts, waiting.not_before, waiting.payload) == (
+            "job-1",
+            0,
+            0.0,
+            jobs[1].payload,
+        )
         assert waiting.resumed, "an earlier attempt may have had effects, which must not be doubled"
 
 
 async def _remembered(journal: Journal, user: str, session: str) -> int:
-    """Something recorded of a user in a session, with the job that goes with it; returns the number of the user's own actor."""
+    """Something recorded of a user in a session, with the job that goes with it.
+
+    Returns the number of the user's own actor.
+    """
     (image,) = await journal.hydrate([UserKey(user)])
     assert isinstance(image, SavedUser)
     words = f"{user} remembers {session}"
     item = MemoryItem(memory_id(user, "", words), session, "", words, "fact", 0.5, 0, 5)
-    job = Job(f"record-{image.sid}-{session}", "elsewhere", UserKey(user), RecordSpec(image.sid, (item.id,)))
+    job = Job(
+        f"record-{image.sid}-{session}",
+        "elsewhere",
+        UserKey(user),
+        RecordSpec(image.sid, (item.id,)),
+    )
     opening = () if image.opened else (Opened(image.sid, user, "", 0),)
     await commit_records(journal, [*opening, Remembered(image.sid, (item,), (job,))])
     return image.sid
 
 
 async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
-    """Rows of every kind go; other users keep theirs; a name that is used again begins anew (G13)."""
+    """Rows of every kind go; other users keep theirs.
+
+    A name that is used again begins anew (G13).
+    """
     async with _runtime(opened) as runtime:
         for user in ("alice", "bob"):
-            await runtime.session(user, "chat").append([_said(f"{user} one"), _said(f"{user} two")], key="k")
+            await runtime.session(user, "chat").append(
+                [_said(f"{user} one"), _said(f"{user} two")], key="k"
+            )
             await runtime.session(user, "other").append(_said(f"{user} three"))
             await runtime.shared("team").as_("bob").grant(user, "own" if user == "bob" else "write")
         before = [message.id for message in await runtime.session("alice", "chat").history()]
@@ -275,7 +337,12 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
             await _remembered(journal, user, "chat")
         erased = await journal.erase("alice")
         assert (erased.erasure.user_key, erased.erasure.session_key) == (user_key("alice"), "")
-        assert [erased.removed[table] for table in ("messages", "memories", "jobs", "actors")] == [3, 1, 1, 3]
+        assert [erased.removed[table] for table in ("messages", "memories", "jobs", "actors")] == [
+            3,
+            1,
+            1,
+            3,
+        ]
         assert set(erased.removed) == {"actors", "messages", "folds", "facets", "memories", "jobs"}
         assert await journal.memories("alice") == []
         assert list(await journal.state_items(UserKey("alice"))) == []
@@ -289,7 +356,9 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
         assert "alice" not in {key.user for key, _ in await journal.flushed()}
         await journal.erased(erased.erasure.number)
         assert not [
-            job for job in (*await journal.jobs(), *await journal.jobs(dead=True)) if getattr(job.key, "user", "") == "alice"
+            job
+            for job in (*await journal.jobs(), *await journal.jobs(dead=True))
+            if getattr(job.key, "user", "") == "alice"
         ]
     async with _runtime(opened) as runtime:
         assert await runtime.session("bob", "chat").history() == kept
@@ -301,7 +370,9 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
 
 
 async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> None:
-    """Its messages, and what the user's own actor has of it: memories, working memory, the synopsis (G13)."""
+    """Its messages, and what the user's own actor has of it: memories, working memory, the synopsis
+    (G13).
+    """
     async with _runtime(opened) as runtime:
         alice = runtime.user("alice")
         for name in ("chat", "other"):
@@ -309,7 +380,8 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
         kept = await alice.session("other").history()
         sids = [(await alice.session(name).inspect()).sid for name in ("chat", "other")]
     items = tuple(
-        StateItem(WORKING_KIND, name, _pack({"id": name, "scope": name, "text": "words"})) for name in ("chat", "other", "")
+        StateItem(WORKING_KIND, name, _pack({"id": name, "scope": name, "text": "words"}))
+        for name in ("chat", "other", "")
     )
     synopsis = StateItem(SYNOPSIS_KIND, "identity", _pack({"text": "words"}))
     async with committing(await opened()) as journal:
@@ -318,16 +390,26 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
         await commit_records(journal, [StateChanged(own, (*items, synopsis))])
         erased = await journal.erase("alice", "chat")
         assert erased.erasure.session_key == session_key("alice", "chat")
-        assert (erased.removed["messages"], erased.removed["memories"], erased.removed["actors"]) == (1, 1, 1)
+        assert (
+            erased.removed["messages"],
+            erased.removed["memories"],
+            erased.removed["actors"],
+        ) == (1, 1, 1)
         assert [item.session for item in await journal.memories("alice")] == ["other"]
-        left = [(state_item.kind, state_item.name) for state_item in await journal.state_items(UserKey("alice"))]
+        left = [
+            (state_item.kind, state_item.name)
+            for state_item in await journal.state_items(UserKey("alice"))
+        ]
         assert [place for place in left if place[0] in {WORKING_KIND, SYNOPSIS_KIND}] == [
             (WORKING_KIND, "other"),
             (WORKING_KIND, ""),
         ]
         assert [listing.key.session for listing in await journal.sessions("alice")] == ["other"]
         try:
-            entries = tuple(entry.with_seq(2) for entry in await journal.read(SessionKey("alice", "other"), 1, 1))
+            entries = tuple(
+                entry.with_seq(2)
+                for entry in await journal.read(SessionKey("alice", "other"), 1, 1)
+            )
             await commit_records(journal, [Appended(sids[0], entries, None)])
         except CommitFailed:
             pass  # somebody had the session in memory still
@@ -338,7 +420,12 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
         for erasure in (erased.erasure, other.erasure):
             await journal.erased(erasure.number)
         await commit_records(
-            journal, [StateChanged(own, (), tuple((state_item.kind, state_item.name) for state_item in items[1:]))]
+            journal,
+            [
+                StateChanged(
+                    own, (), tuple((state_item.kind, state_item.name) for state_item in items[1:])
+                )
+            ],
         )
     async with _runtime(opened) as runtime:
         assert await runtime.session("alice", "other").history() == kept
@@ -346,7 +433,10 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
 
 
 async def what_is_being_forgotten_is_noted_until_it_is_gone(opened: OpenJournal) -> None:
-    """A note holds digests and no name, is there after opening again, and goes when all is done; numbers are not used twice."""
+    """A note holds digests and no name, is there after opening again, and goes when all is done.
+
+    Numbers are not used twice.
+    """
     async with committing(await opened()) as journal:
         first = (await journal.erase("alice")).erasure
         second = (await journal.erase("bob", "chat")).erasure
@@ -364,7 +454,10 @@ async def what_is_being_forgotten_is_noted_until_it_is_gone(opened: OpenJournal)
 
 
 async def originals_are_kept_as_long_as_they_must_be(opened: OpenJournal) -> None:
-    """By count, age and size; what is in the buffer, and beside it, stays; numbers go on; a message takes its key along."""
+    """By count, age and size; what is in the buffer, and beside it, stays; numbers go on.
+
+    A message takes its key along.
+    """
     texts = [f"message {n}" for n in range(1, 31)]
     policy = BufferPolicy.window(4, fold="summary")
     day_us = 86_400_000_000
@@ -378,14 +471,18 @@ async def originals_are_kept_as_long_as_they_must_be(opened: OpenJournal) -> Non
             await chat.settle()
         contexts = [(await chat.load()).messages for chat in chats]
         assert await runtime.journal.trim(Retention(), 1_000 * day_us) == 0
-        assert await runtime.journal.trim(Retention(max_messages=20), 1_000 * day_us) == 12  # 26 are archived in each
+        assert (
+            await runtime.journal.trim(Retention(max_messages=20), 1_000 * day_us) == 12
+        )  # 26 are archived in each
         assert [message.seq for message in await chats[0].history()] == list(range(7, 31))
         assert await runtime.journal.trim(Retention(max_age_days=20.5), 31 * day_us) == 8
         assert [message.content for message in await chats[1].history()] == texts[10:]
         sizes = [entry.size for entry in await runtime.journal.read(chats[0].key, 11, 26)]
         assert await runtime.journal.trim(Retention(max_bytes=2 * sum(sizes) - 1), 31 * day_us) == 1
         assert await runtime.journal.trim(Retention(max_bytes=2 * sum(sizes[2:])), 31 * day_us) == 3
-        assert await runtime.journal.trim(Retention(max_bytes=1), 31 * day_us) == 2 * 12  # what is beside the buffer stays
+        assert (
+            await runtime.journal.trim(Retention(max_bytes=1), 31 * day_us) == 2 * 12
+        )  # what is beside the buffer stays
         assert [message.seq for message in await chats[0].history()] == list(range(25, 31))
         assert [(await chat.load()).messages for chat in chats] == contexts
     async with _runtime(opened, policy=policy, summarizer=_Joined()) as runtime:
@@ -403,7 +500,10 @@ async def originals_are_kept_as_long_as_they_must_be(opened: OpenJournal) -> Non
 
 
 async def what_is_not_kept_is_no_answer(opened: OpenJournal) -> None:
-    """An earlier buffer whose messages are gone cannot be looked at or gone back to; what is there can, and be exported."""
+    """An earlier buffer whose messages are gone cannot be looked at or gone back to.
+
+    What is there can, and be exported.
+    """
     policy = BufferPolicy.window(4, fold="summary")
     async with _runtime(opened, policy=policy, summarizer=_Joined()) as runtime:
         alice = runtime.user("alice")
@@ -422,7 +522,9 @@ async def what_is_not_kept_is_no_answer(opened: OpenJournal) -> None:
                 continue
             raise AssertionError("an answer was made of messages that are gone")
         # it was looked at before, and gone back to after what it needs was trimmed
-        late = Restated((await chat.inspect()).sid, Watermarks(1, 11, 11, 20), 20, (), None, (), (), ())
+        late = Restated(
+            (await chat.inspect()).sid, Watermarks(1, 11, 11, 20), 20, (), None, (), (), ()
+        )
         try:
             await commit_records(runtime.journal, [late])
         except CommitFailed:
@@ -430,10 +532,14 @@ async def what_is_not_kept_is_no_answer(opened: OpenJournal) -> None:
         else:
             raise AssertionError("a session went back to before what is kept")
         copy = await chat.fork("copy", at=18)
-        assert [message.content for message in await copy.history()] == [f"m{n}" for n in range(11, 19)]
+        assert [message.content for message in await copy.history()] == [
+            f"m{n}" for n in range(11, 19)
+        ]
         exported = await chat.export()
         back = await alice.import_session(exported, session="back")
-        assert [message.content for message in await alice.session("back").history()] == [f"m{n}" for n in range(11, 21)], back
+        assert [message.content for message in await alice.session("back").history()] == [
+            f"m{n}" for n in range(11, 21)
+        ], back
         assert await chat.rewind(17) == 3
         assert [message.seq for message in await chat.history()] == list(range(11, 18))
     async with _runtime(opened, policy=policy, summarizer=_Joined()) as runtime:
@@ -441,7 +547,9 @@ async def what_is_not_kept_is_no_answer(opened: OpenJournal) -> None:
 
 
 async def nothing_that_is_needed_is_trimmed(opened: OpenJournal) -> None:
-    """What is on its way to long-term memory, with its neighbours, and what a job has yet to read, dead letters too (G6, G7)."""
+    """What is on its way to long-term memory, with its neighbours, and what a job has yet to read,
+    dead letters too (G6, G7).
+    """
     key = SessionKey("alice", "chat")
     async with _runtime(opened) as runtime:
         chat = runtime.session(*key)
@@ -462,10 +570,14 @@ async def nothing_that_is_needed_is_trimmed(opened: OpenJournal) -> None:
         await commit_records(journal, [JobDeadLettered(jobs[1].id, 3, "poisoned")])
         assert await journal.trim(everything, 0) == 0
         await commit_records(journal, [Pruned(key, tuple(range(11, 21))), JobDone(jobs[1].id)])
-        assert await journal.trim(everything, 0) == 10  # pruned is never to be there; the others may be flushed again
+        assert (
+            await journal.trim(everything, 0) == 10
+        )  # pruned is never to be there; the others may be flushed again
         blocks = Job("blocks-1", "elsewhere", key, BlocksSpec(sid, 30))
         await commit_records(journal, [Flushed(sid, 30), JobsStarted(sid, (blocks,))])
-        assert await journal.trim(everything, 0) == 0  # what its blocks have not seen, they alone know
+        assert (
+            await journal.trim(everything, 0) == 0
+        )  # what its blocks have not seen, they alone know
         await commit_records(journal, [JobDone(blocks.id)])
         assert await journal.trim(everything, 0) == 10
         assert [entry.seq for entry in await journal.read(key, 1, 40)] == list(range(29, 41))

@@ -16,7 +16,11 @@ from remora.adapters.protocol import AgentMemory
 
 __all__ = ["MEMORY_CHECKS"]
 
-_CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": "sea"}'}}
+_CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "look", "arguments": '{"at": "sea"}'},
+}
 
 
 async def it_follows_the_protocol(memory: AgentMemory) -> None:
@@ -31,10 +35,14 @@ async def an_empty_memory_gives_nothing(memory: AgentMemory) -> None:
 
 async def what_was_put_comes_back_in_order(memory: AgentMemory) -> None:
     """Role and content, oldest first."""
-    said = [{"role": role, "content": f"{role} {n}"} for n in range(5) for role in ("user", "assistant")]
+    said = [
+        {"role": role, "content": f"{role} {n}"} for n in range(5) for role in ("user", "assistant")
+    ]
     for message in said:
         await memory.put(message)
-    got = [{"role": message["role"], "content": message["content"]} for message in await memory.get()]
+    got = [
+        {"role": message["role"], "content": message["content"]} for message in await memory.get()
+    ]
     assert got == said
 
 

@@ -41,8 +41,9 @@ _READS = frozenset({"load", "messages", "history", "recall", "synopsis"})
 class Player:
     """Plays a program, over as many runtimes as it takes.
 
-    Where each caller stands is kept here. When a runtime died under them, `play` on the next one goes on from there: the history
-    learns that the process died, and what was under way is tried again under the same key where its call says so.
+    Where each caller stands is kept here. When a runtime died under them, `play` on the next one
+    goes on from there: the history learns that the process died, and what was under way is tried
+    again under the same key where its call says so.
 
     Args:
         program: what is called.
@@ -66,7 +67,10 @@ class Player:
         self._again_s = again_s
         seed = rng.getrandbits(32)
         # a stream of each caller's own: leaving one out changes nothing of what the others draw
-        self._callers = [_Standing(caller, random.Random(f"{seed}/{caller.number}")) for caller in program.callers]
+        self._callers = [
+            _Standing(caller, random.Random(f"{seed}/{caller.number}"))
+            for caller in program.callers
+        ]
         self._played = False
 
     @property
@@ -75,11 +79,17 @@ class Player:
         return all(standing.place == len(standing.caller.calls) for standing in self._callers)
 
     async def play(self, runtime: Runtime) -> None:
-        """Make all calls that are left, all callers at once; returns when they are made, or the runtime has closed under them."""
+        """Make all calls that are left, all callers at once.
+
+        Returns when they are made, or the runtime has closed under them.
+        """
         if self._played:
             self.history.crashed()
         self._played = True
-        self.history.counter, self.history.summary_prefix = runtime.counter, runtime.config.buffer.summary_prefix
+        self.history.counter, self.history.summary_prefix = (
+            runtime.counter,
+            runtime.config.buffer.summary_prefix,
+        )
         async with anyio.create_task_group() as tasks:
             for standing in self._callers:
                 tasks.start_soon(self._play, runtime, standing)
@@ -102,10 +112,16 @@ class Player:
             if asked is None:  # there is nothing yet that it could be about
                 standing.ended(known=True)
                 continue
-            messages = _with_metadata(messages_of(standing.caller, call)) if call.kind == "append" else ()
+            messages = (
+                _with_metadata(messages_of(standing.caller, call)) if call.kind == "append" else ()
+            )
             standing.flying = True
             record = self.history.call(
-                standing.caller.number, call, attempt=standing.attempt, messages=messages, argument=asked[0]
+                standing.caller.number,
+                call,
+                attempt=standing.attempt,
+                messages=messages,
+                argument=asked[0],
             )
             known = await record_of(self.history, record, runtime, messages=messages, id_=asked[1])
             if known is None or record.died:
@@ -117,7 +133,10 @@ class Player:
 
 def _with_metadata(messages: Sequence[ChatDict]) -> list[ChatDict]:
     """What users say, with metadata that is to come back with it; the rest has none."""
-    return [{**one, "metadata": {"of": name_of(one)}} if one["role"] == "user" else one for one in messages]
+    return [
+        {**one, "metadata": {"of": name_of(one)}} if one["role"] == "user" else one
+        for one in messages
+    ]
 
 
 class _Standing:
@@ -155,16 +174,24 @@ class _Standing:
         place = min(call.place, len(receipt.seqs) - 1)
         if call.kind == "rewind":
             return receipt.seqs[place], ""
-        return (receipt.seqs[place], f"m{self.caller.number}.{done.number}.{place}"), receipt.ids[place]
+        return (receipt.seqs[place], f"m{self.caller.number}.{done.number}.{place}"), receipt.ids[
+            place
+        ]
 
 
 async def record_of(
-    history: History, record: Record, runtime: Runtime, *, messages: Sequence[Any] = (), id_: str = ""
+    history: History,
+    record: Record,
+    runtime: Runtime,
+    *,
+    messages: Sequence[Any] = (),
+    id_: str = "",
 ) -> bool | None:
     """Make a call whose beginning is recorded, and record its end.
 
     Returns:
-        Whether its outcome is known; false as well where nothing ran. None if the runtime is closed.
+        Whether its outcome is known; false as well where nothing ran. None if the runtime is
+        closed.
     """
     began_s = anyio.current_time()
     known = await _record_call(history, record, runtime, messages, id_)
@@ -172,10 +199,14 @@ async def record_of(
     return known
 
 
-async def _record_call(history: History, record: Record, runtime: Runtime, messages: Sequence[Any], id_: str) -> bool | None:
+async def _record_call(
+    history: History, record: Record, runtime: Runtime, messages: Sequence[Any], id_: str
+) -> bool | None:
     call = record.call
     scope = anyio.CancelScope()
-    dropped = False  # with its event loop, as in a power cut: leaving the scope fails then, and nobody is to hear of it
+    # with its event loop, as in a power cut: leaving the scope fails then, and nobody is to hear of
+    # it
+    dropped = False
     try:
         if call.cancel_after_s is not None and record.attempt == 0:
             scope.deadline = anyio.current_time() + call.cancel_after_s

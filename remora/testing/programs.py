@@ -1,7 +1,10 @@
-"""Programs of calls: what several callers do with a runtime's sessions, written down before anything runs.
+"""Programs of calls.
 
-A program is plain data. What its messages say follows from where they stand in it, so a program prints as a few lines, two
-runs of it say the same, and a smaller program is found by leaving out calls (`remora.testing.shrinking`).
+What several callers do with a runtime's sessions, written down before anything runs.
+
+A program is plain data. What its messages say follows from where they stand in it, so a program
+prints as a few lines, two runs of it say the same, and a smaller program is found by leaving out
+calls (`remora.testing.shrinking`).
 """
 
 from __future__ import annotations
@@ -15,17 +18,45 @@ import msgspec
 
 from remora.messages import ChatDict
 
-__all__ = ["NAME", "Call", "Caller", "Kind", "Program", "Shape", "draw_program", "fact_of", "messages_of"]
+__all__ = [
+    "NAME",
+    "Call",
+    "Caller",
+    "Kind",
+    "Program",
+    "Shape",
+    "draw_program",
+    "fact_of",
+    "messages_of",
+]
 
 Kind: TypeAlias = Literal[
-    "append", "load", "messages", "clear", "history", "flush", "delete", "rewind", "remember", "recall", "synopsis",
-    "forget_session", "forget_user", "pause",
-]  # fmt: skip
-"""What a call does. ``messages`` is `Session.get_messages`; ``pause`` is a wait, in which a session may leave memory."""
+    "append",
+    "load",
+    "messages",
+    "clear",
+    "history",
+    "flush",
+    "delete",
+    "rewind",
+    "remember",
+    "recall",
+    "synopsis",
+    "forget_session",
+    "forget_user",
+    "pause",
+]
+"""What a call does.
+
+``messages`` is `Session.get_messages`; ``pause`` is a wait, in which a session may leave memory.
+"""
 
 Shape: TypeAlias = Literal["user", "assistant", "call", "call2", "result", "orphan"]
-"""What a message is: said by either side; an assistant message that calls one or two tools; the result of a call that the caller
-made in this session and that has none yet; the result of a call that nobody made."""
+"""What a message is: said by either side; an assistant message that calls one or two tools.
+
+The result of a call that the caller made in this session and that has none yet; the result of a
+call that nobody made.
+"""
 
 NAME = re.compile(r"\b[mf]\d+\.\d+\.\d+\b")
 """What names a message or a fact: its caller, the call's number, and its place in the call."""
@@ -44,12 +75,14 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
         key: for ``append``: the idempotency key; callers may share one.
         max_tokens: for ``load``: the budget; None for none.
         asks: for ``load`` and ``recall``: with a query.
-        back: for ``delete`` and ``rewind``: the caller's so-manieth newest append in this session, from 1.
+        back: for ``delete`` and ``rewind``: the caller's so-manieth newest append in this session,
+            from 1.
         place: for ``delete`` and ``rewind``: which of that append's messages.
         pause_s: seconds, for ``pause``.
         cancel_after_s: the caller gives up after so many seconds.
         timeout_s: the call's own deadline, in seconds.
-        retries: how often it is tried again while its outcome is not known, or nothing ran; without giving up or a deadline.
+        retries: how often it is tried again while its outcome is not known, or nothing ran; without
+            giving up or a deadline.
     """
 
     number: int
@@ -72,7 +105,8 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
         where = f"{self.user}/{self.session}" if self.session else self.user
         about = {
             "append": " ".join(self.shapes) + (f" +{self.words}w" if self.words else ""),
-            "load": ("" if self.max_tokens is None else f"{self.max_tokens} tokens") + (" query" if self.asks else ""),
+            "load": ("" if self.max_tokens is None else f"{self.max_tokens} tokens")
+            + (" query" if self.asks else ""),
             "delete": f"message {self.place} of append -{self.back}",
             "rewind": f"to message {self.place} of append -{self.back}",
             "pause": f"{self.pause_s:g} s",
@@ -113,12 +147,30 @@ class Program(msgspec.Struct, frozen=True):
     @property
     def sessions(self) -> tuple[tuple[str, str], ...]:
         """The sessions that it speaks of, user and session, in order."""
-        return tuple(sorted({(call.user, call.session) for caller in self.callers for call in caller.calls if call.session}))
+        return tuple(
+            sorted(
+                {
+                    (call.user, call.session)
+                    for caller in self.callers
+                    for call in caller.calls
+                    if call.session
+                }
+            )
+        )
 
     @property
     def users(self) -> tuple[str, ...]:
         """The users that it speaks of, in order."""
-        return tuple(sorted({call.user for caller in self.callers for call in caller.calls if call.kind != "pause"}))
+        return tuple(
+            sorted(
+                {
+                    call.user
+                    for caller in self.callers
+                    for call in caller.calls
+                    if call.kind != "pause"
+                }
+            )
+        )
 
     @property
     def size(self) -> int:
@@ -142,12 +194,18 @@ def fact_of(caller: Caller, call: Call) -> str:
 
 
 def _open_calls(caller: Caller, call: Call) -> list[list[str]]:
-    """Ids of the tool calls that the caller made in this session before, and did not answer; a list for each message."""
+    """Ids of the tool calls that the caller made in this session before, and did not answer.
+
+    A list for each message.
+    """
     open_: list[list[str]] = []
     for earlier in caller.calls:
         if earlier.number >= call.number:
             break
-        if earlier.kind == "append" and (earlier.user, earlier.session) == (call.user, call.session):
+        if earlier.kind == "append" and (earlier.user, earlier.session) == (
+            call.user,
+            call.session,
+        ):
             for place, shape in enumerate(earlier.shapes):
                 _message(shape, f"m{caller.number}.{earlier.number}.{place}", 0, open_)
     return open_
@@ -161,7 +219,10 @@ def _message(shape: Shape, name: str, words: int, open_: list[list[str]]) -> Cha
         case "call" | "call2":
             ids = [f"call-{name}-{n}" for n in range(2 if shape == "call2" else 1)]
             open_.append(list(ids))
-            calls = [{"id": id_, "type": "function", "function": {"name": "look", "arguments": "{}"}} for id_ in ids]
+            calls = [
+                {"id": id_, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+                for id_ in ids
+            ]
             return {"role": "assistant", "content": text, "tool_calls": calls}
         case "result":
             newest = next((ids for ids in reversed(open_) if ids), [f"none-{name}"])
@@ -170,17 +231,41 @@ def _message(shape: Shape, name: str, words: int, open_: list[list[str]]) -> Cha
             return {"role": "tool", "tool_call_id": f"none-{name}", "content": text}
 
 
-# -- drawing ------------------------------------------------------------------------------------------------------------
+# -- drawing ---------------------------------------------------------------------------------------
 
 _BATCHES: tuple[tuple[Shape, ...], ...] = (
-    ("user",), ("user",), ("user",), ("assistant",), ("user", "assistant"), ("user", "assistant", "user"),
-    ("call", "result"), ("call2", "result", "result"), ("call",), ("call2",), ("result",), ("result", "assistant"), ("orphan",),
-)  # fmt: skip
-_KINDS: dict[Kind, tuple[int, float]] = {  # how often a call is of the kind, in programs that have it; how many programs have it
-    "append": (40, 1.0), "load": (18, 1.0), "messages": (4, 0.5), "clear": (5, 0.5), "history": (5, 0.5), "flush": (4, 0.5),
-    "delete": (6, 0.5), "rewind": (6, 0.4), "remember": (4, 0.5), "recall": (4, 0.5), "synopsis": (2, 0.2), "pause": (5, 0.5),
-    "forget_session": (3, 0.2), "forget_user": (3, 0.2),
-}  # fmt: skip
+    ("user",),
+    ("user",),
+    ("user",),
+    ("assistant",),
+    ("user", "assistant"),
+    ("user", "assistant", "user"),
+    ("call", "result"),
+    ("call2", "result", "result"),
+    ("call",),
+    ("call2",),
+    ("result",),
+    ("result", "assistant"),
+    ("orphan",),
+)
+_KINDS: dict[
+    Kind, tuple[int, float]
+] = {  # how often a call is of the kind, in programs that have it; how many programs have it
+    "append": (40, 1.0),
+    "load": (18, 1.0),
+    "messages": (4, 0.5),
+    "clear": (5, 0.5),
+    "history": (5, 0.5),
+    "flush": (4, 0.5),
+    "delete": (6, 0.5),
+    "rewind": (6, 0.4),
+    "remember": (4, 0.5),
+    "recall": (4, 0.5),
+    "synopsis": (2, 0.2),
+    "pause": (5, 0.5),
+    "forget_session": (3, 0.2),
+    "forget_user": (3, 0.2),
+}
 
 
 def draw_program(
@@ -194,8 +279,8 @@ def draw_program(
 ) -> Program:
     """A program by chance; most of its calls meet in one session.
 
-    Each program leaves out some kinds of calls: a session that is cleared all the time never folds (swarm testing, Groce et al.
-    2012).
+    Each program leaves out some kinds of calls: a session that is cleared all the time never folds
+    (swarm testing, Groce et al. 2012).
 
     Args:
         rng: what it is drawn from; the same state gives the same program.
@@ -207,13 +292,19 @@ def draw_program(
     """
     count = rng.randint(1, callers)
     among = _KINDS if kinds is None else kinds
-    chosen = [(kind, weight) for kind, (weight, share) in _KINDS.items() if rng.random() < share and kind in among]
+    chosen = [
+        (kind, weight)
+        for kind, (weight, share) in _KINDS.items()
+        if rng.random() < share and kind in among
+    ]
     favourite = (rng.choice(users), "s0")
     drawn: list[list[Call]] = [[] for _ in range(count)]
     for _ in range(size):
         mine = drawn[rng.randrange(count)]
         mine.append(_draw_call(rng, len(mine), chosen, favourite, users, sessions))
-    return Program(tuple(Caller(number, tuple(calls)) for number, calls in enumerate(drawn) if calls))
+    return Program(
+        tuple(Caller(number, tuple(calls)) for number, calls in enumerate(drawn) if calls)
+    )
 
 
 def _draw_call(
@@ -227,7 +318,9 @@ def _draw_call(
     (kind,) = rng.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])
     if kind == "pause":
         return Call(number, kind, pause_s=rng.choice([0.02, 0.3, 1.15, 2.0, 40.0]))
-    user, session = favourite if rng.random() < 0.7 else (rng.choice(users), f"s{rng.randrange(sessions)}")
+    user, session = (
+        favourite if rng.random() < 0.7 else (rng.choice(users), f"s{rng.randrange(sessions)}")
+    )
     if kind in {"remember", "recall", "synopsis", "forget_user"}:
         session = ""
     cancelled = rng.random() < (0.12 if kind != "synopsis" else 0.5)
@@ -247,9 +340,15 @@ def _draw_call(
             key = rng.choice([None, None, None, "k0", "k1", "k2"])
             if call.retries and key is None:  # what is retried without one is said twice
                 key = f"r{rng.randrange(1 << 30):x}"
-            return replace(call, shapes=rng.choice(_BATCHES), words=rng.choice([0, 0, 3, 12, 40]), key=key)
+            return replace(
+                call, shapes=rng.choice(_BATCHES), words=rng.choice([0, 0, 3, 12, 40]), key=key
+            )
         case "load":
-            return replace(call, max_tokens=rng.choice([None, None, None, 0, 15, 60, 200]), asks=rng.random() < 0.25)
+            return replace(
+                call,
+                max_tokens=rng.choice([None, None, None, 0, 15, 60, 200]),
+                asks=rng.random() < 0.25,
+            )
         case "delete" | "rewind":
             return replace(call, back=rng.choice([1, 1, 2, 3]), place=rng.choice([0, 0, 1]))
         case _:

@@ -1,4 +1,5 @@
-"""From a case that fails to the smallest one that still does: fewer callers, calls, messages, faults and crashes.
+"""From a case that fails to the smallest one that still does: fewer callers, calls, messages,
+faults and crashes.
 
 Delta debugging (Zeller & Hildebrandt 2002), bounded in tries, since each runs the whole case.
 """
@@ -24,7 +25,8 @@ class Case(msgspec.Struct, frozen=True):
         seed: decides the schedule, and whatever else is drawn.
         faults: what goes wrong, each fault a plain value that prints as what it is.
         crashes: steps of the run at which the process dies.
-        closes: seconds after which the runtime is closed in order, under its callers, and opened again: the first, the next …
+        closes: seconds after which the runtime is closed in order, under its callers, and opened
+            again: the first, the next …
     """
 
     program: Program
@@ -35,7 +37,10 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def weight(self) -> tuple[int, int, int, int]:
-        """What shrinking makes smaller: calls, and crashes and faults; then what calls say; then how late crashes come."""
+        """What shrinking makes smaller: calls, and crashes and faults; then what calls say.
+
+        Then how late crashes come.
+        """
         calls = [call for caller in self.program.callers for call in caller.calls]
         said = sum(_weight(call) for call in calls)
         return (
@@ -60,14 +65,18 @@ class Shrunk(msgspec.Struct, frozen=True):
     minimal: bool
 
 
-def shrink(case: Case, fails: Callable[[Case], Any], *, tries: int = 1_000, seeds: Sequence[int] = ()) -> Shrunk:
+def shrink(
+    case: Case, fails: Callable[[Case], Any], *, tries: int = 1_000, seeds: Sequence[int] = ()
+) -> Shrunk:
     """Make a failing case small.
 
     Args:
         case: fails.
-        fails: runs a case; true, or a list of violations that is not empty, if it fails. What it raises is raised.
+        fails: runs a case; true, or a list of violations that is not empty, if it fails. What it
+            raises is raised.
         tries: cases run at most.
-        seeds: tried as well for each smaller case: with fewer calls, another schedule may be the one that fails.
+        seeds: tried as well for each smaller case: with fewer calls, another schedule may be the
+            one that fails.
     """
     done = 0
     smaller = True
@@ -75,7 +84,10 @@ def shrink(case: Case, fails: Callable[[Case], Any], *, tries: int = 1_000, seed
     while smaller:
         smaller = False
         for candidate in _smaller(case):
-            for tried in (candidate, *(msgspec.structs.replace(candidate, seed=seed) for seed in seeds)):
+            for tried in (
+                candidate,
+                *(msgspec.structs.replace(candidate, seed=seed) for seed in seeds),
+            ):
                 if tried in known:
                     continue
                 if done >= tries:
@@ -110,11 +122,16 @@ def _smaller(case: Case) -> Iterator[Case]:
             yield replace(case, program=program)
     for place, (number, call) in enumerate(flat):
         for simpler in _simpler(call):
-            yield replace(case, program=_joined(callers, (*flat[:place], (number, simpler), *flat[place + 1 :])))
+            yield replace(
+                case,
+                program=_joined(callers, (*flat[:place], (number, simpler), *flat[place + 1 :])),
+            )
     for place, step in enumerate(case.crashes):
         for earlier in sorted({0, step // 2, step - 10, step - 1}):
             if 0 <= earlier < step:
-                yield replace(case, crashes=(*case.crashes[:place], earlier, *case.crashes[place + 1 :]))
+                yield replace(
+                    case, crashes=(*case.crashes[:place], earlier, *case.crashes[place + 1 :])
+                )
 
 
 def _without(items: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
@@ -127,7 +144,10 @@ def _without(items: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def _joined(callers: Sequence[Caller], calls: Sequence[tuple[int, Call]]) -> Program:
-    kept = (Caller(caller.number, tuple(call for number, call in calls if number == caller.number)) for caller in callers)
+    kept = (
+        Caller(caller.number, tuple(call for number, call in calls if number == caller.number))
+        for caller in callers
+    )
     return Program(tuple(caller for caller in kept if caller.calls))
 
 
@@ -173,7 +193,11 @@ def counterexample(case: Case, history: History, violations: Sequence[Violation]
             "faults",
             *faults,
             f"crashes at steps {', '.join(map(str, case.crashes)) or 'none'}",
-            *([f"closed and opened again after {', '.join(f'{s:g}' for s in case.closes)} s"] if case.closes else ()),
+            *(
+                [f"closed and opened again after {', '.join(f'{s:g}' for s in case.closes)} s"]
+                if case.closes
+                else ()
+            ),
             "history (tick, caller)",
             *(f"  {line}" for line in table(history).splitlines()),
             "violations",

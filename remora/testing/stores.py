@@ -31,15 +31,39 @@ __all__ = ["DIMENSION", "long_term_row", "long_term_suite"]
 DIMENSION = 32
 """Length of the vectors that the checks use."""
 
-_HOSTILE = ("a", "a:b", "a' OR 1=1 --", 'a" OR ""="', "a%", "_", "ä", "a\u0308", "用户", "a\\", "{a}", "🜁", "A", "a ")
+_HOSTILE = (
+    "a",
+    "a:b",
+    "a' OR 1=1 --",
+    'a" OR ""="',
+    "a%",
+    "_",
+    "ä",
+    "a\u0308",
+    "用户",
+    "a\\",
+    "{a}",
+    "🜁",
+    "A",
+    "a ",
+)
 
 
 def long_term_row(id_: str, content: str, *, user: str = "alice", **fields: Any) -> MemoryRow:
     """A row with all that a test does not care about filled in."""
     values: dict[str, Any] = {
-        "session": "", "seq": 0, "role": "system", "speaker": "", "turn": content, "window": content, "memory_type": "fact",
-        "importance": 0.5, "created_us": 0, "tokens": 1, "agent": "",
-    }  # fmt: skip
+        "session": "",
+        "seq": 0,
+        "role": "system",
+        "speaker": "",
+        "turn": content,
+        "window": content,
+        "memory_type": "fact",
+        "importance": 0.5,
+        "created_us": 0,
+        "tokens": 1,
+        "agent": "",
+    }
     return MemoryRow(id=id_, user=user, content=content, **{**values, **fields})
 
 
@@ -55,16 +79,22 @@ async def _add(store: LongTermStore, *rows: MemoryRow, may_exist: bool = False) 
     await store.add(rows, await _vectors([row.content for row in rows]), may_exist=may_exist)
 
 
-async def _found_ids(store: LongTermStore, text: str, scope: Scope | None = None, user: str = "alice") -> set[str]:
+async def _found_ids(
+    store: LongTermStore, text: str, scope: Scope | None = None, user: str = "alice"
+) -> set[str]:
     vector = (await _vectors([text]))[0]
-    return {one.row.id for one in await store.search(user, text, vector, depth=50, scope=scope or Scope())}
+    return {
+        one.row.id
+        for one in await store.search(user, text, vector, depth=50, scope=scope or Scope())
+    }
 
 
 async def a_row_comes_back_as_it_was(store: LongTermStore) -> None:
     """Every field, in a search and in a listing."""
     row = long_term_row(
-        "r1", "Ottilie keeps bees\nnear Coimbra 🐝", session="s", seq=7, role="user", speaker="Ann", turn="(1 May) Ann: bees",
-        window="before\nbees\nafter", memory_type="message", importance=0.25, created_us=1_700_000_000_123_456, tokens=9,
+        "r1", "Ottilie keeps bees\nnear Coimbra "
+            "🐝", session="s", seq=7, role="user", speaker="Ann", turn="(1 May) Ann: bees",
+        window="before\nbees\nafter", memory_type="message", importance=0.25, created_us=1_700_000_000_123_456, tokens=9,  # noqa: E501
         agent="x",
     )  # fmt: skip
     await _add(store, row)
@@ -76,9 +106,15 @@ async def a_row_comes_back_as_it_was(store: LongTermStore) -> None:
 
 
 async def rows_come_with_their_vectors(store: LongTermStore) -> None:
-    """Each row with its own vector, in the order of a listing, within the scope; nobody's rows are none."""
+    """Each row with its own vector, in the order of a listing, within the scope.
+
+    Nobody's rows are none.
+    """
     texts = ["green tea", "black coffee", "red wine"]
-    rows = [long_term_row(f"r{n}", text, session="st"[n % 2], created_us=9 - n) for n, text in enumerate(texts)]
+    rows = [
+        long_term_row(f"r{n}", text, session="st"[n % 2], created_us=9 - n)
+        for n, text in enumerate(texts)
+    ]
     await _add(store, *rows)
     for scope in (Scope(), Scope(session="s")):
         found, vectors = await store.embedded_rows("alice", scope)
@@ -123,7 +159,9 @@ async def a_row_twice_in_one_call_is_one_row(store: LongTermStore) -> None:
 async def scopes_narrow_together(store: LongTermStore) -> None:
     """Session, agent and type each narrow, and all that is given must hold."""
     rows = [
-        long_term_row(f"{session}{agent}{kind}", "green tea", session=session, agent=agent, memory_type=kind)
+        long_term_row(
+            f"{session}{agent}{kind}", "green tea", session=session, agent=agent, memory_type=kind
+        )
         for session in ("s", "t")
         for agent in ("", "x", "y")
         for kind in ("fact", "preference", "context")
@@ -150,7 +188,9 @@ async def scopes_narrow_together(store: LongTermStore) -> None:
 async def users_do_not_meet(store: LongTermStore) -> None:
     """Whatever users, sessions and agents are called, nobody finds or removes another's rows."""
     rows = [
-        long_term_row(f"r{number}", f"my secret is number {number}", user=user, session=user, agent=user)
+        long_term_row(
+            f"r{number}", f"my secret is number {number}", user=user, session=user, agent=user
+        )
         for number, user in enumerate(_HOSTILE)
     ]
     await _add(store, *rows)
@@ -209,11 +249,19 @@ async def a_row_without_user_or_content_is_refused(store: LongTermStore) -> None
 
 
 async def erasing_a_user_leaves_the_others(store: LongTermStore) -> None:
-    """G13: all that is the user's goes, whatever type and agent; nobody else's does, and again is no harm."""
+    """G13: all that is the user's goes, whatever type and agent.
+
+    Nobody else's does, and again is no harm.
+    """
     kinds = ("fact", "message", "summary", "block")
     rows = [
         long_term_row(
-            f"{user}{kind}", f"apple of {user}", user=user, session="s", memory_type=kind, agent="x" * (kind == "block")
+            f"{user}{kind}",
+            f"apple of {user}",
+            user=user,
+            session="s",
+            memory_type=kind,
+            agent="x" * (kind == "block"),
         )
         for user in ("alice", "bob", "alice ", "Alice")
         for kind in kinds
@@ -233,7 +281,10 @@ async def erasing_a_user_leaves_the_others(store: LongTermStore) -> None:
 
 
 async def erasing_a_session_leaves_the_user_the_rest(store: LongTermStore) -> None:
-    """G13: the rows of that session of that user, and no other session's of the same or of another user."""
+    """G13.
+
+    The rows of that session of that user, and no other session's of the same or of another user.
+    """
     rows = [
         long_term_row(f"{user}/{session}/{number}", f"apple {number}", user=user, session=session)
         for user in ("alice", "bob")
@@ -247,13 +298,23 @@ async def erasing_a_session_leaves_the_user_the_rest(store: LongTermStore) -> No
     left = {row.id for row in rows if not row.id.startswith("alice/s/")}
     assert set(await store.row_ids()) == left
     assert await _found_ids(store, "apple") == {id_ for id_ in left if id_.startswith("alice")}
-    assert await _found_ids(store, "apple", user="bob") == {id_ for id_ in left if id_.startswith("bob")}
+    assert await _found_ids(store, "apple", user="bob") == {
+        id_ for id_ in left if id_.startswith("bob")
+    }
 
 
 async def a_store_that_is_whole_verifies(store: LongTermStore) -> None:
-    """Nothing is reported of a store that was written to, deleted from, compacted and erased from."""
+    """Nothing is reported of a store that was written to, deleted from, compacted and erased
+    from.
+    """
     assert list(await store.verify(deep=True)) == []
-    await _add(store, *(long_term_row(f"r{number}", f"apple {number}", user=f"user-{number % 3}") for number in range(12)))
+    await _add(
+        store,
+        *(
+            long_term_row(f"r{number}", f"apple {number}", user=f"user-{number % 3}")
+            for number in range(12)
+        ),
+    )
     await _add(store, long_term_row("r1", "apple 1", user="user-1"), may_exist=True)
     await store.delete("user-0", ["r0"])
     await store.compact()

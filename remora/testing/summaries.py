@@ -1,4 +1,7 @@
-"""A perfect summarizer: its summaries name every message that they cover, so a test can tell what a summary covers."""
+"""A perfect summarizer.
+
+Its summaries name every message that they cover, so a test can tell what a summary covers.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ _PARTLY = "partly:"
 class UnionSummarizer:
     """Names every message that it covers by its first word, and says how many they are (G6).
 
-    What it was given as the summary before may be another's, an extract say, which leaves things out; what is built on such a
-    summary says so.
+    What it was given as the summary before may be another's, an extract say, which leaves things
+    out; what is built on such a summary says so.
 
     Args:
         rng: draws how long it takes; at once otherwise.
@@ -27,11 +30,19 @@ class UnionSummarizer:
 
     name = "union"
 
-    def __init__(self, rng: random.Random | None = None, *, latency_s: Sequence[float] = (0.0, 0.05, 1.0)) -> None:
+    def __init__(
+        self, rng: random.Random | None = None, *, latency_s: Sequence[float] = (0.0, 0.05, 1.0)
+    ) -> None:
         self._rng = rng
         self._latency_s = latency_s
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:  # noqa: ARG002
+    async def summarize(
+        self,
+        previous: str | None,
+        lines: Sequence[Line],
+        *,
+        max_tokens: int,  # noqa: ARG002
+    ) -> str:
         """The names of what the previous summary covered, and of these lines."""
         if self._rng:
             await anyio.sleep(self._rng.choice(self._latency_s))
@@ -49,9 +60,12 @@ class UnionSummarizer:
 
 
 def covered_by(text: str) -> tuple[str, ...] | None:
-    """The names of the messages that summaries of `UnionSummarizer` cover, one a line; None if anything else is among them.
+    """The names of the messages that summaries of `UnionSummarizer` cover, one a line.
 
-    A summary that was cut short, garbled or made by another does not end with the number of its names.
+    None if anything else is among them.
+
+    A summary that was cut short, garbled or made by another does not end with the number of its
+    names.
     """
     covered: list[str] = []
     for line in text.splitlines():

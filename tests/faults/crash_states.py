@@ -1,4 +1,5 @@
-"""Power cuts and kills, enumerated: the real journal works on a recorded disk, and what a crash could leave of it is looked at.
+"""Power cuts and kills, enumerated: the real journal works on a recorded disk, and what a crash
+could leave of it is looked at.
 
 python -m tests.faults.crash_states [--states N] [--durability power|process|none]
 """
@@ -81,7 +82,10 @@ class CrashFigures(msgspec.Struct):
 
 
 def _said(first: int, *texts: str) -> tuple[Entry, ...]:
-    return tuple(encode_message({"role": "user", "content": text})[0].with_seq(first + n) for n, text in enumerate(texts))
+    return tuple(
+        encode_message({"role": "user", "content": text})[0].with_seq(first + n)
+        for n, text in enumerate(texts)
+    )
 
 
 def _present(database: sqlite3.Connection, sql: str, *parameters: Any) -> int:
@@ -90,7 +94,7 @@ def _present(database: sqlite3.Connection, sql: str, *parameters: Any) -> int:
 
 
 def _whole(parts: list[tuple[int, int]]) -> Outcome:
-    """Of what was written together: how much of each part there is, and how much there should be."""
+    """Of what was written together: how much of each part there is, and how much there should be."""  # noqa: E501
     if all(there == wanted for there, wanted in parts):
         return "all"
     return "none" if not any(there for there, _ in parts) else "torn"
@@ -109,9 +113,14 @@ class Workload:
         self._number = 0
 
     async def run(self, rounds: int) -> None:
-        """Everything that a journal does: appends alone and in company, folds, jobs, facets, erasing, trimming, upkeep."""
+        """Everything that a journal does: appends alone and in company, folds, jobs, facets,
+        erasing, trimming, upkeep.
+        """
         for sid, session in ((1, "one"), (2, "two"), (3, "long")):
-            await self._do([Opened(sid, "alice", session, 0), *self._append(sid, "first")], self._messages(sid, 1, 1))
+            await self._do(
+                [Opened(sid, "alice", session, 0), *self._append(sid, "first")],
+                self._messages(sid, 1, 1),
+            )
         for number in range(rounds):
             await self._appends(number)
             await self._company(number)
@@ -150,13 +159,22 @@ class Workload:
 
     async def _appends(self, number: int) -> None:
         """Messages alone: one statement, whatever its sessions."""
-        texts = [f"{number} {'x' * self._rng.choice([10, 300, 5_000])}" for _ in range(self._rng.choice([1, 1, 3]))]
+        texts = [
+            f"{number} {'x' * self._rng.choice([10, 300, 5_000])}"
+            for _ in range(self._rng.choice([1, 1, 3]))
+        ]
         first = self._next[1]
-        await self._do(self._append(1, *texts, key=f"k{number}"), self._messages(1, first, len(texts)))
+        await self._do(
+            self._append(1, *texts, key=f"k{number}"), self._messages(1, first, len(texts))
+        )
         one, two = self._next[1], self._next[2]
         async with anyio.create_task_group() as tasks:  # one commit for both
-            tasks.start_soon(self._do, self._append(1, f"together {number}"), self._messages(1, one, 1))
-            tasks.start_soon(self._do, self._append(2, f"together {number}"), self._messages(2, two, 1))
+            tasks.start_soon(
+                self._do, self._append(1, f"together {number}"), self._messages(1, one, 1)
+            )
+            tasks.start_soon(
+                self._do, self._append(2, f"together {number}"), self._messages(2, two, 1)
+            )
 
     async def _company(self, number: int) -> None:
         """Messages and other rows in one write."""
@@ -168,13 +186,18 @@ class Workload:
             there = {"all": 1, "none": 0, "torn": 2}[message(database)]
             return _whole([(there, 1), (_present(database, state_item, f"f{number}"), 1)])
 
-        records = [*self._append(2, "a", "b" * 2_000), StateChanged(2, (StateItem("block", f"f{number}", b"x" * 700),))]
+        records = [
+            *self._append(2, "a", "b" * 2_000),
+            StateChanged(2, (StateItem("block", f"f{number}", b"x" * 700),)),
+        ]
         await self._do(records, check)
 
     async def _fold(self, number: int) -> None:
         """A fold with its jobs, and then its end with what it brought."""
         begin = self._next[3]
-        await self._do(self._append(3, *(f"fold {number}.{n}" for n in range(4))), self._messages(3, begin, 4))
+        await self._do(
+            self._append(3, *(f"fold {number}.{n}" for n in range(4))), self._messages(3, begin, 4)
+        )
         first, last = self._folded + 1, self._next[3] - 1
         self._folded = last
         key = SessionKey("alice", "long")
@@ -188,15 +211,32 @@ class Workload:
         def begun(database: sqlite3.Connection) -> Outcome:
             if _present(database, ended, last):
                 return "all"  # and over: its jobs are gone
-            return _whole([(_present(database, jobs, summarize.id, flush.id), 2), (_present(database, marks, last), 1)])
+            return _whole(
+                [
+                    (_present(database, jobs, summarize.id, flush.id), 2),
+                    (_present(database, marks, last), 1),
+                ]
+            )
 
         def done(database: sqlite3.Connection) -> Outcome:
-            gone = 2 - _present(database, jobs, summarize.id, flush.id) if _present(database, marks, last) else 0
-            parts = [(_present(database, ended, last), 1), (_present(database, state_item, f"done {last}"), 1), (gone, 2)]
+            gone = (
+                2 - _present(database, jobs, summarize.id, flush.id)
+                if _present(database, marks, last)
+                else 0
+            )
+            parts = [
+                (_present(database, ended, last), 1),
+                (_present(database, state_item, f"done {last}"), 1),
+                (gone, 2),
+            ]
             return _whole(parts)
 
-        await self._do([FoldStarted(3, Watermarks(0, first - 1, last, last), (summarize, flush))], begun)
-        summary = Summary(last, "", "s" * 400, 9, degraded=False, model="m", first=1, input_tokens=10)
+        await self._do(
+            [FoldStarted(3, Watermarks(0, first - 1, last, last), (summarize, flush))], begun
+        )
+        summary = Summary(
+            last, "", "s" * 400, 9, degraded=False, model="m", first=1, input_tokens=10
+        )
         records = [
             Summarized(3, Watermarks(0, last, last, last), summary, summarize.id, last),
             Flushed(3, last),
@@ -217,7 +257,13 @@ class Workload:
                 return "all"
             return _whole([(_present(database, rows, sid), 3), (_present(database, there, sid), 1)])
 
-        await self._do([Opened(sid, user, "s", 0), Appended(sid, _said(1, "secret", "secret", "secret"), None)], came)
+        await self._do(
+            [
+                Opened(sid, user, "s", 0),
+                Appended(sid, _said(1, "secret", "secret", "secret"), None),
+            ],
+            came,
+        )
         await commit_records(self._journal, [Dropped(sid, Watermarks(0, 1, 1, 0), 3, ())])
         await commit_records(self._journal, [Cleared(sid, Watermarks(1, 3, 3, 3, 3), (), 3)])
 
@@ -268,17 +314,28 @@ async def crash_states(
     rng, disk = random.Random(seed), RecordedDisk()
     root = root or fast_place()
     with tempfile.TemporaryDirectory(dir=root) as directory:
-        async with journal_on(disk, Path(directory) / "journal.db", durability=durability) as journal:
+        async with journal_on(
+            disk, Path(directory) / "journal.db", durability=durability
+        ) as journal:
             workload = Workload(disk, journal, seed)
             await workload.run(rounds)
         first = next(n for n, step in enumerate(disk.steps) if step[0] == "note")
         by_loss: Counter[str] = Counter()
         other: Counter[str] = Counter()
         for number, loss, files in states(disk.steps, first, rng, most=most):
-            acknowledged = {int(text.split()[1]) for what, text, _, _ in disk.steps[:number] if what == "note"}
+            acknowledged = {
+                int(text.split()[1]) for what, text, _, _ in disk.steps[:number] if what == "note"
+            }
             by_loss[loss] += 1
             with _laid_out(files, Path(directory)) as path:
-                _look(path, workload.checks, acknowledged, figures, other, complete=loss in {"kill", "all"})
+                _look(
+                    path,
+                    workload.checks,
+                    acknowledged,
+                    figures,
+                    other,
+                    complete=loss in {"kill", "all"},
+                )
             figures.injected += 1
             figures.acknowledged += len(acknowledged)
     figures.by_loss, figures.other = dict(by_loss), dict(other)
@@ -287,7 +344,13 @@ async def crash_states(
 
 
 def _look(
-    path: Path, checks: dict[int, Check], acknowledged: set[int], figures: CrashFigures, other: Counter[str], *, complete: bool
+    path: Path,
+    checks: dict[int, Check],
+    acknowledged: set[int],
+    figures: CrashFigures,
+    other: Counter[str],
+    *,
+    complete: bool,
 ) -> None:
     findings = check_journal(path)
     amiss = [one for one in findings if one.kind != "wal"]
@@ -313,7 +376,9 @@ def fast_place() -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--states", type=int, default=1_000)
     parser.add_argument("--durability", choices=["power", "process", "none"], action="append")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,9 +1,11 @@
-"""A disk that fills up, fails to sync or is slow, at every step of a fixed schedule: the real runtime over a recorded disk.
+"""A disk that fills up, fails to sync or is slow, at every step of a fixed schedule: the real
+runtime over a recorded disk.
 
     python -m tests.faults.disk_faults [--fault full|sync|slow] [--every N]
 
-Each run opens a healthy directory, appends with keys, and meets the fault at one step, for a while. Whoever is refused, or told
-that the outcome is not known, tries again with the same key, as an application does. In the end each message is there once.
+Each run opens a healthy directory, appends with keys, and meets the fault at one step, for a while.
+Whoever is refused, or told that the outcome is not known, tries again with the same key, as an
+application does. In the end each message is there once.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class FaultFigures(msgspec.Struct):
 class _Joined:
     name = "joined"
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
         return " ".join([*([previous] if previous else []), *(line.text for line in lines)])
 
 
@@ -102,8 +106,12 @@ class _Fault:
         return disk_full() if self._kind == "full" else sync_failed()
 
 
-async def one_fault(kind: FaultKind, at: int, figures: FaultFigures, *, root: Path | None = None) -> int:
-    """One run with the fault at step `at`, counted from 1; returns how many steps of its kind there were."""
+async def one_fault(
+    kind: FaultKind, at: int, figures: FaultFigures, *, root: Path | None = None
+) -> int:
+    """One run with the fault at step `at`, counted from 1; returns how many steps of its kind there
+    were.
+    """
     disk, fault = RecordedDisk(), _Fault(kind, at)
     disk.recording = False
     texts = [f"message {n} {'x' * (n * 400)}" for n in range(MESSAGES)]
@@ -115,7 +123,9 @@ async def one_fault(kind: FaultKind, at: int, figures: FaultFigures, *, root: Pa
 
         policy = BufferPolicy.window(4, fold="summary")
         with exchanged(disk, path):
-            async with Runtime.in_memory(config=_LEAN, journal=opened, policy=policy, summarizer=_Joined()) as runtime:
+            async with Runtime.in_memory(
+                config=_LEAN, journal=opened, policy=policy, summarizer=_Joined()
+            ) as runtime:
                 chats = [runtime.session(user, "chat") for user in ("alice", "bob")]
                 for chat in chats:
                     await chat.append({"role": "user", "content": "before"})
@@ -127,9 +137,13 @@ async def one_fault(kind: FaultKind, at: int, figures: FaultFigures, *, root: Pa
                     await chat.settle()
                 disk.fault = None
         figures.damaged += len(await anyio.to_thread.run_sync(check_journal, path))
-        async with Runtime.in_memory(config=_LEAN, journal=opened, policy=policy, summarizer=_Joined()) as runtime:
+        async with Runtime.in_memory(
+            config=_LEAN, journal=opened, policy=policy, summarizer=_Joined()
+        ) as runtime:
             for user in ("alice", "bob"):
-                there = [message.content for message in await runtime.session(user, "chat").history()]
+                there = [
+                    message.content for message in await runtime.session(user, "chat").history()
+                ]
                 figures.lost += sum(text not in there for text in ["before", *texts])
                 figures.doubled += len(there) - len(set(there))
     figures.injected += 1
@@ -170,7 +184,9 @@ async def disk_faults(kind: FaultKind, *, every: int = 1, root: Path | None = No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--fault", choices=["full", "sync", "slow"], action="append")
     parser.add_argument("--every", type=int, default=1)
     options = parser.parse_args()

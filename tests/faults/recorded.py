@@ -1,12 +1,13 @@
-"""The real journal over a disk that is watched: every write, sync, truncation and deletion is seen, may fail, and can be undone.
+"""The real journal over a disk that is watched: every write, sync, truncation and deletion is seen,
+may fail, and can be undone.
 
-`RecordedDisk` is an SQLite VFS (by apsw, for tests alone) over the file system's own. `journal_on` opens a `SqliteJournal` on
-it: all of it is the real one, its statements, pragmas, tasks and commit mark; what is exchanged is the library under its
-connections.
+`RecordedDisk` is an SQLite VFS (by apsw, for tests alone) over the file system's own. `journal_on`
+opens a `SqliteJournal` on it: all of it is the real one, its statements, pragmas, tasks and commit
+mark; what is exchanged is the library under its connections.
 
-From what was recorded `states` makes the directories that a power cut could have left behind, after any step: what was synced is
-there; of what was not, everything, nothing, a prefix, or any part, each write whole or torn at a sector. A kill leaves what was
-written.
+From what was recorded `states` makes the directories that a power cut could have left behind, after
+any step: what was synced is there; of what was not, everything, nothing, a prefix, or any part,
+each write whole or torn at a sector. A kill leaves what was written.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ from remora.storage.sqlite.journal import SqliteJournal
 
 SECTOR = 512
 Step = tuple[str, str, int, bytes]
-"""What was done: ``write``, ``sync``, ``truncate``, ``delete``, or ``note``; the file's name (of a note, its text); offset, or
-size; data."""
+"""What was done: ``write``, ``sync``, ``truncate``, ``delete``, or ``note``; the file's name (of a
+note, its text); offset, or size; data.
+"""
 Fault = Callable[[str, str, int], Exception | None]
-"""Asked before each write, sync and truncation, with the file's name and the step's number: what it fails with, or None."""
+"""Asked before each write, sync and truncation, with the file's name and the step's number: what it
+fails with, or None.
+"""
 
 
 def disk_full(*_: Any) -> Exception:
@@ -116,12 +120,14 @@ class _File(apsw.VFSFile):
         super().xTruncate(size)
 
 
-# -- the library under the journal ------------------------------------------------------------------------------------
+# -- the library under the journal -----------------------------------------------------------------
 
 
 def _translated(error: apsw.Error) -> sqlite3.Error:
     told: Any = error
-    name = apsw.mapping_extended_result_codes.get(told.extendedresult) or apsw.mapping_result_codes.get(told.result, "")
+    name = apsw.mapping_extended_result_codes.get(
+        told.extendedresult
+    ) or apsw.mapping_result_codes.get(told.result, "")
     kind: type[sqlite3.Error] = sqlite3.OperationalError
     if isinstance(error, apsw.ConstraintError):
         kind = sqlite3.IntegrityError
@@ -163,7 +169,9 @@ class _Statements:
 
 
 class _Connection:
-    """What `SqliteJournal` uses of a `JournalConnection`, over apsw: one thread, one statement after the other."""
+    """What `SqliteJournal` uses of a `JournalConnection`, over apsw: one thread, one statement
+    after the other.
+    """
 
     def __init__(self, path: str, disk: RecordedDisk) -> None:
         self.text_factory: Any = None
@@ -220,20 +228,28 @@ class _Connection:
         return self._open_database.in_transaction
 
     async def execute(self, sql: str, parameters: Iterable[Any] = ()) -> _Rows:
-        found: _Rows = await self._call(lambda: _Statements(self._open_database).execute(sql, tuple(parameters)))
+        found: _Rows = await self._call(
+            lambda: _Statements(self._open_database).execute(sql, tuple(parameters))
+        )
         return found
 
     execute_fetchall = execute
 
     async def executemany(self, sql: str, parameters: Sequence[Any]) -> _Rows:
-        found: _Rows = await self._call(lambda: _Statements(self._open_database).executemany(sql, parameters))
+        found: _Rows = await self._call(
+            lambda: _Statements(self._open_database).executemany(sql, parameters)
+        )
         return found
 
     async def executescript(self, script: str) -> None:
         await self.execute(script)
 
     async def run(self, steps: Sequence[journal_connection.Step]) -> None:
-        await self._call(lambda: journal_connection.run_steps(cast("Any", _Statements(self._open_database)), steps))
+        await self._call(
+            lambda: journal_connection.run_steps(
+                cast("Any", _Statements(self._open_database)), steps
+            )
+        )
 
     async def close(self) -> None:
         if self._database is None:
@@ -266,12 +282,17 @@ def exchanged(disk: RecordedDisk, path: Path) -> Iterator[None]:
         return _Connection(str(path), disk)
 
     mark = _System(disk, journal_mark.mark_path(path).name)
-    with mock.patch.object(journal_module, "JournalConnection", connection), mock.patch.object(journal_mark, "os", mark):
+    with (
+        mock.patch.object(journal_module, "JournalConnection", connection),
+        mock.patch.object(journal_mark, "os", mark),
+    ):
         yield
 
 
 @asynccontextmanager
-async def journal_on(disk: RecordedDisk, path: Path, *, durability: Durability, **options: Any) -> AsyncIterator[SqliteJournal]:
+async def journal_on(
+    disk: RecordedDisk, path: Path, *, durability: Durability, **options: Any
+) -> AsyncIterator[SqliteJournal]:
     """The real journal, its files on `disk`, committing; closed in the end."""
     with exchanged(disk, path):
         journal = await SqliteJournal.open(path, durability=durability, **options)
@@ -282,11 +303,12 @@ async def journal_on(disk: RecordedDisk, path: Path, *, durability: Durability, 
         await journal.aclose()
 
 
-# -- what a crash leaves ----------------------------------------------------------------------------------------------
+# -- what a crash leaves ---------------------------------------------------------------------------
 
 Loss = Literal["kill", "nothing", "all", "prefix", "some"]
-"""What becomes of what was written and not synced: a kill keeps it; after a power cut all of it is there, or nothing, or what was
-written first, or any of it."""
+"""What becomes of what was written and not synced: a kill keeps it; after a power cut all of it is
+there, or nothing, or what was written first, or any of it.
+"""
 
 
 def _applied(content: bytearray, step: Step) -> None:
@@ -318,18 +340,33 @@ def crash_state(steps: Sequence[Step], loss: Loss, rng: random.Random) -> dict[s
         content = durable.setdefault(name, bytearray())
         cut = rng.randrange(len(waiting) + 1)
         for number, step in enumerate(waiting):
-            gone = {"kill": False, "nothing": True, "all": False, "prefix": number >= cut, "some": rng.random() < 0.5}[loss]
+            gone = {
+                "kill": False,
+                "nothing": True,
+                "all": False,
+                "prefix": number >= cut,
+                "some": rng.random() < 0.5,
+            }[loss]
             if gone:
                 continue
             data = step[3]
-            if loss in {"prefix", "some"} and step[0] == "write" and len(data) > SECTOR and rng.random() < 0.3:
+            if (
+                loss in {"prefix", "some"}
+                and step[0] == "write"
+                and len(data) > SECTOR
+                and rng.random() < 0.3
+            ):
                 step = (*step[:3], data[: SECTOR * rng.randrange(1, -(-len(data) // SECTOR))])  # noqa: PLW2901
             _applied(content, step)
     return {name: bytes(content) for name, content in durable.items() if not name.endswith("-shm")}
 
 
-def states(steps: Sequence[Step], first: int, rng: random.Random, *, most: int) -> Iterator[tuple[int, Loss, dict[str, bytes]]]:
-    """Crash states: after how many steps, what was lost, and the files. All of them, or `most` drawn from them."""
+def states(
+    steps: Sequence[Step], first: int, rng: random.Random, *, most: int
+) -> Iterator[tuple[int, Loss, dict[str, bytes]]]:
+    """Crash states: after how many steps, what was lost, and the files. All of them, or `most`
+    drawn from them.
+    """
     losses: tuple[Loss, ...] = ("kill", "nothing", "all", "prefix", "some", "some")
     every = [(number, loss) for number in range(first, len(steps) + 1) for loss in losses]
     for number, loss in sorted(rng.sample(every, most)) if most < len(every) else every:

@@ -1,4 +1,6 @@
-"""A backup of a memory that is in use: what was acknowledged before is in it, nothing is doubled, and half of one is none."""
+"""A backup of a memory that is in use: what was acknowledged before is in it, nothing is doubled,
+and half of one is none.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 CONFIG = Config.from_dict(
     {
         "buffer": {"token_limit": 300, "summary_tokens": 80},
-        "long_term": {"batch_ms": 1, "shards": 2, "compact_fragments": 3, "compact_interval_s": 0.05, "keep_versions_s": 0.01},
+        "long_term": {
+            "batch_ms": 1,
+            "shards": 2,
+            "compact_fragments": 3,
+            "compact_interval_s": 0.05,
+            "keep_versions_s": 0.01,
+        },
         "tokens": {"counter": "heuristic"},
     }
 )
@@ -76,7 +84,9 @@ class Load:
                 await user.session(session).flush()
             if place % 40 == 0:
                 await user.session(session).rewind(1)
-                self.acknowledged = [one for one in self.acknowledged if one[:2] != (user.id, session)]
+                self.acknowledged = [
+                    one for one in self.acknowledged if one[:2] != (user.id, session)
+                ]
             self.moved.set()
             await anyio.sleep(0)
 
@@ -88,7 +98,9 @@ class Load:
 
 @pytest.mark.parametrize("inside", [True, False], ids=["inside", "from another process's place"])
 async def test_backup_under_load(tmp_path: Path, *, inside: bool) -> None:
-    """G3, G4, G7: while appends, folds, flushes, rewinds and compactions go on, a copy with all that was acknowledged before."""
+    """G3, G4, G7: while appends, folds, flushes, rewinds and compactions go on, a copy with all
+    that was acknowledged before.
+    """
     live = tmp_path / "live"
     async with open_runtime(live) as runtime, anyio.create_task_group() as tasks:
         load = Load(runtime)
@@ -104,20 +116,29 @@ async def test_backup_under_load(tmp_path: Path, *, inside: bool) -> None:
             else:
                 await backup(live, dest, CONFIG)
             load.rest()
-            kept = before & set(load.acknowledged)  # a rewind took the others out, perhaps before the snapshot
+            kept = before & set(
+                load.acknowledged
+            )  # a rewind took the others out, perhaps before the snapshot
             at_rest = await verify(dest, CONFIG, deep=True)
             assert at_rest.clean, at_rest.findings
             async with open_runtime(dest) as restored:
                 await restored.settle()
                 for user in {one[0] for one in kept}:
                     for session in {one[1] for one in kept if one[0] == user}:
-                        history = [str(one.content) for one in await restored.session(user, session).history()]
+                        history = [
+                            str(one.content)
+                            for one in await restored.session(user, session).history()
+                        ]
                         wanted = {one[2] for one in kept if one[:2] == (user, session)}
                         assert wanted <= set(history)
                         assert len(history) == len(set(history))
-                        await restored.session(user, session).append({"role": "user", "content": "after the restore"})
+                        await restored.session(user, session).append(
+                            {"role": "user", "content": "after the restore"}
+                        )
                         await restored.session(user, session).flush()
-                    memories = {one.text for one in await restored.user(user).memories(types="fact")}
+                    memories = {
+                        one.text for one in await restored.user(user).memories(types="fact")
+                    }
                     assert {fact for who, fact in facts if who == user} <= memories
                 await restored.settle()
                 assert await restored.dead_letters() == []
@@ -127,8 +148,12 @@ async def test_backup_under_load(tmp_path: Path, *, inside: bool) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_what_was_taken_out_since_the_snapshot_is_brought_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G7: rows that left long-term memory between the snapshot and the copy are written again, and newer ones are gone."""
+async def test_what_was_taken_out_since_the_snapshot_is_brought_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G7: rows that left long-term memory between the snapshot and the copy are written again, and
+    newer ones are gone.
+    """
     live, dest = tmp_path / "live", tmp_path / "dest"
     async with open_runtime(live) as runtime:
         chat = runtime.session("alice", "one")
@@ -153,7 +178,9 @@ async def test_what_was_taken_out_since_the_snapshot_is_brought_back(tmp_path: P
         assert report.refilled
     assert (await verify(dest, CONFIG)).clean
     async with open_runtime(dest) as restored:
-        await restored.session("alice", "one").append({"role": "user", "content": "another seventh"})
+        await restored.session("alice", "one").append(
+            {"role": "user", "content": "another seventh"}
+        )
         await restored.session("alice", "one").flush()
         await restored.settle()
         said = {one.text for one in await restored.user("alice").memories()}
@@ -165,10 +192,14 @@ async def test_what_was_taken_out_since_the_snapshot_is_brought_back(tmp_path: P
 async def test_nothing_of_the_original_changes_and_nothing_stands_where_it_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G4: a backup reads; it stands whole under its name, or not at all; and what is there already is not written over."""
+    """G4: a backup reads; it stands whole under its name, or not at all; and what is there already
+    is not written over.
+    """
     live, dest = tmp_path / "live", tmp_path / "dest"
     async with open_runtime(live) as runtime:
-        await runtime.session("alice", "one").append([{"role": "user", "content": f"number {n}"} for n in range(6)])
+        await runtime.session("alice", "one").append(
+            [{"role": "user", "content": f"number {n}"} for n in range(6)]
+        )
         await runtime.session("alice", "one").flush()
         await runtime.settle()
     before = digests(live)

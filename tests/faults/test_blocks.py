@@ -1,4 +1,6 @@
-"""``kill -9`` while memory blocks work, on real SQLite and LanceDB: each message that left a buffer was taken in once."""
+"""``kill -9`` while memory blocks work, on real SQLite and LanceDB: each message that left a buffer
+was taken in once.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,19 @@ class Recording(BaseMemoryBlock[str]):
 
 def runtime(directory: Path) -> Runtime:
     config = Config.from_dict(
-        {"buffer": {"token_limit": 100, "token_flush_size": 20, "summary_tokens": 30}, "long_term": {"batch_ms": 5}}
+        {
+            "buffer": {"token_limit": 100, "token_flush_size": 20, "summary_tokens": 30},
+            "long_term": {"batch_ms": 5},
+        }
     )
     blocks = [Recording(name="rec"), VectorMemoryBlock(name="batches")]
-    return Runtime(directory, config=config, counter=CallableCounter(str.split), embedder=HashEmbedder(64), blocks=blocks)
+    return Runtime(
+        directory,
+        config=config,
+        counter=CallableCounter(str.split),
+        embedder=HashEmbedder(64),
+        blocks=blocks,
+    )
 
 
 async def talk(directory: Path) -> None:
@@ -53,7 +64,9 @@ async def talk(directory: Path) -> None:
         async def session(number: int) -> None:
             chat = one.session("alice", f"s{number}")
             for n in range(MESSAGES):
-                await chat.append({"role": "user", "content": f"({number}.{n}) bees and honey"}, key=f"k{n}")
+                await chat.append(
+                    {"role": "user", "content": f"({number}.{n}) bees and honey"}, key=f"k{n}"
+                )
 
         async with anyio.create_task_group() as group:
             for number in range(SESSIONS):
@@ -63,24 +76,35 @@ async def talk(directory: Path) -> None:
 
 @pytest.mark.slow
 def test_kill_while_blocks_work(tmp_path: Path) -> None:
-    """S3.12, S3.15, G7: killed again and again, a block's journalled state and its rows hold each message that left, once."""
+    """S3.12, S3.15, G7: killed again and again, a block's journalled state and its rows hold each
+    message that left, once.
+    """
     rng = random.Random(11)
     directory = tmp_path / "memory"
-    program = (
-        f"import anyio, pathlib; from tests.faults.test_blocks import talk; anyio.run(talk, pathlib.Path({str(directory)!r}))"
-    )
+    program = f"import anyio, pathlib; from tests.faults.test_blocks import talk; anyio.run(talk, pathlib.Path({str(directory)!r}))"  # noqa: E501
     command = [sys.executable, "-c", program]
     wal = directory / "journal.db-wal"
     for _ in range(KILLS):
-        child = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        child = subprocess.Popen(
+            command,
+            cwd=Path(__file__).parents[2],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         deadline = time.monotonic() + 60
         before = wal.stat().st_size if wal.exists() else 0
-        while child.poll() is None and time.monotonic() < deadline and (not wal.exists() or wal.stat().st_size <= before):
+        while (
+            child.poll() is None
+            and time.monotonic() < deadline
+            and (not wal.exists() or wal.stat().st_size <= before)
+        ):
             time.sleep(0.01)  # not before it writes: a kill during start-up would prove nothing
         time.sleep(rng.random() * 0.5)
         child.send_signal(signal.SIGKILL)
         child.wait()
-    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, capture_output=True, timeout=100)
+    subprocess.run(
+        command, cwd=Path(__file__).parents[2], check=True, capture_output=True, timeout=100
+    )
 
     async def check() -> None:
         async with runtime(directory) as one:
@@ -93,8 +117,14 @@ def test_kill_while_blocks_work(tmp_path: Path) -> None:
                 assert len(left) > MESSAGES // 2
                 progress = block_progress(view.blocks)
                 assert msgspec.msgpack.decode(progress["rec"].state)["seqs"] == left
-                mine = [row.content for row in rows if row.agent == BLOCK_AGENT + "batches" and row.session == f"s{number}"]
-                found = [int(n) + 1 for text in mine for n in re.findall(rf"\({number}\.(\d+)\)", text)]
+                mine = [
+                    row.content
+                    for row in rows
+                    if row.agent == BLOCK_AGENT + "batches" and row.session == f"s{number}"
+                ]
+                found = [
+                    int(n) + 1 for text in mine for n in re.findall(rf"\({number}\.(\d+)\)", text)
+                ]
                 assert sorted(found) == left
             assert (await one.counts()).dead_jobs == 0
 

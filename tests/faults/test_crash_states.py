@@ -1,4 +1,6 @@
-"""What crashes and broken disks do to the real journal: states and steps enumerated. Longer under the profile ``soak``."""
+"""What crashes and broken disks do to the real journal: states and steps enumerated. Longer under
+the profile ``soak``.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,15 @@ from remora.storage.sqlite.schema import FORMAT
 from remora.storage.sqlite.verify import check_journal
 from tests.faults.crash_states import crash_states
 from tests.faults.disk_faults import FaultKind, disk_faults
-from tests.faults.recorded import RecordedDisk, crash_state, disk_full, exchanged, journal_on, states, sync_failed
+from tests.faults.recorded import (
+    RecordedDisk,
+    crash_state,
+    disk_full,
+    exchanged,
+    journal_on,
+    states,
+    sync_failed,
+)
 from tests.golden.make import said
 from tests.golden.reading import reading
 
@@ -34,8 +44,12 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 @pytest.mark.parametrize("durability", ["power", "process", "none"])
 async def test_crash_states(durability: Durability) -> None:
-    """G3, G4: after a power cut or a kill at any step, nothing acknowledged at ``power`` is lost, and no transaction is torn."""
-    figures = await crash_states(durability, 1_500 if SOAK else 120, seed=random.randrange(1 << 30) if SOAK else 1)
+    """G3, G4: after a power cut or a kill at any step, nothing acknowledged at ``power`` is lost,
+    and no transaction is torn.
+    """
+    figures = await crash_states(
+        durability, 1_500 if SOAK else 120, seed=random.randrange(1 << 30) if SOAK else 1
+    )
     assert (figures.torn, figures.other, figures.false_alarms) == (0, {}, 0), figures
     if durability == "power":
         assert (figures.lost, figures.named) == (0, 0), figures
@@ -46,21 +60,31 @@ async def test_crash_states(durability: Durability) -> None:
 
 @pytest.mark.parametrize("kind", ["full", "sync"])
 async def test_disk_that_fails_at_every_step(kind: FaultKind) -> None:
-    """G3, G4, G7, G11: ENOSPC at a write, EIO at a sync: nothing acknowledged is lost, nothing doubled, and service resumes."""
+    """G3, G4, G7, G11: ENOSPC at a write, EIO at a sync: nothing acknowledged is lost, nothing
+    doubled, and service resumes.
+    """
     figures = await disk_faults(kind, every=1 if SOAK or kind == "sync" else 11)
     assert (figures.lost, figures.doubled, figures.damaged) == (0, 0, 0), figures
     assert figures.resumed == figures.injected >= 10
     assert figures.refused if kind == "full" else figures.uncertain, figures
 
 
-@pytest.mark.parametrize(("fault", "error"), [(disk_full, CommitFailed), (sync_failed, OutcomeUnknown)])
-async def test_what_was_refused_is_not_there(fault: Any, error: type[Exception], tmp_path: Path) -> None:
-    """G3, G4: CommitFailed is a proof: even a crash at that moment leaves nothing of it; OutcomeUnknown leaves both open."""
+@pytest.mark.parametrize(
+    ("fault", "error"), [(disk_full, CommitFailed), (sync_failed, OutcomeUnknown)]
+)
+async def test_what_was_refused_is_not_there(
+    fault: Any, error: type[Exception], tmp_path: Path
+) -> None:
+    """G3, G4: CommitFailed is a proof: even a crash at that moment leaves nothing of it;
+    OutcomeUnknown leaves both open.
+    """
     rng, at, tried = random.Random(4), 1, 0
     while tried < 8:
         disk, seen = RecordedDisk(), [0]
 
-        def failing(what: str, name: str, _: int, seen: list[int] = seen, at: int = at) -> Exception | None:
+        def failing(
+            what: str, name: str, _: int, seen: list[int] = seen, at: int = at
+        ) -> Exception | None:
             if name.endswith("-wal") and what == ("write" if fault is disk_full else "sync"):
                 seen[0] += 1
                 return fault() if seen[0] == at else None
@@ -75,7 +99,11 @@ async def test_what_was_refused_is_not_there(fault: Any, error: type[Exception],
             for number in range(4):
                 try:
                     await commit_records(
-                        journal, [Appended(1, said(number + 1, number + 1), None), StateChanged(1, (_facet(number),))]
+                        journal,
+                        [
+                            Appended(1, said(number + 1, number + 1), None),
+                            StateChanged(1, (_facet(number),)),
+                        ],
                     )
                     outcomes.append("kept")
                 except error:
@@ -112,7 +140,9 @@ def _facet(number: int) -> StateItem:
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])
 async def test_migration_that_is_cut_short(mode: str, tmp_path: Path) -> None:
-    """G3, G4: a power cut at any step of a migration leaves the old format or the new one, and either reads as it did."""
+    """G3, G4: a power cut at any step of a migration leaves the old format or the new one, and
+    either reads as it did.
+    """
     first = tmp_path / "first"
     first.mkdir()
     path = first / "journal.db"
@@ -124,12 +154,18 @@ async def test_migration_that_is_cut_short(mode: str, tmp_path: Path) -> None:
     with exchanged(disk, path):
         journal = await SqliteJournal.open(path, durability="power")
         await journal.aclose()
-    end = next(n for n, (what, name, _, _) in enumerate(disk.steps) if what == "write" and name == "journal.mark")
+    end = next(
+        n
+        for n, (what, name, _, _) in enumerate(disk.steps)
+        if what == "write" and name == "journal.mark"
+    )
     steps: list[Any] = [("write", name, 0, content) for name, content in before.items()]
     steps += [("sync", name, 0, b"") for name in before]
     then = await reading(_copied(GOLDEN / "format-1", tmp_path / "then"))
     formats = set()
-    for number, _loss, files in states([*steps, *disk.steps[:end]], len(steps), random.Random(1), most=400 if SOAK else 25):
+    for number, _loss, files in states(
+        [*steps, *disk.steps[:end]], len(steps), random.Random(1), most=400 if SOAK else 25
+    ):
         where = tmp_path / f"state-{number}-{random.random()}"
         where.mkdir()
         for name, content in files.items():

@@ -1,4 +1,6 @@
-"""Damage done to a memory directory: detected and named, never a wrong answer, repaired where it can be (G4, G6, G7)."""
+"""Damage done to a memory directory: detected and named, never a wrong answer, repaired where it
+can be (G4, G6, G7).
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,13 @@ async def fill(runtime: Runtime, first: int, last: int) -> None:
     for user in USERS:
         for session in ("one", "two"):
             for number in range(first, last):
-                await runtime.session(user, session).append({"role": "user", "content": said(user, session, number)})
+                await runtime.session(user, session).append(
+                    {"role": "user", "content": said(user, session, number)}
+                )
             await runtime.session(user, session).flush()
-        await runtime.user(user).remember([f"{user} keeps {first} bees", f"{user} has {first} maps"])
+        await runtime.user(user).remember(
+            [f"{user} keeps {first} bees", f"{user} has {first} maps"]
+        )
     await runtime.settle()
 
 
@@ -74,7 +80,9 @@ def truth(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Truth:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory as a process leaves it that is killed: with a write-ahead log, an owner's note and work under way."""
+    """A directory as a process leaves it that is killed: with a write-ahead log, an owner's note
+    and work under way.
+    """
     directory = tmp_path_factory.mktemp("killed") / "memory"
 
     async def make() -> None:
@@ -139,10 +147,15 @@ def answers(directory: Path) -> Truth:
                 handle = runtime.user(user)
 
                 async def memories(handle: Any = handle) -> Any:
-                    return sorted((one.type, one.session, one.seq, one.text) for one in await handle.memories())
+                    return sorted(
+                        (one.type, one.session, one.seq, one.text)
+                        for one in await handle.memories()
+                    )
 
                 async def recalled(handle: Any = handle) -> Any:
-                    return sorted(one.text for one in await handle.recall("canary001 keeps bees", k=100))
+                    return sorted(
+                        one.text for one in await handle.recall("canary001 keeps bees", k=100)
+                    )
 
                 found[user, "memories"] = await one(memories)
                 found[user, "recall"] = await one(recalled)
@@ -163,7 +176,9 @@ def answers(directory: Path) -> Truth:
 
 
 def never_wrong(found: Truth, truth: Truth) -> None:
-    """Each answer is an error, or the right one; what is searched may lack something until it is repaired."""
+    """Each answer is an error, or the right one; what is searched may lack something until it is
+    repaired.
+    """
     for question, answer in found.items():
         if isinstance(answer, str):
             continue
@@ -179,12 +194,16 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
-# -- nothing is amiss -------------------------------------------------------------------------------------------------
+# -- nothing is amiss ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", ["whole", "killed"])
-def test_verify_changes_nothing(which: str, tmp_path: Path, request: pytest.FixtureRequest, command: Any) -> None:
-    """G12: of a directory that was closed, and of one whose owner was killed, no byte changes, and nothing is amiss."""
+def test_verify_changes_nothing(
+    which: str, tmp_path: Path, request: pytest.FixtureRequest, command: Any
+) -> None:
+    """G12: of a directory that was closed, and of one whose owner was killed, no byte changes, and
+    nothing is amiss.
+    """
     memory = Path(shutil.copytree(request.getfixturevalue(which), tmp_path / "memory"))
     before = digests(memory)
     assert ("journal.db-wal" in before) == ("owner.json" in before) == (which == "killed")
@@ -201,7 +220,9 @@ def test_verify_changes_nothing(which: str, tmp_path: Path, request: pytest.Fixt
 
 
 def test_what_is_in_use_or_no_memory_is_refused(memory: Path, tmp_path: Path, command: Any) -> None:
-    """G12: beside an owner nothing is verified or repaired, and the owner is named; what is no memory cannot be read."""
+    """G12: beside an owner nothing is verified or repaired, and the owner is named; what is no
+    memory cannot be read.
+    """
 
     async def beside() -> None:
         async with open_runtime(memory) as runtime:
@@ -227,11 +248,13 @@ def test_what_is_in_use_or_no_memory_is_refused(memory: Path, tmp_path: Path, co
     assert "no SQLite file" in printed
 
 
-# -- the journal ------------------------------------------------------------------------------------------------------
+# -- the journal -----------------------------------------------------------------------------------
 
 
 def test_a_write_ahead_log_cut_short(killed: Path, tmp_path: Path, command: Any) -> None:
-    """G3, G4: acknowledged commits that are gone are noticed, nothing is served without them until that is accepted."""
+    """G3, G4: acknowledged commits that are gone are noticed, nothing is served without them until
+    that is accepted.
+    """
     memory = Path(shutil.copytree(killed, tmp_path / "memory"))
     log = memory / "journal.db-wal"
     with log.open("r+b") as file:
@@ -257,17 +280,25 @@ def test_a_write_ahead_log_cut_short(killed: Path, tmp_path: Path, command: Any)
         history = found[user, "one", "history"]
         assert history == [said(user, "one", n) for n in range(len(history))]
         assert len(history) >= 6, "what was checkpointed is there"
-        assert all(text in history for kind, session, _, text in found[user, "memories"] if (kind, session) == ("message", "one"))
+        assert all(
+            text in history
+            for kind, session, _, text in found[user, "memories"]
+            if (kind, session) == ("message", "one")
+        )
     assert command("verify", memory, "--deep")[0] == 0
 
 
 def test_commits_that_were_not_promised_to_survive(tmp_path: Path, command: Any) -> None:
-    """G3, G7: at durability ``process`` what a power cut took is said, and rows of it, whose numbers would be given anew, go."""
+    """G3, G7: at durability ``process`` what a power cut took is said, and rows of it, whose
+    numbers would be given anew, go.
+    """
     memory = tmp_path / "memory"
 
     async def make() -> None:
         journal = msgspec.structs.replace(CONFIG.journal, durability="process")
-        async with Runtime(tmp_path / "live", config=msgspec.structs.replace(CONFIG, journal=journal)) as runtime:
+        async with Runtime(
+            tmp_path / "live", config=msgspec.structs.replace(CONFIG, journal=journal)
+        ) as runtime:
             await fill(runtime, 0, 6)
             await runtime.journal.checkpoint()
             await fill(runtime, 6, 12)
@@ -296,7 +327,9 @@ def _place_of(journal: Path, text: str) -> int:
 
 
 def test_a_byte_of_a_message(memory: Path, truth: Truth, command: Any) -> None:
-    """G4, G6: the session says that it is damaged, all others answer; given up, the message is gone, and nothing else."""
+    """G4, G6: the session says that it is damaged, all others answer; given up, the message is
+    gone, and nothing else.
+    """
     flip(memory / "journal.db", _place_of(memory / "journal.db", said("alice", "one", 10)) + 5)
     code, printed = command("verify", memory)
     assert code == 1
@@ -316,38 +349,67 @@ def test_a_byte_of_a_message(memory: Path, truth: Truth, command: Any) -> None:
     assert "given up: message 11 of alice / one" in printed
     assert command("verify", memory, "--deep")[0] == 0
     after = answers(memory)
-    assert after["alice", "one", "history"] == [text for text in truth["alice", "one", "history"] if "canary010" not in text]
+    assert after["alice", "one", "history"] == [
+        text for text in truth["alice", "one", "history"] if "canary010" not in text
+    ]
     assert after["bob", "one", "history"] == truth["bob", "one", "history"]
     assert after["bob", "memories"] == truth["bob", "memories"]
-    assert all("canary010" not in text for _, session, _, text in after["alice", "memories"] if session == "one")
+    assert all(
+        "canary010" not in text
+        for _, session, _, text in after["alice", "memories"]
+        if session == "one"
+    )
     code, printed = command("repair", memory, "--drop-damaged")
     assert (code, "there was nothing to repair" in printed) == (0, True)
 
 
 def test_a_row_of_every_kind(memory: Path, truth: Truth, command: Any) -> None:
-    """G4: a message that is missing, a summary, a memory, a job, a facet: each is named, and what is given up is that alone."""
+    """G4: a message that is missing, a summary, a memory, a job, a facet: each is named, and what
+    is given up is that alone.
+    """
     with sqlite3.connect(memory / "journal.db") as database:
-        ((sid,),) = database.execute("SELECT sid FROM actors WHERE user = 'alice' AND session = 'two'")
+        ((sid,),) = database.execute(
+            "SELECT sid FROM actors WHERE user = 'alice' AND session = 'two'"
+        )
         ((own,),) = database.execute("SELECT sid FROM actors WHERE user = 'alice' AND session = ''")
         database.execute("DELETE FROM messages WHERE pos = ?", (sid << 32 | 3,))
-        database.execute("UPDATE folds SET text = 'An invented summary.' WHERE sid = ? AND text != ''", (sid,))
-        database.execute("UPDATE memories SET content = 'Keeps wolves' WHERE sid = ? AND content LIKE '%maps'", (own,))
-        database.execute("INSERT INTO facets (sid, kind, name, value, crc) VALUES (?, 'access', 'x', x'00', 1)", (own,))
-        database.execute("INSERT INTO jobs (id, lane, sid, payload, crc) VALUES ('made-up', 'flush', ?, x'00', 1)", (sid,))
+        database.execute(
+            "UPDATE folds SET text = 'An invented summary.' WHERE sid = ? AND text != ''", (sid,)
+        )
+        database.execute(
+            "UPDATE memories SET content = 'Keeps wolves' WHERE sid = ? AND content LIKE '%maps'",
+            (own,),
+        )
+        database.execute(
+            "INSERT INTO facets (sid, kind, name, value, crc) VALUES (?, 'access', 'x', x'00', 1)",
+            (own,),
+        )
+        database.execute(
+            "INSERT INTO jobs (id, lane, sid, payload, crc) VALUES ('made-up', 'flush', ?, x'00', "
+            "1)",
+            (sid,),
+        )
     database.close()
     code, printed = command("verify", memory)
     assert code == 1
     for named in ("message 3 is missing", "a summary", "the memory", "made-up", "'access'"):
         assert named in printed, printed
-    never_wrong({question: one for question, one in answers(memory).items() if question[1] != "recall"}, truth)
+    never_wrong(
+        {question: one for question, one in answers(memory).items() if question[1] != "recall"},
+        truth,
+    )
     code, printed = command("repair", memory, "--drop-damaged")
     assert code == 0, printed
     assert command("verify", memory, "--deep")[0] == 0
     after = answers(memory)
-    assert after["alice", "two", "history"] == [text for text in truth["alice", "two", "history"] if "canary002" not in text]
+    assert after["alice", "two", "history"] == [
+        text for text in truth["alice", "two", "history"] if "canary002" not in text
+    ]
     assert after["alice", "one", "history"] == truth["alice", "one", "history"]
     assert after["bob", "memories"] == truth["bob", "memories"]
-    assert {text for kind, _, _, text in after["alice", "memories"] if kind == "fact"} == {"alice keeps 0 bees"}
+    assert {text for kind, _, _, text in after["alice", "memories"] if kind == "fact"} == {
+        "alice keeps 0 bees"
+    }
 
 
 def test_any_byte_of_the_journal(whole: Path, truth: Truth, tmp_path: Path) -> None:
@@ -362,7 +424,7 @@ def test_any_byte_of_the_journal(whole: Path, truth: Truth, tmp_path: Path) -> N
         shutil.rmtree(memory)
 
 
-# -- long-term memory -------------------------------------------------------------------------------------------------
+# -- long-term memory ------------------------------------------------------------------------------
 
 
 def _table(memory: Path, user: str) -> Path:
@@ -425,7 +487,7 @@ def _remove_everything(memory: Path) -> None:
 def test_damaged_files_of_long_term_memory(
     damage: Callable[[Path], None], named: str, memory: Path, truth: Truth, command: Any
 ) -> None:
-    """G6, G7: each is named, no answer is wrong, and repaired, long-term memory holds what it held."""
+    """G6, G7: each is named, no answer is wrong, and repaired, long-term memory holds what it held."""  # noqa: E501
     damage(memory)
     before = digests(memory)
     code, printed = command("verify", memory, "--deep")
@@ -453,7 +515,12 @@ def test_rows_behind_remoras_back(memory: Path, truth: Truth, command: Any, *, f
 
         database = await lancedb.connect_async(str(memory / "longterm"))
         table = await database.open_table(table_of(user_key("alice"), 2))
-        row = (await table.query().where(f"user_key = '{user_key('alice')}' AND seq = 3").limit(1).to_arrow()).to_pylist()[0]
+        row = (
+            await table.query()
+            .where(f"user_key = '{user_key('alice')}' AND seq = 3")
+            .limit(1)
+            .to_arrow()
+        ).to_pylist()[0]
         schema = await table.schema()
         foreign = {**row, "id": "f" * 32, "user_id": "mallory", "content": "canary001 of mallory"}
         altered = {**row, "id": "e" * 32, "content": "canary001, altered"}
@@ -461,7 +528,9 @@ def test_rows_behind_remoras_back(memory: Path, truth: Truth, command: Any, *, f
         await table.add(pa.Table.from_pylist([foreign, altered, row], schema=schema))
         table.close()
         database.close()
-        (memory / "longterm" / f"{table_of(user_key('alice'), 2)}.synced.json").unlink()  # else it would not even be looked at
+        (
+            memory / "longterm" / f"{table_of(user_key('alice'), 2)}.synced.json"
+        ).unlink()  # else it would not even be looked at
 
     anyio.run(meddle)
     code, printed = command("verify", memory, "--deep")
@@ -483,7 +552,7 @@ def test_rows_behind_remoras_back(memory: Path, truth: Truth, command: Any, *, f
 
 
 def test_backup_command(memory: Path, tmp_path: Path, command: Any) -> None:
-    """G3: a copy is made and checked from the command line; what is there already is not replaced."""
+    """G3: a copy is made and checked from the command line; what is there already is not replaced."""  # noqa: E501
     dest = tmp_path / "backup"
     code, printed = command("backup", memory, dest)
     assert code == 0, printed

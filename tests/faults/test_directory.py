@@ -59,7 +59,7 @@ async def main():
         print("open", flush=True)
         await asyncio.to_thread(sys.stdin.read)
 asyncio.run(main())
-"""
+"""  # noqa: E501
 
 
 async def owned_by_another(directory: Path) -> anyio.abc.Process:
@@ -71,7 +71,9 @@ async def owned_by_another(directory: Path) -> anyio.abc.Process:
 
 
 async def test_killed_owner_is_followed_at_once(tmp_path: Path) -> None:
-    """G12: another process is refused with the owner's pid and start time; once the owner is killed, the next takes over."""
+    """G12: another process is refused with the owner's pid and start time; once the owner is
+    killed, the next takes over.
+    """
     owner = await owned_by_another(tmp_path)
     with pytest.raises(DirectoryLocked) as caught:
         await say(tmp_path, "no")
@@ -80,15 +82,21 @@ async def test_killed_owner_is_followed_at_once(tmp_path: Path) -> None:
     assert f"process {owner.pid} since {caught.value.since}" in str(caught.value)
     os.kill(owner.pid, signal.SIGKILL)
     with suppress(ChildProcessError):  # where the event loop was faster, its number is free already
-        os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # dead, and not buried: its number is still taken
+        os.waitid(
+            os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT
+        )  # dead, and not buried: its number is still taken
     assert (tmp_path / "owner.json").exists()
     async with Runtime(tmp_path, config=LEAN) as runtime:
-        assert [message.content for message in await runtime.session("alice", "one").history()] == ["mine"]
+        assert [message.content for message in await runtime.session("alice", "one").history()] == [
+            "mine"
+        ]
     await owner.aclose()
 
 
 async def test_lock_file_that_is_removed_while_it_is_held(tmp_path: Path) -> None:
-    """G12: the directory stays its owner's, another process's and this one's own; and what the owner leaves is its own."""
+    """G12: the directory stays its owner's, another process's and this one's own; and what the
+    owner leaves is its own.
+    """
     owner = await owned_by_another(tmp_path)
     (tmp_path / "remora.lock").unlink()
     for _ in range(2):  # the one that was refused has made another lock file
@@ -107,10 +115,20 @@ async def test_lock_file_that_is_removed_while_it_is_held(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "left",
-    ["", "{", "[]", '{"pid": "many"}', '{"pid": 1}', '{"pid": 1, "since": "2026", "started": "elsewhere/1"}', "\x00" * 40],
+    [
+        "",
+        "{",
+        "[]",
+        '{"pid": "many"}',
+        '{"pid": 1}',
+        '{"pid": 1, "since": "2026", "started": "elsewhere/1"}',
+        "\x00" * 40,
+    ],
 )
 async def test_owner_that_left_nothing_of_use(left: str, tmp_path: Path) -> None:
-    """G12: a torn or foreign note of an owner, of a directory that was copied from elsewhere, say, keeps nobody out."""
+    """G12: a torn or foreign note of an owner, of a directory that was copied from elsewhere, say,
+    keeps nobody out.
+    """
     (tmp_path / "owner.json").write_text(left)
     async with Runtime(tmp_path, config=LEAN) as runtime:
         (tmp_path / "owner.json").write_text(left)
@@ -129,7 +147,9 @@ async def test_directory_that_cannot_be_made(tmp_path: Path) -> None:
         assert caught.value.path == path
 
 
-@pytest.mark.skipif(not Path("/usr/bin/setpriv").exists() and os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.skipif(
+    not Path("/usr/bin/setpriv").exists() and os.geteuid() == 0, reason="root may write anywhere"
+)
 async def test_read_only_directory(tmp_path: Path) -> None:
     """A directory without write permission: refused before anything is written."""
     directory = tmp_path / "memory"
@@ -148,11 +168,19 @@ asyncio.run(main())
             parent.chmod(parent.stat().st_mode | 0o001)
     directory.chmod(0o555)
     prefix = ["setpriv", "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
-    if prefix and subprocess.run([*prefix, sys.executable, "-c", ""], capture_output=True, check=False).returncode:
+    if (
+        prefix
+        and subprocess.run(
+            [*prefix, sys.executable, "-c", ""], capture_output=True, check=False
+        ).returncode
+    ):
         pytest.skip("another user cannot run this interpreter here")
     repository = str(Path(__file__).parents[2])
     done = await anyio.run_process(
-        [*prefix, sys.executable, "-c", program], check=False, cwd="/", env={**os.environ, "PYTHONPATH": repository}
+        [*prefix, sys.executable, "-c", program],
+        check=False,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": repository},
     )
     directory.chmod(0o755)
     assert b"refused:" in done.stdout, done.stderr
@@ -173,7 +201,9 @@ async def test_journal_of_a_newer_format(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", [b"this is no database" * 300, b"SQLite format 3\x00" + b"\xff" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"this is no database" * 300, b"SQLite format 3\x00" + b"\xff" * 5000]
+)
 async def test_file_that_is_no_journal(tmp_path: Path, content: bytes) -> None:
     """Garbage where the journal should be is named as such, and left alone."""
     path = tmp_path / "journal.db"
@@ -196,7 +226,9 @@ async def test_foreign_database(tmp_path: Path) -> None:
 
 
 async def test_lost_long_term_directory_is_visible_not_fatal(tmp_path: Path) -> None:
-    """G6, G7: long-term memory that cannot be opened fails recall and delays flushes, no more; when it is back, all arrives."""
+    """G6, G7: long-term memory that cannot be opened fails recall and delays flushes, no more; when
+    it is back, all arrives.
+    """
     in_the_way = tmp_path / "longterm"
     in_the_way.write_text("a file where a directory should be")
     config = Config.from_dict(

@@ -17,14 +17,18 @@ LEAN = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": 
 
 
 async def test_disk_full(tmp_path: Path) -> None:
-    """G3, G4, G11: nothing of a refused append is kept, everything acknowledged is, and service resumes by itself."""
+    """G3, G4, G11: nothing of a refused append is kept, everything acknowledged is, and service
+    resumes by itself.
+    """
     async with Runtime(tmp_path, config=LEAN) as runtime:
         journal: Any = runtime.journal
         assert isinstance(journal, SqliteJournal)
         chat, other = runtime.session("alice", "one"), runtime.session("bob", "one")
         await chat.append({"role": "user", "content": "before"})
         ((pages,),) = await journal._writer.execute_fetchall("PRAGMA page_count")
-        await journal._writer.execute(f"PRAGMA max_page_count = {pages + 2}")  # what SQLite itself calls a full disk
+        await journal._writer.execute(
+            f"PRAGMA max_page_count = {pages + 2}"
+        )  # what SQLite itself calls a full disk
         acknowledged = ["before"]
         for number in range(30):
             text = f"{number} " + "x" * 2_000
@@ -44,7 +48,10 @@ async def test_disk_full(tmp_path: Path) -> None:
         assert receipt.seqs == (len(acknowledged) + 1,)
         assert (await other.append({"role": "user", "content": "after"})).seqs == (1,)
     async with Runtime(tmp_path, config=LEAN) as runtime:
-        assert [m.content for m in await runtime.session("alice", "one").history()] == [*acknowledged, "after"]
+        assert [m.content for m in await runtime.session("alice", "one").history()] == [
+            *acknowledged,
+            "after",
+        ]
 
 
 async def test_a_write_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None:
@@ -58,7 +65,8 @@ async def test_a_write_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None
         view = await bad.inspect()
         # a row in the way of the session's next message: an integrity error that is nobody else's
         await journal._writer.execute(
-            "INSERT INTO messages VALUES (?, 0, 0, 0, 0, x'80', NULL, NULL, NULL, NULL, 0.5, NULL, NULL, NULL)",
+            "INSERT INTO messages VALUES (?, 0, 0, 0, 0, x'80', NULL, NULL, NULL, NULL, 0.5, "
+            "NULL, NULL, NULL)",
             ((view.sid << 32) | 2,),
         )
         await journal._writer.commit()

@@ -16,8 +16,19 @@ ROOT = Path(__file__).parents[2]
 def test_the_table(tmp_path: Path) -> None:
     """G3, G4: a line for each fault, nothing lost, doubled or torn; the same figures as JSON."""
     names = ["broken-sync", "long-term-moved", "large-journal"]
-    command = [sys.executable, "-m", "benchmarks.faults", "--smoke", "--only", *names, "--json", str(tmp_path / "faults.json")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.faults",
+        "--smoke",
+        "--only",
+        *names,
+        "--json",
+        str(tmp_path / "faults.json"),
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100
+    )
     head, _, *lines = done.stdout.splitlines()
     assert head.startswith("| fault | injected |")
     assert len(lines) == len(names)

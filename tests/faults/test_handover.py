@@ -23,13 +23,18 @@ from tests.handover import (
     mark_claims_no_more_than_there_is,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # copies directories on the event loop, so that nothing moves meanwhile
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.blocking,
+]  # copies directories on the event loop, so that nothing moves meanwhile
 
 MOST = 36  # images that are opened, at least one of each kind of step
 
 
 async def test_a_crash_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G3, G4, G6, G7: killed at any step, LanceDB has each flushed message once after the next start, and no job is lost."""
+    """G3, G4, G6, G7: killed at any step, LanceDB has each flushed message once after the next
+    start, and no job is lost.
+    """
     directory, count = tmp_path / "memory", 0
 
     def capture() -> Path:
@@ -65,16 +70,25 @@ async def test_a_crash_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyP
     models: Any = {"summarizer": WatchedSummarizer(witness), "embedder": WatchedEmbedder(witness)}
     with monkeypatch.context() as patched:
         patched.setattr(LanceStore, "add", watched_add)
-        async with Runtime(directory, config=CONFIG, journal=opened, policy=policy, **models) as runtime:
+        async with Runtime(
+            directory, config=CONFIG, journal=opened, policy=policy, **models
+        ) as runtime:
             witness._capture = capture
             await converse(runtime, witness)
             witness._capture = None
     kinds = {image.step: image for image in witness.images}
-    assert {"before the summarizer", "while rows are added", "all rows are added", "Flushed, JobDone committed"} <= kinds.keys()
+    assert {
+        "before the summarizer",
+        "while rows are added",
+        "all rows are added",
+        "Flushed, JobDone committed",
+    } <= kinds.keys()
     others = [image for image in witness.images if image is not kinds[image.step]]
     chosen = [*kinds.values(), *others[:: max(len(others) // max(MOST - len(kinds), 1), 1)]][:MOST]
     assert len(chosen) == MOST
     for image in chosen:
         async with Runtime(image.kept, config=CONFIG, policy=policy, **models) as runtime:
-            await mark_claims_no_more_than_there_is(runtime.journal, await runtime.long_term(), image.step)
+            await mark_claims_no_more_than_there_is(
+                runtime.journal, await runtime.long_term(), image.step
+            )
             await brought_to_its_end(runtime, image)

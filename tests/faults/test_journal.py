@@ -1,4 +1,6 @@
-"""The journal's file and its owner: bytes that flip, logs that are cut short, writers that were overtaken, readers that stay."""
+"""The journal's file and its owner: bytes that flip, logs that are cut short, writers that were
+overtaken, readers that stay.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,13 @@ from tests.golden.make import make, message, said
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and write files
 
-LEAN = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}, "models": {"embedder": "none"}})
+LEAN = Config.from_dict(
+    {
+        "long_term": {"enabled": False},
+        "tokens": {"counter": "heuristic"},
+        "models": {"embedder": "none"},
+    }
+)
 ONE, TWO, ALICE = SessionKey("alice", "one"), SessionKey("bob", "two"), UserKey("alice")
 
 
@@ -74,7 +82,11 @@ def altered(path: Path, *statements: str) -> None:
 
 async def two_sessions(journal: SqliteJournal) -> None:
     metadata = {"role": "user", "content": "two", "id": "m2", "metadata": {"a": 1}}
-    entries = (message(1, {"role": "user", "content": "first"}), message(2, metadata, 0.7), *said(3, 6))
+    entries = (
+        message(1, {"role": "user", "content": "first"}),
+        message(2, metadata, 0.7),
+        *said(3, 6),
+    )
     summary = Summary(2, "So far: ", "one and two", 9, degraded=False, model="m")
     await commit_records(journal, [Opened(1, *ONE, 5), Appended(1, entries, key_digest("k"))])
     await commit_records(journal, [Summarized(1, Watermarks(0, 2, 2, 2), summary, "none", 6)])
@@ -88,7 +100,13 @@ async def two_sessions(journal: SqliteJournal) -> None:
 @pytest.mark.parametrize(
     ("damage", "number"),
     [
-        ("UPDATE messages SET chat = replace(chat, 'message 4', 'message 5') WHERE pos = (1 << 32) + 4", 4),
+        (
+            (
+                "UPDATE messages SET chat = replace(chat, 'message 4', 'message 5') WHERE pos = (1 << "  # noqa: E501
+                "32) + 4"
+            ),
+            4,
+        ),
         ("UPDATE messages SET tokens = tokens + 1 WHERE pos = (1 << 32) + 5", 5),
         ("UPDATE messages SET at_us = at_us + 1 WHERE pos = (1 << 32) + 3", 3),
         ("UPDATE messages SET importance = importance + 1e-9 WHERE pos = (1 << 32) + 2", 2),
@@ -108,7 +126,9 @@ async def two_sessions(journal: SqliteJournal) -> None:
     ],
 )
 async def test_flipped_bytes_are_named(damage: str, number: int | None, tmp_path: Path) -> None:
-    """G3, G11: a row that is not what was written fails whoever reads it, by session and message; no other session notices."""
+    """G3, G11: a row that is not what was written fails whoever reads it, by session and message;
+    no other session notices.
+    """
     path = tmp_path / "journal.db"
     async with journal_at(path) as journal:
         await two_sessions(journal)
@@ -159,7 +179,9 @@ async def test_flipped_bytes_are_named(damage: str, number: int | None, tmp_path
     ],
 )
 async def test_flipped_bytes_of_a_user_are_named(damage: str, read: str, tmp_path: Path) -> None:
-    """G3, G11, S4.33: what was recorded, and what was granted, is what was recorded and granted, or an error."""
+    """G3, G11, S4.33: what was recorded, and what was granted, is what was recorded and granted, or
+    an error.
+    """
     path = tmp_path / "journal.db"
     async with journal_at(path) as journal:
         await two_sessions(journal)
@@ -172,12 +194,16 @@ async def test_flipped_bytes_of_a_user_are_named(damage: str, read: str, tmp_pat
 
 
 async def test_any_flipped_byte(tmp_path: Path) -> None:
-    """G3: whichever byte flips, what is read is what was written, or fails; in an index or a tree, at least `verify` says so."""
+    """G3: whichever byte flips, what is read is what was written, or fails; in an index or a tree,
+    at least `verify` says so.
+    """
     rng = random.Random(11)
     await make(tmp_path)
     path = tmp_path / "journal.db"
     content = path.read_bytes()
-    used = [at for at, byte in enumerate(content) if byte and at > 100]  # free space is of no interest
+    used = [
+        at for at, byte in enumerate(content) if byte and at > 100
+    ]  # free space is of no interest
     truth = await everything(path)
     named = same = 0
     for number in range(60):
@@ -193,7 +219,9 @@ async def test_any_flipped_byte(tmp_path: Path) -> None:
         except StorageError:
             named += 1
         else:
-            wrong = {key: value for key, value in found.items() if value not in (truth.get(key), None)}
+            wrong = {
+                key: value for key, value in found.items() if value not in (truth.get(key), None)
+            }
             assert not wrong or findings, (at, wrong)
             named += bool(findings)
             same += not findings
@@ -212,19 +240,28 @@ async def everything(path: Path) -> dict[Any, Any]:
             found[key] = None
             with contextlib.suppress(StorageError):
                 if isinstance(key, SessionKey):
-                    found[key] = [*await journal.read(key, 1, 99), *await journal.state_items(key), await journal.past(key, 99)]
+                    found[key] = [
+                        *await journal.read(key, 1, 99),
+                        *await journal.state_items(key),
+                        await journal.past(key, 99),
+                    ]
                 else:
-                    found[key] = [*await journal.memories(key.user), *await journal.state_items(key)]
+                    found[key] = [
+                        *await journal.memories(key.user),
+                        *await journal.state_items(key),
+                    ]
     finally:
         await journal.aclose()
     return found
 
 
-# -- one owner --------------------------------------------------------------------------------------------------------
+# -- one owner -------------------------------------------------------------------------------------
 
 
 async def test_a_writer_that_was_overtaken_stores_nothing(tmp_path: Path) -> None:
-    """G12, G4: once another has opened the journal, whatever the first one writes fails, provably not stored, and it stays so."""
+    """G12, G4: once another has opened the journal, whatever the first one writes fails, provably
+    not stored, and it stays so.
+    """
     path = tmp_path / "journal.db"
     async with journal_at(path) as first:
         await commit_records(first, [Opened(1, *ONE, 0), Appended(1, said(1, 1), None)])
@@ -280,7 +317,9 @@ async def test_each_kind_of_commit_meets_the_fence(tmp_path: Path) -> None:
 
 
 async def test_a_runtime_that_was_overtaken(tmp_path: Path) -> None:
-    """G12, G11: its sessions fail with an error that says so, again and again; nothing of it is stored, and nothing hangs."""
+    """G12, G11: its sessions fail with an error that says so, again and again; nothing of it is
+    stored, and nothing hangs.
+    """
     async with Runtime(tmp_path, config=LEAN) as runtime:
         chat = runtime.session(*ONE)
         await chat.append({"role": "user", "content": "mine"})
@@ -293,11 +332,13 @@ async def test_a_runtime_that_was_overtaken(tmp_path: Path) -> None:
         assert len(await chat.history()) == 1
 
 
-# -- the commit mark --------------------------------------------------------------------------------------------------
+# -- the commit mark -------------------------------------------------------------------------------
 
 
 async def left_behind(directory: Path, **options: Any) -> tuple[dict[str, bytes], int]:
-    """The files of a journal in use, as a kill leaves them, and how many messages were acknowledged."""
+    """The files of a journal in use, as a kill leaves them, and how many messages were
+    acknowledged.
+    """
     path = directory / "journal.db"
     async with journal_at(path, **options) as journal:
         await commit_records(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 1), None)])
@@ -305,7 +346,11 @@ async def left_behind(directory: Path, **options: Any) -> tuple[dict[str, bytes]
             await commit_records(journal, [Appended(1, said(number, number), None)])
             if number == 5:
                 await commit_records(journal, [StateChanged(1, (StateItem("block", "b", b"x"),))])
-        return {one.name: one.read_bytes() for one in directory.iterdir() if not one.name.endswith("-shm")}, 8
+        return {
+            one.name: one.read_bytes()
+            for one in directory.iterdir()
+            if not one.name.endswith("-shm")
+        }, 8
 
 
 def laid_out(files: dict[str, bytes], directory: Path) -> Path:
@@ -321,12 +366,16 @@ async def messages_in(path: Path, **options: Any) -> int:
 
 
 async def test_a_log_that_was_cut_short_is_noticed(tmp_path: Path) -> None:
-    """G3: wherever the write-ahead log is cut, all that was acknowledged is there, or opening says what is not."""
+    """G3: wherever the write-ahead log is cut, all that was acknowledged is there, or opening says
+    what is not.
+    """
     (tmp_path / "made").mkdir()
     files, count = await left_behind(tmp_path / "made", durability="power")
     log = files["journal.db-wal"]
     whole = noticed = 0
-    for number, size in enumerate(sorted({*range(0, len(log), 4_120), *range(32, len(log), 5_003), len(log) - 1, len(log)})):
+    for number, size in enumerate(
+        sorted({*range(0, len(log), 4_120), *range(32, len(log), 5_003), len(log) - 1, len(log)})
+    ):
         path = laid_out({**files, "journal.db-wal": log[:size]}, tmp_path / f"cut-{number}")
         if not (findings := check_journal(path)):
             assert await messages_in(path) == count
@@ -341,27 +390,38 @@ async def test_a_log_that_was_cut_short_is_noticed(tmp_path: Path) -> None:
             assert accept_loss(path) == "accepted"  # of the new mark
     assert whole >= 1
     assert noticed >= 10
-    gone = laid_out({name: content for name, content in files.items() if not name.endswith("-wal")}, tmp_path / "gone")
+    gone = laid_out(
+        {name: content for name, content in files.items() if not name.endswith("-wal")},
+        tmp_path / "gone",
+    )
     with pytest.raises(JournalDamaged, match="acknowledged"):
         await messages_in(gone)
     (gone.parent / "journal.db-wal").write_bytes(log)  # it was left behind
     assert await messages_in(gone) == count
 
 
-async def test_what_was_not_promised_is_only_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """G3: what was written at durability ``process`` may be lost in a power cut: the log tells of it, and service goes on."""
+async def test_what_was_not_promised_is_only_noted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G3: what was written at durability ``process`` may be lost in a power cut: the log tells of
+    it, and service goes on.
+    """
     (tmp_path / "made").mkdir()
     files, count = await left_behind(tmp_path / "made", durability="process")
     path = laid_out({**files, "journal.db-wal": files["journal.db-wal"][:9_000]}, tmp_path / "cut")
     assert await messages_in(path, durability="power") < count
-    assert [one.levelname for one in caplog.records if "journal_lost_commits" in one.message] == ["WARNING"]
+    assert [one.levelname for one in caplog.records if "journal_lost_commits" in one.message] == [
+        "WARNING"
+    ]
     caplog.clear()
     assert await messages_in(path) < count
     assert "journal_lost_commits" not in caplog.text
 
 
 async def test_a_mark_that_says_nothing_is_no_error(tmp_path: Path) -> None:
-    """G3: one that is missing, stale, garbage, torn, another journal's, or of a journal that was restored from a backup."""
+    """G3: one that is missing, stale, garbage, torn, another journal's, or of a journal that was
+    restored from a backup.
+    """
     made, other = tmp_path / "made", tmp_path / "other"
     made.mkdir()
     other.mkdir()
@@ -370,20 +430,29 @@ async def test_a_mark_that_says_nothing_is_no_error(tmp_path: Path) -> None:
     mark = files["journal.mark"]
     stale = laid_out(files, tmp_path / "stale")
     async with journal_at(stale, durability="power") as journal:
-        await commit_records(journal, [Appended(1, said(9, 9), None), StateChanged(1, (StateItem("block", "c", b"x"),))])
+        await commit_records(
+            journal,
+            [Appended(1, said(9, 9), None), StateChanged(1, (StateItem("block", "c", b"x"),))],
+        )
     (stale.parent / "journal.mark").write_bytes(mark)
     assert await messages_in(stale) == count + 1
     slots = [bytearray(mark), bytearray(mark)]
     slots[0][20] ^= 1
     slots[1][530] ^= 1
-    for number, content in enumerate([b"", b"x" * 4_096, mark[:100], mark[512:], bytes(1_024), *slots, others["journal.mark"]]):
+    for number, content in enumerate(
+        [b"", b"x" * 4_096, mark[:100], mark[512:], bytes(1_024), *slots, others["journal.mark"]]
+    ):
         path = laid_out({**files, "journal.mark": bytes(content)}, tmp_path / f"mark-{number}")
         assert await messages_in(path) == count
         assert check_journal(path) == []
-    alone = laid_out({name: content for name, content in files.items() if not name.endswith(".mark")}, tmp_path / "alone")
+    alone = laid_out(
+        {name: content for name, content in files.items() if not name.endswith(".mark")},
+        tmp_path / "alone",
+    )
     assert accept_loss(alone) == "nothing"
     assert await messages_in(alone) == count
-    # the directory of a journal that went on, with an older backup put in its place: what came later is not lost, it is elsewhere
+    # the directory of a journal that went on, with an older backup put in its place: what came
+    # later is not lost, it is elsewhere
     snapshot(alone, tmp_path / "backup.db")
     async with journal_at(alone, durability="power") as journal:
         await commit_records(journal, [Appended(1, said(9, 12), None)])
@@ -392,7 +461,9 @@ async def test_a_mark_that_says_nothing_is_no_error(tmp_path: Path) -> None:
 
 
 async def test_what_is_forgotten_is_not_missed(tmp_path: Path) -> None:
-    """G3, G13: a kill at any time around erasing and trimming the very message that the mark names leaves no false alarm."""
+    """G3, G13: a kill at any time around erasing and trimming the very message that the mark names
+    leaves no false alarm.
+    """
     path = tmp_path / "journal.db"
     watermarks: list[bytes] = []
     async with journal_at(path, durability="power") as journal:
@@ -410,7 +481,9 @@ async def test_what_is_forgotten_is_not_missed(tmp_path: Path) -> None:
         await journal.scrub()
         watermarks.append(mark_path(path).read_bytes())
     for number, content in enumerate(watermarks):
-        other = laid_out({"journal.db": path.read_bytes(), "journal.mark": content}, tmp_path / f"kill-{number}")
+        other = laid_out(
+            {"journal.db": path.read_bytes(), "journal.mark": content}, tmp_path / f"kill-{number}"
+        )
         assert await messages_in(other, durability="power") == 2
 
 
@@ -432,21 +505,39 @@ async def test_numbers_of_the_forgotten_are_not_given_out_again(tmp_path: Path) 
         assert image.sid > 2
 
 
-# -- verify, backup ---------------------------------------------------------------------------------------------------
+# -- verify, backup --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("damage", "said_of_it"),
     [
-        ("UPDATE actors SET cleared = 9, marks_crc = NULL WHERE sid = 1", "more was cleared than left the buffer"),
-        ("UPDATE actors SET folding = 1, marks_crc = NULL WHERE sid = 1", "more left the buffer than was to be folded"),
-        ("UPDATE actors SET folding = 99, flushing = 99, marks_crc = NULL WHERE sid = 1", "more was handed over than was said"),
-        ("UPDATE actors SET flushed = 5 WHERE sid = 1", "more is in long-term memory than was handed over"),
+        (
+            "UPDATE actors SET cleared = 9, marks_crc = NULL WHERE sid = 1",
+            "more was cleared than left the buffer",
+        ),
+        (
+            "UPDATE actors SET folding = 1, marks_crc = NULL WHERE sid = 1",
+            "more left the buffer than was to be folded",
+        ),
+        (
+            "UPDATE actors SET folding = 99, flushing = 99, marks_crc = NULL WHERE sid = 1",
+            "more was handed over than was said",
+        ),
+        (
+            "UPDATE actors SET flushed = 5 WHERE sid = 1",
+            "more is in long-term memory than was handed over",
+        ),
         ("UPDATE folds SET through = 99, crc = NULL WHERE sid = 1", "a summary covers messages"),
         ("DELETE FROM messages WHERE pos = (1 << 32) + 6", "it came under the same key"),
-        ("UPDATE messages SET chat = x'c1', crc = NULL WHERE pos = (1 << 32) + 4", "message 4 cannot be read"),
+        (
+            "UPDATE messages SET chat = x'c1', crc = NULL WHERE pos = (1 << 32) + 4",
+            "message 4 cannot be read",
+        ),
         ("DELETE FROM actors WHERE sid = 2", "nobody knows whose they are"),
-        ("INSERT INTO jobs (id, lane, sid, payload) VALUES ('j', 'flush', 1, x'c1')", "the job j cannot be read"),
+        (
+            "INSERT INTO jobs (id, lane, sid, payload) VALUES ('j', 'flush', 1, x'c1')",
+            "the job j cannot be read",
+        ),
         (
             "INSERT INTO jobs (id, lane, sid, payload, crc) VALUES ('j', 'flush', 1, x'80', 5)",
             "the job j is not as it was written",
@@ -470,7 +561,9 @@ async def test_verify_finds(damage: str, said_of_it: str, tmp_path: Path) -> Non
 
 
 async def test_verify_of_a_file_that_is_no_journal(tmp_path: Path) -> None:
-    """G3: it says so, in its findings, of garbage, of a torn page and of an index that lacks an entry."""
+    """G3: it says so, in its findings, of garbage, of a torn page and of an index that lacks an
+    entry.
+    """
     path = tmp_path / "journal.db"
     async with journal_at(path) as journal:
         await two_sessions(journal)
@@ -485,7 +578,9 @@ async def test_verify_of_a_file_that_is_no_journal(tmp_path: Path) -> None:
 
 
 async def test_backup_of_a_journal_in_use(tmp_path: Path) -> None:
-    """G3, G4: all that was acknowledged before is in it, each write whole, while writers go on; it is a journal of its own."""
+    """G3, G4: all that was acknowledged before is in it, each write whole, while writers go on; it
+    is a journal of its own.
+    """
     path, copy = tmp_path / "journal.db", tmp_path / "copies" / "copy.db"
     copy.parent.mkdir()
     async with journal_at(path) as journal:
@@ -494,7 +589,9 @@ async def test_backup_of_a_journal_in_use(tmp_path: Path) -> None:
 
         async def write() -> None:
             while not stop[0]:
-                await commit_records(journal, [Appended(1, said(written[0] + 1, written[0] + 3), None)])
+                await commit_records(
+                    journal, [Appended(1, said(written[0] + 1, written[0] + 3), None)]
+                )
                 written[0] += 3
 
         async with anyio.create_task_group() as tasks:
@@ -524,11 +621,15 @@ async def test_backup_of_a_journal_in_use(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("of-*"))
 
 
-# -- the write-ahead log, and room ------------------------------------------------------------------------------------
+# -- the write-ahead log, and room -----------------------------------------------------------------
 
 
-async def test_a_reader_that_holds_the_log_back_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """G10: the log outgrows its bound while somebody reads an old state: one alarm each time; afterwards it is small again."""
+async def test_a_reader_that_holds_the_log_back_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G10: the log outgrows its bound while somebody reads an old state: one alarm each time;
+    afterwards it is small again.
+    """
     path = tmp_path / "journal.db"
     async with journal_at(path, max_wal_mb=1) as journal:
         await commit_records(journal, [Opened(1, *ONE, 0)])
@@ -540,7 +641,14 @@ async def test_a_reader_that_holds_the_log_back_is_told_of(tmp_path: Path, caplo
                 reader.execute("BEGIN")
                 reader.execute("SELECT count(*) FROM messages").fetchone()
                 for _ in range(12):
-                    await commit_records(journal, [Appended(1, (message(at, {"role": "user", "content": "x" * 150_000}),), None)])
+                    await commit_records(
+                        journal,
+                        [
+                            Appended(
+                                1, (message(at, {"role": "user", "content": "x" * 150_000}),), None
+                            )
+                        ],
+                    )
                     at += 1
                     await journal.checkpoint()
                 held = journal.statistics()
@@ -560,7 +668,9 @@ async def test_a_reader_that_holds_the_log_back_is_told_of(tmp_path: Path, caplo
 
 @pytest.mark.parametrize("born", [1, 2])
 async def test_room_is_given_back(born: int, tmp_path: Path) -> None:
-    """G10: what trimming frees does not stay in the file; that of an older journal, too, once it is worth the while."""
+    """G10: what trimming frees does not stay in the file; that of an older journal, too, once it is
+    worth the while.
+    """
     path = tmp_path / "journal.db"
     if born == 1:
         shutil.copyfile(Path(__file__).parents[1] / "golden" / "format-1" / "journal.db", path)
@@ -570,9 +680,14 @@ async def test_room_is_given_back(born: int, tmp_path: Path) -> None:
         await commit_records(journal, [Opened(image.sid, "new", "new", 0)])
         count = 400 if born == 2 else 3_200
         for first in range(1, count, 100):
-            entries = tuple(message(n, {"role": "user", "content": "x" * 30_000}) for n in range(first, first + 100))
+            entries = tuple(
+                message(n, {"role": "user", "content": "x" * 30_000})
+                for n in range(first, first + 100)
+            )
             await commit_records(journal, [Appended(image.sid, entries, None)])
-        await commit_records(journal, [Dropped(image.sid, Watermarks(0, count, count, 0), count, ())])
+        await commit_records(
+            journal, [Dropped(image.sid, Watermarks(0, count, count, 0), count, ())]
+        )
         await journal.checkpoint()
         before = path.stat().st_size
         assert before > count * 30_000
@@ -585,25 +700,56 @@ async def test_room_is_given_back(born: int, tmp_path: Path) -> None:
 
 
 async def test_no_byte_of_the_forgotten_is_left(tmp_path: Path) -> None:
-    """G13: after erasing and scrubbing no file of the directory holds a word of it, nor the user's name; others' words stay."""
+    """G13: after erasing and scrubbing no file of the directory holds a word of it, nor the user's
+    name; others' words stay.
+    """
     path = tmp_path / "journal.db"
     words = [
-        f"canary-{name}-canary" for name in ("user", "session", "content", "id", "meta", "summary", "facet", "memory", "agent")
+        f"canary-{name}-canary"
+        for name in (
+            "user",
+            "session",
+            "content",
+            "id",
+            "meta",
+            "summary",
+            "facet",
+            "memory",
+            "agent",
+        )
     ]
     user, session, content, id_, meta, told, state_item, memory, agent = words
     async with journal_at(path, durability="power") as journal:
         await two_sessions(journal)
         entries = tuple(
-            message(n, {"role": "user", "content": f"{content} {n} {'y' * 3_000}", "id": f"{id_}{n}", "metadata": {"m": meta}})
+            message(
+                n,
+                {
+                    "role": "user",
+                    "content": f"{content} {n} {'y' * 3_000}",
+                    "id": f"{id_}{n}",
+                    "metadata": {"m": meta},
+                },
+            )
             for n in range(1, 60)
         )
         await commit_records(journal, [Opened(8, user, session, 0), Opened(9, user, "", 0)])
         await commit_records(journal, [Appended(8, entries, key_digest("canary-key-canary"))])
         summary = Summary(30, told, told, 9, degraded=False, model=told)
-        await commit_records(journal, [Summarized(8, Watermarks(0, 30, 30, 30), summary, "none", 59)])
-        await commit_records(journal, [StateChanged(8, (StateItem(state_item, state_item, state_item.encode() * 2_000),))])
-        await commit_records(journal, [StateChanged(8, (StateItem(state_item, state_item, b"short"),))])
-        await commit_records(journal, [Remembered(9, (MemoryItem(memory, session, agent, memory, "fact", 0.5, 0, 3),), ())])
+        await commit_records(
+            journal, [Summarized(8, Watermarks(0, 30, 30, 30), summary, "none", 59)]
+        )
+        await commit_records(
+            journal,
+            [StateChanged(8, (StateItem(state_item, state_item, state_item.encode() * 2_000),))],
+        )
+        await commit_records(
+            journal, [StateChanged(8, (StateItem(state_item, state_item, b"short"),))]
+        )
+        await commit_records(
+            journal,
+            [Remembered(9, (MemoryItem(memory, session, agent, memory, "fact", 0.5, 0, 3),), ())],
+        )
         await journal.checkpoint()
         assert found_in(tmp_path, [word.encode() for word in words]) == set(words)
         with closing(sqlite3.connect(path, isolation_level=None)) as reader:
@@ -617,7 +763,10 @@ async def test_no_byte_of_the_forgotten_is_left(tmp_path: Path) -> None:
                 reader.execute("COMMIT")
         digests = [key_digest("canary-key-canary")]
         assert found_in(tmp_path, [*(word.encode() for word in words), *digests]) == set()
-        assert found_in(tmp_path, [b"likes bridges", b"message 4"]) == {"likes bridges", "message 4"}
+        assert found_in(tmp_path, [b"likes bridges", b"message 4"]) == {
+            "likes bridges",
+            "message 4",
+        }
         assert await journal.verify() == []
 
 
@@ -627,7 +776,9 @@ def found_in(directory: Path, words: Sequence[bytes]) -> set[str]:
 
 
 async def test_a_write_that_comes_of_a_refusal(tmp_path: Path) -> None:
-    """G13, G2: who is told that what they write for is forgotten may write something else at once, and that is stored."""
+    """G13, G2: who is told that what they write for is forgotten may write something else at once,
+    and that is stored.
+    """
     async with journal_at(tmp_path / "journal.db") as journal:
         await commit_records(journal, [Opened(1, *ONE, 0), Opened(2, *TWO, 0)])
         await journal.erase("alice")
@@ -651,17 +802,23 @@ async def test_a_write_that_comes_of_a_refusal(tmp_path: Path) -> None:
 
 
 async def test_erasing_after_a_crash(tmp_path: Path) -> None:
-    """G13, G4: what was queued before is erased, too; a failed erasure deletes nothing, and can be done again."""
+    """G13, G4: what was queued before is erased, too; a failed erasure deletes nothing, and can be
+    done again.
+    """
     path = tmp_path / "journal.db"
     async with journal_at(path) as journal:
-        await commit_records(journal, [Opened(1, *ONE, 0), Opened(2, *TWO, 0), Appended(2, said(1, 1), None)])
+        await commit_records(
+            journal, [Opened(1, *ONE, 0), Opened(2, *TWO, 0), Appended(2, said(1, 1), None)]
+        )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(commit_records, journal, [Appended(1, said(1, 3), None)])
             await anyio.sleep(0)
             erased = await journal.erase("alice")
         assert erased.removed["messages"] == 3
         ((pages,),) = await journal._writer.execute_fetchall("PRAGMA page_count")
-        await journal._writer.execute("PRAGMA query_only = ON")  # what a file system that became read-only does to it
+        await journal._writer.execute(
+            "PRAGMA query_only = ON"
+        )  # what a file system that became read-only does to it
         for work in (
             journal.erase("bob"),
             journal.erased(erased.erasure.number),

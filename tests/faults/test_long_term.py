@@ -1,4 +1,6 @@
-"""LanceDB's directory after crashes, power cuts, a bad disk: what was acknowledged is there once, what is damaged is named."""
+"""LanceDB's directory after crashes, power cuts, a bad disk: what was acknowledged is there once,
+what is damaged is named.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,19 @@ from remora.errors import LongTermError
 from remora.storage.lance import shard as lance_shard
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow
-from tests.lance import USERS, copied, data_files, held, lance, newest, put, record_of, rows_of, unsynced, vectors_of
+from tests.lance import (
+    USERS,
+    copied,
+    data_files,
+    held,
+    lance,
+    newest,
+    put,
+    record_of,
+    rows_of,
+    unsynced,
+    vectors_of,
+)
 
 # the damage is done with plain file calls, while nothing else runs
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -29,7 +43,7 @@ def ids(rows: list[MemoryRow]) -> list[str]:
     return sorted(row.id for row in rows)
 
 
-# -- power ------------------------------------------------------------------------------------------------------------
+# -- power -----------------------------------------------------------------------------------------
 
 
 def _zeroed(path: Path) -> None:
@@ -45,7 +59,9 @@ CUTS: tuple[Callable[[Path], None], ...] = (_zeroed, _halved, Path.unlink)
 
 @pytest.mark.parametrize("step", ["add", "merge", "delete", "compact", "rewrite"])
 async def test_power_cut_before_the_sync(tmp_path: Path, step: str) -> None:
-    """G3, G6, G7: what was acknowledged is whole after a power cut at any write; what was not is absent, and done again."""
+    """G3, G6, G7: what was acknowledged is whole after a power cut at any write; what was not is
+    absent, and done again.
+    """
     base, acknowledged, more = tmp_path / "lance", everybody(range(12)), everybody(range(12, 15))
     async with lance(base, compact_fragments=1) as store:
         for start in range(0, len(acknowledged), 6):
@@ -53,16 +69,25 @@ async def test_power_cut_before_the_sync(tmp_path: Path, step: str) -> None:
         (shard,) = store._shards.values()
         match step:  # as far as LanceDB has done its part, and the disk has not
             case "add":
-                await shard.table.add(store._rows.table(zip(more, vectors_of(more), strict=True), checked=True))
+                await shard.table.add(
+                    store._rows.table(zip(more, vectors_of(more), strict=True), checked=True)
+                )
             case "merge":
-                merge = shard.table.merge_insert("id").when_not_matched_insert_all().use_index(False)
-                await merge.execute(store._rows.table(zip(more, vectors_of(more), strict=True), checked=True))
+                merge = (
+                    shard.table.merge_insert("id").when_not_matched_insert_all().use_index(False)
+                )
+                await merge.execute(
+                    store._rows.table(zip(more, vectors_of(more), strict=True), checked=True)
+                )
             case "delete":
                 await shard.table.delete("id = 'alice-3'")
             case "compact":
                 await shard.table.optimize()
             case _:
-                await shard.table.add(store._rows.rearrange(await shard.table.query().to_arrow(), None), mode="overwrite")
+                await shard.table.add(
+                    store._rows.rearrange(await shard.table.query().to_arrow(), None),
+                    mode="overwrite",
+                )
         crashes = [await copied(base, tmp_path / cut.__name__) for cut in CUTS]
     for crashed, cut in zip(crashes, CUTS, strict=True):
         lost = unsynced(crashed)
@@ -72,14 +97,19 @@ async def test_power_cut_before_the_sync(tmp_path: Path, step: str) -> None:
         async with lance(crashed) as store:
             assert await held(store) == ids(acknowledged)
             assert not store.refill_needed
-            assert {one.row.user for one in await store.search("bob", "amber number3", vectors_of(more)[0], depth=20)} == {"bob"}
+            assert {
+                one.row.user
+                for one in await store.search("bob", "amber number3", vectors_of(more)[0], depth=20)
+            } == {"bob"}
             await put(store, more, may_exist=True)
             assert await held(store) == ids(acknowledged + more)
             assert list(await store.verify(deep=True)) == []
 
 
 async def test_any_part_of_what_was_not_synced_may_be_lost(tmp_path: Path) -> None:
-    """G3, G6, G7: over drawn histories and drawn losses, acknowledged rows are each there once, and none that was deleted."""
+    """G3, G6, G7: over drawn histories and drawn losses, acknowledged rows are each there once, and
+    none that was deleted.
+    """
     for seed in range(6):
         rng = random.Random(seed)
         base, expected = tmp_path / f"{seed}", set[str]()
@@ -94,14 +124,20 @@ async def test_any_part_of_what_was_not_synced_may_be_lost(tmp_path: Path) -> No
                         await store.compact()
                     case choice:
                         rows = rows_of("alice", range(number * 5, number * 5 + rng.randrange(1, 9)))
-                        await put(store, rows, may_exist=choice == 2 or bool(expected & {row.id for row in rows}))
+                        await put(
+                            store,
+                            rows,
+                            may_exist=choice == 2 or bool(expected & {row.id for row in rows}),
+                        )
                         expected.update(row.id for row in rows)
             if not expected:
                 continue
             # a write that is cut off between LanceDB's commit and the record
             (shard,) = store._shards.values()
             rows = rows_of("alice", range(900, 905))
-            await shard.table.add(store._rows.table(zip(rows, vectors_of(rows), strict=True), checked=True))
+            await shard.table.add(
+                store._rows.table(zip(rows, vectors_of(rows), strict=True), checked=True)
+            )
             crashed = await copied(base, tmp_path / f"{seed}-crashed")
         for path in unsynced(crashed):
             rng.choice([*CUTS, lambda _: None])(path)
@@ -110,8 +146,12 @@ async def test_any_part_of_what_was_not_synced_may_be_lost(tmp_path: Path) -> No
             assert not store.refill_needed
 
 
-async def test_what_the_disk_did_not_take_is_not_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G3, G6, G7: a sync that fails is told, as what may succeed later; and later it does, with each row once."""
+async def test_what_the_disk_did_not_take_is_not_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G3, G6, G7: a sync that fails is told, as what may succeed later; and later it does, with
+    each row once.
+    """
     base, before, more = tmp_path / "lance", everybody(range(6)), everybody(range(6, 9))
     real = os.fsync
 
@@ -133,13 +173,16 @@ async def test_what_the_disk_did_not_take_is_not_acknowledged(tmp_path: Path, mo
         monkeypatch.setattr(os, "fsync", real)
         await put(store, more, may_exist=True)
         assert await held(store) == ids(before + more)
-    # what was written while the disk failed may be anything now; no version that counts refers to it
+    # what was written while the disk failed may be anything now; no version that counts refers to
+    # it
     async with lance(base) as store:
         assert await held(store) == ids(before + more)
         assert list(await store.verify(deep=True)) == []
 
 
-async def test_nothing_is_synced_where_nothing_was_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_synced_where_nothing_was_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """G3: `durability: process` costs no sync; what it wrote is there for the next process."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
@@ -150,7 +193,7 @@ async def test_nothing_is_synced_where_nothing_was_promised(tmp_path: Path, monk
         assert await held(store) == ids(everybody(range(3)))
 
 
-# -- damage -----------------------------------------------------------------------------------------------------------
+# -- damage ----------------------------------------------------------------------------------------
 
 
 async def _filled(base: Path, **options: Any) -> list[MemoryRow]:
@@ -166,11 +209,16 @@ async def _filled(base: Path, **options: Any) -> list[MemoryRow]:
 async def test_a_damaged_table_is_put_aside(
     tmp_path: Path, what: str, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G6: a table that is not as it was written is never an answer: it is named, put aside, and wants to be filled again."""
+    """G6: a table that is not as it was written is never an answer: it is named, put aside, and
+    wants to be filled again.
+    """
     base = tmp_path / "lance"
     rows = await _filled(base)
     path = data_files(base)[1] if what == "data" else newest(base)
-    if (what, damage) == ("data", _zeroed):  # of the right size: only its bytes tell, and they are looked at after it was met
+    if (what, damage) == (
+        "data",
+        _zeroed,
+    ):  # of the right size: only its bytes tell, and they are looked at after it was met
         damage(path)
         async with lance(base) as store:
             with pytest.raises(LongTermError) as caught:
@@ -182,7 +230,11 @@ async def test_a_damaged_table_is_put_aside(
     async with lance(base) as store:
         assert store.refill_needed
         assert await held(store) == []
-        assert [finding for finding in await store.verify() if str(base / "mem_000.lance") in finding.where]
+        assert [
+            finding
+            for finding in await store.verify()
+            if str(base / "mem_000.lance") in finding.where
+        ]
         await put(store, rows[:3], may_exist=True)
     assert len([line for line in caplog.messages if "table_put_aside table=mem_000" in line]) == 1
     async with lance(base) as store:  # until it is noted where it outlives the process
@@ -220,19 +272,29 @@ async def test_an_index_is_made_again(tmp_path: Path) -> None:
     rows = await _filled(base, compact_fragments=1, index_user_rows=1)
     async with lance(base, compact_fragments=1, index_user_rows=1) as store:
         await store.compact()
-    for path in [base / "mem_000.lance" / path for path in record_of(base).files if path.startswith("_indices/")][::3]:
+    for path in [
+        base / "mem_000.lance" / path
+        for path in record_of(base).files
+        if path.startswith("_indices/")
+    ][::3]:
         path.unlink()
     async with lance(base) as store:
         assert not store.refill_needed
         assert await held(store) == ids(rows)
-        assert [one.row.id for one in await store.search("bob", "number7", None, depth=1)] == ["bob-7"]
+        assert [one.row.id for one in await store.search("bob", "number7", None, depth=1)] == [
+            "bob-7"
+        ]
         assert {finding.kind for finding in await store.verify()} == {"file"}
     async with lance(base) as store:
         assert list(await store.verify(deep=True)) == []
 
 
-async def test_a_damaged_row_is_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """G6, S2.17: one flipped bit: the row is in no answer, the others are; statistics count it, `verify(deep=True)` names it."""
+async def test_a_damaged_row_is_left_out_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G6, S2.17: one flipped bit: the row is in no answer, the others are; statistics count it,
+    `verify(deep=True)` names it.
+    """
     base = tmp_path / "lance"
     rows = rows_of("alice", range(40))
     async with lance(base) as store:
@@ -249,8 +311,13 @@ async def test_a_damaged_row_is_left_out_and_named(tmp_path: Path, caplog: pytes
         assert (await store.embedded_rows("alice"))[0] == await store.rows("alice")
         assert (await store.statistics()).damaged > 0
         findings = await store.verify(deep=True)
-    assert {(finding.kind, finding.where) for finding in findings} == {("file", str(path)), ("table", "mem_000, row alice-17")}
-    assert {line for line in caplog.messages if "row_damaged" in line} == {"event=row_damaged row=alice-17"}
+    assert {(finding.kind, finding.where) for finding in findings} == {
+        ("file", str(path)),
+        ("table", "mem_000, row alice-17"),
+    }
+    assert {line for line in caplog.messages if "row_damaged" in line} == {
+        "event=row_damaged row=alice-17"
+    }
 
 
 async def test_a_damaged_vector_is_found(tmp_path: Path) -> None:
@@ -268,7 +335,9 @@ async def test_a_damaged_vector_is_found(tmp_path: Path) -> None:
         assert vectors is not None
         assert len(found) == len(vectors) == 39
         assert abs(vectors - vectors_of(list(found))).max() < 1e-6
-        assert "mem_000, row alice-5" in {finding.where for finding in await store.verify(deep=True)}
+        assert "mem_000, row alice-5" in {
+            finding.where for finding in await store.verify(deep=True)
+        }
 
 
 async def test_doubled_and_foreign_rows_are_named(tmp_path: Path) -> None:
@@ -286,10 +355,15 @@ async def test_doubled_and_foreign_rows_are_named(tmp_path: Path) -> None:
 
 
 async def test_temporary_files_are_removed(tmp_path: Path) -> None:
-    """G13: what LanceDB forgot when it was killed holds rows in plain text; it is gone after the next start."""
+    """G13: what LanceDB forgot when it was killed holds rows in plain text; it is gone after the
+    next start.
+    """
     base = tmp_path / "lance"
     rows = await _filled(base)
-    orphans = [base / "mem_000.lance" / folder / ".tmpA1b2C3" for folder in ("data", "_versions", "_transactions", "")]
+    orphans = [
+        base / "mem_000.lance" / folder / ".tmpA1b2C3"
+        for folder in ("data", "_versions", "_transactions", "")
+    ]
     for path in orphans:
         path.write_bytes(b"secret")
     (base / "mem_000.synced.json.new").write_bytes(b"{")
@@ -298,11 +372,13 @@ async def test_temporary_files_are_removed(tmp_path: Path) -> None:
     assert not [path for path in (*orphans, base / "mem_000.synced.json.new") if path.exists()]
 
 
-# -- directories of before --------------------------------------------------------------------------------------------
+# -- directories of before -------------------------------------------------------------------------
 
 
 async def test_a_directory_from_before_there_were_records(tmp_path: Path) -> None:
-    """S2.16, G6: tables without a record, whose rows carry no check, are read, recorded, and checked once rewritten."""
+    """S2.16, G6: tables without a record, whose rows carry no check, are read, recorded, and
+    checked once rewritten.
+    """
     base, rows = tmp_path / "lance", everybody(range(5))
     await _as_before(base, rows)
     async with lance(base, compact_fragments=1) as store:
@@ -316,13 +392,17 @@ async def test_a_directory_from_before_there_were_records(tmp_path: Path) -> Non
         assert await held(store) == ids(rows + more)
         (shard,) = store._shards.values()
         assert "check" in (await shard.table.schema()).names
-        assert [one.row.id for one in await store.search("bob", "number6", None, depth=1)] == ["bob-6"]
+        assert [one.row.id for one in await store.search("bob", "number6", None, depth=1)] == [
+            "bob-6"
+        ]
     async with lance(base) as store:
         assert await held(store) == ids(rows + more)
 
 
 async def test_a_zeroed_manifest_without_a_record(tmp_path: Path) -> None:
-    """G6: LanceDB opens a manifest of zeros as an empty table; the version before is taken, what it lacks is filled again."""
+    """G6: LanceDB opens a manifest of zeros as an empty table; the version before is taken, what it
+    lacks is filled again.
+    """
     base, rows = tmp_path / "lance", everybody(range(5))
     versions = await _as_before(base, rows)
     _zeroed(versions[0])
@@ -340,7 +420,9 @@ async def test_a_zeroed_manifest_without_a_record(tmp_path: Path) -> None:
 
 
 async def test_another_schema_is_put_aside(tmp_path: Path) -> None:
-    """G6: a table with other columns or another dimension is not of this store, and takes nothing of it down."""
+    """G6: a table with other columns or another dimension is not of this store, and takes nothing
+    of it down.
+    """
     base = tmp_path / "lance"
     async with lance(base, dimension=None) as store:
         await store.add(rows_of("alice", range(3)), None, may_exist=False)
@@ -351,7 +433,9 @@ async def test_another_schema_is_put_aside(tmp_path: Path) -> None:
 
 
 async def _as_before(base: Path, rows: list[MemoryRow]) -> list[Path]:
-    """A table as it was made before there were records and checks; returns its versions' files, the newest first."""
+    """A table as it was made before there were records and checks; returns its versions' files, the
+    newest first.
+    """
     import lancedb  # noqa: PLC0415
 
     store = await LanceStore.open(None, dimension=32, config=_config())
@@ -371,11 +455,15 @@ def _config() -> Any:
     return LongTermConfig(shards=1)
 
 
-# -- readers ----------------------------------------------------------------------------------------------------------
+# -- readers ---------------------------------------------------------------------------------------
 
 
-async def test_upkeep_takes_nothing_from_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G6, S4.19: who began to read an hour-old version goes on reading it, whatever is compacted meanwhile; later it is gone."""
+async def test_upkeep_takes_nothing_from_a_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G6, S4.19: who began to read an hour-old version goes on reading it, whatever is compacted
+    meanwhile; later it is gone.
+    """
     base = tmp_path / "lance"
     monkeypatch.setattr(lance_shard, "_COMMIT_GRAIN_S", 0.0)
     async with lance(base, compact_fragments=1, keep_versions_s=600.0) as store:
@@ -394,14 +482,18 @@ async def test_upkeep_takes_nothing_from_a_reader(tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(lance_shard, "_CLOCK_SLACK_S", 0.0)
         for number in range(9, 11):
             await put(store, rows_of("alice", range(number * 50, number * 50 + 50)))
-            await shard.compact(keep_s=-1.0, index_rows=10**6)  # as it would be when that time has passed
+            await shard.compact(
+                keep_s=-1.0, index_rows=10**6
+            )  # as it would be when that time has passed
         assert not hour_old.exists()
         assert len(await held(store)) == 550
         assert list(await store.verify(deep=True)) == []
 
 
 async def test_searches_go_on_while_a_shard_is_written_anew(tmp_path: Path) -> None:
-    """G6, G13: other users' searches, in words and vectors, neither fail nor miss a row while one user is erased."""
+    """G6, G13: other users' searches, in words and vectors, neither fail nor miss a row while one
+    user is erased.
+    """
     base = tmp_path / "lance"
     async with lance(base, index_user_rows=1) as store:
         await put(store, everybody(range(60)))
@@ -413,7 +505,9 @@ async def test_searches_go_on_while_a_shard_is_written_anew(tmp_path: Path) -> N
             nonlocal rounds
             while not done.is_set():
                 rounds += 1
-                found = await store.search("bob", "number7", vectors_of(rows_of("bob", [7]))[0], depth=5)
+                found = await store.search(
+                    "bob", "number7", vectors_of(rows_of("bob", [7]))[0], depth=5
+                )
                 if "bob-7" not in {one.row.id for one in found}:
                     wrong.append(found)
                 if len(await store.rows("carol")) != 60:

@@ -1,4 +1,6 @@
-"""What is erased from long-term memory is in no file of it, whatever was done to the rows, and whenever a crash interrupts it."""
+"""What is erased from long-term memory is in no file of it, whatever was done to the rows, and
+whenever a crash interrupts it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def secrets(session: str = "s-qoph", numbers: range = range(8)) -> list[MemoryRo
         row
         for n in numbers
         for row in rows_of(
-            "victim@example", [n], session=session, agent=f"agent-{RARE}", speaker=f"speaker-{RARE}", memory_type=kinds[n % 4],
+            "victim@example", [n], session=session, agent=f"agent-{RARE}", speaker=f"speaker-{RARE}", memory_type=kinds[n % 4],  # noqa: E501
             turn=f"{RARE}turn{n} said it", window=f"{RARE}window{n} around it",
         )
     ]  # fmt: skip
@@ -39,7 +41,9 @@ def needles(rows: Sequence[MemoryRow]) -> list[bytes]:
     texts = {RARE, rows[0].user, user_key(rows[0].user)}
     for row in rows:
         texts |= {row.id, row.session, session_key(row.user, row.session)}
-    pieces = [vector.tobytes()[start : start + 12] for vector in vectors_of(rows) for start in (0, 64)]
+    pieces = [
+        vector.tobytes()[start : start + 12] for vector in vectors_of(rows) for start in (0, 64)
+    ]
     return [text.encode() for text in sorted(texts)] + pieces
 
 
@@ -54,20 +58,35 @@ def hits(base: Path, wanted: Sequence[bytes]) -> list[tuple[str, bytes]]:
 
 
 async def _lived_in(base: Path) -> list[MemoryRow]:
-    """A store in which the victim's rows are wherever LanceDB puts rows: returns those of the others."""
+    """A store in which the victim's rows are wherever LanceDB puts rows: returns those of the
+    others.
+    """
     others = [row for user in OTHERS for row in rows_of(user, range(40))]
     mine = secrets()
     async with lance(base, compact_fragments=1, index_user_rows=1) as store:
         for start in range(0, 40, 10):
-            await put(store, [*others[start : start + 10], *others[40 + start : 50 + start], *mine[start // 5 : start // 5 + 2]])
+            await put(
+                store,
+                [
+                    *others[start : start + 10],
+                    *others[40 + start : 50 + start],
+                    *mine[start // 5 : start // 5 + 2],
+                ],
+            )
             await store.compact()
         await put(store, [*mine, *others[:3]], may_exist=True)  # its log has what a merge was given
-        await store.delete(mine[0].user, [mine[0].id, mine[1].id])  # out of sight, and its predicate in the log
+        await store.delete(
+            mine[0].user, [mine[0].id, mine[1].id]
+        )  # out of sight, and its predicate in the log
         await put(store, secrets("s-kaf", range(90, 93)))
         (shard,) = store._shards.values()
         rows = secrets("s-lost", range(30, 33))  # never acknowledged: what a crash leaves
-        await shard.table.add(store._rows.table(zip(rows, vectors_of(rows), strict=True), checked=True))
-    (base / "mem_000.lance" / "data" / ".tmpX1y2Z3").write_bytes(f"{RARE} {user_key('victim@example')}".encode())
+        await shard.table.add(
+            store._rows.table(zip(rows, vectors_of(rows), strict=True), checked=True)
+        )
+    (base / "mem_000.lance" / "data" / ".tmpX1y2Z3").write_bytes(
+        f"{RARE} {user_key('victim@example')}".encode()
+    )
     return others
 
 
@@ -75,12 +94,16 @@ EVERYTHING = [*secrets(), *secrets("s-kaf", range(90, 93)), *secrets("s-lost", r
 
 
 async def test_no_byte_is_left(tmp_path: Path) -> None:
-    """G13: text, ids, digests, vectors: in no data file, index, log, older version or quarantined file; others are whole."""
+    """G13: text, ids, digests, vectors: in no data file, index, log, older version or quarantined
+    file; others are whole.
+    """
     base = tmp_path / "lance"
     others = await _lived_in(base)
     before = {needle for _, needle in hits(base, needles(EVERYTHING))}
     assert {RARE.encode(), user_key("victim@example").encode(), b"victim@example"} <= before
-    assert len([needle for needle in needles(EVERYTHING) if needle in before]) > 20  # what is looked for can be found
+    assert (
+        len([needle for needle in needles(EVERYTHING) if needle in before]) > 20
+    )  # what is looked for can be found
     async with lance(base, index_user_rows=1) as store:
         assert list((base / "quarantine").iterdir())
         (base / "mem_000.lance" / "data" / ".tmpA1b2C3").write_bytes(RARE.encode())
@@ -89,7 +112,9 @@ async def test_no_byte_is_left(tmp_path: Path) -> None:
         assert await held(store, [*OTHERS, "victim@example"]) == sorted(row.id for row in others)
         for n in (3, 33):
             query = vectors_of(rows_of("bob", [n]))[0]
-            assert "bob-" + str(n) in {one.row.id for one in await store.search("bob", f"number{n}", query, depth=3)}
+            assert "bob-" + str(n) in {
+                one.row.id for one in await store.search("bob", f"number{n}", query, depth=3)
+            }
         assert list(await store.verify(deep=True)) == []
         await put(store, rows_of("dora", range(3)))
     async with lance(base) as store:
@@ -102,11 +127,18 @@ async def test_no_byte_of_a_session_is_left(tmp_path: Path) -> None:
     base = tmp_path / "lance"
     await _lived_in(base)
     mine = secrets()
-    wanted = [needle for needle in needles(mine) if needle not in needles(secrets("s-kaf", range(90, 93)))]
+    wanted = [
+        needle for needle in needles(mine) if needle not in needles(secrets("s-kaf", range(90, 93)))
+    ]
     async with lance(base, index_user_rows=1) as store:
-        assert await store.erase(user_key("victim@example"), session_key("victim@example", "s-qoph")) == 6
+        assert (
+            await store.erase(user_key("victim@example"), session_key("victim@example", "s-qoph"))
+            == 6
+        )
         assert hits(base, wanted) == []
-        assert await held(store, ["victim@example"]) == sorted(row.id for row in secrets("s-kaf", range(90, 93)))
+        assert await held(store, ["victim@example"]) == sorted(
+            row.id for row in secrets("s-kaf", range(90, 93))
+        )
 
 
 async def test_the_last_rows_of_a_table(tmp_path: Path) -> None:
@@ -118,11 +150,15 @@ async def test_the_last_rows_of_a_table(tmp_path: Path) -> None:
         assert hits(base, needles(EVERYTHING)) == []
         assert await store.erase(user_key("victim@example")) == 0
         await put(store, rows_of("bob", range(3)))
-        assert [one.row.id for one in await store.search("bob", "number2", None, depth=1)] == ["bob-2"]
+        assert [one.row.id for one in await store.search("bob", "number2", None, depth=1)] == [
+            "bob-2"
+        ]
 
 
 async def test_a_table_that_was_put_aside(tmp_path: Path) -> None:
-    """G13: what was put aside as damaged is erased as well, whether there is a table in its place or not."""
+    """G13: what was put aside as damaged is erased as well, whether there is a table in its place
+    or not.
+    """
     base = tmp_path / "lance"
     for again in (False, True):
         async with lance(base) as store:
@@ -142,11 +178,21 @@ class _Crash(Exception):
     """The process is gone."""
 
 
-STEPS = ("add", "set_unenforced_primary_key", "create_index", "optimize", "record", "purge", "traces")
+STEPS = (
+    "add",
+    "set_unenforced_primary_key",
+    "create_index",
+    "optimize",
+    "record",
+    "purge",
+    "traces",
+)
 
 
 class _Watched:
-    """A handle or a table's files that stop the process when a step is done, and the next is not begun."""
+    """A handle or a table's files that stop the process when a step is done, and the next is not
+    begun.
+    """
 
     def __init__(self, inner: Any, plan: list[int]) -> None:
         self._inner = inner
@@ -176,7 +222,9 @@ class _Watched:
 
 
 async def test_a_crash_at_any_step(tmp_path: Path) -> None:
-    """G6, G13: wherever an erasure is cut off, others' rows are whole at the next start, and done again it leaves nothing."""
+    """G6, G13: wherever an erasure is cut off, others' rows are whole at the next start, and done
+    again it leaves nothing.
+    """
     original = tmp_path / "original"
     others = sorted(row.id for row in await _lived_in(original))
     crashes = 0
@@ -197,7 +245,9 @@ async def test_a_crash_at_any_step(tmp_path: Path) -> None:
             async with lance(base, index_user_rows=1) as store:
                 assert not store.refill_needed
                 assert await held(store, OTHERS) == others, step
-                found = await store.search("bob", "number7", vectors_of(rows_of("bob", [7]))[0], depth=3)
+                found = await store.search(
+                    "bob", "number7", vectors_of(rows_of("bob", [7]))[0], depth=3
+                )
                 assert "bob-7" in {one.row.id for one in found}
                 assert len(await store.rows("victim@example")) in {0, 9}
                 await store.erase(user_key("victim@example"))
@@ -218,7 +268,9 @@ def _watch(shard: Shard, plan: list[int]) -> None:
 
 
 async def test_an_erasure_that_fails_is_no_obstacle(tmp_path: Path) -> None:
-    """G11, G13: after one that failed half-way, in the same process, others write and read on, and it can be done again."""
+    """G11, G13: after one that failed half-way, in the same process, others write and read on, and
+    it can be done again.
+    """
     base = tmp_path / "lance"
     others = await _lived_in(base)
     async with lance(base, index_user_rows=1) as store:
@@ -230,9 +282,10 @@ async def test_an_erasure_that_fails_is_no_obstacle(tmp_path: Path) -> None:
                 await store.erase(user_key("victim@example"))
             shard._reopen, shard.files = reopen, files
             await put(store, rows_of("bob", range(100 + step, 101 + step)))
-            assert [one.row.id for one in await store.search("bob", f"number{100 + step}", None, depth=1)] == [
-                f"bob-{100 + step}"
-            ]
+            assert [
+                one.row.id
+                for one in await store.search("bob", f"number{100 + step}", None, depth=1)
+            ] == [f"bob-{100 + step}"]
         assert await store.erase(user_key("victim@example")) in {0, 9}
         assert hits(base, needles(EVERYTHING)) == []
         assert len(await held(store, OTHERS)) == len(others) + 3

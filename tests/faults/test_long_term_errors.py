@@ -1,4 +1,6 @@
-"""What LanceDB raises, provoked for real where it can be, and what becomes of it: an error that says whether to try again."""
+"""What LanceDB raises, provoked for real where it can be, and what becomes of it: an error that
+says whether to try again.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def read_only(place: Path, on: bool) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    assert not libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", _REMOUNT | (_READ_ONLY if on else 0), b"size=2m")
+    assert not libc.mount(
+        b"tmpfs", os.fsencode(place), b"tmpfs", _REMOUNT | (_READ_ONLY if on else 0), b"size=2m"
+    )
 
 
 async def test_a_full_disk(small_disk: Path) -> None:
-    """G3, G6, G7: writes are refused for the time being; nothing acknowledged is lost, reads go on; with room, so do writes."""
+    """G3, G6, G7: writes are refused for the time being; nothing acknowledged is lost, reads go on;
+    with room, so do writes.
+    """
     ballast, base, acknowledged = small_disk / "ballast", small_disk / "lance", list[str]()
     async with lance(base) as store:
         await put(store, rows_of("alice", range(5)))
@@ -67,17 +73,25 @@ async def test_a_full_disk(small_disk: Path) -> None:
 
 
 async def test_a_read_only_disk(small_disk: Path) -> None:
-    """G3, G6: while the disk cannot be written, reads go on; afterwards writes do, without a restart."""
+    """G3, G6: while the disk cannot be written, reads go on; afterwards writes do, without a
+    restart.
+    """
     base, rows = small_disk / "lance", rows_of("alice", range(5))
     async with lance(base, compact_fragments=1) as store:
         await put(store, rows)
         read_only(small_disk, True)
-        for verb in (lambda: put(store, rows_of("alice", [9])), lambda: store.delete("alice", [rows[0].id]), store.compact):
+        for verb in (
+            lambda: put(store, rows_of("alice", [9])),
+            lambda: store.delete("alice", [rows[0].id]),
+            store.compact,
+        ):
             with pytest.raises(LongTermError, match="the disk is read-only") as caught:
                 await verb()
             assert caught.value.retryable
         assert len(await held(store)) == 5
-        assert [one.row.id for one in await store.search("alice", "number3", None, depth=1)] == ["alice-3"]
+        assert [one.row.id for one in await store.search("alice", "number3", None, depth=1)] == [
+            "alice-3"
+        ]
         read_only(small_disk, False)
         await put(store, rows_of("alice", [9]), may_exist=True)
         await store.compact()
@@ -86,7 +100,9 @@ async def test_a_read_only_disk(small_disk: Path) -> None:
 
 @pytest.mark.parametrize("what", ["missing", "truncated"])
 async def test_a_file_that_goes_while_in_use(tmp_path: Path, what: str) -> None:
-    """G6: reads say what it is and that trying again is of no use; a job that writes waits for the next start, which mends it."""
+    """G6: reads say what it is and that trying again is of no use; a job that writes waits for the
+    next start, which mends it.
+    """
     base, rows = tmp_path / "lance", rows_of("alice", range(30))
     async with lance(base) as store:
         for start in range(0, 30, 10):
@@ -101,7 +117,10 @@ async def test_a_file_that_goes_while_in_use(tmp_path: Path, what: str) -> None:
         with pytest.raises(LongTermError, match=expected) as caught:
             await store.rows("alice")
         assert not caught.value.retryable
-        for verb in (lambda: put(store, rows, may_exist=True), lambda: put(store, rows_of("alice", [40]))):
+        for verb in (
+            lambda: put(store, rows, may_exist=True),
+            lambda: put(store, rows_of("alice", [40])),
+        ):
             with pytest.raises(LongTermError) as caught:
                 await verb()
             assert caught.value.retryable
@@ -121,7 +140,9 @@ async def test_what_it_does_not_take(tmp_path: Path) -> None:
             await store.add(rows_of("alice", range(2)), None, may_exist=False)
         assert not caught.value.retryable
         with pytest.raises(LongTermError, match="do not fit") as caught:
-            await store.add(rows_of("alice", range(2)), np.ones((2, 3), np.float32), may_exist=False)
+            await store.add(
+                rows_of("alice", range(2)), np.ones((2, 3), np.float32), may_exist=False
+            )
         assert not caught.value.retryable
     with pytest.raises(LongTermError, match="it is closed") as caught:  # LanceDB's Rust panics here
         await store.rows("alice")
@@ -138,27 +159,53 @@ async def test_no_directory(tmp_path: Path) -> None:
 
 # What LanceDB 0.40 said when these were provoked by hand.
 SEEN = [
-    (RuntimeError("lance error: LanceError(IO): No space left on device (os error 28), /root/.cargo/x.rs:1:2"), "full", True),
+    (
+        RuntimeError(
+            "lance error: LanceError(IO): No space left on device (os error 28), "
+            "/root/.cargo/x.rs:1:2"
+        ),
+        "full",
+        True,
+    ),
     (OSError(28, "No space left on device"), "full", True),
     (OSError(30, "Read-only file system"), "read-only", True),
     (OSError(5, "Input/output error"), "the disk failed", True),
     (
-        RuntimeError("lance error: Retryable commit conflict for version 15: This Overwrite was preempted by concurrent"),
+        RuntimeError(
+            "lance error: Retryable commit conflict for version 15: This Overwrite was preempted "
+            "by concurrent"
+        ),
         "faster",
         True,
     ),
     (
-        RuntimeError("lance error: Incompatible transaction: This ReserveFragments transaction is incompatible with"),
+        RuntimeError(
+            "lance error: Incompatible transaction: This ReserveFragments transaction is "
+            "incompatible with"
+        ),
         "faster",
         True,
     ),
     (RuntimeError("Query timed out after 1s"), "too long", True),
     (RuntimeError("Table mem_000 is closed"), "closed", True),
-    (ValueError("Invalid input, Failed to connect to namespace: IO { source: RetryError(RetryErrorImpl"), "reached", True),
-    (RuntimeError("lance error: Not found: tmp/store/mem_000.lance/data/1000.lance"), "missing", False),
+    (
+        ValueError(
+            "Invalid input, Failed to connect to namespace: IO { source: RetryError(RetryErrorImpl"
+        ),
+        "reached",
+        True,
+    ),
+    (
+        RuntimeError("lance error: Not found: tmp/store/mem_000.lance/data/1000.lance"),
+        "missing",
+        False,
+    ),
     (FileNotFoundError(2, "No such file or directory"), "missing", False),
     (
-        RuntimeError("lance error: LanceError(IO): Generic memory error: Invalid range 0..1309 for object of size 654"),
+        RuntimeError(
+            "lance error: LanceError(IO): Generic memory error: Invalid range 0..1309 for object "
+            "of size 654"
+        ),
         "damaged",
         False,
     ),
@@ -171,7 +218,9 @@ SEEN = [
 
 @pytest.mark.parametrize(("error", "told", "retryable"), SEEN, ids=lambda one: str(one)[:40])
 def test_what_errors_mean(error: Exception, told: str, retryable: bool) -> None:
-    """G6, G11: each of LanceDB's untyped errors has one meaning, and is retryable or not; jobs wait for what a start mends."""
+    """G6, G11: each of LanceDB's untyped errors has one meaning, and is retryable or not; jobs wait
+    for what a start mends.
+    """
     meant, again = meaning(error)
     assert told in meant
     assert again is retryable
@@ -183,7 +232,10 @@ def test_what_errors_mean(error: Exception, told: str, retryable: bool) -> None:
 
 def test_an_address_is_in_no_error() -> None:
     """S2.34: nor in what caused it."""
-    with pytest.raises(LongTermError) as caught, map_errors("reading", secret_address="s3://hunter2/x"):
+    with (
+        pytest.raises(LongTermError) as caught,
+        map_errors("reading", secret_address="s3://hunter2/x"),
+    ):
         raise RuntimeError("Not found: s3://hunter2/x/mem_000.lance")
     assert "hunter2" not in str(caught.value)
     assert caught.value.__cause__ is None
@@ -191,8 +243,13 @@ def test_an_address_is_in_no_error() -> None:
 
 
 async def test_a_panic_in_a_future_is_an_error_as_any_other() -> None:
-    """S4.19, G6: LanceDB's Rust may panic over a flipped byte; whoever reads or verifies is told, and nothing falls."""
+    """S4.19, G6: LanceDB's Rust may panic over a flipped byte; whoever reads or verifies is told,
+    and nothing falls.
+    """
     panic = type("RustPanic", (Exception,), {})("rust future panicked: unknown error")
-    with pytest.raises(LongTermError, match="failed verifying: it failed") as caught, map_errors("verifying"):
+    with (
+        pytest.raises(LongTermError, match="failed verifying: it failed") as caught,
+        map_errors("verifying"),
+    ):
         raise panic
     assert caught.value.retryable

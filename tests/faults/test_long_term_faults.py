@@ -22,7 +22,9 @@ FAST = Config.from_dict(
 
 @pytest.mark.parametrize("fault", LONG_TERM_FAULTS)
 async def test_long_term_memory_is_away(tmp_path: Path, fault: str) -> None:
-    """G5, G7: appends go on, flush jobs wait past their last attempt, and when it is back all arrives by itself, each once."""
+    """G5, G7: appends go on, flush jobs wait past their last attempt, and when it is back all
+    arrives by itself, each once.
+    """
     if why := possible(fault):
         pytest.skip(f"{fault}: {why}")
     report = await talk_through(tmp_path, fault, FAST)

@@ -1,4 +1,6 @@
-"""``kill -9`` of a process that adds, merges, deletes, compacts and erases on the bare store, again and again."""
+"""``kill -9`` of a process that adds, merges, deletes, compacts and erases on the bare store, again
+and again.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,14 @@ async def main():
                     told("adding", row[0].id), await put(store, row, doubtful=choice == 3), told("added", row[0].id)
 
 anyio.run(main)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
 async def test_kill_the_writer(tmp_path: Path) -> None:
-    """G3, G6, G7, G13: acknowledged rows are there once, deleted and erased ones are not; of the last verb it may be either."""
+    """G3, G6, G7, G13: acknowledged rows are there once, deleted and erased ones are not; of the
+    last verb it may be either.
+    """
     rng = random.Random(11)
     base, expected = tmp_path / "lance", set[str]()
     for number in range(KILLS):
@@ -91,7 +95,11 @@ async def test_kill_the_writer(tmp_path: Path) -> None:
             await store.erase(user_key(user))
         assert await held(store, USERS) == []
     files = [path for path in base.rglob("*") if path.is_file()]
-    assert not [path for path in files if any(user_key(user).encode() in path.read_bytes() for user in USERS)]
+    assert not [
+        path
+        for path in files
+        if any(user_key(user).encode() in path.read_bytes() for user in USERS)
+    ]
     assert not [path for path in files if path.name.startswith(".tmp")]
 
 

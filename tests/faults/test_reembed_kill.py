@@ -1,4 +1,4 @@
-"""``kill -9`` while long-term memory is made anew for another embedder, on real SQLite and LanceDB."""
+"""``kill -9`` while long-term memory is made anew for another embedder, on real SQLite and LanceDB."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -41,14 +41,21 @@ anyio.run(main)
 
 @pytest.mark.slow
 def test_kill_and_go_on(tmp_path: Path) -> None:
-    """G4, G7, G12: killed again and again, in the end each row is there once, and the directory of before is gone."""
+    """G4, G7, G12: killed again and again, in the end each row is there once, and the directory of
+    before is gone.
+    """
     rng = random.Random(11)
 
     async def fill() -> list[str]:
         async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder()) as runtime:
             for number in range(120):
                 chat = runtime.session(f"u{number % 7}", f"s{number}")
-                await chat.append([{"role": "user", "content": f"Sentence {place} of {number}"} for place in range(5)])
+                await chat.append(
+                    [
+                        {"role": "user", "content": f"Sentence {place} of {number}"}
+                        for place in range(5)
+                    ]
+                )
                 await chat.flush()
             await runtime.user("u1").remember(["Prefers metric units", "Keeps bees"])
             await runtime.settle()
@@ -59,7 +66,9 @@ def test_kill_and_go_on(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     killed = 0
     for _ in range(4):
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=root)
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=root
+        )
         assert child.stdout is not None
         first = child.stdout.readline()  # it has begun
         assert first
@@ -70,7 +79,9 @@ def test_kill_and_go_on(tmp_path: Path) -> None:
         child.wait()
         child.stdout.close()
     assert killed >= 2, "it was over before it was killed: make it slower"
-    whole = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100, cwd=root)
+    whole = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=100, cwd=root
+    )
     assert whole.stdout.endswith("complete\n")
 
     async def check() -> None:
@@ -83,4 +94,6 @@ def test_kill_and_go_on(tmp_path: Path) -> None:
             assert vectors.shape[1] == 96
 
     anyio.run(check)
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("longterm")] == ["longterm-2"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("longterm")] == [
+        "longterm-2"
+    ]

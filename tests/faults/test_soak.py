@@ -1,4 +1,6 @@
-"""A few seconds of the soak, on both event loops: what hours of it look for is looked for here, but for memory."""
+"""A few seconds of the soak, on both event loops: what hours of it look for is looked for here, but
+for memory.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ SMALL = Extent(load_s=2.0, cycles=1, users=3, sessions=2, elders=1, mortals=1, c
 @pytest.mark.slow
 @pytest.mark.blocking
 def test_all_ends_where_it_began(tmp_path: Path) -> None:
-    """G2, G3, G4, G7, G8, G9, G10, G12: under faults nothing is lost, doubled, torn or shown to others, and when all is calm no
-    mailbox, job, live session, task, thread or descriptor is left over, on asyncio and on uvloop."""
+    """G2, G3, G4, G7, G8, G9, G10, G12: under faults nothing is lost, doubled, torn or shown to
+    others, and when all is calm no mailbox, job, live session, task, thread or descriptor is left
+    over, on asyncio and on uvloop.
+    """
     cycles: list[Cycle] = []
     soak = Soak(tmp_path / "memory", 7, SMALL, cycles.append)
     for loop in ("asyncio", "uvloop", "asyncio", "uvloop"):
@@ -29,7 +33,9 @@ def test_all_ends_where_it_began(tmp_path: Path) -> None:
     assert [cycle.loop for cycle in cycles] == ["asyncio", "uvloop", "asyncio", "uvloop"]
     assert all(cycle.appends > 20 for cycle in cycles)
     assert sum(sum(cycle.faults.values()) for cycle in cycles) > 10
-    assert sum(cycle.forgotten for cycle in cycles) >= 9, "those of each cycle but the last, and who was forgotten while talking"
+    assert sum(cycle.forgotten for cycle in cycles) >= 9, (
+        "those of each cycle but the last, and who was forgotten while talking"
+    )
     for cycle in cycles:
         held = cycle.holding
         assert (held.queued, held.waiting_kb, held.backlog, held.jobs, held.live) == (0, 0, 0, 0, 0)
@@ -51,12 +57,16 @@ def _history(*, leave_out: int = 0, swap: bool = False, twice: bool = False) -> 
         chats[0], chats[3] = chats[3], chats[0]
     if twice:
         chats.append(chats[-1])
-    messages = [msgspec.convert({**chat, "seq": seq}, Message) for seq, chat in enumerate(chats, start=1)]
+    messages = [
+        msgspec.convert({**chat, "seq": seq}, Message) for seq, chat in enumerate(chats, start=1)
+    ]
     return [message for message in messages if message.seq != leave_out]
 
 
 def test_the_witness_sees_what_is_wrong() -> None:
-    """G2, G3, G4, G8, G9: a soak finds nothing only where there is nothing: each kind of harm, done on purpose, is told."""
+    """G2, G3, G4, G8, G9: a soak finds nothing only where there is nothing: each kind of harm, done
+    on purpose, is told.
+    """
     witness, violations = _told()
     witness.history(_history())
     assert violations.told == []

@@ -1,9 +1,11 @@
-"""Make the golden journal of today's format: a small one that uses every kind of row, and what it reads as.
+"""Make the golden journal of today's format: a small one that uses every kind of row, and what it
+reads as.
 
     python -m tests.golden.make [--force]
 
-It is run once for each format, by the code that first writes that format, and what it made is committed. From then on the journal
-is replayed by whatever code there is (`tests/integration/test_golden.py`): it must read as it did, whatever it is migrated to.
+It is run once for each format, by the code that first writes that format, and what it made is
+committed. From then on the journal is replayed by whatever code there is
+(`tests/integration/test_golden.py`): it must read as it did, whatever it is migrated to.
 """
 
 from __future__ import annotations
@@ -61,8 +63,16 @@ from tests.golden.reading import reading
 
 HERE = Path(__file__).parent
 BEGIN_US = 1_767_225_600_000_000  # 2026-01-01
-PLAIN, FOLDED, LISTED = SessionKey("alice", "plain"), SessionKey("alice", "folded"), SessionKey("alice", "listed")
-RESTATED, CLEARED, RING = SessionKey("bob", "restated"), SessionKey("bob", "cleared"), SessionKey("bob ☂ o'hara %_", "ring")
+PLAIN, FOLDED, LISTED = (
+    SessionKey("alice", "plain"),
+    SessionKey("alice", "folded"),
+    SessionKey("alice", "listed"),
+)
+RESTATED, CLEARED, RING = (
+    SessionKey("bob", "restated"),
+    SessionKey("bob", "cleared"),
+    SessionKey("bob ☂ o'hara %_", "ring"),
+)
 LONG = SessionKey("bob", "long")
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -75,16 +85,32 @@ def message(seq: int, fields: dict[str, Any], importance: float = 0.5) -> Entry:
 
 def said(first: int, last: int) -> tuple[Entry, ...]:
     roles = ("user", "assistant")
-    return tuple(message(n, {"role": roles[(n + 1) % 2], "content": f"message {n}"}) for n in range(first, last + 1))
+    return tuple(
+        message(n, {"role": roles[(n + 1) % 2], "content": f"message {n}"})
+        for n in range(first, last + 1)
+    )
 
 
 def summary(through: int, text: str, *, first: int = 1, degraded: bool = False) -> Summary:
-    return Summary(through, "So far: ", text, 20, degraded, "extractive" if degraded else "golden-1", first, 120)
+    return Summary(
+        through,
+        "So far: ",
+        text,
+        20,
+        degraded,
+        "extractive" if degraded else "golden-1",
+        first,
+        120,
+    )
 
 
 def plain(sid: int) -> list[list[Any]]:
     """Every role, tool calls, ids, metadata, keys of one message and of several."""
-    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at":"ñ"}'}}
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "look", "arguments": '{"at":"ñ"}'},
+    }
     return [
         [
             Opened(sid, *PLAIN, BEGIN_US),
@@ -94,18 +120,57 @@ def plain(sid: int) -> list[list[Any]]:
             Appended(
                 sid,
                 (
-                    message(2, {"role": "user", "content": "Hello ☂", "id": "m-2", "metadata": {"a": [1, {"b": None}]}}, 0.1),
-                    message(3, {"role": "assistant", "content": None, "tool_calls": [call]}, 0.30000000000000004),
+                    message(
+                        2,
+                        {
+                            "role": "user",
+                            "content": "Hello ☂",
+                            "id": "m-2",
+                            "metadata": {"a": [1, {"b": None}]},
+                        },
+                        0.1,
+                    ),
+                    message(
+                        3,
+                        {"role": "assistant", "content": None, "tool_calls": [call]},
+                        0.30000000000000004,
+                    ),
                 ),
                 key_digest("request-1"),
             )
         ],
-        [Appended(sid, (message(4, {"role": "tool", "tool_call_id": "call_1", "content": "a bridge"}, 0.0),), None)],
-        [Appended(sid, (message(5, {"role": "developer", "content": "x" * 3_000, "id": "m-5"}),), key_digest("request-2"))],
         [
             Appended(
                 sid,
-                (message(6, {"role": "user", "content": [{"type": "text", "text": "in parts"}], "name": "Ann"}, 2 / 3),),
+                (
+                    message(
+                        4, {"role": "tool", "tool_call_id": "call_1", "content": "a bridge"}, 0.0
+                    ),
+                ),
+                None,
+            )
+        ],
+        [
+            Appended(
+                sid,
+                (message(5, {"role": "developer", "content": "x" * 3_000, "id": "m-5"}),),
+                key_digest("request-2"),
+            )
+        ],
+        [
+            Appended(
+                sid,
+                (
+                    message(
+                        6,
+                        {
+                            "role": "user",
+                            "content": [{"type": "text", "text": "in parts"}],
+                            "name": "Ann",
+                        },
+                        2 / 3,
+                    ),
+                ),
                 None,
             )
         ],
@@ -117,14 +182,31 @@ def folded(sid: int) -> list[list[Any]]:
     first, second = Watermarks(0, 0, 4, 4), Watermarks(0, 4, 4, 4)
     third, fourth, fifth = Watermarks(0, 4, 8, 8), Watermarks(0, 8, 8, 8), Watermarks(0, 8, 10, 10)
     jobs = [
-        Job(f"summarize-{sid}-0-{n}", "summarize", FOLDED, SummarizeSpec(sid, 0, n - 3 if n < 10 else 9, n)) for n in (4, 8, 10)
+        Job(
+            f"summarize-{sid}-0-{n}",
+            "summarize",
+            FOLDED,
+            SummarizeSpec(sid, 0, n - 3 if n < 10 else 9, n),
+        )
+        for n in (4, 8, 10)
     ]
-    flushes = [Job(f"flush-{sid}-{n}", "flush", FOLDED, FlushSpec(sid, n - 3 if n < 10 else 9, n)) for n in (4, 8, 10)]
+    flushes = [
+        Job(f"flush-{sid}-{n}", "flush", FOLDED, FlushSpec(sid, n - 3 if n < 10 else 9, n))
+        for n in (4, 8, 10)
+    ]
     blocks = Job(f"blocks-{sid}-0-8", "blocks", FOLDED, BlocksSpec(sid, 8))
     progress = {"seen": [[1, 4]], "state": _encode({"facts": ["likes bridges"]}), "error": ""}
     return [
-        [Opened(sid, *FOLDED, BEGIN_US), Appended(sid, said(1, 6), None), FoldStarted(sid, first, (jobs[0], flushes[0]))],
-        [Summarized(sid, second, summary(4, "one to four"), jobs[0].id, 6), Flushed(sid, 4), JobDone(flushes[0].id)],
+        [
+            Opened(sid, *FOLDED, BEGIN_US),
+            Appended(sid, said(1, 6), None),
+            FoldStarted(sid, first, (jobs[0], flushes[0])),
+        ],
+        [
+            Summarized(sid, second, summary(4, "one to four"), jobs[0].id, 6),
+            Flushed(sid, 4),
+            JobDone(flushes[0].id),
+        ],
         [Appended(sid, said(7, 9), None), FoldStarted(sid, third, (jobs[1], flushes[1], blocks))],
         [Summarized(sid, fourth, summary(8, "one to eight", degraded=True), jobs[1].id, 9)],
         [
@@ -135,7 +217,10 @@ def folded(sid: int) -> list[list[Any]]:
         [
             StateChanged(
                 sid,
-                (StateItem("block", "facts", _encode(progress)), StateItem("block", "", _encode([[1, 2]]))),
+                (
+                    StateItem("block", "facts", _encode(progress)),
+                    StateItem("block", "", _encode([[1, 2]])),
+                ),
                 (("block", "old"),),
             )
         ],
@@ -143,14 +228,34 @@ def folded(sid: int) -> list[list[Any]]:
 
 
 def listed(sid: int) -> list[list[Any]]:
-    """A list of summary entries: one condensed into the running summary, one that left for long-term memory."""
-    condense = Job(f"condense-{sid}-0-2", "summarize", LISTED, SummarizeSpec(sid, 0, 1, 2, "condense"))
-    jobs = [Job(f"summarize-{sid}-0-{n}", "summarize", LISTED, SummarizeSpec(sid, 0, n - 1, n, "entry")) for n in (2, 4, 6)]
+    """A list of summary entries: one condensed into the running summary, one that left for
+    long-term memory.
+    """
+    condense = Job(
+        f"condense-{sid}-0-2", "summarize", LISTED, SummarizeSpec(sid, 0, 1, 2, "condense")
+    )
+    jobs = [
+        Job(f"summarize-{sid}-0-{n}", "summarize", LISTED, SummarizeSpec(sid, 0, n - 1, n, "entry"))
+        for n in (2, 4, 6)
+    ]
     left = EntryFlushSpec(sid, summary(2, "an entry of two"), BEGIN_US)
     away = Job(f"entry-{sid}-0-2", "flush", LISTED, left)
     return [
-        [Opened(sid, *LISTED, BEGIN_US), Appended(sid, said(1, 7), None), FoldStarted(sid, Watermarks(0, 0, 2, 2), (jobs[0],))],
-        [Summarized(sid, Watermarks(0, 2, 2, 2), summary(2, "an entry of two"), jobs[0].id, 7, entry=True)],
+        [
+            Opened(sid, *LISTED, BEGIN_US),
+            Appended(sid, said(1, 7), None),
+            FoldStarted(sid, Watermarks(0, 0, 2, 2), (jobs[0],)),
+        ],
+        [
+            Summarized(
+                sid,
+                Watermarks(0, 2, 2, 2),
+                summary(2, "an entry of two"),
+                jobs[0].id,
+                7,
+                entry=True,
+            )
+        ],
         [FoldStarted(sid, Watermarks(0, 2, 4, 4), (jobs[1],))],
         [
             Summarized(
@@ -166,12 +271,23 @@ def listed(sid: int) -> list[list[Any]]:
         ],
         [Summarized(sid, Watermarks(0, 4, 4, 4), summary(2, "condensed"), condense.id, 7)],
         [FoldStarted(sid, Watermarks(0, 4, 6, 6), (jobs[2],))],
-        [Summarized(sid, Watermarks(0, 6, 6, 6), summary(6, "an entry of six", first=5), jobs[2].id, 7, entry=True)],
+        [
+            Summarized(
+                sid,
+                Watermarks(0, 6, 6, 6),
+                summary(6, "an entry of six", first=5),
+                jobs[2].id,
+                7,
+                entry=True,
+            )
+        ],
     ]
 
 
 def restated(sid: int) -> list[list[Any]]:
-    """Messages deleted, and gone back before; what was flushed of them is to leave long-term memory."""
+    """Messages deleted, and gone back before; what was flushed of them is to leave long-term
+    memory.
+    """
     flush = Job(f"flush-{sid}-5", "flush", RESTATED, FlushSpec(sid, 1, 5))
     unflush = Job(f"unflush-{sid}-2", "flush", RESTATED, UnflushSpec(sid, (5,), 5))
     return [
@@ -179,8 +295,22 @@ def restated(sid: int) -> list[list[Any]]:
         [FlushStarted(sid, Watermarks(0, 0, 0, 5), (flush,))],
         [Flushed(sid, 5), JobDone(flush.id)],
         [Restated(sid, Watermarks(1, 0, 0, 5), 7, (2,), None, (), (), ())],
-        [Restated(sid, Watermarks(2, 1, 1, 5), 7, (5, 6, 7), summary(1, "the first"), (), (), (unflush,))],
-        [Appended(sid, said(8, 9), None), JobDeadLettered(unflush.id, 5, "TypeError: no such thing")],
+        [
+            Restated(
+                sid,
+                Watermarks(2, 1, 1, 5),
+                7,
+                (5, 6, 7),
+                summary(1, "the first"),
+                (),
+                (),
+                (unflush,),
+            )
+        ],
+        [
+            Appended(sid, said(8, 9), None),
+            JobDeadLettered(unflush.id, 5, "TypeError: no such thing"),
+        ],
         [Pruned(RESTATED, (3,))],
     ]
 
@@ -189,7 +319,10 @@ def cleared(sid: int) -> list[list[Any]]:
     """A buffer emptied with a fold under way, and begun anew; ids of before may be used again."""
     job = Job(f"summarize-{sid}-0-2", "summarize", CLEARED, SummarizeSpec(sid, 0, 1, 2))
     return [
-        [Opened(sid, *CLEARED, BEGIN_US), Appended(sid, (message(1, {"role": "user", "content": "gone", "id": "again"}),), None)],
+        [
+            Opened(sid, *CLEARED, BEGIN_US),
+            Appended(sid, (message(1, {"role": "user", "content": "gone", "id": "again"}),), None),
+        ],
         [Appended(sid, said(2, 4), None), FoldStarted(sid, Watermarks(0, 0, 2, 0), (job,))],
         [Cleared(sid, Watermarks(1, 4, 4, 4, 4), (job.id,), 4), Pruned(CLEARED, (1, 2, 3, 4))],
         [Appended(sid, (message(5, {"role": "user", "content": "new", "id": "again"}),), None)],
@@ -209,43 +342,83 @@ def user(sid: int, name: str) -> list[list[Any]]:
     """A user's own actor: memories, and facets of every kind."""
     contents = ("Likes metric units", "Lives in Lisbon ☂", "Was wrong")
     items = [
-        MemoryItem(memory_id(name, "", text), "folded" if n else "", "tutor" if n else "", text, kind, 0.8, BEGIN_US + n, 7)
-        for n, (text, kind) in enumerate(zip(contents, ("preference", "fact", "context"), strict=True))
+        MemoryItem(
+            memory_id(name, "", text),
+            "folded" if n else "",
+            "tutor" if n else "",
+            text,
+            kind,
+            0.8,
+            BEGIN_US + n,
+            7,
+        )
+        for n, (text, kind) in enumerate(
+            zip(contents, ("preference", "fact", "context"), strict=True)
+        )
     ]
     key = UserKey(name)
     jobs = [
-        Job(f"record-{sid}-1", "record", key, RecordSpec(sid, tuple(item.id for item in items[:2]))),
+        Job(
+            f"record-{sid}-1", "record", key, RecordSpec(sid, tuple(item.id for item in items[:2]))
+        ),
         Job(f"record-{sid}-2", "record", key, RecordSpec(sid, (items[2].id,))),
         Job(f"prune-{sid}-3", "prune", key, PruneSpec(sid, 100, "age", 86_400.5, ("fact",))),
         Job(f"synopsis-{sid}-4", "synopsis", key, SynopsisSpec(sid, 4)),
     ]
     working = {
-        "id": working_id("folded", "a tool said so"), "text": "a tool said so", "source": "tool:look", "scope": "folded",
-        "at_us": BEGIN_US, "tokens": 6, "vector": b"\x00\x00\x80?" + bytes(12),
-    }  # fmt: skip
-    part = {"text": "Ann, likes bridges", "expires_at": 1_800_000_000.25, "tokens": 9, "model": "golden-1", "degraded": False}
+        "id": working_id("folded", "a tool said so"),
+        "text": "a tool said so",
+        "source": "tool:look",
+        "scope": "folded",
+        "at_us": BEGIN_US,
+        "tokens": 6,
+        "vector": b"\x00\x00\x80?" + bytes(12),
+    }
+    part = {
+        "text": "Ann, likes bridges",
+        "expires_at": 1_800_000_000.25,
+        "tokens": 9,
+        "model": "golden-1",
+        "degraded": False,
+    }
     state_items = [
         StateItem("embedder", "", _encode("golden-embedder")),
         StateItem("working", str(working["id"]), _encode(working)),
         StateItem("access", row_id(PLAIN, 2), _encode((3, BEGIN_US))),
         StateItem("access", row_id(PLAIN, 3), _encode((1, BEGIN_US))),
         StateItem("synopsis", "identity", _encode(part)),
-        StateItem("synopsis", "context", _encode({**part, "text": "Golden journals", "degraded": True})),
+        StateItem(
+            "synopsis", "context", _encode({**part, "text": "Golden journals", "degraded": True})
+        ),
         StateItem("counter", "job", _encode(3)),
     ]
     return [
         [Opened(sid, name, "", BEGIN_US), StateChanged(sid, tuple(state_items))],
-        [Remembered(sid, tuple(items[:2]), tuple(jobs[:1])), Remembered(sid, (items[2], items[0]), tuple(jobs[1:2]))],
+        [
+            Remembered(sid, tuple(items[:2]), tuple(jobs[:1])),
+            Remembered(sid, (items[2], items[0]), tuple(jobs[1:2])),
+        ],
         [JobsStarted(sid, tuple(jobs[2:]))],
-        [MemoriesRemoved(sid, (items[2].id,)), JobDone(jobs[1].id), JobDeadLettered(jobs[0].id, 8, "ValueError: poisoned ☠")],
-        [StateChanged(sid, (StateItem("counter", "job", _encode(4)),), (("access", row_id(PLAIN, 3)),))],
+        [
+            MemoriesRemoved(sid, (items[2].id,)),
+            JobDone(jobs[1].id),
+            JobDeadLettered(jobs[0].id, 8, "ValueError: poisoned ☠"),
+        ],
+        [
+            StateChanged(
+                sid, (StateItem("counter", "job", _encode(4)),), (("access", row_id(PLAIN, 3)),)
+            )
+        ],
         [JobRetried(jobs[3].id, 1, 1_767_225_601.0, "ModelUnavailable: away")],
     ]
 
 
 def shared(sid: int) -> list[list[Any]]:
     """A scope that several share."""
-    rights = [StateItem("grant", who, _encode(right)) for who, right in (("zoe", "own"), ("alice", "write"), ("bo", "read"))]
+    rights = [
+        StateItem("grant", who, _encode(right))
+        for who, right in (("zoe", "own"), ("alice", "write"), ("bo", "read"))
+    ]
     return [
         [Opened(sid, SHARED_PREFIX + "team", "", BEGIN_US), StateChanged(sid, tuple(rights))],
         [StateChanged(sid, (), (("grant", "bo"),))],
@@ -256,7 +429,11 @@ def long(sid: int) -> list[list[Any]]:
     """A session whose oldest messages are not kept."""
     flush = Job(f"flush-{sid}-38", "flush", LONG, FlushSpec(sid, 1, 38))
     return [
-        [Opened(sid, *LONG, BEGIN_US), Appended(sid, said(1, 20), key_digest("twenty")), Appended(sid, said(21, 40), None)],
+        [
+            Opened(sid, *LONG, BEGIN_US),
+            Appended(sid, said(1, 20), key_digest("twenty")),
+            Appended(sid, said(21, 40), None),
+        ],
         [Dropped(sid, Watermarks(0, 38, 38, 38), 40, (flush,))],
         [Flushed(sid, 38), JobDone(flush.id)],
     ]
@@ -280,11 +457,25 @@ async def make(directory: Path) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(journal.run)
         await journal.setting("counter", "heuristic")
-        await journal.change({"embedder": "golden-embedder", "shards": "4", "colour": 'it\'s \u2028 {"json": 1}'})
-        makers = (plain, folded, listed, restated, cleared, ring, lambda sid: user(sid, "alice"), shared, long)
+        await journal.change(
+            {"embedder": "golden-embedder", "shards": "4", "colour": 'it\'s \u2028 {"json": 1}'}
+        )
+        makers = (
+            plain,
+            folded,
+            listed,
+            restated,
+            cleared,
+            ring,
+            lambda sid: user(sid, "alice"),
+            shared,
+            long,
+        )
         for sid, batches in enumerate(makers, start=1):
             await store(journal, batches(sid))
-        await store(journal, [[Opened(99, "carol", "chat", BEGIN_US), Appended(99, said(1, 2), None)]])
+        await store(
+            journal, [[Opened(99, "carol", "chat", BEGIN_US), Appended(99, said(1, 2), None)]]
+        )
         await journal.erase("carol")
         await journal.erase("alice", "never was")
         await journal.trim(Retention(max_messages=20), BEGIN_US)
@@ -293,8 +484,12 @@ async def make(directory: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--force", action="store_true", help="although there is one: before its format is released")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="although there is one: before its format is released"
+    )
     place = HERE / f"format-{FORMAT}"
     if (place / "journal.db").exists() and not parser.parse_args().force:
         parser.error(f"{place} is golden already")
@@ -303,12 +498,16 @@ def main() -> None:
         made.mkdir()
         anyio.run(make, made)
         with sqlite3.connect(made / "journal.db") as database:
-            database.execute("PRAGMA journal_mode = DELETE")  # one file, whatever leaves others beside it
+            database.execute(
+                "PRAGMA journal_mode = DELETE"
+            )  # one file, whatever leaves others beside it
         database.close()
         place.mkdir(exist_ok=True)
         shutil.copyfile(made / "journal.db", place / "journal.db")
         found = anyio.run(reading, made)
-    (place / "reads-as.json").write_text(json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+    (place / "reads-as.json").write_text(
+        json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8"
+    )
     sys.stdout.write(f"{place}: {(place / 'journal.db').stat().st_size} bytes\n")
 
 

@@ -1,4 +1,6 @@
-"""What a journal reads as: everything that a runtime, and whoever uses one, gets to see of it. Plain data."""
+"""What a journal reads as: everything that a runtime, and whoever uses one, gets to see of it.
+Plain data.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ from remora.storage.sqlite.journal import SqliteJournal
 
 KEYS = ("request-1", "request-2", "seven", "twenty", "never")
 SETTINGS = ("instance", "counter", "embedder", "shards", "colour", "never")
-PLAIN_CONFIG = {"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}, "models": {"embedder": "none"}}
+PLAIN_CONFIG = {
+    "long_term": {"enabled": False},
+    "tokens": {"counter": "heuristic"},
+    "models": {"embedder": "none"},
+}
 
 
 # The recorded answers have the names that structs and fields had when they were recorded.
@@ -40,7 +46,9 @@ class _Never:
 
     name = "never"
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
         await anyio.sleep_forever()
         raise AssertionError
 
@@ -48,7 +56,10 @@ class _Never:
 def _plain(value: Any) -> Any:
     """Structs with their names, bytes as hex, sets in order: what JSON can hold."""
     if isinstance(value, msgspec.Struct):
-        fields = {RECORDED_AS.get(name, name): _plain(getattr(value, name)) for name in value.__struct_fields__}
+        fields = {
+            RECORDED_AS.get(name, name): _plain(getattr(value, name))
+            for name in value.__struct_fields__
+        }
         name = type(value).__name__
         return {"": RECORDED_AS.get(name, name), **fields}
     if isinstance(value, bytes):
@@ -93,7 +104,9 @@ async def reading(directory: Path) -> dict[str, Any]:
                 found["sessions"]["/".join(key)] = await _session(journal, key)
     finally:
         await journal.aclose()
-    async with Runtime(directory, config=Config.from_dict(PLAIN_CONFIG), summarizer=_Never()) as runtime:
+    async with Runtime(
+        directory, config=Config.from_dict(PLAIN_CONFIG), summarizer=_Never()
+    ) as runtime:
         for key, _ in actors:
             if isinstance(key, SessionKey):
                 chat = runtime.session(*key)
@@ -102,7 +115,8 @@ async def reading(directory: Path) -> dict[str, Any]:
                     "context": context.messages,
                     "pending": context.pending,
                     "history": [
-                        [one.seq, one.id, str(one.created_at), one.to_chat(), one.metadata] for one in await chat.history()
+                        [one.seq, one.id, str(one.created_at), one.to_chat(), one.metadata]
+                        for one in await chat.history()
                     ],
                 }
     return found
@@ -116,11 +130,16 @@ async def _session(journal: SqliteJournal, key: SessionKey) -> dict[str, Any]:
     return {
         "image": _plain(image),
         "read": _plain(await journal.read(key, 1, last)),
-        "then": {str(at): [entry.seq for entry in await journal.read(key, 1, at, at=at)] for at in range(1, last + 1)},
+        "then": {
+            str(at): [entry.seq for entry in await journal.read(key, 1, at, at=at)]
+            for at in range(1, last + 1)
+        },
         "past": {str(at): _plain(await journal.past(key, at)) for at in range(last + 1)},
         "folds": _plain(await journal.folds(key)),
         "pruned": _plain(await journal.pruned(key)),
         "facets": _plain(await journal.state_items(key)),
-        "keys": {text: _plain(await journal.fetch(key, KeyLookup(key_digest(text)))) for text in KEYS},
+        "keys": {
+            text: _plain(await journal.fetch(key, KeyLookup(key_digest(text)))) for text in KEYS
+        },
         "ids": _plain(await journal.fetch(key, IdLookup((*ids, "never"), 0))),
     }

@@ -10,4 +10,6 @@ from remora import Config
 @pytest.fixture
 def small() -> Config:
     """Folds above 210 tokens."""
-    return Config.from_dict({"buffer": {"token_limit": 300, "summary_tokens": 80}, "long_term": {"batch_ms": 5}})
+    return Config.from_dict(
+        {"buffer": {"token_limit": 300, "summary_tokens": 80}, "long_term": {"batch_ms": 5}}
+    )

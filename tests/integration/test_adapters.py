@@ -1,4 +1,6 @@
-"""Sessions of other frameworks over remora's, offline, with the frameworks themselves and scripted models."""
+"""Sessions of other frameworks over remora's, offline, with the frameworks themselves and scripted
+models.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,26 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
-from agents import Agent, RunConfig, Runner, Session, SessionSettings, function_tool, set_trace_processors
+from agents import (
+    Agent,
+    RunConfig,
+    Runner,
+    Session,
+    SessionSettings,
+    function_tool,
+    set_trace_processors,
+)
 from agents.testing import ScriptedModel, assistant_message, function_call
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 
 from remora import BufferPolicy, Config, Message, Runtime
 from remora.adapters.langchain import RemoraChatMessageHistory
@@ -23,13 +40,19 @@ from remora.errors import InvalidInput, InvalidMessage
 from remora.testing import ScriptedChatModel
 
 pytestmark = pytest.mark.anyio
-PLAIN = Config.from_dict({"tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}, "models": {"embedder": "none"}})
+PLAIN = Config.from_dict(
+    {
+        "tokens": {"counter": "heuristic"},
+        "long_term": {"enabled": False},
+        "models": {"embedder": "none"},
+    }
+)
 QUIET = RunConfig(tracing_disabled=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_tracing() -> None:
-    """The SDK makes its exporter at first use, which reads files: here, and not on an event loop."""
+    """The SDK makes its exporter at first use, which reads files: here, and not on an event loop."""  # noqa: E501
     set_trace_processors([])
 
 
@@ -39,30 +62,45 @@ async def agents_session(**options: Any) -> AsyncIterator[RemoraSession]:
         yield RemoraSession(runtime.session("alice", "chat"))
 
 
-# -- OpenAI Agents SDK ------------------------------------------------------------------------------------------------------
+# -- OpenAI Agents SDK -----------------------------------------------------------------------------
 
 
 async def test_agents_run_over_a_session() -> None:
-    """S3.03: the SDK's runner keeps a conversation with parallel tool calls in remora, and its next run sees all of it."""
+    """S3.03: the SDK's runner keeps a conversation with parallel tool calls in remora, and its next
+    run sees all of it.
+    """
 
     @function_tool
     def weather(city: str) -> str:
         """The weather."""
         return f"sunny in {city}"
 
-    calls = [function_call("weather", {"city": city}, call_id=f"call_{city}") for city in ("Oslo", "Rome")]
-    model = ScriptedModel([calls, [assistant_message("Sunny in both.")], [assistant_message("Charlie.")]])
+    calls = [
+        function_call("weather", {"city": city}, call_id=f"call_{city}")
+        for city in ("Oslo", "Rome")
+    ]
+    model = ScriptedModel(
+        [calls, [assistant_message("Sunny in both.")], [assistant_message("Charlie.")]]
+    )
     agent = Agent(name="assistant", model=model, tools=[weather])
     async with agents_session() as session:
         assert isinstance(session, Session)
-        await Runner.run(agent, "I am Charlie. The weather in Oslo and Rome?", session=session, run_config=QUIET)
+        await Runner.run(
+            agent, "I am Charlie. The weather in Oslo and Rome?", session=session, run_config=QUIET
+        )
         result = await Runner.run(agent, "Who am I?", session=session, run_config=QUIET)
         assert result.final_output == "Charlie."
         assert model.last_call is not None
         seen = list(model.last_call.input)
         assert [item.get("type", item.get("role")) for item in seen if isinstance(item, dict)] == [
-            "user", "function_call", "function_call", "function_call_output", "function_call_output", "message", "user",
-        ]  # fmt: skip
+            "user",
+            "function_call",
+            "function_call",
+            "function_call_output",
+            "function_call_output",
+            "message",
+            "user",
+        ]
         assert (await session.get_items())[: len(seen)] == seen
         context = await session.session.load()
         assert [message["role"] for message in context.messages] == [
@@ -74,7 +112,10 @@ async def test_agents_run_over_a_session() -> None:
             "user",
             "assistant",
         ]
-        assert [call["id"] for call in context.messages[1]["tool_calls"]] == ["call_Oslo", "call_Rome"]
+        assert [call["id"] for call in context.messages[1]["tool_calls"]] == [
+            "call_Oslo",
+            "call_Rome",
+        ]
 
 
 async def test_agents_items_come_back_as_they_were() -> None:
@@ -84,16 +125,37 @@ async def test_agents_items_come_back_as_they_were() -> None:
     items: list[Any] = [
         {"role": "user", "content": "hello"},
         {"role": "user", "content": [{"type": "input_text", "text": "look"}, picture]},
-        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "I should look."}]},
-        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}", "id": "fc_1", "status": "completed"},
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": [{"type": "summary_text", "text": "I should look."}],
+        },
+        {
+            "type": "function_call",
+            "call_id": "c1",
+            "name": "look",
+            "arguments": "{}",
+            "id": "fc_1",
+            "status": "completed",
+        },
         {"type": "reasoning", "id": "rs_2", "summary": []},
         {"type": "function_call", "call_id": "c2", "name": "look", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", "output": "a ship"},
-        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "a gull"}]},
+        {
+            "type": "function_call_output",
+            "call_id": "c2",
+            "output": [{"type": "input_text", "text": "a gull"}],
+        },
         {"type": "web_search_call", "id": "ws_1", "status": "completed"},
         {"type": "reasoning", "id": "rs_3", "summary": []},
-        {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [answer]},
-    ]  # fmt: skip
+        {
+            "type": "message",
+            "id": "m",
+            "role": "assistant",
+            "status": "completed",
+            "content": [answer],
+        },
+    ]
     async with agents_session() as session:
         await session.add_items(items)
         assert await session.get_items() == items
@@ -108,7 +170,9 @@ async def test_agents_items_come_back_as_they_were() -> None:
 
 
 async def test_agents_pop_and_clear() -> None:
-    """S3.03: items are taken back one by one, newest first, out of a row of calls as well; none is left after clearing."""
+    """S3.03: items are taken back one by one, newest first, out of a row of calls as well; none is
+    left after clearing.
+    """
     items: list[Any] = [
         {"role": "user", "content": "hello"},
         {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
@@ -129,9 +193,13 @@ async def test_agents_pop_and_clear() -> None:
 
 
 async def test_agents_see_the_summary() -> None:
-    """S3.03, S1.12: what left the buffer is in the summary, the first item; a limit counts it as one."""
+    """S3.03, S1.12: what left the buffer is in the summary, the first item; a limit counts it as
+    one.
+    """
     model = ScriptedChatModel(["They said m0 and m1."])
-    async with agents_session(policy=BufferPolicy.window(2, fold="summary"), chat_model=model) as session:
+    async with agents_session(
+        policy=BufferPolicy.window(2, fold="summary"), chat_model=model
+    ) as session:
         await session.add_items([{"role": "user", "content": f"m{n}"} for n in range(4)])
         await session.session.settle()
         items: list[Any] = await session.get_items()
@@ -145,46 +213,75 @@ async def test_agents_sessions_have_names_and_settings() -> None:
     """S3.03: the id names user and session; the SDK's limit holds in a run."""
     model = ScriptedModel([[assistant_message("hello")]])
     async with Runtime.in_memory(config=PLAIN) as runtime:
-        session = RemoraSession(runtime.session("alice", "chat"), session_settings=SessionSettings(limit=1))
+        session = RemoraSession(
+            runtime.session("alice", "chat"), session_settings=SessionSettings(limit=1)
+        )
         assert session.session_id == "alice/chat"
         await session.add_items([{"role": "user", "content": f"m{n}"} for n in range(4)])
-        await Runner.run(Agent(name="assistant", model=model), "now", session=session, run_config=QUIET)
+        await Runner.run(
+            Agent(name="assistant", model=model), "now", session=session, run_config=QUIET
+        )
         assert model.last_call is not None
-        assert [item["content"] for item in model.last_call.input if isinstance(item, dict)] == ["m3", "now"]
+        assert [item["content"] for item in model.last_call.input if isinstance(item, dict)] == [
+            "m3",
+            "now",
+        ]
 
 
 async def test_agents_refuse_what_is_no_item() -> None:
     """S3.03, S4.28: a `TypeError`, and nothing of the batch is written."""
     async with agents_session() as session:
         wrong: Any
-        for wrong in (["hello"], [{"role": "user", "content": "a"}, 7], [{"role": "nobody", "content": "a"}]):
+        for wrong in (
+            ["hello"],
+            [{"role": "user", "content": "a"}, 7],
+            [{"role": "nobody", "content": "a"}],
+        ):
             with pytest.raises(InvalidMessage):
                 await session.add_items(wrong)
         assert await session.get_items() == []
 
 
 def test_other_messages_as_items() -> None:
-    """S3.03: a session that was written by other means can be handed to the SDK: parts, audio, files, tool calls."""
+    """S3.03: a session that was written by other means can be handed to the SDK: parts, audio,
+    files, tool calls.
+    """
     parts: list[dict[str, Any]] = [
-        {"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:,"}},
-        {"type": "file", "file": {"file_id": "f"}}, {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
-    ]  # fmt: skip
+        {"type": "text", "text": "look"},
+        {"type": "image_url", "image_url": {"url": "data:,"}},
+        {"type": "file", "file": {"file_id": "f"}},
+        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+    ]
     items: Any = response_items(Message(role="user", content=parts))
-    assert [part["type"] for part in items[0]["content"]] == ["input_text", "input_image", "input_file", "input_audio"]
+    assert [part["type"] for part in items[0]["content"]] == [
+        "input_text",
+        "input_image",
+        "input_file",
+        "input_audio",
+    ]
     assert chat_messages(items)[0]["content"] == [*parts[:1], parts[1], parts[2], parts[3]]
-    spoken: Any = response_items(Message(role="assistant", content=[{"type": "text", "text": "Yes."}]))
+    spoken: Any = response_items(
+        Message(role="assistant", content=[{"type": "text", "text": "Yes."}])
+    )
     assert spoken == [{"role": "assistant", "content": "Yes."}]
 
 
-# -- LangChain --------------------------------------------------------------------------------------------------------------
+# -- LangChain -------------------------------------------------------------------------------------
 
 
 async def test_langchain_messages_come_back_as_they_were() -> None:
-    """S1.20, S3.03: messages of each kind, with their ids and metadata; `load` has them as chat messages."""
+    """S1.20, S3.03: messages of each kind, with their ids and metadata; `load` has them as chat
+    messages.
+    """
     messages: list[BaseMessage] = [
         SystemMessage("Be kind."),
         HumanMessage("hello", name="Ana"),
-        HumanMessage([{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:,"}}]),
+        HumanMessage(
+            [
+                {"type": "text", "text": "look"},
+                {"type": "image_url", "image_url": {"url": "data:,"}},
+            ]
+        ),
         AIMessage("", tool_calls=[{"name": "look", "args": {"at": "sea"}, "id": "c1"}]),
         ToolMessage("a ship", tool_call_id="c1"),
         AIMessage("A ship.", id="run-1", response_metadata={"model": "scripted"}),
@@ -197,20 +294,31 @@ async def test_langchain_messages_come_back_as_they_were() -> None:
         await history.aadd_messages(messages)
         assert await history.aget_messages() == messages
         shown = (await history.session.load()).messages
-        assert [message["role"] for message in shown] == ["system", "user", "user", "assistant", "tool", "assistant"]
+        assert [message["role"] for message in shown] == [
+            "system",
+            "user",
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+        ]
         assert shown[3]["tool_calls"][0]["function"]["name"] == "look"
         await history.aclear()
         assert await history.aget_messages() == []
 
 
 async def test_langchain_models_talk_over_it() -> None:
-    """S1.20, S3.03: a model of LangChain's is asked with what the history has, the summary first."""
+    """S1.20, S3.03: a model of LangChain's is asked with what the history has, the summary first."""  # noqa: E501
     model = FakeListChatModel(responses=["Hello Charlie!"])
     policy = BufferPolicy.window(2, fold="summary")
-    async with Runtime.in_memory(config=PLAIN, policy=policy, chat_model=ScriptedChatModel(["Charlie said hello."])) as runtime:
+    async with Runtime.in_memory(
+        config=PLAIN, policy=policy, chat_model=ScriptedChatModel(["Charlie said hello."])
+    ) as runtime:
         history = RemoraChatMessageHistory(runtime.session("charlie", "chat"))
         await history.aadd_messages([HumanMessage("I am Charlie.")])
-        await history.aadd_messages([await model.ainvoke(await history.aget_messages()), HumanMessage("Who?")])
+        await history.aadd_messages(
+            [await model.ainvoke(await history.aget_messages()), HumanMessage("Who?")]
+        )
         await history.session.settle()
         first, *rest = await history.aget_messages()
         assert isinstance(first, SystemMessage)
@@ -219,7 +327,7 @@ async def test_langchain_models_talk_over_it() -> None:
 
 
 async def test_langchain_sync_methods() -> None:
-    """S1.20, S4.02: they work in a worker thread, and refuse where they would block the event loop."""
+    """S1.20, S4.02: they work in a worker thread, and refuse where they would block the event loop."""  # noqa: E501
     async with Runtime.in_memory(config=PLAIN) as runtime:
         history = RemoraChatMessageHistory(runtime.session("alice", "chat"))
 
@@ -230,7 +338,10 @@ async def test_langchain_sync_methods() -> None:
             history.clear()
             return found
 
-        assert [message.content for message in await anyio.to_thread.run_sync(sync)] == ["hello", "hi"]
+        assert [message.content for message in await anyio.to_thread.run_sync(sync)] == [
+            "hello",
+            "hi",
+        ]
         assert await history.aget_messages() == []
         for call in (lambda: history.messages, lambda: history.add_messages([]), history.clear):
             with pytest.raises(InvalidInput, match="await aget_messages"):
@@ -248,7 +359,7 @@ async def test_langchain_refuses_what_is_no_message() -> None:
         assert await history.aget_messages() == []
 
 
-# -- extras -----------------------------------------------------------------------------------------------------------------
+# -- extras ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -261,6 +372,8 @@ async def test_langchain_refuses_what_is_no_message() -> None:
 )
 def test_missing_extras(module: str, package: str, extra: str) -> None:
     """S4.29, S3.03: without the extra, an `ImportError` with the very command that installs it."""
-    program = f"import sys; sys.modules[{package!r}] = None\ntry:\n    import {module}\nexcept ImportError as e:\n    print(e)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    program = f"import sys; sys.modules[{package!r}] = None\ntry:\n    import {module}\nexcept ImportError as e:\n    print(e)"  # noqa: E501
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
     assert f'pip install "remora[{extra}]"' in done.stdout

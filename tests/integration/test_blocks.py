@@ -54,7 +54,9 @@ class MentionCounter(BaseMemoryBlock[str]):
 
 
 class Watch:
-    """What blocks of all sessions were given, seen from outside: no msgpack, so it is configuration and shared."""
+    """What blocks of all sessions were given, seen from outside: no msgpack, so it is configuration
+    and shared.
+    """
 
     def __init__(self) -> None:
         self.puts: list[tuple[str, list[ChatMessage]]] = []
@@ -116,26 +118,41 @@ async def seen(chat: Session, name: str) -> list[int]:
 
 async def gathered(runtime: Runtime, chat: Session, *messages: dict[str, Any]) -> GatheredBlocks:
     assert runtime.planner._tiers.blocks is not None
-    return await runtime.planner._tiers.blocks.gather(chat.key, (await chat.inspect()).blocks, messages)
+    return await runtime.planner._tiers.blocks.gather(
+        chat.key, (await chat.inspect()).blocks, messages
+    )
 
 
 async def text_of(runtime: Runtime, chat: Session, name: str, *messages: dict[str, Any]) -> str:
-    return next((str(one.content) for one in (await gathered(runtime, chat, *messages)).contents if one.name == name), "")
+    return next(
+        (
+            str(one.content)
+            for one in (await gathered(runtime, chat, *messages)).contents
+            if one.name == name
+        ),
+        "",
+    )
 
 
-# -- delivery ---------------------------------------------------------------------------------------------------------
+# -- delivery --------------------------------------------------------------------------------------
 
 
 async def test_each_flushed_message_once_under_concurrent_appends(tmp_path: Path) -> None:
-    """S3.12, G7: 32 appends at a time, on four sessions: each message that left the buffer was shown once, in order."""
+    """S3.12, G7: 32 appends at a time, on four sessions: each message that left the buffer was
+    shown once, in order.
+    """
     watch = Watch()
-    async with Runtime(tmp_path, config=config(), counter=WORDS, blocks=[Recording(name="rec", watch=watch)]) as runtime:
+    async with Runtime(
+        tmp_path, config=config(), counter=WORDS, blocks=[Recording(name="rec", watch=watch)]
+    ) as runtime:
         chats = [runtime.session("alice", f"s{n}") for n in range(4)]
 
         async def talk(worker: int) -> None:
             for number in range(12):
                 chat = chats[(worker + number) % 4]
-                await chat.append([user(f"worker {worker} says {number} " + "and more " * 3), user("and on")])
+                await chat.append(
+                    [user(f"worker {worker} says {number} " + "and more " * 3), user("and on")]
+                )
 
         async with anyio.create_task_group() as group:
             for worker in range(32):
@@ -146,7 +163,9 @@ async def test_each_flushed_message_once_under_concurrent_appends(tmp_path: Path
             assert view.watermarks.archived_through > 100
             assert await seen(chat, "rec") == list(range(1, view.watermarks.archived_through + 1))
             history = await chat.history()
-            mine = [one for _, batch in watch.puts for one in batch if one.content == history[0].content]
+            mine = [
+                one for _, batch in watch.puts for one in batch if one.content == history[0].content
+            ]
             assert len(mine) == 1
         shown = [one.content for _, batch in watch.puts for one in batch if one.content != "and on"]
         assert len(shown) == len(set(shown))
@@ -154,7 +173,9 @@ async def test_each_flushed_message_once_under_concurrent_appends(tmp_path: Path
 
 
 async def test_a_job_that_is_left_over_does_not_double(tmp_path: Path) -> None:
-    """S3.12, G7: closed in the middle of a put, the next runtime shows it again, to the state from before it."""
+    """S3.12, G7: closed in the middle of a put, the next runtime shows it again, to the state from
+    before it.
+    """
     watch = Watch()
     watch.gate = anyio.Event()
     blocks = [Recording(name="slow", watch=watch), Recording(name="quick")]
@@ -178,14 +199,20 @@ async def test_a_job_that_is_left_over_does_not_double(tmp_path: Path) -> None:
 
 
 async def test_state_survives(tmp_path: Path) -> None:
-    """S3.12, S3.22, S3.28: a block's state is journalled: after a restart it is what it was, and goes on from there."""
-    async with Runtime(tmp_path, config=config(), counter=WORDS, blocks=[MentionCounter(name="m")]) as runtime:
+    """S3.12, S3.22, S3.28: a block's state is journalled: after a restart it is what it was, and
+    goes on from there.
+    """
+    async with Runtime(
+        tmp_path, config=config(), counter=WORDS, blocks=[MentionCounter(name="m")]
+    ) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append([user("Logan was here " + "x " * 20) for _ in range(20)])
         await runtime.settle()
         before = await text_of(runtime, chat, "m")
         assert before not in {"", "Logan was mentioned 0 times."}
-    async with Runtime(tmp_path, config=config(), counter=WORDS, blocks=[MentionCounter(name="m")]) as runtime:
+    async with Runtime(
+        tmp_path, config=config(), counter=WORDS, blocks=[MentionCounter(name="m")]
+    ) as runtime:
         chat = runtime.session("alice", "one")
         assert await text_of(runtime, chat, "m") == before
         await chat.append([user("Logan was here " + "x " * 20) for _ in range(20)])
@@ -195,7 +222,9 @@ async def test_state_survives(tmp_path: Path) -> None:
 
 
 async def test_one_block_fails_and_the_others_go_on(tmp_path: Path) -> None:
-    """S3.12, S4.30: what one block cannot take in stays to be shown to it alone, is a dead letter, and is said in its source."""
+    """S3.12, S4.30: what one block cannot take in stays to be shown to it alone, is a dead letter,
+    and is said in its source.
+    """
     watch = Watch()
     watch.broken = {"bad"}
     blocks = [Recording(name="good", watch=watch), Recording(name="bad", watch=watch)]
@@ -209,10 +238,15 @@ async def test_one_block_fails_and_the_others_go_on(tmp_path: Path) -> None:
         (dead,) = await runtime.dead_letters()
         assert "bad" in dead.error
         assert "good" not in dead.error
-        assert [one.seq for name, batch in watch.puts if name == "good" for one in batch] == list(range(1, front + 1))
+        assert [one.seq for name, batch in watch.puts if name == "good" for one in batch] == list(
+            range(1, front + 1)
+        )
         sources = (await gathered(runtime, chat)).sources
         assert sources["block:good"].status == "ok"
-        assert (sources["block:bad"].status, sources["block:bad"].detail) == ("failed", "ValueError: broken")
+        assert (sources["block:bad"].status, sources["block:bad"].detail) == (
+            "failed",
+            "ValueError: broken",
+        )
         watch.broken = set()
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
         await runtime.settle()
@@ -222,11 +256,16 @@ async def test_one_block_fails_and_the_others_go_on(tmp_path: Path) -> None:
 
 
 async def test_a_model_that_is_away_is_waited_for(tmp_path: Path) -> None:
-    """S3.12, G6: a failure that may pass is no dead letter: the block is shown its messages when the model is back."""
+    """S3.12, G6: a failure that may pass is no dead letter: the block is shown its messages when
+    the model is back.
+    """
     watch = Watch()
     watch.broken, watch.error = {"rec"}, ModelUnavailable
     async with Runtime(
-        tmp_path, config=config(supervisor={"max_backoff_s": 0.01}), counter=WORDS, blocks=[Recording(name="rec", watch=watch)]
+        tmp_path,
+        config=config(supervisor={"max_backoff_s": 0.01}),
+        counter=WORDS,
+        blocks=[Recording(name="rec", watch=watch)],
     ) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
@@ -235,12 +274,18 @@ async def test_a_model_that_is_away_is_waited_for(tmp_path: Path) -> None:
         watch.broken = set()
         await runtime.settle()
         assert await runtime.dead_letters() == []
-        assert await seen(chat, "rec") == list(range(1, (await chat.inspect()).watermarks.archived_through + 1))
+        assert await seen(chat, "rec") == list(
+            range(1, (await chat.inspect()).watermarks.archived_through + 1)
+        )
 
 
 async def test_cleared_and_deleted_messages_are_not_shown(tmp_path: Path) -> None:
-    """S3.12, S1.14: what was cleared before it left the buffer reaches no block, not even one that is added later."""
-    async with Runtime(tmp_path, config=config(), counter=WORDS, blocks=[Recording(name="early")]) as runtime:
+    """S3.12, S1.14: what was cleared before it left the buffer reaches no block, not even one that
+    is added later.
+    """
+    async with Runtime(
+        tmp_path, config=config(), counter=WORDS, blocks=[Recording(name="early")]
+    ) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
         await runtime.settle()
@@ -259,12 +304,17 @@ async def test_cleared_and_deleted_messages_are_not_shown(tmp_path: Path) -> Non
         assert await seen(chat, "late") == []
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
         await runtime.settle()
-        expected = [*expected, *range(front + 1, (await chat.inspect()).watermarks.archived_through + 1)]
+        expected = [
+            *expected,
+            *range(front + 1, (await chat.inspect()).watermarks.archived_through + 1),
+        ]
         assert await seen(chat, "early") == await seen(chat, "late") == expected
 
 
 async def test_without_blocks(tmp_path: Path) -> None:
-    """S3.11, S3.12: without blocks there is no lane, no job and no state; what was cleared meanwhile is never shown later."""
+    """S3.11, S3.12: without blocks there is no lane, no job and no state; what was cleared
+    meanwhile is never shown later.
+    """
     async with Runtime(tmp_path, config=config(), counter=WORDS) as runtime:
         assert runtime.planner._tiers.blocks is None
         assert "blocks" not in runtime.statistics().supervisor.lanes
@@ -273,18 +323,22 @@ async def test_without_blocks(tmp_path: Path) -> None:
         await chat.clear()
         await runtime.settle()
         assert (await chat.inspect()).blocks == ()
-    async with Runtime(tmp_path, config=config(), counter=WORDS, blocks=[Recording(name="rec")]) as runtime:
+    async with Runtime(
+        tmp_path, config=config(), counter=WORDS, blocks=[Recording(name="rec")]
+    ) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
         await runtime.settle()
-        assert await seen(chat, "rec") == list(range(13, (await chat.inspect()).watermarks.archived_through + 1))
+        assert await seen(chat, "rec") == list(
+            range(13, (await chat.inspect()).watermarks.archived_through + 1)
+        )
 
 
-# -- the blocks that ship -------------------------------------------------------------------------------------------
+# -- the blocks that ship --------------------------------------------------------------------------
 
 
 async def test_facts_by_the_runtimes_model(tmp_path: Path) -> None:
-    """S3.14: the fact block extracts by the runtime's chat model, once for each batch that leaves."""
+    """S3.14: the fact block extracts by the runtime's chat model, once for each batch that leaves."""  # noqa: E501
     calls: list[str] = []
 
     async def model(prompt: str) -> str:
@@ -294,7 +348,9 @@ async def test_facts_by_the_runtimes_model(tmp_path: Path) -> None:
         return f"<fact>Fact {len(calls)}</fact>"
 
     blocks = [FactExtractionMemoryBlock(), Recording(name="rec", watch=(watch := Watch()))]
-    async with Runtime(tmp_path, config=config(), counter=WORDS, chat_model=model, blocks=blocks) as runtime:
+    async with Runtime(
+        tmp_path, config=config(), counter=WORDS, chat_model=model, blocks=blocks
+    ) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(14)])
         await runtime.settle()
@@ -304,35 +360,49 @@ async def test_facts_by_the_runtimes_model(tmp_path: Path) -> None:
 
 
 async def test_batches_in_long_term_memory(tmp_path: Path) -> None:
-    """S3.15, S4.17: without a store of its own a vector block uses long-term memory: a row a batch, each its session's own."""
+    """S3.15, S4.17: without a store of its own a vector block uses long-term memory: a row a batch,
+    each its session's own.
+    """
     settings = config(models={"embedder": "wordllama"})
     watch = Watch()
     blocks = [VectorMemoryBlock(similarity_top_k=9), Recording(name="rec", watch=watch)]
-    async with Runtime(tmp_path, config=settings, counter=WORDS, embedder=HashEmbedder(256), blocks=blocks) as runtime:
+    async with Runtime(
+        tmp_path, config=settings, counter=WORDS, embedder=HashEmbedder(256), blocks=blocks
+    ) as runtime:
         places = [("alice", "one"), ("alice", "two"), ("bob", "one")]
         for owner, name in places:
             chat = runtime.session(owner, name)
-            await chat.append([user(f"honey of {owner} in {name}, jar {n} " + "x " * 15) for n in range(20)])
+            await chat.append(
+                [user(f"honey of {owner} in {name}, jar {n} " + "x " * 15) for n in range(20)]
+            )
         await runtime.settle()
         rows = await (await runtime.long_term()).rows("alice")
         assert sum(row.memory_type == "block" for row in rows if row.session == "one") == len(
             [batch for _, batch in watch.puts if "alice in one" in batch[0].content]
         )
         for owner, name in places:
-            found = await text_of(runtime, runtime.session(owner, name), "retrieval_based_memory", user("honey"))
+            found = await text_of(
+                runtime, runtime.session(owner, name), "retrieval_based_memory", user("honey")
+            )
             assert found.startswith("<message role='user'>honey of")
             assert all(f"honey of {owner} in {name}," in line for line in found.splitlines())
-    async with Runtime(tmp_path, config=settings, counter=WORDS, embedder=HashEmbedder(256), blocks=blocks) as runtime:
+    async with Runtime(
+        tmp_path, config=settings, counter=WORDS, embedder=HashEmbedder(256), blocks=blocks
+    ) as runtime:
         assert "honey of bob in one" in await text_of(
             runtime, runtime.session("bob", "one"), "retrieval_based_memory", user("honey")
         )
 
 
 async def test_batches_are_their_blocks_alone(tmp_path: Path) -> None:
-    """S3.15, S4.17, S4.27: what a vector block keeps is in no recall and no listing, and no pruning takes it."""
+    """S3.15, S4.17, S4.27: what a vector block keeps is in no recall and no listing, and no pruning
+    takes it.
+    """
     blocks = [VectorMemoryBlock(similarity_top_k=9)]
     settings = config(models={"embedder": "wordllama"})
-    async with Runtime(tmp_path, config=settings, counter=WORDS, embedder=HashEmbedder(256), blocks=blocks) as runtime:
+    async with Runtime(
+        tmp_path, config=settings, counter=WORDS, embedder=HashEmbedder(256), blocks=blocks
+    ) as runtime:
         alice = runtime.user("alice")
         chat = alice.session("one")
         await chat.append([user(f"honey jar {n} " + "x " * 15) for n in range(20)])
@@ -348,32 +418,45 @@ async def test_batches_are_their_blocks_alone(tmp_path: Path) -> None:
         assert await text_of(runtime, chat, "retrieval_based_memory", user("honey")) == before
 
 
-# -- configuration ----------------------------------------------------------------------------------------------------
+# -- configuration ---------------------------------------------------------------------------------
 
 
 async def test_blocks_for_each_session(tmp_path: Path) -> None:
-    """S3.22: a function gives each session its own blocks; the same names in two sessions are two blocks."""
+    """S3.22: a function gives each session its own blocks; the same names in two sessions are two
+    blocks.
+    """
 
     def blocks(key: SessionKey) -> Sequence[MemoryBlock]:
         return (
-            [] if key.session == "bare" else [Recording(name="rec"), StaticMemoryBlock(static_content=f"You talk to {key.user}.")]
+            []
+            if key.session == "bare"
+            else [
+                Recording(name="rec"),
+                StaticMemoryBlock(static_content=f"You talk to {key.user}."),
+            ]
         )
 
     async with Runtime(tmp_path, config=config(), counter=WORDS, blocks=blocks) as runtime:
         for owner, name in (("alice", "one"), ("bob", "one"), ("alice", "bare")):
-            await runtime.session(owner, name).append([user(f"message {n} " + "x " * 20) for n in range(12)])
+            await runtime.session(owner, name).append(
+                [user(f"message {n} " + "x " * 20) for n in range(12)]
+            )
         await runtime.settle()
         for owner in ("alice", "bob"):
             chat = runtime.session(owner, "one")
             assert await text_of(runtime, chat, "static_memory") == f"You talk to {owner}."
-            assert await seen(chat, "rec") == list(range(1, (await chat.inspect()).watermarks.archived_through + 1))
+            assert await seen(chat, "rec") == list(
+                range(1, (await chat.inspect()).watermarks.archived_through + 1)
+            )
         bare = runtime.session("alice", "bare")
         assert (await gathered(runtime, bare)).contents == ()
         assert (await runtime.counts()).pending_jobs == 0
 
 
 async def test_wrong_blocks(tmp_path: Path) -> None:
-    """S3.15, S3.22: blocks that cannot be are refused when the runtime is made, and what they lack when it is opened."""
+    """S3.15, S3.22: blocks that cannot be are refused when the runtime is made, and what they lack
+    when it is opened.
+    """
     with pytest.raises(ConfigError, match="two memory blocks"):
         Runtime(tmp_path, blocks=[MentionCounter(), MentionCounter()])
     with pytest.raises(ConfigError, match="no embedder"):
@@ -382,7 +465,9 @@ async def test_wrong_blocks(tmp_path: Path) -> None:
 
 
 async def test_media_cost_what_is_configured(tmp_path: Path) -> None:
-    """S3.32: what an image costs is configured, and an image in a message is stored and counted with it."""
+    """S3.32: what an image costs is configured, and an image in a message is stored and counted
+    with it.
+    """
     message = {"role": "user", "content": [{"type": "text", "text": "look here"}, IMAGE]}
     cheap = CallableCounter(str.split, media_tokens={"image_url": 10})
     async with Runtime(tmp_path / "a", config=config(), counter=cheap) as runtime:
@@ -396,16 +481,23 @@ async def test_media_cost_what_is_configured(tmp_path: Path) -> None:
         assert runtime.message_tokens(message) == 258
 
 
-# -- in a context -----------------------------------------------------------------------------------------------------
+# -- in a context ----------------------------------------------------------------------------------
 
 
 async def test_load_shows_blocks(tmp_path: Path) -> None:
-    """S3.12, S3.20, S3.22, S3.24: short-term and long-term memory in one context, within the limit; Logan is counted."""
-    blocks = [StaticMemoryBlock(name="core", static_content="I am Logan."), MentionCounter(name="mentions", priority=1)]
+    """S3.12, S3.20, S3.22, S3.24: short-term and long-term memory in one context, within the limit;
+    Logan is counted.
+    """
+    blocks = [
+        StaticMemoryBlock(name="core", static_content="I am Logan."),
+        MentionCounter(name="mentions", priority=1),
+    ]
     async with Runtime(tmp_path, config=config(), counter=WORDS, blocks=blocks) as runtime:
         chat = runtime.session("alice", "one")
         for number in range(60):
-            await chat.append(user(("Logan " if number % 3 == 0 else "") + f"talks {number} " + "and so on " * 3))
+            await chat.append(
+                user(("Logan " if number % 3 == 0 else "") + f"talks {number} " + "and so on " * 3)
+            )
             context = await chat.load()
             assert context.tokens <= 300
             assert context.tokens == sum(count_message(WORDS, one) for one in context.messages)
@@ -414,21 +506,26 @@ async def test_load_shows_blocks(tmp_path: Path) -> None:
         front = (await chat.inspect()).watermarks.archived_through
         mentioned = sum("Logan" in str(one.content) for one in (await chat.history())[:front])
         assert mentioned > 5
-        memory = (
-            f"<memory>\n<core>\nI am Logan.\n</core>\n<mentions>\nLogan was mentioned {mentioned} times.\n</mentions>\n</memory>"
-        )
+        memory = f"<memory>\n<core>\nI am Logan.\n</core>\n<mentions>\nLogan was mentioned {mentioned} times.\n</mentions>\n</memory>"  # noqa: E501
         assert sum(memory in str(one["content"]) for one in context.messages) == 1
         assert context.messages[0]["role"] == "system"
         assert memory in context.messages[0]["content"]
-        assert context.sources["block:core"].status == context.sources["block:mentions"].status == "ok"
-        assert context.messages[-1]["content"].startswith("talks 59 ") or "Logan" in context.messages[-1]["content"]
+        assert (
+            context.sources["block:core"].status == context.sources["block:mentions"].status == "ok"
+        )
+        assert (
+            context.messages[-1]["content"].startswith("talks 59 ")
+            or "Logan" in context.messages[-1]["content"]
+        )
 
 
 @pytest.mark.parametrize("method", ["system", "user", "tail"])
 async def test_load_inserts_where_it_is_told(tmp_path: Path, method: str) -> None:
     """S3.19: blocks go where `context.insert_method` says, and what is stored stays as it is."""
     settings = config(context={"insert_method": method})
-    async with Runtime(tmp_path, config=settings, counter=WORDS, blocks=[StaticMemoryBlock(static_content="core")]) as runtime:
+    async with Runtime(
+        tmp_path, config=settings, counter=WORDS, blocks=[StaticMemoryBlock(static_content="core")]
+    ) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append([user("first"), {"role": "assistant", "content": "yes"}, user("second")])
         context = await chat.load()
@@ -443,7 +540,9 @@ async def test_load_inserts_where_it_is_told(tmp_path: Path, method: str) -> Non
 
 
 async def test_load_truncates_by_priority(tmp_path: Path) -> None:
-    """S3.16, S3.24: when blocks are too long, 1 goes before 2; what is always kept and does not fit is an error that says so."""
+    """S3.16, S3.24: when blocks are too long, 1 goes before 2; what is always kept and does not fit
+    is an error that says so.
+    """
     blocks = [
         StaticMemoryBlock(name="zero", static_content="z " * 20),
         StaticMemoryBlock(name="two", static_content="t " * 20, priority=2),
@@ -452,16 +551,27 @@ async def test_load_truncates_by_priority(tmp_path: Path) -> None:
     async with Runtime(tmp_path, config=config(), counter=WORDS, blocks=blocks) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append(user("hello"))
-        for room, names in ((69, {"zero", "one", "two"}), (68, {"zero", "two"}), (46, {"zero"}), (25, {"zero"})):
+        for room, names in (
+            (69, {"zero", "one", "two"}),
+            (68, {"zero", "two"}),
+            (46, {"zero"}),
+            (25, {"zero"}),
+        ):
             context = await chat.load(max_tokens=room)
-            assert {name for name in ("zero", "one", "two") if f"<{name}>" in context.messages[0]["content"]} == names
+            assert {
+                name
+                for name in ("zero", "one", "two")
+                if f"<{name}>" in context.messages[0]["content"]
+            } == names
             assert context.tokens <= room
         with pytest.raises(InvalidInput, match="24"):
             await chat.load(max_tokens=10)
 
 
 async def test_load_without_a_block_that_fails(tmp_path: Path) -> None:
-    """S3.12, G5, S4.30: a block that hangs or raises is left out of the context and named; the rest is there."""
+    """S3.12, G5, S4.30: a block that hangs or raises is left out of the context and named; the rest
+    is there.
+    """
 
     class Hanging(MentionCounter):
         async def _aget(self, messages: Any = None, **block_kwargs: Any) -> str:
@@ -472,7 +582,11 @@ async def test_load_without_a_block_that_fails(tmp_path: Path) -> None:
         async def _aget(self, messages: Any = None, **block_kwargs: Any) -> str:
             raise ValueError("broken")
 
-    blocks = [Hanging(name="hanging"), Raising(name="raising"), StaticMemoryBlock(static_content="core")]
+    blocks = [
+        Hanging(name="hanging"),
+        Raising(name="raising"),
+        StaticMemoryBlock(static_content="core"),
+    ]
     settings = config(context={"block_timeout_s": 0.05})
     async with Runtime(tmp_path, config=settings, counter=WORDS, blocks=blocks) as runtime:
         chat = runtime.session("alice", "one")
@@ -485,10 +599,17 @@ async def test_load_without_a_block_that_fails(tmp_path: Path) -> None:
 
 
 async def test_load_with_an_image(tmp_path: Path) -> None:
-    """S3.13, S3.32: an image in static content is in the context, costs its estimate, and makes the message one of parts."""
+    """S3.13, S3.32: an image in static content is in the context, costs its estimate, and makes the
+    message one of parts.
+    """
     content: BlockContent = [{"type": "text", "text": "The plan:"}, IMAGE]
     counter = CallableCounter(str.split, media_tokens={"image_url": 50})
-    async with Runtime(tmp_path, config=config(), counter=counter, blocks=[StaticMemoryBlock(static_content=content)]) as runtime:
+    async with Runtime(
+        tmp_path,
+        config=config(),
+        counter=counter,
+        blocks=[StaticMemoryBlock(static_content=content)],
+    ) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append(user("hello"))
         context = await chat.load()
@@ -501,12 +622,18 @@ async def test_load_with_an_image(tmp_path: Path) -> None:
 
 
 async def test_load_shows_facts_and_batches(tmp_path: Path) -> None:
-    """S3.14, S3.15, S3.20, S3.21: all three blocks that ship, over their default parts, in one context."""
+    """S3.14, S3.15, S3.20, S3.21: all three blocks that ship, over their default parts, in one
+    context.
+    """
     model = ScriptedChatModel([*["<fact>Keeps bees</fact>"] * 50])
 
     class Quiet(ScriptedChatModel):
         async def complete(self, messages: Any) -> str:
-            return "They talked." if "keep the memory" not in messages[-1]["content"] else await model.complete(messages)
+            return (
+                "They talked."
+                if "keep the memory" not in messages[-1]["content"]
+                else await model.complete(messages)
+            )
 
     blocks = [
         StaticMemoryBlock(static_content="I am Logan."),
@@ -515,7 +642,12 @@ async def test_load_shows_facts_and_batches(tmp_path: Path) -> None:
     ]
     settings = config(models={"embedder": "wordllama"})
     async with Runtime(
-        tmp_path, config=settings, counter=WORDS, embedder=HashEmbedder(256), chat_model=Quiet([]), blocks=blocks
+        tmp_path,
+        config=settings,
+        counter=WORDS,
+        embedder=HashEmbedder(256),
+        chat_model=Quiet([]),
+        blocks=blocks,
     ) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append([user("my bees make lavender honey near Coimbra")])
@@ -525,6 +657,11 @@ async def test_load_shows_facts_and_batches(tmp_path: Path) -> None:
         await chat.append(user("bees lavender honey?"))
         context = await chat.load()
         text = context.messages[0]["content"]
-        assert "<fact_extraction_memory>\n<fact>Keeps bees</fact>\n</fact_extraction_memory>" in text
-        assert "<retrieval_based_memory>\n<message role='user'>my bees make lavender honey near Coimbra</message>" in text
+        assert (
+            "<fact_extraction_memory>\n<fact>Keeps bees</fact>\n</fact_extraction_memory>" in text
+        )
+        assert (
+            "<retrieval_based_memory>\n<message role='user'>my bees make lavender honey near "
+            "Coimbra</message>" in text
+        )
         assert context.tokens <= 300

@@ -1,4 +1,6 @@
-"""The buffers of the source documents, as policies of a session, on a runtime in memory with a heuristic counter."""
+"""The buffers of the source documents, as policies of a session, on a runtime in memory with a
+heuristic counter.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ from remora.testing import HashEmbedder, ScriptedChatModel
 from tests.harness import LineCount, UnionSummarizer
 
 pytestmark = pytest.mark.anyio
-PLAIN = Config.from_dict({"tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}, "models": {"embedder": "none"}})
+PLAIN = Config.from_dict(
+    {
+        "tokens": {"counter": "heuristic"},
+        "long_term": {"enabled": False},
+        "models": {"embedder": "none"},
+    }
+)
 
 
 def user(text: str, **more: Any) -> dict[str, Any]:
@@ -35,7 +43,9 @@ def said(messages: Sequence[Any]) -> list[str]:
 
 
 @asynccontextmanager
-async def session(policy: Any = None, config: Config = PLAIN, **options: Any) -> AsyncIterator[Session]:
+async def session(
+    policy: Any = None, config: Config = PLAIN, **options: Any
+) -> AsyncIterator[Session]:
     async with Runtime.in_memory(config=config, policy=policy, **options) as runtime:
         yield runtime.session("alice", "chat")
 
@@ -48,16 +58,18 @@ class Recording:
     def __init__(self) -> None:
         self.given: list[tuple[str | None, list[str]]] = []
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
         self.given.append((previous, [line.text for line in lines]))
         return " ".join([*([previous] if previous else []), *(line.text for line in lines)])
 
 
-# -- keep-all, window -----------------------------------------------------------------------------------------------------
+# -- keep-all, window ------------------------------------------------------------------------------
 
 
 async def test_keep_all_keeps_order() -> None:
-    """S0.01, S0.13, S1.03, S1.26, S4.08: everything stays, in order; what is read out are copies."""
+    """S0.01, S0.13, S1.03, S1.26, S4.08: everything stays, in order; what is read out are copies."""  # noqa: E501
     async with session(BufferPolicy.keep_all()) as chat:
         for number in range(300):
             await chat.append(user(f"Message {number}", metadata={"tags": ["a"]}))
@@ -73,7 +85,9 @@ async def test_keep_all_keeps_order() -> None:
 
 
 async def test_window_keeps_the_newest() -> None:
-    """S0.06, S0.07, S1.26, S3.11: size 5, two and ten messages: Message 5 to 9 stay; nothing is asked; all is archived."""
+    """S0.06, S0.07, S1.26, S3.11: size 5, two and ten messages: Message 5 to 9 stay; nothing is
+    asked; all is archived.
+    """
     async with session(BufferPolicy.window(5), chat_model=ScriptedChatModel([])) as chat:
         await chat.append([user("Hello, my name is Alice."), Message.assistant("Hello Alice!")])
         for number in range(10):
@@ -94,20 +108,31 @@ async def test_window_in_one_batch_and_around_tools() -> None:
         assert said(await chat.get_messages()) == [f"Message {number}" for number in range(5, 10)]
         calls = [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
         await chat.append([{"role": "assistant", "content": None, "tool_calls": calls}])
-        await chat.append([{"role": "tool", "tool_call_id": "c", "content": "seen"}, Message.assistant("I looked.")])
+        await chat.append(
+            [
+                {"role": "tool", "tool_call_id": "c", "content": "seen"},
+                Message.assistant("I looked."),
+            ]
+        )
         await chat.append([user("one"), user("two"), user("three")])
         roles = [message["role"] for message in (await chat.load()).messages]
-        assert roles == ["assistant", "user", "user", "user"], "the call went, and its result with it"
+        assert roles == ["assistant", "user", "user", "user"], (
+            "the call went, and its result with it"
+        )
 
 
 async def test_window_with_summary() -> None:
-    """S0.08, S0.09, S2.03: the summarizer gets exactly what leaves, in order, once, with the summary so far."""
+    """S0.08, S0.09, S2.03: the summarizer gets exactly what leaves, in order, once, with the
+    summary so far.
+    """
     summarizer = Recording()
     async with session(BufferPolicy.window(5, fold="summary"), summarizer=summarizer) as chat:
         for number in range(12):
             await chat.append(user(f"m{number}"))
             await chat.settle()
-        assert [line for _, lines in summarizer.given for line in lines] == [f"m{number}" for number in range(7)]
+        assert [line for _, lines in summarizer.given for line in lines] == [
+            f"m{number}" for number in range(7)
+        ]
         assert summarizer.given[0][0] is None
         assert summarizer.given[3][0] == "m0 m1 m2"
         context = await chat.load()
@@ -116,7 +141,9 @@ async def test_window_with_summary() -> None:
 
 
 async def test_token_window() -> None:
-    """S1.26, S3.07, S3.30: a token budget without a summary; no model is asked, and what is shown fits."""
+    """S1.26, S3.07, S3.30: a token budget without a summary; no model is asked, and what is shown
+    fits.
+    """
     async with session(BufferPolicy.token_window(20), chat_model=ScriptedChatModel([])) as chat:
         for number in range(30):
             await chat.append(user(f"{number:012d}"))  # 3 tokens each
@@ -137,7 +164,9 @@ async def test_summary_alone() -> None:
 
 
 async def test_presets() -> None:
-    """S0.29: presets for kinds of conversation lie in the document's ranges, and a function may choose by session."""
+    """S0.29: presets for kinds of conversation lie in the document's ranges, and a function may
+    choose by session.
+    """
     sizes = {preset.name: preset.value.above_messages for preset in BufferPreset}
     assert 3 <= (sizes["SHORT"] or 0) <= 5
     assert 8 <= (sizes["COMPLEX"] or 0) <= 12
@@ -154,7 +183,9 @@ async def test_presets() -> None:
 
 
 async def test_policies_by_name() -> None:
-    """S1.26, S1.20, S2.02, S2.33: every strategy can be chosen by configuration; summary-buffer is the default."""
+    """S1.26, S1.20, S2.02, S2.33: every strategy can be chosen by configuration; summary-buffer is
+    the default.
+    """
     assert Config().buffer.policy == "summary_buffer"
     sizes = {
         "keep_all": 100,
@@ -166,7 +197,11 @@ async def test_policies_by_name() -> None:
     }  # 140 tokens, 2 each
     for name, most in sizes.items():
         config = Config.from_dict(
-            {"tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}, "buffer": {"policy": name, "token_limit": 200}}
+            {
+                "tokens": {"counter": "heuristic"},
+                "long_term": {"enabled": False},
+                "buffer": {"policy": name, "token_limit": 200},
+            }
         )
         async with Runtime.in_memory(config=config, summarizer=UnionSummarizer()) as runtime:
             chat = runtime.session("alice", name)
@@ -177,7 +212,9 @@ async def test_policies_by_name() -> None:
 
 
 async def test_policy_that_makes_no_sense() -> None:
-    """S0.05, S4.27: sizes that are not positive and triggers without an amount are refused when the policy is made."""
+    """S0.05, S4.27: sizes that are not positive and triggers without an amount are refused when the
+    policy is made.
+    """
     for bad in (
         lambda: BufferPolicy.window(0),
         lambda: BufferPolicy.window(-3),
@@ -190,11 +227,13 @@ async def test_policy_that_makes_no_sense() -> None:
             bad()
 
 
-# -- the ring ---------------------------------------------------------------------------------------------------------------
+# -- the ring --------------------------------------------------------------------------------------
 
 
 async def test_ring_golden() -> None:
-    """S2.02, S2.03, S2.04, S2.08, S0.26: the 51st message folds 1 to 10 into one entry; 41 are left; one call for each batch."""
+    """S2.02, S2.03, S2.04, S2.08, S0.26: the 51st message folds 1 to 10 into one entry; 41 are
+    left; one call for each batch.
+    """
     summarizer = Recording()
     async with session(BufferPolicy.ring(), summarizer=summarizer) as chat:
         for number in range(1, 51):
@@ -207,9 +246,14 @@ async def test_ring_golden() -> None:
         assert said(await chat.get_messages()) == [str(number) for number in range(11, 52)]
         view = await chat.inspect()
         assert view.summary is None
-        assert [(entry.first, entry.through, entry.text) for entry in view.summaries] == [(1, 10, "1 2 3 4 5 6 7 8 9 10")]
+        assert [(entry.first, entry.through, entry.text) for entry in view.summaries] == [
+            (1, 10, "1 2 3 4 5 6 7 8 9 10")
+        ]
         context = await chat.load()
-        assert context.messages[0] == {"role": "system", "content": "Summary of earlier conversation: 1 2 3 4 5 6 7 8 9 10"}
+        assert context.messages[0] == {
+            "role": "system",
+            "content": "Summary of earlier conversation: 1 2 3 4 5 6 7 8 9 10",
+        }
         assert context.summary == "1 2 3 4 5 6 7 8 9 10"
         for number in range(52, 101):
             await chat.append(user(str(number)))
@@ -218,7 +262,9 @@ async def test_ring_golden() -> None:
 
 
 async def test_ring_entries_are_folded_into_the_running_summary(tmp_path: Path) -> None:
-    """S2.04, S2.08, S0.09, G6: an entry beyond the last is carried on in the running summary, and long-term memory has it."""
+    """S2.04, S2.08, S0.09, G6: an entry beyond the last is carried on in the running summary, and
+    long-term memory has it.
+    """
     config = Config.from_dict({"tokens": {"counter": "heuristic"}, "models": {"embedder": "none"}})
     policy = BufferPolicy.ring(4, multiplier=1, batch=2)
     words = [f"w{number}" for number in range(30)]
@@ -231,7 +277,9 @@ async def test_ring_entries_are_folded_into_the_running_summary(tmp_path: Path) 
         assert len(view.summaries) == 4
         assert view.summary is not None
         shown = (await chat.load()).summary or ""
-        assert [*shown.split(), *said(await chat.get_messages())] == words, "every message is in the buffer or in a summary"
+        assert [*shown.split(), *said(await chat.get_messages())] == words, (
+            "every message is in the buffer or in a summary"
+        )
         rows = await (await runtime.long_term()).rows("alice")
         entries = [row.content for row in rows if row.memory_type == "summary"]
         assert " ".join(entries) == view.summary.text
@@ -240,15 +288,21 @@ async def test_ring_entries_are_folded_into_the_running_summary(tmp_path: Path) 
         assert (await runtime.session("alice", "chat").load()).messages == before.messages
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 async def test_times_and_metadata() -> None:
-    """S0.02, S0.03, S0.04, S1.05: a time is set within the call, aware; metadata is there only if it was given."""
+    """S0.02, S0.03, S0.04, S1.05: a time is set within the call, aware; metadata is there only if
+    it was given.
+    """
     async with session() as chat:
         before = datetime.now(UTC)
-        await chat.append([user("with", metadata={"a": {"b": [1]}}), user("without"), user("empty", metadata={})])
-        await chat.append([Message.user("human"), Message.assistant("ai"), Message.system("system")])
+        await chat.append(
+            [user("with", metadata={"a": {"b": [1]}}), user("without"), user("empty", metadata={})]
+        )
+        await chat.append(
+            [Message.user("human"), Message.assistant("ai"), Message.system("system")]
+        )
         after = datetime.now(UTC)
         messages = await chat.get_messages()
         for message in messages:
@@ -264,23 +318,31 @@ async def test_times_and_metadata() -> None:
 
 
 async def test_formatted_messages() -> None:
-    """S0.14, S0.15, S0.16, S1.12, S1.13: role and content alone; a summary in front, in either document's words."""
-    async with session(BufferPolicy.window(2, fold="summary"), summarizer=UnionSummarizer()) as chat:
+    """S0.14, S0.15, S0.16, S1.12, S1.13: role and content alone; a summary in front, in either
+    document's words.
+    """
+    async with session(
+        BufferPolicy.window(2, fold="summary"), summarizer=UnionSummarizer()
+    ) as chat:
         await chat.append([user("one", name="alice", metadata={"k": 1}), user("two")])
         assert await chat.get_formatted_messages() == [user("one"), user("two")]
         assert await chat.get_context() == [user("one", name="alice"), user("two")]
         await chat.append(user("three"))
         await chat.settle()
         assert await chat.get_formatted_messages() == [
-            {"role": "system", "content": "Previous conversation summary: one"}, user("two"), user("three")
-        ]  # fmt: skip
+            {"role": "system", "content": "Previous conversation summary: one"},
+            user("two"),
+            user("three"),
+        ]
         context = await chat.get_context()
         assert context[0] == {"role": "system", "content": "Summary of earlier conversation: one"}
         assert context == (await chat.load()).messages
 
 
 async def test_filters() -> None:
-    """S0.17, S0.18, S4.13, S4.15, S2.07: by metadata (all pairs must match), by role, the newest so many."""
+    """S0.17, S0.18, S4.13, S4.15, S2.07: by metadata (all pairs must match), by role, the newest so
+    many.
+    """
     async with session() as chat:
         await chat.append(
             [
@@ -290,8 +352,13 @@ async def test_filters() -> None:
                 user("nobody"),
             ]
         )
-        assert said(await chat.get_messages(filter_metadata={"user_id": "user1"})) == ["I'm Alice", "Hello Alice!"]
-        assert said(await chat.get_messages(filter_metadata={"user_id": "user1", "n": 1})) == ["I'm Alice"]
+        assert said(await chat.get_messages(filter_metadata={"user_id": "user1"})) == [
+            "I'm Alice",
+            "Hello Alice!",
+        ]
+        assert said(await chat.get_messages(filter_metadata={"user_id": "user1", "n": 1})) == [
+            "I'm Alice"
+        ]
         assert await chat.get_messages(filter_metadata={"user_id": "user3"}) == []
         assert len(await chat.get_messages(filter_metadata={})) == 4
         assert said(await chat.get_messages(role="assistant")) == ["Hello Alice!"]
@@ -320,11 +387,19 @@ async def test_one_users_traffic_leaves_the_other_alone() -> None:
 
 async def test_buffer_search() -> None:
     """S2.09: by words without an embedder, by meaning with one."""
-    texts = ["The cat sat on the mat.", "Lisbon is lovely in May.", "My cat is called Tom.", "x" * 20]
+    texts = [
+        "The cat sat on the mat.",
+        "Lisbon is lovely in May.",
+        "My cat is called Tom.",
+        "x" * 20,
+    ]
     async with session() as chat:
         await chat.append([user(text) for text in texts])
         hits = await chat.search("what my cat was called", k=2)
-        assert [hit.message.content for hit in hits] == ["My cat is called Tom.", "The cat sat on the mat."]
+        assert [hit.message.content for hit in hits] == [
+            "My cat is called Tom.",
+            "The cat sat on the mat.",
+        ]
         assert hits[0].score > hits[1].score > 0
         assert await chat.search("zebra") == []
         with pytest.raises(InvalidInput, match="embedder"):
@@ -336,14 +411,18 @@ async def test_buffer_search() -> None:
         hits = await chat.search("Lisbon in May", k=1)
         assert hits[0].message.content == "Lisbon is lovely in May."
         assert 0 < hits[0].score <= 1.0001
-        assert (await chat.search("Lisbon in May", k=1, semantic=False))[0].message == hits[0].message
+        assert (await chat.search("Lisbon in May", k=1, semantic=False))[0].message == hits[
+            0
+        ].message
 
 
-# -- changing ---------------------------------------------------------------------------------------------------------------
+# -- changing --------------------------------------------------------------------------------------
 
 
 async def test_delete() -> None:
-    """S4.12, S4.06: by place, several, a generator, by id; places out of range or negative are refused; nothing goes."""
+    """S4.12, S4.06: by place, several, a generator, by id; places out of range or negative are
+    refused; nothing goes.
+    """
     async with session() as chat:
         receipt = await chat.append([user(str(number)) for number in range(8)])
         assert await chat.delete(0) == 1
@@ -364,7 +443,7 @@ async def test_delete() -> None:
 
 
 async def test_truncate() -> None:
-    """S4.14, S4.06, G8: sizes n, n + 1, 0; what leaves is archived; never an orphaned tool message."""
+    """S4.14, S4.06, G8: sizes n, n + 1, 0; what leaves is archived; never an orphaned tool message."""  # noqa: E501
     calls = [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
     async with session() as chat:
         await chat.append([user(str(number)) for number in range(6)])
@@ -385,9 +464,14 @@ async def test_truncate() -> None:
 
 
 async def test_clear_and_size_survive_a_restart(tmp_path: Path) -> None:
-    """S4.16, S1.14, S4.06: after a clear the size is 0, also after a restart; the other session has nothing to do with it."""
+    """S4.16, S1.14, S4.06: after a clear the size is 0, also after a restart; the other session has
+    nothing to do with it.
+    """
     async with Runtime(
-        tmp_path, config=PLAIN, policy=BufferPolicy.window(2, fold="summary"), summarizer=UnionSummarizer()
+        tmp_path,
+        config=PLAIN,
+        policy=BufferPolicy.window(2, fold="summary"),
+        summarizer=UnionSummarizer(),
     ) as runtime:
         chat, other = runtime.session("alice", "one"), runtime.session("alice", "two")
         await chat.append([user("a"), user("b"), user("c")])
@@ -397,29 +481,40 @@ async def test_clear_and_size_survive_a_restart(tmp_path: Path) -> None:
         assert await chat.clear() == 2
         assert (await chat.size(), (await chat.load()).messages) == (0, [])
     async with Runtime(
-        tmp_path, config=PLAIN, policy=BufferPolicy.window(2, fold="summary"), summarizer=UnionSummarizer()
+        tmp_path,
+        config=PLAIN,
+        policy=BufferPolicy.window(2, fold="summary"),
+        summarizer=UnionSummarizer(),
     ) as runtime:
         chat, other = runtime.session("alice", "one"), runtime.session("alice", "two")
         assert (await chat.size(), (await chat.load()).messages) == (0, [])
         assert said((await other.load()).messages) == ["other"]
         await chat.append([user("d"), user("e"), user("f")])
         await chat.settle()
-        assert (await chat.load()).summary == "d", "the next overflow starts without the old summary"
+        assert (await chat.load()).summary == "d", (
+            "the next overflow starts without the old summary"
+        )
 
 
 async def test_duplicates_by_id(tmp_path: Path) -> None:
-    """S4.09, S4.11: an id is taken once, within a batch and across restarts and folds; `allow_duplicates` takes it again."""
+    """S4.09, S4.11: an id is taken once, within a batch and across restarts and folds;
+    `allow_duplicates` takes it again.
+    """
     policy = BufferPolicy.window(3)
     async with Runtime(tmp_path, config=PLAIN, policy=policy) as runtime:
         chat = runtime.session("alice", "chat")
-        first = await chat.append([user("one", id="m1"), user("once more", id="m1"), user("two", id="m2")])
+        first = await chat.append(
+            [user("one", id="m1"), user("once more", id="m1"), user("two", id="m2")]
+        )
         assert first.seqs == (1, 1, 2)
         assert not first.duplicate
         again = await chat.append(user("one", id="m1"))
         assert (again.seqs, again.ids, again.duplicate) == ((1,), ("m1",), True)
         await chat.append([user("three"), user("three"), user("three")])  # identical text is legal
         assert said(await chat.get_messages()) == ["three", "three", "three"]
-        assert (await chat.append(user("one", id="m1"))).seqs == (1,), "it left the buffer and is known all the same"
+        assert (await chat.append(user("one", id="m1"))).seqs == (1,), (
+            "it left the buffer and is known all the same"
+        )
         assert (await chat.append(user("one", id="m1"), allow_duplicates=True)).seqs == (6,)
         own = await chat.append(user("mine"))
         assert own.ids[0].startswith("msg_")
@@ -427,15 +522,25 @@ async def test_duplicates_by_id(tmp_path: Path) -> None:
     async with Runtime(tmp_path, config=PLAIN, policy=policy) as runtime:
         chat = runtime.session("alice", "chat")
         assert (await chat.append(user("two", id="m2"))).seqs == (2,)
-        assert [message.id for message in await chat.get_messages()][-1] == own.ids[0], "stable after reload"
+        assert [message.id for message in await chat.get_messages()][-1] == own.ids[0], (
+            "stable after reload"
+        )
         await chat.clear()
-        assert (await chat.append(user("two", id="m2"))).duplicate is False, "what was cleared may come again"
+        assert (await chat.append(user("two", id="m2"))).duplicate is False, (
+            "what was cleared may come again"
+        )
 
 
 async def test_repetitions_within_a_window() -> None:
-    """S4.11: with a content window, a message equal to one of the newest is skipped; without one it is legal."""
+    """S4.11: with a content window, a message equal to one of the newest is skipped; without one it
+    is legal.
+    """
     config = Config.from_dict(
-        {"tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}, "buffer": {"dedup_window": 2}}
+        {
+            "tokens": {"counter": "heuristic"},
+            "long_term": {"enabled": False},
+            "buffer": {"dedup_window": 2},
+        }
     )
     async with session(config=config) as chat:
         assert (await chat.append([user("a"), user("a"), user("b")])).seqs == (1, 1, 2)
@@ -444,15 +549,22 @@ async def test_repetitions_within_a_window() -> None:
         assert (await chat.append(user("a"))).seqs == (5,)
 
 
-# -- carrying elsewhere -----------------------------------------------------------------------------------------------------
+# -- carrying elsewhere ----------------------------------------------------------------------------
 
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
-states = st.lists(st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "system"]), "content": texts}), max_size=8)
+states = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "system"]), "content": texts}
+    ),
+    max_size=8,
+)
 
 
 @given(states, st.none() | texts)
 def test_state_round_trip(messages: list[dict[str, str]], summary: str | None) -> None:
-    """S0.19, S0.20, S4.05, S4.10: what `to_json` and `state_dict` wrote restores an equal session, summary and ids included."""
+    """S0.19, S0.20, S4.05, S4.10: what `to_json` and `state_dict` wrote restores an equal session,
+    summary and ids included.
+    """
 
     async def check() -> None:
         async with Runtime.in_memory(config=PLAIN, policy=BufferPolicy.window(50)) as runtime:
@@ -462,7 +574,9 @@ def test_state_round_trip(messages: list[dict[str, str]], summary: str | None) -
             data = json.loads(text)
             assert set(data) == {"messages", "buffer_size", "summary"}
             assert (data["buffer_size"], data["summary"]) == (50, summary or None)
-            assert [{"role": m["role"], "content": m["content"]} for m in data["messages"]] == messages
+            assert [
+                {"role": m["role"], "content": m["content"]} for m in data["messages"]
+            ] == messages
             assert all(message["id"] for message in data["messages"])
             await two.append(user("in the way"))
             await two.from_json(text)
@@ -475,12 +589,18 @@ def test_state_round_trip(messages: list[dict[str, str]], summary: str | None) -
 
 
 async def test_states_that_are_none() -> None:
-    """S4.10, S4.28: a state without messages is refused when strict; a bad message leaves everything as it was."""
+    """S4.10, S4.28: a state without messages is refused when strict; a bad message leaves
+    everything as it was.
+    """
     async with session() as chat:
         await chat.append(user("kept"))
         with pytest.raises(InvalidInput, match="messages"):
             await chat.load_state_dict({"other": 1})
-        for bad in ({"messages": [user("a"), {"role": "nobody"}]}, {"messages": "text"}, {"messages": [3]}):
+        for bad in (
+            {"messages": [user("a"), {"role": "nobody"}]},
+            {"messages": "text"},
+            {"messages": [3]},
+        ):
             with pytest.raises(InvalidMessage):
                 await chat.load_state_dict(bad)
         with pytest.raises(InvalidInput):
@@ -494,15 +614,21 @@ async def test_states_that_are_none() -> None:
 
 
 async def test_restored_session_summarizes_on(tmp_path: Path) -> None:
-    """S0.21, S4.05: after a restart the load is the same to the byte, and the runtime's summarizer goes on with it."""
+    """S0.21, S4.05: after a restart the load is the same to the byte, and the runtime's summarizer
+    goes on with it.
+    """
     policy = BufferPolicy.window(3, fold="summary")
-    async with Runtime(tmp_path, config=PLAIN, policy=policy, summarizer=UnionSummarizer()) as runtime:
+    async with Runtime(
+        tmp_path, config=PLAIN, policy=policy, summarizer=UnionSummarizer()
+    ) as runtime:
         chat = runtime.session("alice", "chat")
         for number in range(6):
             await chat.append(user(f"m{number}"))
             await chat.settle()
         before, text = (await chat.load()).messages, await chat.to_json()
-    async with Runtime(tmp_path, config=PLAIN, policy=policy, summarizer=UnionSummarizer()) as runtime:
+    async with Runtime(
+        tmp_path, config=PLAIN, policy=policy, summarizer=UnionSummarizer()
+    ) as runtime:
         chat = runtime.session("alice", "chat")
         assert (await chat.load()).messages == before
         copy = runtime.session("alice", "copy")
@@ -512,7 +638,7 @@ async def test_restored_session_summarizes_on(tmp_path: Path) -> None:
         assert (await copy.load()).summary == "m0 m1 m2 m3"
 
 
-# -- size ---------------------------------------------------------------------------------------------------------------------
+# -- size ------------------------------------------------------------------------------------------
 
 
 async def _turn_steps(history: int) -> int:
@@ -527,13 +653,17 @@ async def _turn_steps(history: int) -> int:
 
 
 async def test_append_costs_the_same_whatever_is_there() -> None:
-    """S0.22, S2.06, S4.08, S4.26: an append takes as many steps beside ten thousand messages as beside a hundred."""
+    """S0.22, S2.06, S4.08, S4.26: an append takes as many steps beside ten thousand messages as
+    beside a hundred.
+    """
     few, many = await _turn_steps(100), await _turn_steps(10_000)
     assert many <= 2 * few
 
 
 async def test_memory_is_flat_and_follows_the_size() -> None:
-    """S0.23, S0.24: a full buffer stays as large as it is, and half the size holds about half the bytes."""
+    """S0.23, S0.24: a full buffer stays as large as it is, and half the size holds about half the
+    bytes.
+    """
     sizes: dict[int, int] = {}
     for size in (200, 400):
         async with session(BufferPolicy.window(size)) as chat:
@@ -559,7 +689,10 @@ async def test_stated_bytes_are_real() -> None:
             for _ in range(40):
                 await chat.append([user("word " * 100) for _ in range(50)])
             gc.collect()
-            stated, held = directory.statistics().bytes - stated, tracemalloc.get_traced_memory()[0] - held
+            stated, held = (
+                directory.statistics().bytes - stated,
+                tracemalloc.get_traced_memory()[0] - held,
+            )
             # the journal in memory shares the entries
             assert 0.5 < stated / held < 1.5
     finally:
@@ -568,7 +701,9 @@ async def test_stated_bytes_are_real() -> None:
 
 async def test_stats() -> None:
     """S4.36, S1.19: messages, tokens, summaries, model calls with their tokens."""
-    async with session(BufferPolicy.window(3, fold="summary"), summarizer=UnionSummarizer()) as chat:
+    async with session(
+        BufferPolicy.window(3, fold="summary"), summarizer=UnionSummarizer()
+    ) as chat:
         for number in range(5):
             await chat.append(user(f"message {number}"))
             await chat.settle()

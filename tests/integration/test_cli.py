@@ -18,14 +18,21 @@ from remora.config import Config
 
 
 def write(path: Path, *rows: Any) -> Path:
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+    )
     return path
 
 
 def chat(user: str, session: str, *texts: str) -> dict[str, Any]:
     roles = ("user", "assistant")
     messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
-    return {"user": user, "session": session, "timestamp": "2025-01-02T03:04:05Z", "messages": messages}
+    return {
+        "user": user,
+        "session": session,
+        "timestamp": "2025-01-02T03:04:05Z",
+        "messages": messages,
+    }
 
 
 @pytest.fixture
@@ -38,7 +45,14 @@ def test_replay_show_recall(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     """The three commands on one file; the second replay adds nothing."""
     file = write(
         tmp_path / "chats.jsonl",
-        chat("alice", "one", "My cat is called Figaro.", "What a name!", "He hates thunder.", "Poor Figaro."),
+        chat(
+            "alice",
+            "one",
+            "My cat is called Figaro.",
+            "What a name!",
+            "He hates thunder.",
+            "Poor Figaro.",
+        ),
         chat("bob", "one", "I collect maps.", "Which ones?"),
     )
     where = ["--dir", str(tmp_path / "memory")]
@@ -62,7 +76,9 @@ def test_replay_show_recall(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.usefixtures("wide")
-def test_bad_lines_are_named_and_the_rest_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_lines_are_named_and_the_rest_is_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A bad line: named by number, exit code 3, everything else replayed."""
     file = write(
         tmp_path / "chats.jsonl",
@@ -71,7 +87,11 @@ def test_bad_lines_are_named_and_the_rest_is_replayed(tmp_path: Path, capsys: py
         '["no", "object"]',
         {"user": "alice", "messages": []},
         {"user": "", "session": "x", "messages": [{"role": "user", "content": "x"}]},
-        {"user": "alice", "session": "two", "messages": [{"role": "user", "content": "half"}, {"role": "robot", "content": "x"}]},
+        {
+            "user": "alice",
+            "session": "two",
+            "messages": [{"role": "user", "content": "half"}, {"role": "robot", "content": "x"}],
+        },
         {"user": "alice", "session": "two", "timestamp": "noon", "messages": []},
         "",
         {"type": "qa", "question": "passed over"},
@@ -87,7 +107,9 @@ def test_bad_lines_are_named_and_the_rest_is_replayed(tmp_path: Path, capsys: py
 
 
 def test_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No traceback: one line on standard error, exit code 1, and nothing made that was not asked for."""
+    """No traceback: one line on standard error, exit code 1, and nothing made that was not asked
+    for.
+    """
     memory = tmp_path / "memory"
     cases = [
         (["replay", str(tmp_path / "absent.jsonl")], "cannot read"),
@@ -95,7 +117,10 @@ def test_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["show", "alice", "one"], "no memory in"),
         (["recall", "alice", "x"], "no memory in"),
         (["show", "alice", "one", "--token-limit", "0"], "--token-limit"),
-        (["show", "alice", "one", "--config", str(write(tmp_path / "c.toml", "[bufer]"))], "did you mean buffer?"),
+        (
+            ["show", "alice", "one", "--config", str(write(tmp_path / "c.toml", "[bufer]"))],
+            "did you mean buffer?",
+        ),
     ]
     for command, text in cases:
         assert main([*command, "--dir", str(memory)]) == 1
@@ -119,9 +144,15 @@ def test_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.usefixtures("wide")
-def test_user_data_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What people wrote, ids and names among it, is shown and not obeyed: neither markup nor escape sequences."""
-    messages = [{"role": "user", "name": "[/b]", "content": "[red]markup[/] \x1b]0;title\x07\x1b[2J bell"}]
+def test_user_data_cannot_drive_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What people wrote, ids and names among it, is shown and not obeyed: neither markup nor escape
+    sequences.
+    """
+    messages = [
+        {"role": "user", "name": "[/b]", "content": "[red]markup[/] \x1b]0;title\x07\x1b[2J bell"}
+    ]
     file = write(tmp_path / "odd.jsonl", {"user": "[/x]", "session": "[/y]", "messages": messages})
     where = ["--dir", str(tmp_path / "memory")]
     assert main(["replay", str(file), *where, "--query", "bell"]) == 0
@@ -135,12 +166,26 @@ def test_user_data_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_files_of_other_making(tmp_path: Path) -> None:
-    """A byte order mark, Windows line ends, absurd nesting, dates past the calendar: read, or named by number."""
+    """A byte order mark, Windows line ends, absurd nesting, dates past the calendar: read, or named
+    by number.
+    """
     path = tmp_path / "odd.jsonl"
     good = json.dumps(chat("alice", "one", "hello")).encode()
-    late = json.dumps({**chat("alice", "two", "a", "b"), "timestamp": "9999-12-31T23:59:59Z"}).encode()
+    late = json.dumps(
+        {**chat("alice", "two", "a", "b"), "timestamp": "9999-12-31T23:59:59Z"}
+    ).encode()
     long_id = json.dumps({**chat("x" * 200_000, "two", "a")}).encode()
-    path.write_bytes(b"\xef\xbb\xbf" + good + b"\r\n" + b"[" * 200_000 + b"\r\n" + late + b"\n\xff\xfe\n" + long_id + b"\n")
+    path.write_bytes(
+        b"\xef\xbb\xbf"
+        + good
+        + b"\r\n"
+        + b"[" * 200_000
+        + b"\r\n"
+        + late
+        + b"\n\xff\xfe\n"
+        + long_id
+        + b"\n"
+    )
     found = read_conversations(path)
     assert found.messages == 1
     assert [bad.number for bad in found.bad] == [2, 3, 4, 5]
@@ -148,15 +193,31 @@ def test_files_of_other_making(tmp_path: Path) -> None:
 
 
 def test_four_shapes_of_lines(tmp_path: Path) -> None:
-    """docs/replay-format.md: conversations, messages, turns and traces, each with keys of their own."""
+    """docs/replay-format.md: conversations, messages, turns and traces, each with keys of their
+    own.
+    """
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     file = write(
         tmp_path / "mixed.jsonl",
         chat("alice", "one", "a", "b"),
         chat("alice", "one", "a", "b"),
-        {"user": "alice", "session": "one", "timestamp": "2025-01-02", "role": "user", "content": "c"},
+        {
+            "user": "alice",
+            "session": "one",
+            "timestamp": "2025-01-02",
+            "role": "user",
+            "content": "c",
+        },
         {"type": "conversation", "conv": "c1", "speakers": ["Ann Lee", "Bo"]},
-        {"type": "turn", "conv": "c1", "session": 1, "time": "2023-05-08T13:56:00", "id": "D1:1", "speaker": "Bo", "text": "Hi"},
+        {
+            "type": "turn",
+            "conv": "c1",
+            "session": 1,
+            "time": "2023-05-08T13:56:00",
+            "id": "D1:1",
+            "speaker": "Bo",
+            "text": "Hi",
+        },
         {
             "type": "turn",
             "conv": "c1",
@@ -166,20 +227,35 @@ def test_four_shapes_of_lines(tmp_path: Path) -> None:
             "text": "Look",
             "image": "a photo of a dog",
         },
-        {"type": "trace", "source": "s", "id": "t", "messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]},
+        {
+            "type": "trace",
+            "source": "s",
+            "id": "t",
+            "messages": [{"role": "assistant", "content": None, "tool_calls": [call]}],
+        },
     )
     found = read_conversations(file)
     assert not found.bad
     keys = [p.key for planned in found.sessions.values() for p in planned]
     assert len(set(keys[:5])) == 5, "the same line twice is two messages each"
     bo, ann = found.sessions[next(key for key in found.sessions if key.user == "c1")]
-    assert (bo.message["role"], ann.message["role"], ann.message["name"]) == ("assistant", "user", "Ann_Lee")
+    assert (bo.message["role"], ann.message["role"], ann.message["name"]) == (
+        "assistant",
+        "user",
+        "Ann_Lee",
+    )
     assert ann.message["content"] == "Look [shares a photo of a dog]"
 
 
 def test_demo_shows_the_point() -> None:
     """S5.04: folds, recall across sessions, and no tool call split, in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", "remora", "demo"], capture_output=True, text=True, check=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-m", "remora", "demo"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
     shown = " ".join(done.stdout.split())
     assert "each once; 269 messages in the journal" in shown
     assert "tool calls split 0" in shown
@@ -188,20 +264,32 @@ def test_demo_shows_the_point() -> None:
 
 def test_help_is_worth_reading(capsys: pytest.CaptureFixture[str]) -> None:
     """Every command explains itself."""
-    for command in ([], ["replay"], ["show"], ["recall"], ["demo"], ["export"], ["import"], ["reembed"], ["stats"]):
+    for command in (
+        [],
+        ["replay"],
+        ["show"],
+        ["recall"],
+        ["demo"],
+        ["export"],
+        ["import"],
+        ["reembed"],
+        ["stats"],
+    ):
         with pytest.raises(SystemExit) as stopped:
             main([*command, "--help"])
         assert stopped.value.code == 0
         assert len(capsys.readouterr().out) > 300
 
 
-# -- carrying elsewhere -------------------------------------------------------------------------------------------
+# -- carrying elsewhere ----------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("form", ["all.jsonl", "tables"])
 def test_export_and_import(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
-    """S4.37: what one directory holds another one holds, recallable when the command ends; mistakes are named."""
+    """S4.37: what one directory holds another one holds, recallable when the command ends; mistakes
+    are named.
+    """
     file = write(
         tmp_path / "chats.jsonl",
         chat("alice", "one", "My cat is called Figaro.", "What a name!"),
@@ -233,14 +321,20 @@ def test_export_and_import(tmp_path: Path, capsys: pytest.CaptureFixture[str], f
 
 @pytest.mark.usefixtures("wide")
 def test_reembed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """S2.17: another embedder is refused with the command that helps; the command helps, and then has nothing to do."""
-    file = write(tmp_path / "chats.jsonl", chat("alice", "one", "My cat is called Figaro.", "What a name!"))
+    """S2.17: another embedder is refused with the command that helps; the command helps, and then
+    has nothing to do.
+    """
+    file = write(
+        tmp_path / "chats.jsonl", chat("alice", "one", "My cat is called Figaro.", "What a name!")
+    )
     where = ["--dir", str(tmp_path / "memory")]
     assert main(["replay", str(file), *where]) == 0
     other = ["--config", str(tmp_path / "remora.yaml")]
     (tmp_path / "remora.yaml").write_text("models: {embedder: none}\n")
     assert main(["recall", "alice", "cat", *where, *other]) == 1
-    assert f"remora reembed --dir {tmp_path / 'memory'}" in capsys.readouterr().err.replace("\n", "")
+    assert f"remora reembed --dir {tmp_path / 'memory'}" in capsys.readouterr().err.replace(
+        "\n", ""
+    )
     assert main(["reembed", *where, *other]) == 0
     assert "none/0's now: 2 rows" in capsys.readouterr().out
     assert main(["recall", "alice", "cat", *where, *other]) == 0
@@ -251,7 +345,9 @@ def test_reembed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("wide")
 def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """S4.36: figures of the memory, of a user, of a session; whoever is not there is named; ids are shown and not obeyed."""
+    """S4.36: figures of the memory, of a user, of a session; whoever is not there is named; ids are
+    shown and not obeyed.
+    """
     file = write(
         tmp_path / "chats.jsonl",
         chat("alice", "one", "My cat is called Figaro.", "What a name!"),
@@ -267,7 +363,12 @@ def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         return {line[0]: line[1].strip() for line in lines if len(line) == 2}
 
     whole = figures()
-    assert (whole["users"], whole["sessions"], whole["messages"], whole["dead jobs"]) == ("2", "2", "4", "0")
+    assert (whole["users"], whole["sessions"], whole["messages"], whole["dead jobs"]) == (
+        "2",
+        "2",
+        "4",
+        "0",
+    )
     assert whole["embedder"].startswith("wordllama")
     assert figures("alice")["messages"] == "2"
     assert figures("alice", "one")["in long-term memory"] == "2, or on their way"
@@ -277,7 +378,7 @@ def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert wrong[-1] in capsys.readouterr().err
 
 
-# -- config -------------------------------------------------------------------------------------------------------
+# -- config ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -287,8 +388,12 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_variables")
-def test_config_defaults_load_back(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """S2.33: what `--defaults` prints is a configuration file with every key, each with a comment, and it means the defaults."""
+def test_config_defaults_load_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2.33: what `--defaults` prints is a configuration file with every key, each with a comment,
+    and it means the defaults.
+    """
     with monkeypatch.context() as broken:
         broken.setenv("REMORA_BUFFER__SIZE", "0")  # the environment is not asked
         assert main(["config", "--defaults"]) == 0
@@ -306,12 +411,19 @@ def test_config_defaults_load_back(tmp_path: Path, capsys: pytest.CaptureFixture
         if isinstance(keys, dict):
             assert keys.keys() == set(getattr(Config(), section).__struct_fields__)
     assert "  # One of: power, process, none.\n  durability: power\n" in shown
-    assert "# Short-term and long-term memory together, in one context.\n  token_limit: 30000\n" in shown
+    assert (
+        "# Short-term and long-term memory together, in one context.\n  token_limit: 30000\n"
+        in shown
+    )
 
 
 @pytest.mark.usefixtures("_no_variables")
-def test_config_in_force(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """S2.33, S2.34: file and environment in force, the default beside what differs, secrets as stars, and it loads back."""
+def test_config_in_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2.33, S2.34: file and environment in force, the default beside what differs, secrets as
+    stars, and it loads back.
+    """
     path = tmp_path / "remora.yaml"
     path.write_text(
         'directory: "a: b # c"\nbuffer: {size: 7, summary_prefix: "'
@@ -334,8 +446,12 @@ def test_config_in_force(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert "  size: 50\n" in capsys.readouterr().out
 
 
-def test_config_names_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """S2.33: a mistake in the file or in a variable is named, and the exit code is 1; two sources at once are wrong usage."""
+def test_config_names_mistakes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2.33: a mistake in the file or in a variable is named, and the exit code is 1; two sources
+    at once are wrong usage.
+    """
     path = tmp_path / "remora.yaml"
     path.write_text("buffer: {sise: 7}\n")
     assert main(["config", "--config", str(path)]) == 1

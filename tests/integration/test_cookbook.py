@@ -13,16 +13,20 @@ ROOT = Path(__file__).parents[2]
 
 def run(example: str, *words: str) -> str:
     command = [sys.executable, "-m", f"examples.{example}", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT
+    ).stdout
 
 
 def test_agent() -> None:
     """S0.28: "my name is Charlie" is in the next turn's prompt, after the instructions."""
     prompt = run("agent").split("the second prompt was:")[1].strip().splitlines()
     assert [line.strip() for line in prompt] == [
-        "system: You are a helpful assistant.", "user: Hello, my name is Charlie.", "assistant: Hello Charlie!",
+        "system: You are a helpful assistant.",
+        "user: Hello, my name is Charlie.",
+        "assistant: Hello Charlie!",
         "user: What's my name?",
-    ]  # fmt: skip
+    ]
 
 
 def test_scopes() -> None:
@@ -36,33 +40,47 @@ def test_scopes() -> None:
     assert "rui said: ['Half past!']" in printed
 
 
-@pytest.mark.parametrize(("words", "result"), [("yes", "booked to Porto for 32 EUR"), ("no", "the user declined")])
+@pytest.mark.parametrize(
+    ("words", "result"), [("yes", "booked to Porto for 32 EUR"), ("no", "the user declined")]
+)
 def test_human_in_the_loop(tmp_path: Path, words: str, result: str) -> None:
-    """S3.29: the question is asked by one process and answered in another; asked and answered twice, it is once."""
+    """S3.29: the question is asked by one process and answered in another; asked and answered
+    twice, it is once.
+    """
     directory = str(tmp_path / "memory")
     assert "waiting for a human: call-1" in run("human_in_the_loop", directory, "ask")
     assert "waiting for a human: call-1" in run("human_in_the_loop", directory, "ask")
     shown = run("human_in_the_loop", directory, "answer", words)
-    assert shown.splitlines() == ["user: Take me to Porto on Friday, cheaply.", "assistant: book_train", f"tool: {result}"]
+    assert shown.splitlines() == [
+        "user: Take me to Porto on Friday, cheaply.",
+        "assistant: book_train",
+        f"tool: {result}",
+    ]
     assert "nothing to decide" in run("human_in_the_loop", directory, "answer", words)
 
 
 def test_pinned_files() -> None:
-    """S3.31: a file that was pinned at run time stays in the context when all else has left, until it is taken out."""
+    """S3.31: a file that was pinned at run time stays in the context when all else has left, until
+    it is taken out.
+    """
     printed = run("pinned_files")
     assert "<pinned_files>\n# notes.md\nThe deploy key is rotated on Mondays." in printed
     assert "unpinned: True" in printed
 
 
 def test_service_block() -> None:
-    """S3.31: what left the buffer comes back through a memory service behind a block; what does not bear on it stays away."""
+    """S3.31: what left the buffer comes back through a memory service behind a block; what does not
+    bear on it stays away.
+    """
     printed = run("service_block")
     assert "<service>\n- my cat is called Figaro\n</service>" in printed
     assert "bakery" not in printed
 
 
 def test_condensed_turns() -> None:
-    """S3.31, S3.05: one condensed question reaches the model, and the session keeps the turns as they were said."""
+    """S3.31, S3.05: one condensed question reaches the model, and the session keeps the turns as
+    they were said.
+    """
     printed = run("condensed_turns")
     assert "the model was asked: Draw a red circle, twice as large." in printed
     assert "'Red, and twice as large.'" in printed.split("the session has:")[1]
@@ -75,8 +93,18 @@ def test_own_journal() -> None:
 
 def test_frameworks() -> None:
     """S3.03, S1.20: the Agents SDK and LangChain over a session."""
-    assert run("openai_agents_session").split() == ["Charlie.", "the", "second", "run", "saw", "3", "items"]
-    assert "'My name is Charlie.', 'Hello Charlie!', 'What is my name?', 'Charlie.'" in run("langchain_history")
+    assert run("openai_agents_session").split() == [
+        "Charlie.",
+        "the",
+        "second",
+        "run",
+        "saw",
+        "3",
+        "items",
+    ]
+    assert "'My name is Charlie.', 'Hello Charlie!', 'What is my name?', 'Charlie.'" in run(
+        "langchain_history"
+    )
 
 
 def test_old_names() -> None:
@@ -90,7 +118,9 @@ def test_old_names() -> None:
 def test_sizing_guide() -> None:
     """S0.27: the guide's figures are what the benchmark measures."""
     command = [sys.executable, "-m", "benchmarks.sizing"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT
+    )
     rows = [line for line in done.stdout.splitlines() if line.startswith("|")]
     assert len(rows) == 11
     guide = (ROOT / "docs" / "cookbook.md").read_text()

@@ -1,4 +1,6 @@
-"""The head-to-head: what remora shows in its programs, that they find what is wrong, that the table says what was measured."""
+"""The head-to-head: what remora shows in its programs, that they find what is wrong, that the table
+says what was measured.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
 
 class Naive:
-    """What one writes first: the whole list is read, changed and written back, and the summarizer is awaited in between."""
+    """What one writes first: the whole list is read, changed and written back, and the summarizer
+    is awaited in between.
+    """
 
     def __init__(self, directory: Path, setting: Setting) -> None:
         self.setting = setting
@@ -81,14 +85,18 @@ async def naive(directory: Path, setting: Setting) -> Subject:
     return Naive(directory, setting)
 
 
-async def figures_of(program: str, directory: Path, opened: Any = remora_subject.opened) -> dict[str, Any]:
+async def figures_of(
+    program: str, directory: Path, opened: Any = remora_subject.opened
+) -> dict[str, Any]:
     found: dict[str, Any] = {}
     await PROGRAMS[program](Bench(opened, directory, found.update, SMALL))
     return found
 
 
 async def test_concurrent_appends_lose_nothing(tmp_path: Path) -> None:
-    """G2: with 1, 2, 8 and 64 callers at once every message is there once, in each caller's order, and none was refused."""
+    """G2: with 1, 2, 8 and 64 callers at once every message is there once, in each caller's order,
+    and none was refused.
+    """
     found = await figures_of("concurrent_appends", tmp_path)
     for callers, each in SMALL.callers:
         assert found[f"{callers}.acknowledged"] == callers * each
@@ -101,19 +109,29 @@ async def test_each_flushed_message_is_delivered_once(tmp_path: Path) -> None:
     found = await figures_of("deliveries", tmp_path)
     for case in ("one", "many", "failing"):
         assert found[f"{case}.once"] == found[f"{case}.left"] > 10
-        assert (found[f"{case}.never"], found[f"{case}.more"], found[f"{case}.rejected"]) == (0, 0, 0)
+        assert (found[f"{case}.never"], found[f"{case}.more"], found[f"{case}.rejected"]) == (
+            0,
+            0,
+            0,
+        )
     assert found["failing.failed"] == 1
 
 
 async def test_a_summarizer_that_raises_costs_nothing(tmp_path: Path) -> None:
     """G5, G6: no append fails, and every message is in the buffer or in a summary afterwards."""
     found = await figures_of("summarizer_raises", tmp_path)
-    assert (found["400.acknowledged"], found["400.rejected"], found["400.lost"]) == (SMALL.outage[0][1] + 5, 0, 0)
+    assert (found["400.acknowledged"], found["400.rejected"], found["400.lost"]) == (
+        SMALL.outage[0][1] + 5,
+        0,
+        0,
+    )
     assert found["400.calls"] > 0
 
 
 async def test_writers_that_overflow_a_session_lose_nothing(tmp_path: Path) -> None:
-    """G6: within the overdraft all that was acknowledged is in the context, word for word or by its summary."""
+    """G6: within the overdraft all that was acknowledged is in the context, word for word or by its
+    summary.
+    """
     found = await figures_of("overflow", tmp_path)
     assert (found["800.acknowledged"], found["800.lost"], found["800.rejected"]) == (40, 0, 0)
     assert found["800.summaries"] > 0
@@ -136,7 +154,9 @@ async def test_a_cancelled_append_harms_nothing(tmp_path: Path) -> None:
 
 
 async def test_no_append_waits_for_the_summarizer(tmp_path: Path) -> None:
-    """G5: the append that caused the summary, one beside it and a load have all returned while it is still being made."""
+    """G5: the append that caused the summary, one beside it and a load have all returned while it
+    is still being made.
+    """
     found = await figures_of("append_behind_summary", tmp_path)
     assert found["unhindered"] == found["rounds"] == SMALL.rounds
 
@@ -168,7 +188,9 @@ async def test_open_sessions_cost_no_descriptors(tmp_path: Path) -> None:
 
 
 async def test_the_programs_find_what_is_wrong(tmp_path: Path) -> None:
-    """G2, G4 to G7, G11, G13: a list that is read, changed and written back fails in every one of them."""
+    """G2, G4 to G7, G11, G13: a list that is read, changed and written back fails in every one of
+    them.
+    """
 
     async def of(program: str) -> dict[str, Any]:
         directory = tmp_path / program
@@ -212,11 +234,20 @@ def row(page: str, label: str) -> str:
 
 
 def keyed(**changes: Any) -> dict[str, Any]:
-    return {"again": 1, "again.errors": "", "together": 8, "together.errors": "", "restart": 1, "restart.errors": ""} | changes
+    return {
+        "again": 1,
+        "again.errors": "",
+        "together": 8,
+        "together.errors": "",
+        "restart": 1,
+        "restart.errors": "",
+    } | changes
 
 
 async def test_the_table_says_what_it_is_given() -> None:
-    """S5.06: figures of all runs, errors by name, versions, the date, and bold only where nothing was wrong."""
+    """S5.06: figures of all runs, errors by name, versions, the date, and bold only where nothing
+    was wrong.
+    """
     page = table_of(
         "same_key_twice",
         run_of(**keyed()),
@@ -229,7 +260,14 @@ async def test_the_table_says_what_it_is_given() -> None:
     assert "- date: 2031-05-06" in page
     assert "(thing 1.2.3)" in page
     assert "Bold in 1 of 3 rows" in page
-    lost = {"4000.lost": 0, "4000.acknowledged": 200, "400.lost": 42, "400.kept": 42, "400.acknowledged": 200, "400.rejected": 3}
+    lost = {
+        "4000.lost": 0,
+        "4000.acknowledged": 200,
+        "400.lost": 42,
+        "400.kept": 42,
+        "400.acknowledged": 200,
+        "400.rejected": 3,
+    }
     page = table_of("overflow", run_of(**lost))
     assert row(page, "buffer of 4 000 tokens") == "**0 of 200**"
     assert row(page, "buffer of 400 tokens") == "42 of 200 (all still archived); 3 refused"
@@ -240,7 +278,10 @@ async def test_the_table_says_what_does_not_apply_and_what_did_not_end() -> None
     page = table_of("overflow", {"figures": {}, "not applicable": "it has no summarizer"})
     assert row(page, "buffer of 400 tokens") == "*n/a*: it has no summarizer"
     assert "Bold in 0 of 0 rows" in page
-    page = table_of("same_key_twice", {"figures": {"again": 2, "again.errors": ""}, "ended": "did not end within 9 s"})
+    page = table_of(
+        "same_key_twice",
+        {"figures": {"again": 2, "again.errors": ""}, "ended": "did not end within 9 s"},
+    )
     assert row(page, "sent again") == "2 copies"
     assert row(page, "8 times at once") == "did not end within 9 s"
 
@@ -248,16 +289,36 @@ async def test_the_table_says_what_does_not_apply_and_what_did_not_end() -> None
 async def test_the_script_runs_a_subject_in_a_child(tmp_path: Path) -> None:
     """S5.06: figures come over a pipe, and the file is written by the script."""
     figures, table = tmp_path / "figures.json", tmp_path / "table.md"
-    command = [sys.executable, "-m", "benchmarks.correctness", "--peers", "remora", "--claims", "same_key_twice", "--small"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.correctness",
+        "--peers",
+        "remora",
+        "--claims",
+        "same_key_twice",
+        "--small",
+    ]
     command += ["--json", str(figures), "--table", str(table)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "same_key_twice 1/1: ok" in done.stderr
     (run,) = json.loads(figures.read_text())["subjects"]["remora"]["claims"]["same_key_twice"]
-    assert (run["figures"]["again"], run["figures"]["together"], run["figures"]["restart"]) == (1, 1, 1)
+    assert (run["figures"]["again"], run["figures"]["together"], run["figures"]["restart"]) == (
+        1,
+        1,
+        1,
+    )
     assert row(table.read_text(), "8 times at once") == "**1 copy**"
     refused = subprocess.run(
-        [*command[:3], "--peers", "nobody"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+        [*command[:3], "--peers", "nobody"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert "no such peer: nobody" in refused.stderr
     assert refused.returncode == 1

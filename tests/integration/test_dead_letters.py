@@ -31,7 +31,9 @@ CONFIG = Config.from_dict(
         "tokens": {"counter": "heuristic"},
         "supervisor": {"backoff_s": 0.001, "max_attempts": 2, "jitter": 0.0},
         "long_term": {"batch_ms": 1},
-        "buffer": {"token_flush_size": 1},  # each message a batch of its own: what comes before a poisoned one is written
+        "buffer": {
+            "token_flush_size": 1
+        },  # each message a batch of its own: what comes before a poisoned one is written
     }
 )
 
@@ -60,7 +62,9 @@ def poison() -> Poison:
 @asynccontextmanager
 async def opened(directory: Path, poison: Poison, **options: Any) -> AsyncIterator[Runtime]:
     embedder = options.pop("embedder", HashEmbedder())
-    async with Runtime(directory, config=CONFIG, embedder=embedder, redact_long_term=poison, **options) as runtime:
+    async with Runtime(
+        directory, config=CONFIG, embedder=embedder, redact_long_term=poison, **options
+    ) as runtime:
         yield runtime
 
 
@@ -73,17 +77,23 @@ def ids(chat: Session, *seqs: int) -> list[str]:
 
 
 async def poisoned(runtime: Runtime) -> Session:
-    """Messages 1 to 7 are a dead letter's, which wrote the first (the 4th is poison, and in its neighbours' windows)."""
+    """Messages 1 to 7 are a dead letter's, which wrote the first (the 4th is poison, and in its
+    neighbours' windows).
+    """
     chat = runtime.session("alice", "chat")
     for first, last in ((1, 7), (8, 12)):
-        await chat.append([said("zebra" if n == 4 else f"sentence {n}") for n in range(first, last + 1)])
+        await chat.append(
+            [said("zebra" if n == 4 else f"sentence {n}") for n in range(first, last + 1)]
+        )
         await chat.flush()
         await chat.settle()
     return chat
 
 
 async def test_a_dead_letter_is_retried(tmp_path: Path, poison: Poison) -> None:
-    """G7, G6: what failed for good loads all along; retried after the cause was mended, each message is there once."""
+    """G7, G6: what failed for good loads all along; retried after the cause was mended, each
+    message is there once.
+    """
     async with opened(tmp_path, poison) as runtime:
         chat = await poisoned(runtime)
         (dead,) = await runtime.dead_letters()
@@ -93,7 +103,9 @@ async def test_a_dead_letter_is_retried(tmp_path: Path, poison: Poison) -> None:
         assert len(await chat.history()) == 12
         assert await runtime.retry_dead_letters() == 1
         await runtime.settle()
-        assert [job.id for job in await runtime.dead_letters()] == [dead.id]  # not mended yet: dead again
+        assert [job.id for job in await runtime.dead_letters()] == [
+            dead.id
+        ]  # not mended yet: dead again
         poison.words = ()
         assert await runtime.retry_dead_letters([dead.id]) == 1
         await runtime.settle()
@@ -118,13 +130,18 @@ async def test_unknown_dead_letters(tmp_path: Path, poison: Poison) -> None:
         assert await runtime.dead_letters() == before
 
 
-async def test_the_watermark_claims_nothing_for_a_dead_letter(tmp_path: Path, poison: Poison) -> None:
-    """G7: later messages move the mark past those of a dead letter; what is owed says so, and a rebuild goes round them."""
+async def test_the_watermark_claims_nothing_for_a_dead_letter(
+    tmp_path: Path, poison: Poison
+) -> None:
+    """G7: later messages move the mark past those of a dead letter; what is owed says so, and a
+    rebuild goes round them.
+    """
     async with opened(tmp_path, poison) as runtime:
         chat = await poisoned(runtime)
         assert (chat.key, 12) in list(await runtime.journal.flushed())
         assert owed(await runtime.dead_letters()) == {chat.key: [range(1, 8)]}
-    # another embedder: everything is made anew from the journal, and the dead letter must neither be claimed nor bar the way
+    # another embedder: everything is made anew from the journal, and the dead letter must neither
+    # be claimed nor bar the way
     async with opened(tmp_path, poison, embedder=HashEmbedder(48), reembed=True) as runtime:
         with anyio.fail_after(30):
             await runtime.reembedded()
@@ -137,11 +154,15 @@ async def test_the_watermark_claims_nothing_for_a_dead_letter(tmp_path: Path, po
 
 
 async def test_a_dropped_flush(tmp_path: Path, poison: Poison) -> None:
-    """G6, G7: a dropped job's messages load, and are not in long-term memory, not in part, not later, not after a rebuild."""
+    """G6, G7: a dropped job's messages load, and are not in long-term memory, not in part, not
+    later, not after a rebuild.
+    """
     async with opened(tmp_path, poison) as runtime:
         chat = await poisoned(runtime)
         (dead,) = await runtime.dead_letters()
-        assert row_id(chat.key, 1) in await rows(runtime), "the job was to have written something before it failed"
+        assert row_id(chat.key, 1) in await rows(runtime), (
+            "the job was to have written something before it failed"
+        )
         assert await runtime.drop_dead_letters([dead.id]) == 1
         await runtime.settle()
         assert await rows(runtime) == ids(chat, *range(8, 13))
@@ -160,22 +181,30 @@ async def test_a_dropped_flush(tmp_path: Path, poison: Poison) -> None:
 
 async def test_what_cannot_be_dropped() -> None:
     """G6, G11: a fold that messages wait for and a deletion are refused, and stay to be retried."""
-    async with Runtime.in_memory(config=CONFIG, embedder=HashEmbedder(), store=MemoryStore(64)) as runtime:
+    async with Runtime.in_memory(
+        config=CONFIG, embedder=HashEmbedder(), store=MemoryStore(64)
+    ) as runtime:
         chat = runtime.session("alice", "chat")
         await chat.append(said("hello"))
         sid = (await chat.inspect()).sid
         specs = {"fold": SummarizeSpec(sid, 0, 1, 1), "unflush": UnflushSpec(sid, (1,), 1)}
         jobs = tuple(Job(name, "elsewhere", chat.key, spec) for name, spec in specs.items())
         await commit_records(runtime.journal, [JobsStarted(sid, jobs)])
-        await commit_records(runtime.journal, [JobDeadLettered(job.id, 6, "broken") for job in jobs])
+        await commit_records(
+            runtime.journal, [JobDeadLettered(job.id, 6, "broken") for job in jobs]
+        )
         for name in specs:
             with pytest.raises(InvalidInput, match="retry it"):
                 await runtime.drop_dead_letters([name])
         assert [job.id for job in await runtime.dead_letters()] == list(specs)
 
 
-async def test_the_command_line(tmp_path: Path, poison: Poison, capsys: pytest.CaptureFixture[str]) -> None:
-    """G7, G12: jobs are listed beside a running server, and nothing changes; retry and drop want the directory to themselves."""
+async def test_the_command_line(
+    tmp_path: Path, poison: Poison, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """G7, G12: jobs are listed beside a running server, and nothing changes; retry and drop want
+    the directory to themselves.
+    """
 
     def command(*words: str) -> tuple[int, str, str]:
         try:
@@ -195,7 +224,9 @@ async def test_the_command_line(tmp_path: Path, poison: Poison, capsys: pytest.C
         await runtime.settle()
         code, out, _ = await run()
         assert code == 0
-        assert sum("RedactionFailed" in line and "alice / " in line for line in out.splitlines()) == 2
+        assert (
+            sum("RedactionFailed" in line and "alice / " in line for line in out.splitlines()) == 2
+        )
         refused, _, error = await run("retry", "--all")
         assert refused == 1
         assert "runtime.retry_dead_letters()" in " ".join(error.split())
@@ -204,7 +235,9 @@ async def test_the_command_line(tmp_path: Path, poison: Poison, capsys: pytest.C
     assert (await run("retry"))[0] == 2
     code, out, _ = await run("--json", "--dead")
     found = [json.loads(line) for line in out.splitlines()]
-    assert [(one["user"], one["session"], one["state"], one["lane"], one["attempts"]) for one in found] == [
+    assert [
+        (one["user"], one["session"], one["state"], one["lane"], one["attempts"]) for one in found
+    ] == [
         ("alice", "one", "dead", "flush", 2),
         ("alice", "two", "dead", "flush", 2),
     ]

@@ -19,7 +19,11 @@ from tests.integration.test_buffers import said, user
 
 pytestmark = pytest.mark.anyio
 NUMBER = re.compile(r"\b\d{4}-\d{4}\b")
-SMALL: dict[str, Any] = {"tokens": {"counter": "heuristic"}, "models": {"embedder": "none"}, "long_term": {"batch_ms": 5}}
+SMALL: dict[str, Any] = {
+    "tokens": {"counter": "heuristic"},
+    "models": {"embedder": "none"},
+    "long_term": {"batch_ms": 5},
+}
 
 
 def hidden(text: str) -> str:
@@ -30,15 +34,25 @@ async def holding(directory: Path, needle: str) -> list[Path]:
     """The files in which these bytes stand."""
 
     def search() -> list[Path]:
-        return [path for path in directory.rglob("*") if path.is_file() and needle.encode() in path.read_bytes()]
+        return [
+            path
+            for path in directory.rglob("*")
+            if path.is_file() and needle.encode() in path.read_bytes()
+        ]
 
     return await anyio.to_thread.run_sync(search)
 
 
 async def test_redaction_before_the_journal(tmp_path: Path) -> None:
-    """S4.43: what the hook takes out stands in no file and in no answer: content, parts, arguments, results, metadata."""
+    """S4.43: what the hook takes out stands in no file and in no answer: content, parts, arguments,
+    results, metadata.
+    """
     image = {"type": "image_url", "image_url": {"url": "data:x"}}
-    call = {"id": "c", "type": "function", "function": {"name": "pay", "arguments": '{"card": "1111-2222"}'}}
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "pay", "arguments": '{"card": "1111-2222"}'},
+    }
     async with Runtime(tmp_path, config=Config.from_dict(SMALL), redact=hidden) as runtime:
         chat = runtime.session("alice", "chat")
         await chat.append(
@@ -61,18 +75,24 @@ async def test_redaction_before_the_journal(tmp_path: Path) -> None:
 
 async def test_redaction_before_long_term_memory(tmp_path: Path) -> None:
     """S4.43: the second hook spares the conversation and keeps long-term memory clean."""
-    async with Runtime(tmp_path, config=Config.from_dict(SMALL), redact_long_term=hidden) as runtime:
+    async with Runtime(
+        tmp_path, config=Config.from_dict(SMALL), redact_long_term=hidden
+    ) as runtime:
         chat = runtime.session("alice", "chat")
         await chat.append(user("my card is 1111-2222, and the sky is blue"))
         await chat.flush()
         await chat.settle()
         assert said(await chat.get_messages()) == ["my card is 1111-2222, and the sky is blue"]
-        assert (await runtime.user("alice").recall("sky"))[0].text == "my card is [card], and the sky is blue"
+        assert (await runtime.user("alice").recall("sky"))[
+            0
+        ].text == "my card is [card], and the sky is blue"
     assert await holding(tmp_path / "longterm", "1111-2222") == []
 
 
 async def test_redaction_that_fails_refuses_the_message(tmp_path: Path) -> None:
-    """S4.43, G4: a hook that raises, or returns no text, refuses the whole batch; nothing is stored unredacted."""
+    """S4.43, G4: a hook that raises, or returns no text, refuses the whole batch; nothing is stored
+    unredacted.
+    """
 
     def fails(text: str) -> str:
         if "bad" in text:
@@ -101,7 +121,9 @@ async def test_redaction_that_fails_refuses_the_message(tmp_path: Path) -> None:
 
 
 async def test_redaction_in_long_term_that_fails_keeps_the_message_out(tmp_path: Path) -> None:
-    """S4.43, G6: a failing second hook keeps the message out of long-term memory, visibly; the conversation has it."""
+    """S4.43, G6: a failing second hook keeps the message out of long-term memory, visibly; the
+    conversation has it.
+    """
 
     def fails(text: str) -> str:
         raise ValueError(text)
@@ -120,7 +142,9 @@ async def test_redaction_in_long_term_that_fails_keeps_the_message_out(tmp_path:
 
 
 async def test_importance_at_append(tmp_path: Path) -> None:
-    """S4.35: a scorer weighs each message as it comes; the weight reaches long-term memory, and survives a restart."""
+    """S4.35: a scorer weighs each message as it comes; the weight reaches long-term memory, and
+    survives a restart.
+    """
     seen: list[ChatDict] = []
 
     def scorer(chat: ChatDict) -> float:
@@ -140,7 +164,9 @@ async def test_importance_at_append(tmp_path: Path) -> None:
 
 
 async def test_a_scorer_that_fails_costs_no_message() -> None:
-    """S4.35: what is said matters more than what it is worth: a scorer that raises, or answers nonsense, weighs neutrally."""
+    """S4.35: what is said matters more than what it is worth: a scorer that raises, or answers
+    nonsense, weighs neutrally.
+    """
     for bad in (lambda _: 1 / 0, lambda _: 7.0, lambda _: "high", lambda _: float("nan")):
         async with Runtime.in_memory(config=Config.from_dict(SMALL), scorer=bad) as runtime:
             chat = runtime.session("alice", "chat")
@@ -152,7 +178,9 @@ async def test_a_scorer_that_fails_costs_no_message() -> None:
 
 
 async def test_importance_by_configuration() -> None:
-    """S4.35: without a scorer of its own, an application may have messages weighed by what they look like."""
+    """S4.35: without a scorer of its own, an application may have messages weighed by what they
+    look like.
+    """
     config = Config.from_dict({**SMALL, "importance": {"score_messages": True}})
     async with Runtime.in_memory(config=config) as runtime:
         chat = runtime.session("alice", "chat")
@@ -161,17 +189,34 @@ async def test_importance_by_configuration() -> None:
         await chat.flush()
         await chat.settle()
         rows = await (await runtime.long_term()).rows("alice")
-        assert [row.importance for row in rows] == pytest.approx([heuristic_score(user(text)) for text in texts])
+        assert [row.importance for row in rows] == pytest.approx(
+            [heuristic_score(user(text)) for text in texts]
+        )
         assert rows[0].importance < rows[1].importance
 
 
-@pytest.mark.parametrize(("kind", "part", "key"), [
-    ("image_url", {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, "image_tokens"),
-    ("input_audio", {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, "audio_tokens"),
-    ("file", {"type": "file", "file": {"file_id": "f-1", "filename": "a.pdf"}}, "file_tokens"),
-])  # fmt: skip
-async def test_media_are_kept_and_counted(tmp_path: Path, kind: str, part: dict[str, Any], key: str) -> None:
-    """S3.32, S4.38, S2.30: a part that is no text survives a restart byte for byte, and costs what is configured."""
+@pytest.mark.parametrize(
+    ("kind", "part", "key"),
+    [
+        (
+            "image_url",
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+            "image_tokens",
+        ),
+        (
+            "input_audio",
+            {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+            "audio_tokens",
+        ),
+        ("file", {"type": "file", "file": {"file_id": "f-1", "filename": "a.pdf"}}, "file_tokens"),
+    ],
+)
+async def test_media_are_kept_and_counted(
+    tmp_path: Path, kind: str, part: dict[str, Any], key: str
+) -> None:
+    """S3.32, S4.38, S2.30: a part that is no text survives a restart byte for byte, and costs what
+    is configured.
+    """
     config = Config.from_dict({**SMALL, "tokens": {"counter": "heuristic", key: 77}})
     message = {"role": "user", "content": [{"type": "text", "text": "look"}, part]}
     async with Runtime(tmp_path, config=config) as runtime:

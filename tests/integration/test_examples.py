@@ -18,16 +18,23 @@ ROOT = Path(__file__).parents[2]
 
 def run(example: str, directory: Path) -> list[str]:
     command = [sys.executable, "-m", f"examples.{example}", str(directory / "memory")]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT).stdout.splitlines()
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT
+    ).stdout.splitlines()
 
 
 def test_quickstart(tmp_path: Path) -> None:
     """S4.01: what was said on Monday is recalled on Friday."""
-    assert any("I moved to Lisbon, and my cat is called Figaro." in line for line in run("quickstart", tmp_path))
+    assert any(
+        "I moved to Lisbon, and my cat is called Figaro." in line
+        for line in run("quickstart", tmp_path)
+    )
 
 
 def test_developer_controlled(tmp_path: Path) -> None:
-    """S4.21: the document's six steps, in its order, twice; what was recorded on Monday is in front of Friday's prompt."""
+    """S4.21: the document's six steps, in its order, twice; what was recorded on Monday is in front
+    of Friday's prompt.
+    """
     lines = run("developer_controlled", tmp_path)
     steps = [line.split(":")[0] for line in lines if line[0].isdigit()]
     assert steps == 2 * ["1 add", "2 retrieve", "3 build", "4 generate", "5 add", "6 record"]
@@ -49,7 +56,9 @@ def test_agent_controlled(tmp_path: Path) -> None:
 
 
 def test_simulated_agent(tmp_path: Path) -> None:
-    """S5.05: a user's own agent under seeds, with the public tools: each message once, through faults and power cuts."""
+    """S5.05: a user's own agent under seeds, with the public tools: each message once, through
+    faults and power cuts.
+    """
     (told,) = run("simulated_agent", tmp_path)
     assert re.fullmatch(r"100 seeds, [5-9]\d power cuts: every message once, in order", told)
 
@@ -57,7 +66,11 @@ def test_simulated_agent(tmp_path: Path) -> None:
 def test_hybrid(tmp_path: Path) -> None:
     """S4.23: the application records what the model has saved: one memory."""
     lines = run("hybrid", tmp_path)
-    assert lines[2:] == ["fact: My birthday is on March 15.", "fact: Prefers short answers", "context: Noted!"]
+    assert lines[2:] == [
+        "fact: My birthday is on March 15.",
+        "fact: Prefers short answers",
+        "context: Noted!",
+    ]
 
 
 @pytest.mark.anyio
@@ -102,7 +115,11 @@ async def test_asgi_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_readme_shows_the_example() -> None:
     """The README's embedding example is examples/asgi_server.py's own `chat`, line for line."""
-    shown = re.search(r"<!-- examples/asgi_server.py -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    shown = re.search(
+        r"<!-- examples/asgi_server.py -->\n```python\n(.*?)```",
+        (ROOT / "README.md").read_text(),
+        re.DOTALL,
+    )
     assert shown is not None
     source = (ROOT / "examples" / "asgi_server.py").read_text()
     body = shown[1].split("async def chat")[1].split("\n\n")[0]
@@ -111,6 +128,18 @@ def test_readme_shows_the_example() -> None:
 
 def test_benchmarks_run() -> None:
     """S4.31: the benchmarks' smoke sizes."""
-    command = [sys.executable, "-m", "benchmarks.many_sessions", "--sessions", "300", "--users", "30", "--messages", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT)
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.many_sessions",
+        "--sessions",
+        "300",
+        "--users",
+        "30",
+        "--messages",
+        "3",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT
+    )
     assert "301 sessions live, 901 messages stored" in done.stdout

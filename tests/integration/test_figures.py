@@ -19,8 +19,12 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_stats_of_a_user() -> None:
-    """S4.36, S2.05, S2.24, S4.39: sessions, messages, tokens, memories, working memory, hit rates; of this user alone."""
-    config = Config.from_dict({"buffer": {"policy": "window", "size": 4}, "long_term": {"batch_ms": 5}})
+    """S4.36, S2.05, S2.24, S4.39: sessions, messages, tokens, memories, working memory, hit rates;
+    of this user alone.
+    """
+    config = Config.from_dict(
+        {"buffer": {"policy": "window", "size": 4}, "long_term": {"batch_ms": 5}}
+    )
     async with Runtime.in_memory(config=config, embedder=HashEmbedder()) as runtime:
         alice, bob = runtime.user("alice"), runtime.user("bob")
         for name in ("one", "two"):
@@ -36,7 +40,12 @@ async def test_stats_of_a_user() -> None:
             await alice.recall("tea")
             await alice.synopsis()
         stats = await alice.stats()
-        assert (stats.sessions, stats.messages, stats.memories, stats.working_items) == (2, 12, 1, 2)
+        assert (stats.sessions, stats.messages, stats.memories, stats.working_items) == (
+            2,
+            12,
+            1,
+            2,
+        )
         assert stats.long_term_rows == 13
         assert stats.working_bytes > 0
         assert stats.tokens == sum([message.tokens for message in await _entries(runtime)])
@@ -55,7 +64,9 @@ async def _entries(runtime: Runtime) -> list[Any]:
 
 
 async def test_a_context_counts_what_it_recalled() -> None:
-    """S2.21, S2.01: what a context brought from long-term memory is counted as retrieved, once for each context."""
+    """S2.21, S2.01: what a context brought from long-term memory is counted as retrieved, once for
+    each context.
+    """
     config = Config.from_dict({"long_term": {"batch_ms": 5}})
     async with Runtime.in_memory(config=config, embedder=HashEmbedder()) as runtime:
         alice = runtime.user("alice")
@@ -75,7 +86,9 @@ async def test_a_context_counts_what_it_recalled() -> None:
 
 
 async def test_default_store_under_many_callers(tmp_path: Path) -> None:
-    """S3.25, G2: with nothing configured, thirty-two callers on one session lose nothing, and a restart has it all."""
+    """S3.25, G2: with nothing configured, thirty-two callers on one session lose nothing, and a
+    restart has it all.
+    """
     texts = {f"caller {caller} says {number}" for caller in range(32) for number in range(8)}
     async with Runtime(tmp_path) as runtime:
         chat = runtime.session("alice", "chat")
@@ -100,7 +113,9 @@ async def test_every_mode_of_control(tmp_path: Path) -> None:
         alice = runtime.user("alice")
         await alice.remember("Alice is allergic to nuts.")
         tools = alice.tools()
-        saved = await tools.save_to_memory(thinking="she said so", content=["Alice's birthday is March 15."])
+        saved = await tools.save_to_memory(
+            thinking="she said so", content=["Alice's birthday is March 15."]
+        )
         assert saved["success"] is True
         await alice.settle()
         by_tool = await tools.recall_from_memory(["nuts"])
@@ -110,7 +125,9 @@ async def test_every_mode_of_control(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_tiers_are_measured(tmp_path: Path) -> None:
-    """S2.32: the benchmark of the latency table measures every operation of the document, idle and beside 32 loads."""
+    """S2.32: the benchmark of the latency table measures every operation of the document, idle and
+    beside 32 loads.
+    """
     figures = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.tiers", "--smoke", "--json", str(figures)]
     subprocess.run(command, check=True, capture_output=True, timeout=100)

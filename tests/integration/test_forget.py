@@ -18,7 +18,15 @@ import remora.config
 from remora import Config, Runtime
 from remora.blocks import FactExtractionMemoryBlock, VectorMemoryBlock
 from remora.cli.main import main
-from remora.errors import CommitFailed, ErasureInProgress, InvalidInput, LongTermError, NotGranted, ReentrantAsk, RuntimeClosed
+from remora.errors import (
+    CommitFailed,
+    ErasureInProgress,
+    InvalidInput,
+    LongTermError,
+    NotGranted,
+    ReentrantAsk,
+    RuntimeClosed,
+)
 from remora.ids import SessionKey, UserKey, key_digest, row_id, user_key
 from remora.storage.lance.store import LanceStore
 from remora.storage.memory.store import MemoryStore
@@ -38,7 +46,9 @@ CONFIG = Config.from_dict(
     }
 )
 CANARY = "qzvk"
-"""In everything that the forgotten user ever said, and in nothing else: lower case, and no stemmer takes any of it away."""
+"""In everything that the forgotten user ever said, and in nothing else: lower case, and no stemmer
+takes any of it away.
+"""
 USER = f"{CANARY}user-ÄÖ'%_"
 
 
@@ -51,12 +61,16 @@ def runtime_on(directory: Path, **options: Any) -> Runtime:
 
 
 def traces(directory: Path, *needles: bytes) -> list[str]:
-    """Files that hold a needle, or are named by one; a memory directory has no others than its own."""
+    """Files that hold a needle, or are named by one; a memory directory has no others than its own."""  # noqa: E501
     found: list[str] = []
     for path in directory.rglob("*"):
         name = str(path.relative_to(directory))
         content = path.read_bytes() if path.is_file() else b""
-        found.extend(f"{name}: {needle[:24]!r}" for needle in needles if needle in content or needle in name.encode())
+        found.extend(
+            f"{name}: {needle[:24]!r}"
+            for needle in needles
+            if needle in content or needle in name.encode()
+        )
     return found
 
 
@@ -68,7 +82,8 @@ def spoken(user: str, session: str, number: int) -> dict[str, Any]:
     return {
         "role": "user" if number % 2 else "assistant",
         "name": f"{CANARY}name" if user == USER else "name",
-        "content": f"{CANARY if user == USER else 'plain'}word{number} was said in {session}, and some more words to fold soon",
+        "content": f"{CANARY if user == USER else 'plain'}word{number} was said in {session}, and "
+        "some more words to fold soon",
         "id": f"{user}-{session}-{number}",
         "metadata": {f"{user}meta": [f"{user}value", {"deep": f"{user}deep"}]},
     }
@@ -79,10 +94,16 @@ async def talk(runtime: Runtime, user: str, session: str, count: int = 14) -> No
     for number in range(count):
         await chat.append(spoken(user, session, number), key=f"{user}-{session}-{number}")
     mark = CANARY if user == USER else "plain"
-    call = {"id": f"{mark}call", "type": "function", "function": {"name": f"{mark}tool", "arguments": f'{{"a": "{mark}arg"}}'}}
+    call = {
+        "id": f"{mark}call",
+        "type": "function",
+        "function": {"name": f"{mark}tool", "arguments": f'{{"a": "{mark}arg"}}'},
+    }
     await chat.append({"role": "assistant", "content": None, "tool_calls": [call]})
     await chat.append({"role": "tool", "tool_call_id": f"{mark}call", "content": f"{mark}result"})
-    await chat.append({"role": "user", "content": f"{mark}deleted, and gone at once", "id": f"{mark}deleted"})
+    await chat.append(
+        {"role": "user", "content": f"{mark}deleted, and gone at once", "id": f"{mark}deleted"}
+    )
     await chat.delete(ids=[f"{mark}deleted"])
     await chat.flush()
 
@@ -95,7 +116,9 @@ async def lead_a_life(runtime: Runtime, user: str) -> None:
         await talk(runtime, user, session)
         await who.learn(f"{mark}learned in {session}", source=f"{mark}source", session=session)
     await who.learn(f"{mark}learned of all")
-    await who.remember(f"{mark}remembered", type="preference", session=f"{mark}one", agent=f"{mark}agent")
+    await who.remember(
+        f"{mark}remembered", type="preference", session=f"{mark}one", agent=f"{mark}agent"
+    )
     await who.remember(f"{mark}fact for good")
     await who.recall(f"{mark}word3")
     await who.synopsis()
@@ -106,7 +129,9 @@ async def lead_a_life(runtime: Runtime, user: str) -> None:
 
 
 async def needles(runtime: Runtime, user: str) -> list[bytes]:
-    """What must not be found: words, id, keys, digests of the id, and the vectors as they are stored."""
+    """What must not be found: words, id, keys, digests of the id, and the vectors as they are
+    stored.
+    """
     store = await runtime.long_term()
     rows, vectors = await store.embedded_rows(user)
     assert len(rows) > 20, "the life was too short to prove anything"
@@ -131,7 +156,9 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 async def test_no_byte_is_left(runtime: Runtime, tmp_path: Path) -> None:
-    """G13: canaries in every field of every kind of row: none in any file once the user is forgotten; others lose nothing."""
+    """G13: canaries in every field of every kind of row: none in any file once the user is
+    forgotten; others lose nothing.
+    """
     await lead_a_life(runtime, USER)
     await lead_a_life(runtime, "bob")
     sought = await needles(runtime, USER)
@@ -147,7 +174,10 @@ async def test_no_byte_is_left(runtime: Runtime, tmp_path: Path) -> None:
     assert await traces_of(tmp_path / "memory", *sought) == []
     assert receipt.long_term > 20
     assert receipt.journal["messages"] == 34
-    assert all(receipt.journal[table] > 0 for table in ("actors", "messages", "folds", "facets", "memories"))
+    assert all(
+        receipt.journal[table] > 0
+        for table in ("actors", "messages", "folds", "facets", "memories")
+    )
     assert await bob.session("plainone").history() == history
     assert [one.text for one in await bob.recall("plainword3")] == recalled
     assert await (await runtime.long_term()).rows("bob") == rows
@@ -177,22 +207,34 @@ async def test_forgotten_is_new(runtime: Runtime) -> None:
 
 
 async def test_a_session_alone(runtime: Runtime, tmp_path: Path) -> None:
-    """G13: a session goes with what the user's own actor holds of it; the user's other sessions stay."""
+    """G13: a session goes with what the user's own actor holds of it; the user's other sessions
+    stay.
+    """
     await lead_a_life(runtime, USER)
     who = runtime.user(USER)
     kept = await who.session(f"{CANARY}two").history()
     receipt = await who.session(f"{CANARY}one").forget()
     assert receipt.journal["messages"] == 17
     gone = f"{CANARY}one"
-    assert await traces_of(tmp_path / "memory", gone.encode(), row_id(SessionKey(USER, gone), 3).encode()) == []
+    assert (
+        await traces_of(
+            tmp_path / "memory", gone.encode(), row_id(SessionKey(USER, gone), 3).encode()
+        )
+        == []
+    )
     assert await who.session(gone).history() == []
     assert await who.session(f"{CANARY}two").history() == kept
-    assert [one.text for one in await who.memories(["fact", "preference"])] == [f"{CANARY}fact for good"]
+    assert [one.text for one in await who.memories(["fact", "preference"])] == [
+        f"{CANARY}fact for good"
+    ]
     assert {one.text for one in await who.search_working(f"{CANARY}learned", k=9)} == {
         f"{CANARY}learned in {CANARY}two",
         f"{CANARY}learned of all",
     }
-    assert {one.session for one in await who.recall("said more words fold", k=50)} == {f"{CANARY}two", ""}
+    assert {one.session for one in await who.recall("said more words fold", k=50)} == {
+        f"{CANARY}two",
+        "",
+    }
 
 
 async def test_others_are_served_meanwhile(runtime: Runtime) -> None:
@@ -207,7 +249,10 @@ async def test_others_are_served_meanwhile(runtime: Runtime) -> None:
         chat = runtime.session("bob", "plainone")
         while not done.is_set():
             await chat.append(spoken("bob", "plainone", 100 + rounds))
-            assert (await chat.load(query="plainword3")).sources["long_term"].status in {"ok", "late"}
+            assert (await chat.load(query="plainword3")).sources["long_term"].status in {
+                "ok",
+                "late",
+            }
             assert await runtime.user("bob").recall(f"plainword{rounds % 10}")
             rounds += 1
 
@@ -218,8 +263,12 @@ async def test_others_are_served_meanwhile(runtime: Runtime) -> None:
     assert rounds
 
 
-async def test_whoever_asks_meanwhile_is_told(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G13: until it is done nothing of the user runs, so nothing new can be taken for what is to go."""
+async def test_whoever_asks_meanwhile_is_told(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G13: until it is done nothing of the user runs, so nothing new can be taken for what is to
+    go.
+    """
     await lead_a_life(runtime, USER)
     begun, go = anyio.Event(), anyio.Event()
     erase = LanceStore.erase
@@ -249,7 +298,9 @@ async def test_whoever_asks_meanwhile_is_told(runtime: Runtime, monkeypatch: pyt
 
 
 async def test_appends_in_flight(runtime: Runtime) -> None:
-    """G13, G3: what was acknowledged before goes, what came too late is refused; nothing is in between."""
+    """G13, G3: what was acknowledged before goes, what came too late is refused; nothing is in
+    between.
+    """
     chat = runtime.session(USER, "s")
     refused = 0
 
@@ -296,7 +347,11 @@ async def test_the_caller_may_leave(runtime: Runtime, tmp_path: Path) -> None:
 async def test_a_crash_half_way(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """G13: whatever it died at, the next start finishes it, and refuses the user until then."""
     directory = tmp_path / "memory"
-    owner, name = {"long-term": (LanceStore, "erase"), "scrub": (SqliteJournal, "scrub"), "note": (SqliteJournal, "erased")}[step]
+    owner, name = {
+        "long-term": (LanceStore, "erase"),
+        "scrub": (SqliteJournal, "scrub"),
+        "note": (SqliteJournal, "erased"),
+    }[step]
     reached = anyio.Event()
 
     async def never(*_: Any) -> None:
@@ -324,8 +379,12 @@ async def test_a_crash_half_way(tmp_path: Path, step: str, monkeypatch: pytest.M
         assert await runtime.journal.erasures() == []
 
 
-async def test_long_term_memory_is_away(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G13, G6: while files cannot be rewritten it is tried again, and who asked waits; what cannot mend itself is told."""
+async def test_long_term_memory_is_away(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G13, G6: while files cannot be rewritten it is tried again, and who asked waits; what cannot
+    mend itself is told.
+    """
     await lead_a_life(runtime, USER)
     sought = await needles(runtime, USER)
     erase, failures = LanceStore.erase, [True, True]
@@ -350,7 +409,7 @@ async def test_long_term_memory_is_away(runtime: Runtime, tmp_path: Path, monkey
 
 
 async def test_the_journal_refuses(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G4, G13: where the journal refuses, nothing is forgotten, and the user is served as before."""
+    """G4, G13: where the journal refuses, nothing is forgotten, and the user is served as before."""  # noqa: E501
     await lead_a_life(runtime, USER)
 
     async def full(*_: Any) -> None:
@@ -378,7 +437,9 @@ async def test_not_from_within_a_job(tmp_path: Path) -> None:
                 raised.append(e)
             return "a summary"
 
-    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=EMBEDDER, summarizer=Tactless()) as opened:
+    async with Runtime(
+        tmp_path / "memory", config=CONFIG, embedder=EMBEDDER, summarizer=Tactless()
+    ) as opened:
         await talk(opened, "ann", "s")
         await opened.settle()
     assert isinstance(raised[0], ReentrantAsk)
@@ -390,7 +451,9 @@ async def test_switched_off_long_term_memory(tmp_path: Path) -> None:
     async with runtime_on(directory) as runtime:
         await lead_a_life(runtime, USER)
         sought = await needles(runtime, USER)
-    off = msgspec.structs.replace(CONFIG, long_term=msgspec.structs.replace(CONFIG.long_term, enabled=False))
+    off = msgspec.structs.replace(
+        CONFIG, long_term=msgspec.structs.replace(CONFIG.long_term, enabled=False)
+    )
     async with Runtime(directory, config=off, embedder=EMBEDDER) as runtime:
         with pytest.raises(InvalidInput):
             await runtime.user(USER).recall("x")
@@ -407,11 +470,16 @@ async def test_in_memory() -> None:
         assert receipt.long_term > 10
         assert await runtime.user(USER).recall(f"{CANARY}word3") == []
         assert await runtime.user("bob").recall("plainword3")
-        assert not any(isinstance(key, (UserKey, SessionKey)) and key.user == USER for key in runtime.directory.live_keys())
+        assert not any(
+            isinstance(key, (UserKey, SessionKey)) and key.user == USER
+            for key in runtime.directory.live_keys()
+        )
 
 
 @pytest.mark.blocking
-def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """G13: ``remora forget`` asks, or is told --yes; says what went; and a session alone can go."""
     directory = tmp_path / "memory"
 
@@ -464,17 +532,23 @@ async def test_a_shared_scope(runtime: Runtime, tmp_path: Path) -> None:
         await owner.memories()
 
 
-# -- what was found by breaking it ------------------------------------------------------------------------------------
+# -- what was found by breaking it -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("session", [None, f"{CANARY}s"], ids=["user", "session"])
 async def test_rows_that_wait_for_a_commit(tmp_path: Path, session: str | None) -> None:
-    """G13: rows that a withdrawn flush had queued in the store are not written once the user is forgotten; others' are."""
-    slow = msgspec.structs.replace(CONFIG, long_term=msgspec.structs.replace(CONFIG.long_term, batch_ms=300.0))
+    """G13: rows that a withdrawn flush had queued in the store are not written once the user is
+    forgotten; others' are.
+    """
+    slow = msgspec.structs.replace(
+        CONFIG, long_term=msgspec.structs.replace(CONFIG.long_term, batch_ms=300.0)
+    )
     async with Runtime(tmp_path / "memory", config=slow, embedder=EMBEDDER) as runtime:
         store = await runtime.long_term()
         for user in (USER, "bob"):
-            await runtime.session(user, f"{CANARY}s").append([spoken(user, f"{CANARY}s", number) for number in range(6)])
+            await runtime.session(user, f"{CANARY}s").append(
+                [spoken(user, f"{CANARY}s", number) for number in range(6)]
+            )
             await runtime.session(user, f"{CANARY}s").flush()
         assert isinstance(store, LanceStore)
         with anyio.fail_after(5):
@@ -488,7 +562,9 @@ async def test_rows_that_wait_for_a_commit(tmp_path: Path, session: str | None) 
 
 
 async def test_recalls_beside(runtime: Runtime) -> None:
-    """G13: whatever was being recalled while the user was forgotten, nothing of it is held, or served afterwards."""
+    """G13: whatever was being recalled while the user was forgotten, nothing of it is held, or
+    served afterwards.
+    """
     for turn in range(4):
         await talk(runtime, USER, f"{CANARY}one")
         await runtime.settle()
@@ -528,7 +604,9 @@ class Stuck(HashEmbedder):
 
 @pytest.mark.parametrize("answers", [True, False], ids=["late", "never"])
 async def test_while_it_is_embedded_anew(tmp_path: Path, answers: bool) -> None:
-    """G13: what is being embedded anew of a user who is forgotten is given up, and does not come back; the others' goes on."""
+    """G13: what is being embedded anew of a user who is forgotten is given up, and does not come
+    back; the others' goes on.
+    """
     directory = tmp_path / "memory"
     async with runtime_on(directory) as runtime:
         await lead_a_life(runtime, USER)
@@ -536,8 +614,13 @@ async def test_while_it_is_embedded_anew(tmp_path: Path, answers: bool) -> None:
         sought = await needles(runtime, USER)
         of_bob = len(await (await runtime.long_term()).rows("bob"))
     embedder = Stuck()
-    blocks = [FactExtractionMemoryBlock(name="facts", priority=1), VectorMemoryBlock(name="vectors", priority=2)]
-    async with Runtime(directory, config=CONFIG, embedder=embedder, blocks=blocks, reembed=True) as runtime:
+    blocks = [
+        FactExtractionMemoryBlock(name="facts", priority=1),
+        VectorMemoryBlock(name="vectors", priority=2),
+    ]
+    async with Runtime(
+        directory, config=CONFIG, embedder=embedder, blocks=blocks, reembed=True
+    ) as runtime:
         await embedder.reached.wait()
         with anyio.fail_after(20):
             await runtime.user(USER).forget()
@@ -551,7 +634,9 @@ async def test_while_it_is_embedded_anew(tmp_path: Path, answers: bool) -> None:
 
 @pytest.mark.parametrize("elsewhere", ["store", "uri"])
 async def test_long_term_memory_is_elsewhere_now(tmp_path: Path, elsewhere: str) -> None:
-    """G13: rows of a time when long-term memory was in the directory are erased although another place is in use now."""
+    """G13: rows of a time when long-term memory was in the directory are erased although another
+    place is in use now.
+    """
     directory = tmp_path / "memory"
     async with runtime_on(directory) as runtime:
         await lead_a_life(runtime, USER)
@@ -560,7 +645,9 @@ async def test_long_term_memory_is_elsewhere_now(tmp_path: Path, elsewhere: str)
     options: dict[str, Any] = {}
     if elsewhere == "uri":
         uri = remora.config.Secret(str(tmp_path / "other"))
-        config = msgspec.structs.replace(CONFIG, long_term=msgspec.structs.replace(CONFIG.long_term, uri=uri))
+        config = msgspec.structs.replace(
+            CONFIG, long_term=msgspec.structs.replace(CONFIG.long_term, uri=uri)
+        )
     else:
         options = {"store": MemoryStore(EMBEDDER.dimension)}
     async with Runtime(directory, config=config, embedder=EMBEDDER, **options) as runtime:
@@ -581,7 +668,9 @@ async def test_closed_before_it_began(tmp_path: Path) -> None:
                 await go.wait()
             return "summary"
 
-    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=EMBEDDER, summarizer=Hanging()) as runtime:
+    async with Runtime(
+        tmp_path / "memory", config=CONFIG, embedder=EMBEDDER, summarizer=Hanging()
+    ) as runtime:
         chat = runtime.session("ann", "s")
         for number in range(40):
             await chat.append(spoken("ann", "s", number))

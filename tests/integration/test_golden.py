@@ -1,4 +1,6 @@
-"""Golden journals: each released format's is opened by today's code, and reads as it did when it was written."""
+"""Golden journals: each released format's is opened by today's code, and reads as it did when it
+was written.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ FORMATS = sorted(int(path.name.removeprefix("format-")) for path in GOLDEN.glob(
 
 
 def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
-    """Where `now` does not say what `then` said. What came since, a new field with its default, is no difference."""
+    """Where `now` does not say what `then` said. What came since, a new field with its default, is
+    no difference.
+    """
     if isinstance(then, dict) and isinstance(now, dict):
         for name, value in then.items():
             if name in now:
@@ -39,7 +43,9 @@ def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("number", FORMATS)
 async def test_golden_journal_reads_as_it_did(number: int, tmp_path: Path) -> None:
-    """G3, G6: histories, contexts, keys, memories, jobs and settings of every released format, after migration and once more."""
+    """G3, G6: histories, contexts, keys, memories, jobs and settings of every released format,
+    after migration and once more.
+    """
     golden = GOLDEN / f"format-{number}"
     shutil.copyfile(golden / "journal.db", tmp_path / "journal.db")
     then = json.loads((golden / "reads-as.json").read_text(encoding="utf-8"))
@@ -49,17 +55,21 @@ async def test_golden_journal_reads_as_it_did(number: int, tmp_path: Path) -> No
     again = tmp_path / "again"
     again.mkdir()
     shutil.copyfile(golden / "journal.db", again / "journal.db")
-    journal = await SqliteJournal.open(again / "journal.db", durability="power")  # migrates, and is left at that
+    journal = await SqliteJournal.open(
+        again / "journal.db", durability="power"
+    )  # migrates, and is left at that
     await journal.aclose()
     now = json.loads(json.dumps(await reading(again)))
     assert list(differences(then, now)) == []
 
 
 def test_every_format_has_its_golden_journal() -> None:
-    """G3: from the first commit that writes it, and each is of the format that it is said to be of."""
+    """G3: from the first commit that writes it, and each is of the format that it is said to be of."""  # noqa: E501
     assert list(range(1, FORMAT + 1)) == FORMATS
     for number in FORMATS:
-        with sqlite3.connect(f"file:{GOLDEN}/format-{number}/journal.db?mode=ro&immutable=1", uri=True) as database:
+        with sqlite3.connect(
+            f"file:{GOLDEN}/format-{number}/journal.db?mode=ro&immutable=1", uri=True
+        ) as database:
             assert database.execute("PRAGMA user_version").fetchone() == (number,)
             assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         database.close()
@@ -68,7 +78,9 @@ def test_every_format_has_its_golden_journal() -> None:
 
 @pytest.mark.parametrize("number", FORMATS)
 async def test_code_that_is_older_than_the_journal_refuses_it(number: int, tmp_path: Path) -> None:
-    """G3: a journal of the next format is named as such by both numbers, and not a byte of it is changed."""
+    """G3: a journal of the next format is named as such by both numbers, and not a byte of it is
+    changed.
+    """
     path = tmp_path / "journal.db"
     shutil.copyfile(GOLDEN / f"format-{number}" / "journal.db", path)
     with sqlite3.connect(path) as database:

@@ -23,10 +23,22 @@ pytestmark = pytest.mark.anyio
 
 EMBEDDER = HashEmbedder(DIMENSION)
 TEXTS = (
-    "I moved to Lisbon in the spring.", "Where do you live now?", "She was running late, as runners do.", "Café déjà-vu at Łódź",
-    "my password is hunter2_x", "don't forget the cat's bowl", "3.14 and 2,718", "नमस्ते दुनिया", "東京 に 行く", "the and of a",
-    "A very long word: " + "w" * 41, "short", "", "naïve façade, e5-small", "Ottilie keeps bees near Coimbra",
-)  # fmt: skip
+    "I moved to Lisbon in the spring.",
+    "Where do you live now?",
+    "She was running late, as runners do.",
+    "Café déjà-vu at Łódź",
+    "my password is hunter2_x",
+    "don't forget the cat's bowl",
+    "3.14 and 2,718",
+    "नमस्ते दुनिया",
+    "東京 に 行く",
+    "the and of a",
+    "A very long word: " + "w" * 41,
+    "short",
+    "",
+    "naïve façade, e5-small",
+    "Ottilie keeps bees near Coimbra",
+)
 QUERIES = (
     *TEXTS,
     "runs",
@@ -43,7 +55,11 @@ QUERIES = (
 
 @asynccontextmanager
 async def lance(path: Path) -> AsyncIterator[LanceStore]:
-    store = await LanceStore.open(path, dimension=DIMENSION, config=LongTermConfig(batch_ms=1.0, shards=1, compact_fragments=1))
+    store = await LanceStore.open(
+        path,
+        dimension=DIMENSION,
+        config=LongTermConfig(batch_ms=1.0, shards=1, compact_fragments=1),
+    )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(store.run)
         yield store
@@ -52,37 +68,62 @@ async def lance(path: Path) -> AsyncIterator[LanceStore]:
 
 
 async def test_memory_finds_what_lancedb_finds(tmp_path: Path) -> None:
-    """S2.28, S4.39: the same rows match by words, and vectors are as near: who outgrows memory is searched as before."""
+    """S2.28, S4.39: the same rows match by words, and vectors are as near: who outgrows memory is
+    searched as before.
+    """
     rows = [
         long_term_row(
-            f"{user}-{n}", text, user=user, turn=f"User: {text}", window="\n".join(TEXTS[max(n - 1, 0) : n + 2]), created_us=n
+            f"{user}-{n}",
+            text,
+            user=user,
+            turn=f"User: {text}",
+            window="\n".join(TEXTS[max(n - 1, 0) : n + 2]),
+            created_us=n,
         )
         for user in ("alice", "bob")
         for n, text in enumerate(TEXTS)
     ]
     async with lance(tmp_path) as store:
-        await store.add(rows, await embed_texts(EMBEDDER, [row.content for row in rows]), may_exist=False)
+        await store.add(
+            rows, await embed_texts(EMBEDDER, [row.content for row in rows]), may_exist=False
+        )
         await store.compact()
         made = UserIndex(*await store.embedded_rows("alice"))
         for query in QUERIES:
             vector = (await embed_texts(EMBEDDER, [query]))[0]
-            asked = {one.row.id: one.scores for one in await store.search("alice", query, vector, depth=100)}
+            asked = {
+                one.row.id: one.scores
+                for one in await store.search("alice", query, vector, depth=100)
+            }
             lists = made._lists(query, vector if vector.any() else None, EVERYTHING, 100)
             for name in ("turn", "window"):
                 mine = {made._rows[place].id for place in lists[name].places}
-                assert mine == {id_ for id_, scores in asked.items() if name in scores}, (query, name)
+                assert mine == {id_ for id_, scores in asked.items() if name in scores}, (
+                    query,
+                    name,
+                )
             if "vector" in lists:
                 near = {
                     made._rows[place].id: score
-                    for place, score in zip(lists["vector"].places, lists["vector"].scores, strict=True)
+                    for place, score in zip(
+                        lists["vector"].places, lists["vector"].scores, strict=True
+                    )
                 }
-                wanted = {id_: scores["vector"] for id_, scores in asked.items() if "vector" in scores}
-                assert {id_: value for id_, value in wanted.items() if id_ in near} == pytest.approx(near, abs=1e-5)
+                wanted = {
+                    id_: scores["vector"] for id_, scores in asked.items() if "vector" in scores
+                }
+                assert {
+                    id_: value for id_, value in wanted.items() if id_ in near
+                } == pytest.approx(near, abs=1e-5)
 
 
 async def test_a_user_who_grows_is_found_all_the_way(tmp_path: Path) -> None:
-    """S4.39, G7: what is said, remembered, removed and pruned is found, or not, by the next recall; above hot_rows, too."""
-    config = Config.from_dict({"recall": {"hot_rows": 8, "cache": 0}, "long_term": {"batch_ms": 1.0}})
+    """S4.39, G7: what is said, remembered, removed and pruned is found, or not, by the next recall;
+    above hot_rows, too.
+    """
+    config = Config.from_dict(
+        {"recall": {"hot_rows": 8, "cache": 0}, "long_term": {"batch_ms": 1.0}}
+    )
     async with Runtime(tmp_path, config=config, embedder=EMBEDDER) as runtime:
         alice = runtime.user("alice")
         chat = alice.session("chat")
@@ -118,7 +159,9 @@ async def test_a_user_who_grows_is_found_all_the_way(tmp_path: Path) -> None:
 
 
 async def test_a_context_is_the_same_from_memory(tmp_path: Path) -> None:
-    """S2.29, S4.39: what `load` shows does not depend on what is in memory: not at the first time, nor after a restart."""
+    """S2.29, S4.39: what `load` shows does not depend on what is in memory: not at the first time,
+    nor after a restart.
+    """
     config = Config.from_dict({"long_term": {"batch_ms": 1.0}, "recall": {"cache": 0}})
     contexts: list[Context] = []
     for _ in range(2):
@@ -126,13 +169,21 @@ async def test_a_context_is_the_same_from_memory(tmp_path: Path) -> None:
             alice = runtime.user("alice")
             if not contexts:
                 chat = alice.session("chat")
-                await chat.append([{"role": "user", "content": f"{text} {n}"} for n, text in enumerate(TEXTS)])
+                await chat.append(
+                    [{"role": "user", "content": f"{text} {n}"} for n, text in enumerate(TEXTS)]
+                )
                 await chat.flush()
                 await chat.settle()
             question = "where does Ottilie keep bees?"
-            contexts += [await alice.session("new").load(query=question), await alice.session("new").load(query=question)]
+            contexts += [
+                await alice.session("new").load(query=question),
+                await alice.session("new").load(query=question),
+            ]
     assert all(context.sources["long_term"].status == "ok" for context in contexts)
-    assert all([one.id for one in context.memories] == [one.id for one in contexts[0].memories] for context in contexts)
+    assert all(
+        [one.id for one in context.memories] == [one.id for one in contexts[0].memories]
+        for context in contexts
+    )
     assert contexts[0].memories[0].text.startswith("Ottilie keeps bees")
     scores = np.array([[one.score for one in context.memories] for context in contexts])
     assert np.allclose(scores, scores[0])

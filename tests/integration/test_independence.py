@@ -33,7 +33,7 @@ class ThreadCounter:
 
 
 async def test_large_appends_are_counted_in_a_thread() -> None:
-    """S4.02: 200 kB at once leave the event loop to others; what is small is counted where it is."""
+    """S4.02: 200 kB at once leave the event loop to others; what is small is counted where it is."""  # noqa: E501
     counter = ThreadCounter()
     async with Runtime.in_memory(config=PLAIN, counter=counter) as runtime:
         chat = runtime.session("alice", "chat")
@@ -48,9 +48,13 @@ async def test_large_appends_are_counted_in_a_thread() -> None:
 
 
 async def test_large_messages_are_flushed_in_a_thread() -> None:
-    """S4.02: long-term memory counts them once more, with date and speaker; the event loop is others' meanwhile."""
+    """S4.02: long-term memory counts them once more, with date and speaker; the event loop is
+    others' meanwhile.
+    """
     counter = ThreadCounter()
-    async with Runtime.in_memory(counter=counter, embedder=HashEmbedder(), store=MemoryStore(64)) as runtime:
+    async with Runtime.in_memory(
+        counter=counter, embedder=HashEmbedder(), store=MemoryStore(64)
+    ) as runtime:
         chat = runtime.session("alice", "chat")
         await chat.append({"role": "user", "content": "word " * 40_000})
         counter.threads.clear()
@@ -62,7 +66,9 @@ async def test_large_messages_are_flushed_in_a_thread() -> None:
 
 
 async def test_the_guard_notices_blocking() -> None:
-    """S4.02: every test fails whose event loop is blocked by a file, a socket or a sleep: this one would."""
+    """S4.02: every test fails whose event loop is blocked by a file, a socket or a sleep: this one
+    would.
+    """
     import time  # noqa: PLC0415
 
     with pytest.raises(Exception, match="Blocking call"):
@@ -73,13 +79,21 @@ async def test_the_guard_notices_blocking() -> None:
 def test_verbs_are_async(handle: type) -> None:
     """S4.02: what a handle does is awaited; the others make handles, and do no I/O."""
     made = {"session", "agent", "tools"}
-    verbs = {name for name, value in inspect.getmembers(handle, inspect.isfunction) if not name.startswith("_")}
-    assert {name for name in verbs if not inspect.iscoroutinefunction(getattr(handle, name))} <= made
+    verbs = {
+        name
+        for name, value in inspect.getmembers(handle, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    assert {
+        name for name in verbs if not inspect.iscoroutinefunction(getattr(handle, name))
+    } <= made
     assert {"append", "load", "clear"} <= verbs or {"remember", "recall", "prune"} <= verbs
 
 
 def test_no_provider_in_the_core() -> None:
-    """S4.03: a fold, a flush and a recall with models of the caller's own import no provider, no HTTP client and no framework."""
+    """S4.03: a fold, a flush and a recall with models of the caller's own import no provider, no
+    HTTP client and no framework.
+    """
     program = """
 import asyncio, sys, remora
 
@@ -103,8 +117,10 @@ async def main():
 asyncio.run(main())
 providers = {"openai", "agents", "anthropic", "langchain_core", "llama_index", "mem0", "httpx", "httpx2", "wordllama"}
 print(sorted(providers & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
+"""  # noqa: E501
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100
+    )
     assert done.stdout.splitlines() == ["They spoke of Lisbon. 5", "[]"]
 
 
@@ -121,10 +137,16 @@ async def test_any_model_plugs_in() -> None:
     models: tuple[Any, ...] = (Model(), coroutine, lambda prompt: "a summary")
     for model in models:
         config = Config.from_dict(
-            {"long_term": {"enabled": False}, "models": {"embedder": "none"}, "buffer": {"policy": "summary"}}
+            {
+                "long_term": {"enabled": False},
+                "models": {"embedder": "none"},
+                "buffer": {"policy": "summary"},
+            }
         )
         async with Runtime.in_memory(config=config, chat_model=model) as runtime:
             chat = runtime.session("alice", "chat")
-            await chat.append([{"role": "user", "content": "one"}, {"role": "user", "content": "two"}])
+            await chat.append(
+                [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
+            )
             await chat.settle()
             assert (await chat.load()).summary == "a summary"

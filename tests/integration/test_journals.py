@@ -1,4 +1,4 @@
-"""Journals behind their port: the embedded ones and one of the caller's own, on the real runtime."""
+"""Journals behind their port: the embedded ones and one of the caller's own, on the real runtime."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ pytestmark = pytest.mark.anyio
 
 
 class Wrapped:
-    """A journal of the caller's own: not one of ours by class, it hands everything on and notes what it is asked."""
+    """A journal of the caller's own: not one of ours by class, it hands everything on and notes
+    what it is asked.
+    """
 
     def __init__(self) -> None:
         self.inner = MemoryJournal()
@@ -42,7 +44,9 @@ class Wrapped:
 
 @pytest.mark.parametrize("kind", ["sqlite", "memory", "own"])
 @pytest.mark.parametrize("check", journal_suite, ids=lambda check: check.__name__)
-async def test_journals(check: Callable[[OpenJournal], Awaitable[None]], kind: str, tmp_path: Path) -> None:
+async def test_journals(
+    check: Callable[[OpenJournal], Awaitable[None]], kind: str, tmp_path: Path
+) -> None:
     """S1.02, S2.16, S3.26: SQLite, memory and a journal of the caller's own pass the same suite."""
     kept: dict[str, Any] = {"memory": MemoryJournal(), "own": Wrapped()}
 
@@ -56,7 +60,9 @@ async def test_journals(check: Callable[[OpenJournal], Awaitable[None]], kind: s
 
 
 async def test_a_journal_of_the_callers_own(tmp_path: Path) -> None:
-    """S3.26, S1.02: an object is used instead of SQLite, and closed; long-term memory stays in the directory."""
+    """S3.26, S1.02: an object is used instead of SQLite, and closed; long-term memory stays in the
+    directory.
+    """
     wrapped = Wrapped()
     journal: Any = wrapped
     async with Runtime(tmp_path / "memory", journal=journal, embedder=HashEmbedder()) as runtime:

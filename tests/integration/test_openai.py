@@ -52,10 +52,15 @@ class Endpoint:
 
     def sensible(self, path: str, body: Any) -> Answer:
         if path.endswith("/embeddings"):
-            data = [{"index": i, "embedding": [float(len(text)), 1.0, 0.5, 0.25]} for i, text in enumerate(body["input"])]
+            data = [
+                {"index": i, "embedding": [float(len(text)), 1.0, 0.5, 0.25]}
+                for i, text in enumerate(body["input"])
+            ]
             return 200, json.dumps({"data": data[::-1]}).encode()
         said = body["messages"][-1]["content"]
-        return 200, json.dumps({"choices": [{"message": {"content": f"They spoke of {len(said)} characters."}}]}).encode()
+        return 200, json.dumps(
+            {"choices": [{"message": {"content": f"They spoke of {len(said)} characters."}}]}
+        ).encode()
 
     def close(self) -> None:
         self.hang.set()
@@ -72,13 +77,17 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 def models(endpoint: Endpoint, **more: Any) -> ModelConfig:
-    return ModelConfig(base_url=endpoint.url, api_key=Secret("sk-test"), embedding_dimension=4, **more)
+    return ModelConfig(
+        base_url=endpoint.url, api_key=Secret("sk-test"), embedding_dimension=4, **more
+    )
 
 
 async def test_chat_and_embeddings(endpoint: Endpoint) -> None:
     """S0.10, S4.20: requests as the API wants them, answers in the order of the texts."""
     chat, embedder = OpenAIChatModel(models(endpoint)), OpenAIEmbedder(models(endpoint))
-    assert await chat.complete([{"role": "user", "content": "hello"}]) == "They spoke of 5 characters."
+    assert (
+        await chat.complete([{"role": "user", "content": "hello"}]) == "They spoke of 5 characters."
+    )
     vectors = await embedder.embed(["a", "", "ccc"])
     assert vectors.dtype == np.float32
     assert vectors[:, 0].tolist() == [1.0, 1.0, 3.0]
@@ -140,21 +149,32 @@ async def test_wrong_vectors(endpoint: Endpoint) -> None:
 
 
 async def test_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S2.34: the missing key is named, and where it may be put; the environment gives base URL and key."""
+    """S2.34: the missing key is named, and where it may be put; the environment gives base URL and
+    key.
+    """
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
         OpenAIChatModel(ModelConfig())
 
 
-async def test_runtime_over_http(endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S0.10, S4.03, G6: a whole runtime on the endpoint; when it breaks down, summaries degrade visibly and nothing is lost."""
+async def test_runtime_over_http(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S0.10, S4.03, G6: a whole runtime on the endpoint; when it breaks down, summaries degrade
+    visibly and nothing is lost.
+    """
     monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
     config = Config.from_dict(
         {
             "buffer": {"token_limit": 300, "summary_tokens": 80},
-            "models": {"summarizer": "openai", "embedder": "openai", "embedding_dimension": 4, "timeout_s": 5},
+            "models": {
+                "summarizer": "openai",
+                "embedder": "openai",
+                "embedding_dimension": 4,
+                "timeout_s": 5,
+            },
             "supervisor": {"max_attempts": 2, "backoff_s": 0.01, "max_backoff_s": 0.1},
             "long_term": {"batch_ms": 5},
         }
@@ -162,7 +182,9 @@ async def test_runtime_over_http(endpoint: Endpoint, tmp_path: Path, monkeypatch
     async with Runtime(tmp_path, config=config) as runtime:
         chat = runtime.session("alice", "one")
         for number in range(24):
-            await chat.append({"role": "user", "content": f"Sentence number {number} is about gardens and trees."})
+            await chat.append(
+                {"role": "user", "content": f"Sentence number {number} is about gardens and trees."}
+            )
         await chat.settle()
         context = await chat.load()
         assert (context.summary or "").startswith("They spoke of")
@@ -171,12 +193,16 @@ async def test_runtime_over_http(endpoint: Endpoint, tmp_path: Path, monkeypatch
         assert len(await runtime.user("alice").recall("gardens", k=3)) == 3
         endpoint.answer = lambda *_: (503, b"overloaded")
         for number in range(24, 44):
-            await chat.append({"role": "user", "content": f"Sentence number {number} is about gardens and trees."})
+            await chat.append(
+                {"role": "user", "content": f"Sentence number {number} is about gardens and trees."}
+            )
         with anyio.fail_after(60):
             while (await chat.load()).sources["summary"].status != "degraded":
                 await anyio.sleep(0.01)
         assert (await chat.load(query="trees")).sources["long_term"].status == "failed"
-        assert (await chat.load(query="gardens")).sources["long_term"].status == "ok", "S2.05: its vector is at hand"
+        assert (await chat.load(query="gardens")).sources["long_term"].status == "ok", (
+            "S2.05: its vector is at hand"
+        )
         assert len(await chat.history()) == 44
         endpoint.answer = endpoint.sensible
         with anyio.fail_after(60):

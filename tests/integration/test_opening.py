@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-# All verbs that need what `import remora` leaves out, in an interpreter that has loaded nothing else. It prints which modules
-# the event loop's thread imported.
+# All verbs that need what `import remora` leaves out, in an interpreter that has loaded nothing
+# else. It prints which modules the event loop's thread imported.
 PROGRAM = """
 import asyncio, sys, threading
 from pathlib import Path
@@ -48,11 +48,18 @@ async def main(kind, directory):
 sys.addaudithook(watch)
 asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
 print([name for name in loaded if name.split(".")[0] in {"remora", "structlog", "aiosqlite", "filelock", "importlib"}])
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("kind", ["directory", "in_memory"])
 def test_nothing_is_loaded_on_the_event_loop(kind: str, tmp_path: Path) -> None:
-    """S4.02: what a runtime leaves out at `import remora` is loaded in threads, before it is needed."""
+    """S4.02: what a runtime leaves out at `import remora` is loaded in threads, before it is
+    needed.
+    """
     command = [sys.executable, "-c", PROGRAM, kind, str(tmp_path)]
-    assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=100
+        ).stdout.strip()
+        == "[]"
+    )

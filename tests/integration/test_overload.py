@@ -31,8 +31,9 @@ class Held(MemoryJournal):
 @pytest.mark.slow
 @pytest.mark.blocking  # the benchmark weighs its own process
 async def test_more_than_the_disk_takes(tmp_path: Path) -> None:
-    """G10, G3, G4: whoever sends too much is refused, in words that say that nothing ran; what was acknowledged is there, once
-    and in order, what was refused is not, and what waits is bounded."""
+    """G10, G3, G4: whoever sends too much is refused, in words that say that nothing ran; what was
+    acknowledged is there, once and in order, what was refused is not, and what waits is bounded.
+    """
     figures = await overload(tmp_path / "memory", seconds=1.5, factor=6.0)
     assert (figures.lost, figures.ran, figures.doubled, figures.disordered) == (0, 0, 0, 0)
     assert figures.acknowledged > 100
@@ -42,7 +43,9 @@ async def test_more_than_the_disk_takes(tmp_path: Path) -> None:
 
 
 async def test_the_bound_is_the_configured_one_and_shared_by_users() -> None:
-    """G10: `mailbox.max_total_bytes` bounds all sessions together; a user who fills it through many leaves room for another."""
+    """G10: `mailbox.max_total_bytes` bounds all sessions together; a user who fills it through many
+    leaves room for another.
+    """
     journal, refused = Held(), list[MailboxFull]()
     config = Config.from_dict(
         {

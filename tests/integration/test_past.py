@@ -26,7 +26,9 @@ async def talk(chat: Session, first: int, last: int) -> None:
 
 
 async def test_rewind() -> None:
-    """S4.05, S1.22: going back undoes what came after, summaries included; what is appended next carries on from there."""
+    """S4.05, S1.22: going back undoes what came after, summaries included; what is appended next
+    carries on from there.
+    """
     async with session(SUMMARY, summarizer=UnionSummarizer()) as chat:
         await talk(chat, 1, 9)
         assert (await chat.load()).summary == "m1 m2 m3 m4 m5 m6"
@@ -48,9 +50,13 @@ async def test_rewind() -> None:
 
 
 async def test_rewind_survives_a_restart_and_undoes_a_clear(tmp_path: Path) -> None:
-    """G12, S4.05: what a rewind left is what a restart finds; what was cleared comes back when one goes back before it."""
+    """G12, S4.05: what a rewind left is what a restart finds; what was cleared comes back when one
+    goes back before it.
+    """
     for start in (0, 1):
-        async with Runtime(tmp_path, config=PLAIN, policy=SUMMARY, summarizer=UnionSummarizer()) as runtime:
+        async with Runtime(
+            tmp_path, config=PLAIN, policy=SUMMARY, summarizer=UnionSummarizer()
+        ) as runtime:
             chat = runtime.session("alice", "chat")
             if start == 0:
                 await talk(chat, 1, 5)
@@ -84,7 +90,9 @@ async def test_rewind_leaves_long_term_memory(tmp_path: Path) -> None:
 
 
 async def test_fork() -> None:
-    """S4.05, S3.28: a copy goes its own way, from now or from an earlier message; the original notices nothing."""
+    """S4.05, S3.28: a copy goes its own way, from now or from an earlier message; the original
+    notices nothing.
+    """
     async with session(SUMMARY, summarizer=UnionSummarizer()) as chat:
         await talk(chat, 1, 8)
         await chat.delete(0)  # m6
@@ -109,7 +117,9 @@ async def test_fork() -> None:
 
 
 async def test_read_at_a_past_message() -> None:
-    """S4.05, S1.22: `load(at=n)` is what a load showed when message n was the newest, and changes nothing."""
+    """S4.05, S1.22: `load(at=n)` is what a load showed when message n was the newest, and changes
+    nothing.
+    """
     async with session(SUMMARY, summarizer=UnionSummarizer()) as chat:
         shown: dict[int, list[Any]] = {0: []}
         for number in range(1, 10):
@@ -127,10 +137,14 @@ async def test_read_at_a_past_message() -> None:
 
 
 async def test_override_and_handles_by_id() -> None:
-    """S3.05, S3.06, S3.27: a given conversation is shown instead of the stored one, which stays; handles are had by id."""
+    """S3.05, S3.06, S3.27: a given conversation is shown instead of the stored one, which stays;
+    handles are had by id.
+    """
     async with session(SUMMARY, summarizer=UnionSummarizer()) as chat:
         await talk(chat, 1, 5)
-        context = await chat.load(override=[user("instead"), {"role": "assistant", "content": "of it"}])
+        context = await chat.load(
+            override=[user("instead"), {"role": "assistant", "content": "of it"}]
+        )
         assert said(context.messages) == ["instead", "of it"]
         assert (await chat.load(override=[])).messages == []
         again = Session(chat._services, chat.key)
@@ -151,8 +165,9 @@ programs = st.lists(
 
 @given(programs)
 def test_any_past_is_replayed(program: list[tuple[str, int]]) -> None:
-    """G2, G12, S0.21, S4.05: whatever is said, rewound, deleted, truncated and cleared, buffer and history are a model's,
-    and a copy made of the journal's rows is the live session."""
+    """G2, G12, S0.21, S4.05: whatever is said, rewound, deleted, truncated and cleared, buffer and
+    history are a model's, and a copy made of the journal's rows is the live session.
+    """
 
     async def check() -> None:
         async with Runtime.in_memory(config=PLAIN, policy=BufferPolicy.keep_all()) as runtime:

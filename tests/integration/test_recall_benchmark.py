@@ -33,8 +33,18 @@ SAID = {
 }
 ASKED: list[dict[str, Any]] = [
     {"conv": "a", "category": 4, "question": "Who keeps bees?", "evidence": ["a:1"]},
-    {"conv": "a", "category": 1, "question": "What did Bob buy, and for how much?", "evidence": ["a:4", "a:6"]},
-    {"conv": "b", "category": 4, "question": "What does the cello need?", "evidence": ["b:1", "b:99"]},
+    {
+        "conv": "a",
+        "category": 1,
+        "question": "What did Bob buy, and for how much?",
+        "evidence": ["a:4", "a:6"],
+    },
+    {
+        "conv": "b",
+        "category": 4,
+        "question": "What does the cello need?",
+        "evidence": ["b:1", "b:99"],
+    },
     {"conv": "a", "category": 5, "question": "Who keeps goats?", "evidence": ["a:1"]},
     {"conv": "a", "category": 4, "question": "Where is the key?", "evidence": ["a:77"]},
     {"conv": "a", "category": 4, "question": "Why?", "evidence": []},
@@ -45,30 +55,49 @@ def written(path: Path) -> Path:
     rows: list[dict[str, Any]] = []
     for conv, turns in SAID.items():
         for number, (speaker, text) in enumerate(turns, start=1):
-            turn = {"type": "turn", "conv": conv, "session": 1 + (number > 3), "time": "2024-03-04T10:00:00"}
+            turn = {
+                "type": "turn",
+                "conv": conv,
+                "session": 1 + (number > 3),
+                "time": "2024-03-04T10:00:00",
+            }
             rows.append({**turn, "id": f"{conv}:{number}", "speaker": speaker, "text": text})
-    rows += [{"type": "qa", "qid": str(number), "answer": "", **asked} for number, asked in enumerate(ASKED)]
+    rows += [
+        {"type": "qa", "qid": str(number), "answer": "", **asked}
+        for number, asked in enumerate(ASKED)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.recall", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
 
 
 def test_it_measures_every_method_on_the_same_questions(tmp_path: Path) -> None:
-    """S5.06: replayed through the whole runtime, asked by recall and load, beside LanceDB and the recipes in memory."""
+    """S5.06: replayed through the whole runtime, asked by recall and load, beside LanceDB and the
+    recipes in memory.
+    """
     out = tmp_path / "figures.json"
-    done = run("--data", str(written(tmp_path / "chats.jsonl")), "--embedder", "hash", "--json", str(out))
+    done = run(
+        "--data", str(written(tmp_path / "chats.jsonl")), "--embedder", "hash", "--json", str(out)
+    )
     assert done.returncode == 0, done.stderr
     assert "against the best recipe in memory" in done.stdout
     assert "asking remora" in done.stderr
     figures = json.loads(out.read_text())
     assert (figures["rows"], figures["questions"], figures["embedder"]) == (10, 3, "hashing-1024")
     assert set(figures["methods"]) == {
-        "remora", "LanceDB full text", "LanceDB hybrid", "BM25 in memory", "LEX in memory", "HYB in memory",
-    }  # fmt: skip
+        "remora",
+        "LanceDB full text",
+        "LanceDB hybrid",
+        "BM25 in memory",
+        "LEX in memory",
+        "HYB in memory",
+    }
     for method in figures["methods"].values():
         assert method["all"]["questions"] == 3
         assert method["4"]["recall@1"] == 1.0
@@ -79,10 +108,16 @@ def test_it_measures_every_method_on_the_same_questions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "rows", [None, '{"type": "turn", "conv": "a", "session": 1, "id": "1", "speaker": "Ann", "text": "Hi."}\n']
+    "rows",
+    [
+        None,
+        '{"type": "turn", "conv": "a", "session": 1, "id": "1", "speaker": "Ann", "text": "Hi."}\n',
+    ],
 )
 def test_it_says_that_it_skips(tmp_path: Path, rows: str | None) -> None:
-    """S5.06: without the file, or without questions in it, there is nothing to measure, and no figure is printed."""
+    """S5.06: without the file, or without questions in it, there is nothing to measure, and no
+    figure is printed.
+    """
     file = tmp_path / "absent.jsonl"
     if rows is not None:
         file.write_text(rows)
@@ -110,15 +145,26 @@ def test_the_figures_are_what_they_are_called() -> None:
     ]
     answers = [Answer([("s", 9), ("s", 2), ("t", 1)], 0.001), Answer([("s", 4)], 0.003)]
     figures = judged(questions, answers)
-    assert (figures["all"]["recall@5"], figures["all"]["hit@5"], figures["all"]["hit@1"]) == (0.25, 0.5, 0.0)
+    assert (figures["all"]["recall@5"], figures["all"]["hit@5"], figures["all"]["hit@1"]) == (
+        0.25,
+        0.5,
+        0.0,
+    )
     assert (figures["1"]["recall@5"], figures["1"]["mrr"], figures["4"]["mrr"]) == (0.5, 0.5, 0.0)
     contexts = judged_contexts(questions, answers)
     assert (contexts["all_of_it"], contexts["any_of_it"], contexts["memories"]) == (0.0, 0.5, 2.0)
 
 
 def test_the_reference_is_bm25() -> None:
-    """S5.06: stems and stop words as said; rare words count more than common ones, and short texts more than long ones."""
-    assert words("The relational Ponies were hopping, generously!") == ["relat", "poni", "hop", "gener"]
+    """S5.06: stems and stop words as said; rare words count more than common ones, and short texts
+    more than long ones.
+    """
+    assert words("The relational Ponies were hopping, generously!") == [
+        "relat",
+        "poni",
+        "hop",
+        "gener",
+    ]
     bm25 = Bm25(["bees in spring", "bees and hives and a garden by the river", "bees bees", "rain"])
     scores = bm25.scores("hives of bees")
     assert scores[1] > scores[2] > scores[0] > scores[3] == 0

@@ -1,4 +1,6 @@
-"""The journal against long-term memory: nothing amiss where nothing is, and each thing named where something is."""
+"""The journal against long-term memory: nothing amiss where nothing is, and each thing named where
+something is.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ async def fill(directory: Path) -> None:
             for session in ("one", "two"):
                 chat = one.session(session)
                 for number in range(12):
-                    await chat.append({"role": "user", "content": f"{user} said {number} in {session}: " + "word " * 12})
+                    await chat.append(
+                        {
+                            "role": "user",
+                            "content": f"{user} said {number} in {session}: " + "word " * 12,
+                        }
+                    )
             await one.remember(["Keeps bees", f"{user} is a name"], type="preference")
             await runtime.settle()
         alice = runtime.user("alice")
@@ -88,13 +95,17 @@ async def agree(directory: Path) -> None:
 
 
 async def test_nothing_is_amiss_in_what_remora_wrote(tmp_path: Path) -> None:
-    """G7: folds, flushes, blocks, memories, rewinds, clears and prunes leave exactly the rows that the journal expects."""
+    """G7: folds, flushes, blocks, memories, rewinds, clears and prunes leave exactly the rows that
+    the journal expects.
+    """
     await fill(tmp_path)
     assert await differences(tmp_path) == []
 
 
 async def test_each_kind_of_damage_is_named_and_mended(tmp_path: Path) -> None:
-    """G1, G7: rows deleted, doubled, moved, altered, made up: each is named; what is mended agrees, and holds what it held."""
+    """G1, G7: rows deleted, doubled, moved, altered, made up: each is named; what is mended agrees,
+    and holds what it held.
+    """
     await fill(tmp_path)
     async with offline(tmp_path, CONFIG) as memory, tables(memory) as database:
         async with memory.scan() as scan:
@@ -104,8 +115,15 @@ async def test_each_kind_of_damage_is_named_and_mended(tmp_path: Path) -> None:
         key = f"user_key = '{user_key('bob')}'"
         found = await table.query().where(f"{key} AND memory_type = 'message'").to_arrow()
         bobs = found.sort_by("seq")
-        lost, doubled, moved, altered = (row_id(SessionKey("bob", "one"), seq) for seq in (1, 2, 3, 4))
-        facts = await table.query().where(f"{key} AND memory_type = 'preference'").select(["id"]).to_arrow()
+        lost, doubled, moved, altered = (
+            row_id(SessionKey("bob", "one"), seq) for seq in (1, 2, 3, 4)
+        )
+        facts = (
+            await table.query()
+            .where(f"{key} AND memory_type = 'preference'")
+            .select(["id"])
+            .to_arrow()
+        )
         fact = facts.column("id")[0].as_py()
 
         def only(id_: str) -> Any:
@@ -125,9 +143,25 @@ async def test_each_kind_of_damage_is_named_and_mended(tmp_path: Path) -> None:
 
         await table.add(pa.Table.from_pylist([foreign, unknown], schema=bobs.schema))
     found_now = await differences(tmp_path)
-    assert kinds(found_now) == ["doubled", "foreign", "foreign", "missing", "missing", "orphan", "orphan"]
-    told = "\n".join(f"{one.finding.kind} {one.finding.where} {one.finding.detail}" for one in found_now)
-    for text in ("missing bob / one 3 messages 1, 3-4", f"missing bob 1 memory {fact}", "foreign mallory", "bob / never", other):
+    assert kinds(found_now) == [
+        "doubled",
+        "foreign",
+        "foreign",
+        "missing",
+        "missing",
+        "orphan",
+        "orphan",
+    ]
+    told = "\n".join(
+        f"{one.finding.kind} {one.finding.where} {one.finding.detail}" for one in found_now
+    )
+    for text in (
+        "missing bob / one 3 messages 1, 3-4",
+        f"missing bob 1 memory {fact}",
+        "foreign mallory",
+        "bob / never",
+        other,
+    ):
         assert text in told
     await agree(tmp_path)
     assert await differences(tmp_path) == []
@@ -137,13 +171,18 @@ async def test_each_kind_of_damage_is_named_and_mended(tmp_path: Path) -> None:
 
 
 async def test_a_message_of_another_time_under_the_same_number(tmp_path: Path) -> None:
-    """G7: a row that outlived its message, whose number another one got since, is no row of that one."""
+    """G7: a row that outlived its message, whose number another one got since, is no row of that
+    one.
+    """
     await fill(tmp_path)
     id_ = row_id(SessionKey("bob", "two"), 2)
     async with offline(tmp_path, CONFIG) as memory, tables(memory) as database:
         table = await database.open_table(table_of(user_key("bob"), 3))
         await table.update(
-            updates_sql={"created_at": "arrow_cast(1000000, 'Timestamp(Microsecond, Some(\"UTC\"))')"}, where=f"id = '{id_}'"
+            updates_sql={
+                "created_at": "arrow_cast(1000000, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+            },
+            where=f"id = '{id_}'",
         )
     found = await differences(tmp_path)
     assert kinds(found) == ["missing", "orphan"]
@@ -153,12 +192,16 @@ async def test_a_message_of_another_time_under_the_same_number(tmp_path: Path) -
 
 
 async def test_a_table_that_cannot_be_read_is_one_finding(tmp_path: Path) -> None:
-    """G7: of users whose table is broken nothing is said to be missing; of the others everything is compared."""
+    """G7: of users whose table is broken nothing is said to be missing; of the others everything is
+    compared.
+    """
     await fill(tmp_path)
     name = table_of(user_key("bob"), 3)
 
     def zero() -> None:
-        manifests = sorted((tmp_path / "longterm" / f"{name}.lance" / "_versions").glob("*.manifest"))
+        manifests = sorted(
+            (tmp_path / "longterm" / f"{name}.lance" / "_versions").glob("*.manifest")
+        )
         manifests[0].write_bytes(bytes(manifests[0].stat().st_size))
 
     await anyio.to_thread.run_sync(zero)
@@ -169,7 +212,9 @@ async def test_a_table_that_cannot_be_read_is_one_finding(tmp_path: Path) -> Non
 
 
 async def test_what_is_being_forgotten_is_no_orphan(tmp_path: Path) -> None:
-    """G13: after a crash between the journal's part of an erasure and long-term memory's, verify says that it is not finished."""
+    """G13: after a crash between the journal's part of an erasure and long-term memory's, verify
+    says that it is not finished.
+    """
     await fill(tmp_path)
     async with offline(tmp_path, CONFIG) as memory:
         await memory.journal.erase("bob")
@@ -177,16 +222,23 @@ async def test_what_is_being_forgotten_is_no_orphan(tmp_path: Path) -> None:
     assert await differences(tmp_path) == []
     found = await verify(tmp_path, CONFIG)
     assert {one.kind for one in found.findings} == {"erasure"}
-    assert not any(name in f"{one.where} {one.detail}" for one in found.findings for name in ("bob", "erin"))
+    assert not any(
+        name in f"{one.where} {one.detail}" for one in found.findings for name in ("bob", "erin")
+    )
     async with offline(tmp_path, CONFIG) as memory:
         for note in await memory.journal.erasures():
             await memory.journal.erased(note.number)  # and long-term memory still has the rows
     found = await verify(tmp_path, CONFIG)
-    assert {(one.kind, one.where) for one in found.findings} == {("orphan", "bob"), ("orphan", "erin / one")}
+    assert {(one.kind, one.where) for one in found.findings} == {
+        ("orphan", "bob"),
+        ("orphan", "erin / one"),
+    }
 
 
 async def test_rows_of_trimmed_messages_stay(tmp_path: Path) -> None:
-    """G6, G7: what retention took out of the journal is still long-term memory's, and nothing is amiss."""
+    """G6, G7: what retention took out of the journal is still long-term memory's, and nothing is
+    amiss.
+    """
     await fill(tmp_path)
     async with offline(tmp_path, CONFIG) as memory:
         assert await memory.journal.trim(Retention(max_messages=1), 2**60)

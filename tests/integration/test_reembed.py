@@ -1,4 +1,6 @@
-"""Another embedder: long-term memory is made anew from the journal, beside a runtime that serves, whatever is cut off when."""
+"""Another embedder: long-term memory is made anew from the journal, beside a runtime that serves,
+whatever is cut off when.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,21 @@ CONFIG = Config.from_dict(
         "long_term": {"batch_ms": 1},
         "tokens": {"counter": "heuristic"},
         "recall": {"deadline_s": 60},
-        "supervisor": {"backoff_s": 0.001, "max_backoff_s": 0.002, "max_attempts": 3, "flush_concurrency": 2},
+        "supervisor": {
+            "backoff_s": 0.001,
+            "max_backoff_s": 0.002,
+            "max_attempts": 3,
+            "flush_concurrency": 2,
+        },
     }
 )
-PLAIN = Config.from_dict({"models": {"embedder": "none"}, "tokens": {"counter": "heuristic"}, "long_term": {"batch_ms": 1}})
+PLAIN = Config.from_dict(
+    {
+        "models": {"embedder": "none"},
+        "tokens": {"counter": "heuristic"},
+        "long_term": {"batch_ms": 1},
+    }
+)
 ENTRIES = BufferPolicy(above_messages=2, batch=2, fold="entry", entries=2)
 
 
@@ -61,7 +74,9 @@ class Gated(HashEmbedder):
 
 
 def opened(where: Path, embedder: Any = None, **options: Any) -> Runtime:
-    return Runtime(where, config=options.pop("config", CONFIG), embedder=embedder or HashEmbedder(), **options)
+    return Runtime(
+        where, config=options.pop("config", CONFIG), embedder=embedder or HashEmbedder(), **options
+    )
 
 
 def user(text: str) -> dict[str, Any]:
@@ -69,11 +84,18 @@ def user(text: str) -> dict[str, Any]:
 
 
 async def filled(where: Path, *, sessions: int = 20, **options: Any) -> dict[str, Any]:
-    """Folded, flushed, cleared, deleted and pruned messages, memories, working memory; what long-term memory holds of them."""
+    """Folded, flushed, cleared, deleted and pruned messages, memories, working memory; what
+    long-term memory holds of them.
+    """
     async with opened(where, **options) as runtime:
         for number in range(sessions):
             chat = runtime.session(f"u{number % 5}", f"s{number}")
-            await chat.append([user(f"Sentence {place} of {number} about ferries and bridges") for place in range(6)])
+            await chat.append(
+                [
+                    user(f"Sentence {place} of {number} about ferries and bridges")
+                    for place in range(6)
+                ]
+            )
             await chat.flush()
         odd = runtime.session("u0", "odd")
         for number in range(12):
@@ -95,12 +117,25 @@ async def filled(where: Path, *, sessions: int = 20, **options: Any) -> dict[str
 
 
 async def held(runtime: Runtime) -> dict[str, Any]:
-    """All rows, by id; each is there once. Their windows may hold words that had not been said when they were first written."""
+    """All rows, by id; each is there once. Their windows may hold words that had not been said when
+    they were first written.
+    """
     store = await runtime.long_term()
     users = sorted({key.user for key, _ in await runtime.journal.flushed()})
     rows = [row for one in users for row in await store.rows(one)]
     assert sorted(row.id for row in rows) == sorted(await store.row_ids())
-    found = {row.id: (row.user, row.session, row.seq, row.content, row.turn, row.memory_type, row.created_us) for row in rows}
+    found = {
+        row.id: (
+            row.user,
+            row.session,
+            row.seq,
+            row.content,
+            row.turn,
+            row.memory_type,
+            row.created_us,
+        )
+        for row in rows
+    }
     assert len(found) == len(rows), "a row is there twice"
     return found
 
@@ -110,8 +145,12 @@ def directories(where: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("embedder", [HashEmbedder(96), Renamed()], ids=["dimension", "name"])
-async def test_another_embedder_is_refused_and_then_made_use_of(tmp_path: Path, embedder: HashEmbedder) -> None:
-    """S2.17, G7: the error says what to do; made anew, the same rows have vectors of the new embedder, and recall finds them."""
+async def test_another_embedder_is_refused_and_then_made_use_of(
+    tmp_path: Path, embedder: HashEmbedder
+) -> None:
+    """S2.17, G7: the error says what to do; made anew, the same rows have vectors of the new
+    embedder, and recall finds them.
+    """
     before = await filled(tmp_path)
     with pytest.raises(EmbedderChanged) as caught:
         async with opened(tmp_path, embedder):
@@ -136,9 +175,10 @@ async def test_another_embedder_is_refused_and_then_made_use_of(tmp_path: Path, 
         assert vectors.shape == (len(rows), embedder.dimension)
         hits = await runtime.user("u1").recall("metric units", k=1)
         assert hits[0].text == "Prefers metric units"
-        assert [hit.text for hit in await runtime.user("u1").search_working("when does the ferry leave", k=1)] == [
-            "The ferry leaves at nine"
-        ]
+        assert [
+            hit.text
+            for hit in await runtime.user("u1").search_working("when does the ferry leave", k=1)
+        ] == ["The ferry leaves at nine"]
         assert directories(tmp_path) == ["longterm-2"]
     async with opened(tmp_path, embedder) as runtime:
         assert await held(runtime) == before
@@ -164,7 +204,9 @@ async def test_with_vectors_and_without(tmp_path: Path) -> None:
 
 
 async def test_it_serves_meanwhile(tmp_path: Path) -> None:
-    """G5, G7: appends, flushes, deletions and memories go on; recall finds what is done so far; nothing is there twice."""
+    """G5, G7: appends, flushes, deletions and memories go on; recall finds what is done so far;
+    nothing is there twice.
+    """
     await filled(tmp_path)
     embedder = Gated(40)
     async with opened(tmp_path, embedder, reembed=True) as runtime:
@@ -189,14 +231,18 @@ async def test_it_serves_meanwhile(tmp_path: Path) -> None:
         assert said.count("A new ferry while it goes on") == 1
         assert said.count("Loves while it goes on") == 1
         history = await runtime.session("u4", "s19").history()
-        gone = {f"Sentence {place} of 19 about ferries and bridges" for place in range(6)} - {one.content for one in history}
+        gone = {f"Sentence {place} of 19 about ferries and bridges" for place in range(6)} - {
+            one.content for one in history
+        }
         assert len(gone) == 1
         assert not gone.intersection(said)
 
 
 @pytest.mark.parametrize("texts", [0, 1, 30, 70, 110])
 async def test_cut_off_and_gone_on_with(tmp_path: Path, texts: int) -> None:
-    """G4, G7, G12: closed in the middle, at any point; the next start goes on, each row is there once, the old ones are gone."""
+    """G4, G7, G12: closed in the middle, at any point; the next start goes on, each row is there
+    once, the old ones are gone.
+    """
     before = await filled(tmp_path)
     embedder = Gated(texts)
     async with opened(tmp_path, embedder, reembed=True):
@@ -210,7 +256,9 @@ async def test_cut_off_and_gone_on_with(tmp_path: Path, texts: int) -> None:
 
 
 async def test_a_third_embedder_in_the_middle(tmp_path: Path) -> None:
-    """G7: while it goes on the embedder changes once more: begun anew, and all that was there before is gone in the end."""
+    """G7: while it goes on the embedder changes once more: begun anew, and all that was there
+    before is gone in the end.
+    """
     before = await filled(tmp_path)
     embedder = Gated(30)
     async with opened(tmp_path, embedder, reembed=True):
@@ -225,7 +273,9 @@ async def test_a_third_embedder_in_the_middle(tmp_path: Path) -> None:
 
 
 async def test_a_crash_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G12: complete, but the old directory is still there: the next start removes it, and makes nothing anew."""
+    """G12: complete, but the old directory is still there: the next start removes it, and makes
+    nothing anew.
+    """
     before = await filled(tmp_path)
 
     def stuck(place: Path) -> None:
@@ -243,7 +293,9 @@ async def test_a_crash_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 async def test_failures(tmp_path: Path) -> None:
-    """G6, G11: an embedder that is away is waited for; one that is broken lets it rest, says why, and the runtime serves on."""
+    """G6, G11: an embedder that is away is waited for; one that is broken lets it rest, says why,
+    and the runtime serves on.
+    """
     before = await filled(tmp_path)
     broken = Gated(30, ModelAnswerInvalid("broken for good"))
     async with opened(tmp_path, broken, reembed=True) as runtime:
@@ -268,7 +320,9 @@ async def test_failures(tmp_path: Path) -> None:
 
 
 async def test_what_leaves_a_summary_list_and_what_blocks_stored(tmp_path: Path) -> None:
-    """S2.04, S3.15, G7: summary entries come back from the journal, rows of memory blocks from the directory before."""
+    """S2.04, S3.15, G7: summary entries come back from the journal, rows of memory blocks from the
+    directory before.
+    """
     options: dict[str, Any] = {"policy": ENTRIES, "blocks": [VectorMemoryBlock(similarity_top_k=1)]}
     async with opened(tmp_path, **options) as runtime:
         chat = runtime.session("alice", "chat")
@@ -286,7 +340,9 @@ async def test_what_leaves_a_summary_list_and_what_blocks_stored(tmp_path: Path)
 
 
 async def test_pruned_entries_stay_away(tmp_path: Path) -> None:
-    """S4.41, S2.04: a summary entry that was pruned is not brought back by making long-term memory anew."""
+    """S4.41, S2.04: a summary entry that was pruned is not brought back by making long-term memory
+    anew.
+    """
     async with opened(tmp_path, policy=ENTRIES) as runtime:
         chat = runtime.session("alice", "chat")
         for number in range(14):
@@ -302,7 +358,9 @@ async def test_pruned_entries_stay_away(tmp_path: Path) -> None:
 
 
 async def test_a_lost_directory_is_filled_again(tmp_path: Path) -> None:
-    """G6, G7: long-term memory that somebody moved away is filled from the journal at the next start, without being asked."""
+    """G6, G7: long-term memory that somebody moved away is filled from the journal at the next
+    start, without being asked.
+    """
     before = await filled(tmp_path)
     (tmp_path / "longterm").rename(tmp_path / "moved-away")
     async with opened(tmp_path) as runtime:
@@ -315,14 +373,20 @@ async def test_a_lost_directory_is_filled_again(tmp_path: Path) -> None:
 
 def damage(where: Path, directory: str) -> None:
     """Cut off a data file of the table that has most rows."""
-    files = [path for path in (where / directory).rglob("*.lance") if path.is_file() and path.parent.name == "data"]
+    files = [
+        path
+        for path in (where / directory).rglob("*.lance")
+        if path.is_file() and path.parent.name == "data"
+    ]
     largest = max(files, key=lambda path: path.stat().st_size)
     largest.write_bytes(largest.read_bytes()[:100])
 
 
 @pytest.mark.blocking
 async def test_a_damaged_table_is_filled_again(tmp_path: Path) -> None:
-    """G6, G7: a table that is damaged is put aside at the next start, and filled from the journal without being asked."""
+    """G6, G7: a table that is damaged is put aside at the next start, and filled from the journal
+    without being asked.
+    """
     before = await filled(tmp_path)
     damage(tmp_path, "longterm")
     async with opened(tmp_path) as runtime:
@@ -349,7 +413,9 @@ async def test_a_table_damaged_while_it_is_made_anew(tmp_path: Path) -> None:
 
 
 async def test_a_forgetful_cursor(tmp_path: Path) -> None:
-    """G13, G7: how far it came is kept without anybody's name, and a note that fits nobody any more begins anew."""
+    """G13, G7: how far it came is kept without anybody's name, and a note that fits nobody any more
+    begins anew.
+    """
     before = await filled(tmp_path)
     embedder = Gated(110)
     async with opened(tmp_path, embedder, reembed=True) as runtime:
@@ -366,19 +432,28 @@ async def test_a_forgetful_cursor(tmp_path: Path) -> None:
 async def test_shards_may_change_with_it(tmp_path: Path) -> None:
     """S2.31: another number of tables holds from then on, and every user's rows are found."""
     before = await filled(tmp_path)
-    config = Config.from_dict({"long_term": {"shards": 2, "batch_ms": 1}, "tokens": {"counter": "heuristic"}})
+    config = Config.from_dict(
+        {"long_term": {"shards": 2, "batch_ms": 1}, "tokens": {"counter": "heuristic"}}
+    )
     async with opened(tmp_path, HashEmbedder(96), config=config, reembed=True) as runtime:
         await runtime.reembedded()
         assert await held(runtime) == before
-        assert {path.name for path in (tmp_path / "longterm-2").glob("*.lance")} <= {"mem_000.lance", "mem_001.lance"}
+        assert {path.name for path in (tmp_path / "longterm-2").glob("*.lance")} <= {
+            "mem_000.lance",
+            "mem_001.lance",
+        }
 
 
 async def test_at_an_address(tmp_path: Path) -> None:
     """S2.16: where `long_term.uri` names the place, the tables of before are dropped there."""
     address = tmp_path / "elsewhere"
-    config = Config.from_dict({"long_term": {"uri": str(address), "batch_ms": 1}, "tokens": {"counter": "heuristic"}})
+    config = Config.from_dict(
+        {"long_term": {"uri": str(address), "batch_ms": 1}, "tokens": {"counter": "heuristic"}}
+    )
     before = await filled(tmp_path / "memory", config=config)
-    async with opened(tmp_path / "memory", HashEmbedder(96), config=config, reembed=True) as runtime:
+    async with opened(
+        tmp_path / "memory", HashEmbedder(96), config=config, reembed=True
+    ) as runtime:
         await runtime.reembedded()
         assert await held(runtime) == before
     assert not list(address.glob("mem_*"))
@@ -388,7 +463,9 @@ async def test_at_an_address(tmp_path: Path) -> None:
 
 
 async def test_settings_change_together() -> None:
-    """G4: several settings change at once; one that was set stays as it is where it is only asked for."""
+    """G4: several settings change at once; one that was set stays as it is where it is only asked
+    for.
+    """
     journal = MemoryJournal()
     await journal.change({"a": "1", "b": "2"})
     assert await journal.setting("a", "3") == "1"

@@ -1,4 +1,6 @@
-"""Long-term memory that is damaged is named at the start, and filled again from the journal, beside a runtime that serves."""
+"""Long-term memory that is damaged is named at the start, and filled again from the journal, beside
+a runtime that serves.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from tests.lance import data_files, newest, record_of
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
 CONFIG = Config.from_dict(
-    {"long_term": {"batch_ms": 1, "shards": 2}, "tokens": {"counter": "heuristic"}, "recall": {"deadline_s": 60}}
+    {
+        "long_term": {"batch_ms": 1, "shards": 2},
+        "tokens": {"counter": "heuristic"},
+        "recall": {"deadline_s": 60},
+    }
 )
 
 
@@ -25,14 +31,24 @@ async def _rows(runtime: Runtime) -> list[str]:
     return sorted(await (await runtime.long_term()).row_ids())
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, _zeroed], ids=["a data file is missing", "the newest manifest is zeroed"])
-async def test_it_is_filled_again(tmp_path: Path, damage: object, caplog: pytest.LogCaptureFixture) -> None:
-    """G6, G7: what was flushed and recorded is each there once again, without anybody asking; the damage is in the log."""
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, _zeroed],
+    ids=["a data file is missing", "the newest manifest is zeroed"],
+)
+async def test_it_is_filled_again(
+    tmp_path: Path, damage: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G6, G7: what was flushed and recorded is each there once again, without anybody asking; the
+    damage is in the log.
+    """
     async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder()) as runtime:
         for user in ("ana", "ben", "cleo", "dora"):
             chat = runtime.session(user, "s")
             for n in range(4):
-                await chat.append({"role": "user", "content": f"{user} keeps {n} bees near Coimbra"})
+                await chat.append(
+                    {"role": "user", "content": f"{user} keeps {n} bees near Coimbra"}
+                )
                 await chat.flush()
                 await runtime.settle()
             await runtime.user(user).remember(f"{user} sells honey")
@@ -49,7 +65,9 @@ async def test_it_is_filled_again(tmp_path: Path, damage: object, caplog: pytest
     async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder()) as runtime:
         await runtime.reembedded()
         assert await _rows(runtime) == before
-        assert "ben keeps 3 bees near Coimbra" in {hit.text for hit in await runtime.user("ben").recall("bees", k=9)}
+        assert "ben keeps 3 bees near Coimbra" in {
+            hit.text for hit in await runtime.user("ben").recall("bees", k=9)
+        }
     assert any("table_put_aside" in line for line in caplog.messages)
     caplog.clear()
     async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder()) as runtime:

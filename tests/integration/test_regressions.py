@@ -1,4 +1,6 @@
-"""What a review found, each kept as a test: plugged-in parts that misbehave, and the edges of the life cycle."""
+"""What a review found, each kept as a test: plugged-in parts that misbehave, and the edges of the
+life cycle.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ import numpy as np
 import pytest
 
 from remora import Config, Runtime
-from remora.errors import CommitFailed, InvalidMessage, JournalDamaged, OutcomeUnknown, RuntimeClosed
+from remora.errors import (
+    CommitFailed,
+    InvalidMessage,
+    JournalDamaged,
+    OutcomeUnknown,
+    RuntimeClosed,
+)
 from remora.ids import SessionKey
 from remora.messages import Entry
 from remora.storage.memory import MemoryJournal
@@ -48,7 +56,10 @@ async def test_aclose_spares_its_caller(tmp_path: Path) -> None:
         await runtime.session("alice", "one").append(user("hello"))
         await runtime.aclose()
         await anyio.sleep(0.01)
-    async with anyio.create_task_group() as tasks, Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
+    async with (
+        anyio.create_task_group() as tasks,
+        Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime,
+    ):
         tasks.start_soon(runtime.aclose)
         await anyio.sleep(0.05)
         with pytest.raises(RuntimeClosed):
@@ -61,11 +72,23 @@ class Panic(BaseException):
 
 @pytest.mark.parametrize(
     "outcome",
-    [None, b"bytes", 7, "", "cut emoji \ud83d", "word " * 50_000, Panic("p"), KeyError("k"), "cancelled"],
+    [
+        None,
+        b"bytes",
+        7,
+        "",
+        "cut emoji \ud83d",
+        "word " * 50_000,
+        Panic("p"),
+        KeyError("k"),
+        "cancelled",
+    ],
     ids=lambda o: repr(o)[:20],
 )
 async def test_models_that_misbehave(tmp_path: Path, outcome: Any) -> None:
-    """G6, G11, S4.30: whatever a plugged-in model returns or raises, the fold ends, the host lives, and nothing is lost."""
+    """G6, G11, S4.30: whatever a plugged-in model returns or raises, the fold ends, the host lives,
+    and nothing is lost.
+    """
 
     async def model(_: str) -> Any:
         if outcome == "cancelled":
@@ -90,7 +113,8 @@ async def test_models_that_misbehave(tmp_path: Path, outcome: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "returned", [None, [[1.0]], "text", np.full((1, 64), np.nan), ValueError("boom"), ConnectionError("away")]
+    "returned",
+    [None, [[1.0]], "text", np.full((1, 64), np.nan), ValueError("boom"), ConnectionError("away")],
 )
 async def test_embedders_that_misbehave(tmp_path: Path, returned: Any) -> None:
     """G6: a load with a query goes on without them and says so."""
@@ -101,7 +125,9 @@ async def test_embedders_that_misbehave(tmp_path: Path, returned: Any) -> None:
                 raise returned
             return returned
 
-    async with Runtime(tmp_path, config=Config.from_dict({"recall": {"deadline_s": 30}}), embedder=Bad()) as runtime:
+    async with Runtime(
+        tmp_path, config=Config.from_dict({"recall": {"deadline_s": 30}}), embedder=Bad()
+    ) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append(user("hello"))
         context = await chat.load(query="hello \ud800")
@@ -125,7 +151,9 @@ async def test_slow_sync_embedder_meets_the_deadline(tmp_path: Path) -> None:
 
 
 async def test_commit_that_failed_and_was_kept(tmp_path: Path) -> None:
-    """G4, G7: a commit reported as failed that is there after all: its messages, keys and jobs all count."""
+    """G4, G7: a commit reported as failed that is there after all: its messages, keys and jobs all
+    count.
+    """
     async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
         journal: Any = runtime.journal
         chat = runtime.session("alice", "one")
@@ -159,7 +187,7 @@ async def test_commit_that_failed_and_was_kept(tmp_path: Path) -> None:
 
 
 async def test_failed_commit_with_one_place_for_a_live_session(tmp_path: Path) -> None:
-    """G10, G11: a session that must be restored does not wait for the place that it holds itself."""
+    """G10, G11: a session that must be restored does not wait for the place that it holds itself."""  # noqa: E501
     config = Config.from_dict({**LEAN, "activation": {"max_live": 1}})
     async with Runtime(tmp_path, config=config) as runtime:
         journal: Any = runtime.journal
@@ -197,14 +225,18 @@ async def test_nobody_hangs_when_the_runtime_closes(tmp_path: Path) -> None:
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            async with Runtime(tmp_path, config=Config.from_dict(LEAN), chat_model=Hanging()) as runtime:
+            async with Runtime(
+                tmp_path, config=Config.from_dict(LEAN), chat_model=Hanging()
+            ) as runtime:
                 chat = runtime.session("alice", "one")
                 for number in range(12):
                     await chat.append(sentence(number), key=f"k{number}")
                 tasks.start_soon(attempt, chat.settle)
                 for number in range(200):
                     tasks.start_soon(attempt, runtime.session("bob", f"{number}").load)
-                    tasks.start_soon(attempt, lambda n=number: chat.append(sentence(n), key=f"k{n % 12}"))
+                    tasks.start_soon(
+                        attempt, lambda n=number: chat.append(sentence(n), key=f"k{n % 12}")
+                    )
                 for _ in range(2):
                     await anyio.lowlevel.checkpoint()
     assert len(outcomes) == 401
@@ -229,7 +261,9 @@ async def test_what_cannot_be_read_back_is_not_taken(number: int) -> None:
 
 
 async def test_deep_nesting_and_odd_types() -> None:
-    """S4.28, S1.18: too deep is refused; a tuple or a typed call comes back as what JSON makes of it."""
+    """S4.28, S1.18: too deep is refused; a tuple or a typed call comes back as what JSON makes of
+    it.
+    """
     deep: Any = "leaf"
     for _ in range(200):
         deep = [deep]
@@ -237,7 +271,13 @@ async def test_deep_nesting_and_odd_types() -> None:
         chat = runtime.session("alice", "one")
         with pytest.raises(InvalidMessage, match="deeper"):
             await chat.append({**user("x"), "extra": deep})
-        await chat.append({**user("x"), "annotations": ({"a": 1},), "created_at": datetime(1969, 1, 1, tzinfo=UTC)})
+        await chat.append(
+            {
+                **user("x"),
+                "annotations": ({"a": 1},),
+                "created_at": datetime(1969, 1, 1, tzinfo=UTC),
+            }
+        )
         assert (await chat.load()).messages == [{**user("x"), "annotations": [{"a": 1}]}]
         assert (await chat.history())[0].created_at == datetime(1969, 1, 1, tzinfo=UTC)
 
@@ -247,10 +287,14 @@ async def test_a_damaged_session_fails_alone(tmp_path: Path) -> None:
     async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
         for number in range(10):
             call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-            await runtime.session("alice", f"{number}").append({"role": "assistant", "tool_calls": [call]})
+            await runtime.session("alice", f"{number}").append(
+                {"role": "assistant", "tool_calls": [call]}
+            )
         sid = (await runtime.session("alice", "3").inspect()).sid
         journal: Any = runtime.journal
-        await journal._writer.execute("UPDATE messages SET chat = x'81aa746f6f6c5f63616c6c73c1' WHERE pos >> 32 = ?", (sid,))
+        await journal._writer.execute(
+            "UPDATE messages SET chat = x'81aa746f6f6c5f63616c6c73c1' WHERE pos >> 32 = ?", (sid,)
+        )
     async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
         outcomes: dict[int, Any] = {}
 
@@ -281,7 +325,9 @@ async def test_another_counter_keeps_its_budget(tmp_path: Path) -> None:
 
 async def test_appends_started_in_order_stay_in_order(tmp_path: Path) -> None:
     """G2: one sender's appends, even if it does not wait for each, keep their order."""
-    async with Runtime(tmp_path, config=Config.from_dict({**LEAN, "buffer": {"token_limit": 100_000}})) as runtime:
+    async with Runtime(
+        tmp_path, config=Config.from_dict({**LEAN, "buffer": {"token_limit": 100_000}})
+    ) as runtime:
         chat = runtime.session("alice", "one")
         async with anyio.create_task_group() as tasks:
             for number in range(300):
@@ -298,7 +344,8 @@ async def test_one_bad_write_does_not_split_everyones_commit(tmp_path: Path) -> 
             await chat.append(user("first"))
         sid = (await chats[77].inspect()).sid
         await journal._writer.execute(
-            "INSERT INTO messages VALUES (?, 0, 0, 0, 0, x'80', NULL, NULL, NULL, NULL, 0.5, NULL, NULL, NULL)",
+            "INSERT INTO messages VALUES (?, 0, 0, 0, 0, x'80', NULL, NULL, NULL, NULL, 0.5, "
+            "NULL, NULL, NULL)",
             ((sid << 32) | 2,),
         )
         before = journal.statistics().commits
@@ -318,7 +365,9 @@ async def test_one_bad_write_does_not_split_everyones_commit(tmp_path: Path) -> 
 
 
 async def test_flush_jobs_left_by_an_earlier_configuration(tmp_path: Path) -> None:
-    """G11: with long-term memory switched off, jobs for it wait in the journal and harm nobody; switched on again, they run."""
+    """G11: with long-term memory switched off, jobs for it wait in the journal and harm nobody;
+    switched on again, they run.
+    """
 
     class Hanging(HashEmbedder):
         async def embed(self, texts: Any) -> Any:
@@ -328,7 +377,9 @@ async def test_flush_jobs_left_by_an_earlier_configuration(tmp_path: Path) -> No
         chat = runtime.session("alice", "one")
         await chat.append(user("the key is under the flowerpot"))
         await chat.flush()
-    async with Runtime(tmp_path, config=Config.from_dict({"long_term": {"enabled": False}})) as runtime:
+    async with Runtime(
+        tmp_path, config=Config.from_dict({"long_term": {"enabled": False}})
+    ) as runtime:
         with anyio.fail_after(10):
             assert len(await runtime.session("alice", "one").history()) == 1
             await runtime.session("bob", "one").append(user("hello"))
@@ -367,7 +418,9 @@ async def test_disk_that_fails_longer_than_any_job_tries(tmp_path: Path) -> None
 
 
 async def test_fold_of_messages_that_cannot_be_read(tmp_path: Path) -> None:
-    """G6: a fold has no way to fail for good: at worst its summary says how many messages there were."""
+    """G6: a fold has no way to fail for good: at worst its summary says how many messages there
+    were.
+    """
     async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
         journal: Any = runtime.journal
 
@@ -395,7 +448,9 @@ async def test_job_that_closes_the_runtime(tmp_path: Path) -> None:
             return "unreachable"
 
     with anyio.fail_after(20):
-        async with Runtime(tmp_path, config=Config.from_dict(LEAN), chat_model=Closing()) as runtime:
+        async with Runtime(
+            tmp_path, config=Config.from_dict(LEAN), chat_model=Closing()
+        ) as runtime:
             holder.append(runtime)
             chat = runtime.session("alice", "one")
             for number in range(8):
@@ -413,11 +468,18 @@ async def test_counters_there_and_back(tmp_path: Path) -> None:
             for number in range(20):
                 await chat.append(sentence(number))
             context = await chat.load(max_tokens=600)
-            assert 0 < context.tokens == sum(count_message(counter, m) for m in context.messages) <= 600
+            assert (
+                0
+                < context.tokens
+                == sum(count_message(counter, m) for m in context.messages)
+                <= 600
+            )
 
 
 async def test_native_cancellation_while_closing(tmp_path: Path) -> None:
-    """G12: a host that cancels twice, as asyncio does on a second Ctrl-C, leaves nobody hanging and no lock behind."""
+    """G12: a host that cancels twice, as asyncio does on a second Ctrl-C, leaves nobody hanging and
+    no lock behind.
+    """
     outcomes: list[str] = []
 
     async def host() -> None:
@@ -428,7 +490,10 @@ async def test_native_cancellation_while_closing(tmp_path: Path) -> None:
                 try:
                     await chat.append(user("x"))
                     outcomes.append("done")
-                except (RuntimeClosed, OutcomeUnknown):  # it did not run, or it did and its commit is not known
+                except (
+                    RuntimeClosed,
+                    OutcomeUnknown,
+                ):  # it did not run, or it did and its commit is not known
                     outcomes.append("closed")
 
             sends.extend(asyncio.create_task(send(chat)) for chat in chats)
@@ -455,7 +520,16 @@ async def test_odd_queries(tmp_path: Path) -> None:
         await chat.append(user("hello there"))
         await chat.flush()
         await chat.settle()
-        for query in ("cut \ud83d", "", "   ", '"unclosed', "a AND (b OR", "the", "🚀", "x" * 5_000):
+        for query in (
+            "cut \ud83d",
+            "",
+            "   ",
+            '"unclosed',
+            "a AND (b OR",
+            "the",
+            "🚀",
+            "x" * 5_000,
+        ):
             await runtime.user("alice").recall(query)
             assert (await chat.load(query=query)).sources["long_term"].status == "ok"
 
@@ -464,7 +538,13 @@ async def test_closed_is_closed(tmp_path: Path) -> None:
     """G12: every verb of a runtime that is not open says so."""
     runtime = Runtime(tmp_path, config=Config.from_dict(LEAN))
     for _ in range(2):
-        for verb in (runtime.long_term, runtime.long_term_statistics, runtime.counts, runtime.settle, runtime.dead_letters):
+        for verb in (
+            runtime.long_term,
+            runtime.long_term_statistics,
+            runtime.counts,
+            runtime.settle,
+            runtime.dead_letters,
+        ):
             with pytest.raises(RuntimeClosed):
                 await verb()
         if runtime._lifetime is None:
@@ -473,7 +553,9 @@ async def test_closed_is_closed(tmp_path: Path) -> None:
 
 
 async def test_key_with_fewer_messages() -> None:
-    """G4: a key names one append; whoever comes under it with fewer messages is told all its numbers as well."""
+    """G4: a key names one append; whoever comes under it with fewer messages is told all its
+    numbers as well.
+    """
     async with Runtime.in_memory(config=Config.from_dict(LEAN)) as runtime:
         chat = runtime.session("alice", "one")
         first = await chat.append([sentence(0), sentence(1), sentence(2)], key="k")
@@ -488,7 +570,9 @@ class Held(MemoryJournal):
         super().__init__()
         self.reading, self.go_on = anyio.Event(), anyio.Event()
 
-    async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Sequence[Entry]:
+    async def read(
+        self, key: SessionKey, first: int, last: int, *, at: int | None = None
+    ) -> Sequence[Entry]:
         self.reading.set()
         await self.go_on.wait()
         return await super().read(key, first, last, at=at)
@@ -497,7 +581,10 @@ class Held(MemoryJournal):
 async def test_history_is_of_one_moment() -> None:
     """G2: `history` is what was there at one moment, also while messages come and go beside it."""
     journal = Held()
-    async with Runtime.in_memory(config=Config.from_dict(LEAN), journal=journal) as runtime, anyio.create_task_group() as tasks:
+    async with (
+        Runtime.in_memory(config=Config.from_dict(LEAN), journal=journal) as runtime,
+        anyio.create_task_group() as tasks,
+    ):
         chat = runtime.session("alice", "one")
         first = await chat.append([sentence(0), sentence(1)])
         found: list[tuple[int | None, ...]] = []

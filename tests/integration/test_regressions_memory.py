@@ -18,7 +18,13 @@ from tests.harness import LineCount, UnionSummarizer
 from tests.integration.test_buffers import PLAIN, Recording, said, session, user
 
 pytestmark = pytest.mark.anyio
-WORDS = Config.from_dict({"tokens": {"counter": "heuristic"}, "models": {"embedder": "none"}, "long_term": {"batch_ms": 5}})
+WORDS = Config.from_dict(
+    {
+        "tokens": {"counter": "heuristic"},
+        "models": {"embedder": "none"},
+        "long_term": {"batch_ms": 5},
+    }
+)
 
 
 @pytest.mark.parametrize(
@@ -32,13 +38,17 @@ WORDS = Config.from_dict({"tokens": {"counter": "heuristic"}, "models": {"embedd
     ],
 )
 def test_policies_are_checked_when_they_are_made(bad: dict[str, Any]) -> None:
-    """S1.26, G11: a misspelt fold would have been journalled, and have kept the directory from opening."""
+    """S1.26, G11: a misspelt fold would have been journalled, and have kept the directory from
+    opening.
+    """
     with pytest.raises(InvalidInput):
         BufferPolicy(**{"above_messages": 5, "keep_messages": 5, **bad})
 
 
 async def test_policies_that_are_none() -> None:
-    """S1.26, G11: what is no policy is refused where it is given, and a function's answer when it is asked for."""
+    """S1.26, G11: what is no policy is refused where it is given, and a function's answer when it
+    is asked for.
+    """
     for bad in ("window", 5):
         with pytest.raises(InvalidInput, match="policy"):
             Runtime.in_memory(config=PLAIN, policy=bad)
@@ -49,16 +59,22 @@ async def test_policies_that_are_none() -> None:
 
 
 async def test_a_hung_model_holds_nobody_else() -> None:
-    """G5, G6, G10: with every place of the lane taken by hung models, an overdraft is extracted, and a clear settles."""
+    """G5, G6, G10: with every place of the lane taken by hung models, an overdraft is extracted,
+    and a clear settles.
+    """
     config = Config.from_dict(
         {
-            "tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}, "models": {"embedder": "none"},
+            "tokens": {"counter": "heuristic"},
+            "long_term": {"enabled": False},
+            "models": {"embedder": "none"},
             "supervisor": {"summarize_concurrency": 2},
         }
-    )  # fmt: skip
+    )
 
     class Hangs(Recording):
-        async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+        async def summarize(
+            self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+        ) -> str:
             await anyio.sleep_forever()
             raise AssertionError
 
@@ -79,7 +95,9 @@ async def test_a_hung_model_holds_nobody_else() -> None:
 
 
 async def test_what_was_cleared_never_reaches_long_term_memory(tmp_path: Path) -> None:
-    """S1.14, G7: deleting a message, here and in a copy, writes its neighbours anew, and no message that was not there before."""
+    """S1.14, G7: deleting a message, here and in a copy, writes its neighbours anew, and no message
+    that was not there before.
+    """
     async with Runtime(tmp_path, config=WORDS) as runtime:
         chat = runtime.session("alice", "chat")
         await chat.append([user(f"secret{number}") for number in range(1, 6)])
@@ -100,7 +118,9 @@ async def test_what_was_cleared_never_reaches_long_term_memory(tmp_path: Path) -
 
 
 async def test_rewinding_takes_summary_entries_along(tmp_path: Path) -> None:
-    """S2.04, G7: entries of messages that are gone leave long-term memory; one that leaves its list twice is there once."""
+    """S2.04, G7: entries of messages that are gone leave long-term memory; one that leaves its list
+    twice is there once.
+    """
     policy = BufferPolicy.ring(4, multiplier=1, batch=2)
     async with Runtime(tmp_path, config=WORDS, policy=policy, summarizer=Recording()) as runtime:
         chat = runtime.session("alice", "chat")
@@ -121,11 +141,17 @@ async def test_rewinding_takes_summary_entries_along(tmp_path: Path) -> None:
         rows = await store.rows("alice")
         assert [row.seq for row in rows if row.memory_type == "message"] == [1, 2, 3, 4, 5]
         assert all("w1" not in row.content.split() or "w9" not in row.content for row in rows)
-        assert not [row.content for row in rows if any(f"w{number}" in row.content.split() for number in range(6, 29))]
+        assert not [
+            row.content
+            for row in rows
+            if any(f"w{number}" in row.content.split() for number in range(6, 29))
+        ]
 
 
 async def test_words_that_were_deleted_do_not_come_back() -> None:
-    """S4.12, S1.22: not through a summary that was made before they were deleted, and not through a message that was removed."""
+    """S4.12, S1.22: not through a summary that was made before they were deleted, and not through a
+    message that was removed.
+    """
     async with session(BufferPolicy.ring(6, batch=3), summarizer=Recording()) as chat:
         for number in range(1, 10):
             await chat.append(user(f"word{number}"))
@@ -143,10 +169,14 @@ async def test_words_that_were_deleted_do_not_come_back() -> None:
 
 
 async def test_a_restored_summary_is_a_text_like_any(tmp_path: Path) -> None:
-    """S4.43, S4.10, G9: it is redacted, without half an emoji, and no longer than a summary may be."""
-    async with Runtime(tmp_path, config=PLAIN, redact=lambda text: text.replace("SECRET", "[x]")) as runtime:
+    """S4.43, S4.10, G9: it is redacted, without half an emoji, and no longer than a summary may be."""  # noqa: E501
+    async with Runtime(
+        tmp_path, config=PLAIN, redact=lambda text: text.replace("SECRET", "[x]")
+    ) as runtime:
         chat = runtime.session("alice", "chat")
-        await chat.load_state_dict({"messages": [user("SECRET")], "summary": "SECRET \ud800" + " word" * 20_000})
+        await chat.load_state_dict(
+            {"messages": [user("SECRET")], "summary": "SECRET \ud800" + " word" * 20_000}
+        )
         context = await chat.load()
         assert "SECRET" not in str(context.messages)
         assert (context.summary or "").startswith("[x] ?")
@@ -155,7 +185,9 @@ async def test_a_restored_summary_is_a_text_like_any(tmp_path: Path) -> None:
 
 
 async def test_ids_and_copies_know_what_was_cleared() -> None:
-    """S4.11, S3.28: ids of before a clear may come again, in a copy as well, and are known again when one goes back before it."""
+    """S4.11, S3.28: ids of before a clear may come again, in a copy as well, and are known again
+    when one goes back before it.
+    """
     async with session(BufferPolicy.window(2)) as chat:
         await chat.append([user(f"m{number}", id=f"i{number}") for number in range(1, 6)])
         await chat.clear()
@@ -180,7 +212,9 @@ async def test_the_past_after_a_drop_right_behind_a_rewind(tmp_path: Path) -> No
 
 
 async def test_a_full_window_costs_the_same_whatever_its_size() -> None:
-    """S0.22, S2.06: an append to a full window of two thousand takes as many steps as one to a window of twenty."""
+    """S0.22, S2.06: an append to a full window of two thousand takes as many steps as one to a
+    window of twenty.
+    """
 
     async def steps(size: int) -> int:
         async with session(BufferPolicy.window(size)) as chat:
@@ -195,16 +229,32 @@ async def test_a_full_window_costs_the_same_whatever_its_size() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda s: s.truncate_to_size(float("nan")), lambda s: s.truncate_to_size("1"), lambda s: s.rewind(True),
-        lambda s: s.rewind("1"), lambda s: s.load_state_dict({"messages": None}), lambda s: s.from_json('{"messages": null}'),
-        lambda s: s.from_json(None), lambda s: s.load(override=0), lambda s: s.load(override=""), lambda s: s.load(at=2.5),
-        lambda s: s.load(max_tokens="9"), lambda s: s.history(at=-3), lambda s: s.history(at=10**30), lambda s: s.history(at="1"),
-        lambda s: s.fork("copy", at="1"), lambda s: s.delete(ids=5), lambda s: s.get_messages(limit="3"),
-        lambda s: s.get_messages(filter_metadata=[1]), lambda s: s.search(None), lambda s: s.search("x", k=2.5),
+        lambda s: s.truncate_to_size(float("nan")),
+        lambda s: s.truncate_to_size("1"),
+        lambda s: s.rewind(True),
+        lambda s: s.rewind("1"),
+        lambda s: s.load_state_dict({"messages": None}),
+        lambda s: s.from_json('{"messages": null}'),
+        lambda s: s.from_json(None),
+        lambda s: s.load(override=0),
+        lambda s: s.load(override=""),
+        lambda s: s.load(at=2.5),
+        lambda s: s.load(max_tokens="9"),
+        lambda s: s.history(at=-3),
+        lambda s: s.history(at=10**30),
+        lambda s: s.history(at="1"),
+        lambda s: s.fork("copy", at="1"),
+        lambda s: s.delete(ids=5),
+        lambda s: s.get_messages(limit="3"),
+        lambda s: s.get_messages(filter_metadata=[1]),
+        lambda s: s.search(None),
+        lambda s: s.search("x", k=2.5),
     ],
-)  # fmt: skip
+)
 async def test_bad_input_changes_nothing(call: Any) -> None:
-    """S4.28, G11: an argument of another type or range is refused by an error of ours, and the session stays as it was."""
+    """S4.28, G11: an argument of another type or range is refused by an error of ours, and the
+    session stays as it was.
+    """
     async with session() as chat:
         await chat.append([user("one"), user("two")])
         with pytest.raises(RemoraError):
@@ -212,7 +262,7 @@ async def test_bad_input_changes_nothing(call: Any) -> None:
         assert said(await chat.get_messages()) == ["one", "two"]
 
 
-# -- users --------------------------------------------------------------------------------------------------------------------
+# -- users -----------------------------------------------------------------------------------------
 
 
 async def test_what_an_agent_keeps_to_itself_is_in_no_context() -> None:
@@ -229,17 +279,24 @@ async def test_what_an_agent_keeps_to_itself_is_in_no_context() -> None:
 
 
 async def test_a_models_arguments_are_bounded() -> None:
-    """S4.22, G10: a limit or a list without end is refused to the model, not worked through on the event loop."""
+    """S4.22, G10: a limit or a list without end is refused to the model, not worked through on the
+    event loop.
+    """
     async with Runtime.in_memory(config=WORDS) as runtime:
         tools = runtime.user("alice").tools()
-        for arguments in ({"keywords": ["tea"], "limit": 10**12}, {"keywords": [str(n) for n in range(3_000)]}):
+        for arguments in (
+            {"keywords": ["tea"], "limit": 10**12},
+            {"keywords": [str(n) for n in range(3_000)]},
+        ):
             answer = json.loads(await tools.call("recall_from_memory", json.dumps(arguments)))
             assert answer["success"] is False
             assert "at most" in answer["error"]
 
 
 async def test_a_right_that_was_taken_away_is_gone() -> None:
-    """S4.33: a recall under way when the right is revoked returns nothing; nobody owns a scope by revoking in it."""
+    """S4.33: a recall under way when the right is revoked returns nothing; nobody owns a scope by
+    revoking in it.
+    """
     started, go = anyio.Event(), anyio.Event()
 
     class Slow(HashEmbedder):
@@ -249,7 +306,9 @@ async def test_a_right_that_was_taken_away_is_gone() -> None:
                 await go.wait()
             return await super().embed(texts)
 
-    async with Runtime.in_memory(config=Config.from_dict({"long_term": {"batch_ms": 5}}), embedder=Slow()) as runtime:
+    async with Runtime.in_memory(
+        config=Config.from_dict({"long_term": {"batch_ms": 5}}), embedder=Slow()
+    ) as runtime:
         team = runtime.shared("team")
         lead, scout = team.as_("lead"), team.as_("scout")
         with pytest.raises(NotGranted):
@@ -273,11 +332,15 @@ async def test_a_right_that_was_taken_away_is_gone() -> None:
 
 
 async def test_a_synopsis_forgets_what_was_deleted() -> None:
-    """S2.22, S4.12: what a user deleted is in the synopsis no longer, nor in any context that it goes into."""
+    """S2.22, S4.12: what a user deleted is in the synopsis no longer, nor in any context that it
+    goes into.
+    """
     async with Runtime.in_memory(config=WORDS) as runtime:
         alice = runtime.user("alice")
         chat = alice.session("chat")
-        await chat.append([user("My PIN is 9921 and my name is Bob."), {"role": "assistant", "content": "ok"}])
+        await chat.append(
+            [user("My PIN is 9921 and my name is Bob."), {"role": "assistant", "content": "ok"}]
+        )
         assert "9921" in (await alice.synopsis()).identity
         await chat.delete(0)
         await runtime.settle()
@@ -287,7 +350,9 @@ async def test_a_synopsis_forgets_what_was_deleted() -> None:
 
 
 async def test_figures_survive_a_clean_shutdown(tmp_path: Path) -> None:
-    """S2.21, G12: access figures that were gathered in memory are written before the runtime closes."""
+    """S2.21, G12: access figures that were gathered in memory are written before the runtime
+    closes.
+    """
     async with Runtime(tmp_path, config=WORDS) as runtime:
         alice = runtime.user("alice")
         (id_,) = await alice.remember("likes tea")
@@ -322,7 +387,11 @@ async def test_no_type_is_not_every_type() -> None:
     async with Runtime.in_memory(config=WORDS) as runtime:
         alice = runtime.user("alice")
         await alice.remember("likes tea")
-        for call in (alice.prune(keep=0, types=[]), alice.recall("tea", types=[]), alice.memories(types=[])):
+        for call in (
+            alice.prune(keep=0, types=[]),
+            alice.recall("tea", types=[]),
+            alice.memories(types=[]),
+        ):
             with pytest.raises(InvalidInput):
                 await call
         await alice.settle()
@@ -340,8 +409,12 @@ async def test_a_correction_in_case_is_kept() -> None:
 
 
 async def test_the_union_of_buffer_and_summary() -> None:
-    """S0.09, G6: through every restatement each message that is not removed is in the buffer or in a summary."""
-    async with session(BufferPolicy.window(3, fold="summary"), summarizer=UnionSummarizer()) as chat:
+    """S0.09, G6: through every restatement each message that is not removed is in the buffer or in
+    a summary.
+    """
+    async with session(
+        BufferPolicy.window(3, fold="summary"), summarizer=UnionSummarizer()
+    ) as chat:
         for number in range(1, 9):
             await chat.append(user(f"m{number}"))
         await chat.settle()

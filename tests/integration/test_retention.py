@@ -39,7 +39,10 @@ def config(retention: dict[str, Any], **long_term: Any) -> Config:
 
 
 def said(number: int) -> dict[str, str]:
-    return {"role": "user", "content": f"sentence {number} with words enough for it to be folded away before long"}
+    return {
+        "role": "user",
+        "content": f"sentence {number} with words enough for it to be folded away before long",
+    }
 
 
 async def talk(runtime: Runtime, user: str, first: int, count: int) -> None:
@@ -65,7 +68,9 @@ async def swept(runtime: Runtime) -> None:
 
 @pytest.mark.parametrize("enabled", [True, False], ids=["long-term", "without"])
 async def test_by_count(tmp_path: Path, enabled: bool) -> None:
-    """G6, G7: beyond so many of a session the oldest archived originals go; numbers go on, what is buffered or recalled stays."""
+    """G6, G7: beyond so many of a session the oldest archived originals go; numbers go on, what is
+    buffered or recalled stays.
+    """
     limits = config({"session_messages": 5}, enabled=enabled)
     async with Runtime(tmp_path / "memory", config=limits, embedder=HashEmbedder()) as runtime:
         await talk(runtime, "ann", 1, 30)
@@ -81,7 +86,11 @@ async def test_by_count(tmp_path: Path, enabled: bool) -> None:
         assert await numbers(runtime, "bob") == [1, 2, 3]
         assert (await chat.load()).messages == context.messages
         if enabled:
-            assert [one.seq for one in await runtime.user("ann").recall("sentence 2", k=50) if one.seq == 2] == [2]
+            assert [
+                one.seq
+                for one in await runtime.user("ann").recall("sentence 2", k=50)
+                if one.seq == 2
+            ] == [2]
         assert (await chat.append(said(30), key="ann-30")).duplicate
         assert (await chat.append(said(31))).seqs == (31,)
     async with Runtime(tmp_path / "memory", config=limits, embedder=HashEmbedder()) as runtime:
@@ -92,9 +101,11 @@ async def test_by_count(tmp_path: Path, enabled: bool) -> None:
 
 
 async def test_by_age(tmp_path: Path) -> None:
-    """G6: what is older goes once it is archived; what still stands in a buffer is as old as it is."""
+    """G6: what is older goes once it is archived; what still stands in a buffer is as old as it is."""  # noqa: E501
     clock = Calendar()
-    async with Runtime(tmp_path / "memory", config=config({"age_days": 10}), embedder=HashEmbedder(), clock=clock) as runtime:
+    async with Runtime(
+        tmp_path / "memory", config=config({"age_days": 10}), embedder=HashEmbedder(), clock=clock
+    ) as runtime:
         await talk(runtime, "ann", 1, 20)
         await talk(runtime, "bob", 1, 3)
         clock.days += 20
@@ -125,7 +136,7 @@ async def test_an_export_of_what_is_left(tmp_path: Path) -> None:
 
 
 async def test_another_embedder_after_retention(tmp_path: Path) -> None:
-    """G6, G7: long-term memory made anew has the rows of messages that the journal no longer has."""
+    """G6, G7: long-term memory made anew has the rows of messages that the journal no longer has."""  # noqa: E501
     limits = config({"session_messages": 5})
     async with Runtime(tmp_path / "memory", config=limits, embedder=HashEmbedder()) as runtime:
         await talk(runtime, "ann", 1, 30)
@@ -134,7 +145,13 @@ async def test_another_embedder_after_retention(tmp_path: Path) -> None:
         await swept(runtime)
         assert len(await numbers(runtime, "ann")) < 30
         before = {row.id: row.content for row in await (await runtime.long_term()).rows("ann")}
-    async with Runtime(tmp_path / "memory", config=limits, embedder=HashEmbedder(96), reembed=True) as runtime:
+    async with Runtime(
+        tmp_path / "memory", config=limits, embedder=HashEmbedder(96), reembed=True
+    ) as runtime:
         await runtime.reembedded()
-        assert {row.id: row.content for row in await (await runtime.long_term()).rows("ann")} == before
-        assert [one.seq for one in await runtime.user("ann").recall("sentence 2", k=50) if one.seq == 2] == [2]
+        assert {
+            row.id: row.content for row in await (await runtime.long_term()).rows("ann")
+        } == before
+        assert [
+            one.seq for one in await runtime.user("ann").recall("sentence 2", k=50) if one.seq == 2
+        ] == [2]

@@ -12,7 +12,14 @@ import pytest
 
 import remora
 from remora import Config, Message, Runtime
-from remora.errors import EmbedderChanged, InvalidId, InvalidInput, InvalidMessage, ReentrantAsk, RuntimeClosed
+from remora.errors import (
+    EmbedderChanged,
+    InvalidId,
+    InvalidInput,
+    InvalidMessage,
+    ReentrantAsk,
+    RuntimeClosed,
+)
 from remora.ids import SessionKey, row_id
 from remora.messages import split_tool_calls
 from remora.testing import HashEmbedder, ScriptedChatModel
@@ -46,19 +53,30 @@ async def test_the_screen_of_the_design(tmp_path: Path) -> None:
 
 
 async def test_fold_flush_recall(tmp_path: Path, small: Config) -> None:
-    """S5.02, G6, G7, S1.01, S1.12, S1.13, S4.01: overflow is summarized and flushed; another session recalls it."""
+    """S5.02, G6, G7, S1.01, S1.12, S1.13, S4.01: overflow is summarized and flushed; another
+    session recalls it.
+    """
     async with Runtime(tmp_path, config=small) as runtime:
         alice = runtime.user("alice")
         chat = alice.session("one")
-        await chat.append(user("My sister Ottilie keeps bees near Coimbra and sells lavender honey."))
+        await chat.append(
+            user("My sister Ottilie keeps bees near Coimbra and sells lavender honey.")
+        )
         for number in range(30):
-            await chat.append([user(f"Tell me something about topic {number}."), Message.assistant(f"Topic {number} is fine.")])
+            await chat.append(
+                [
+                    user(f"Tell me something about topic {number}."),
+                    Message.assistant(f"Topic {number} is fine."),
+                ]
+            )
             assert (await chat.load()).tokens <= 300
         await chat.settle()
         context = await chat.load()
         assert context.pending == 0
         assert context.messages[0]["role"] == "system"
-        assert context.messages[0]["content"] == f"Summary of earlier conversation: {context.summary}"
+        assert (
+            context.messages[0]["content"] == f"Summary of earlier conversation: {context.summary}"
+        )
         assert "Ottilie" in (context.summary or "")
         (hit,) = await alice.recall("who keeps bees?", k=1)
         assert (hit.text.split()[2], hit.session, hit.seq) == ("Ottilie", "one", 1)
@@ -73,15 +91,19 @@ async def test_fold_flush_recall(tmp_path: Path, small: Config) -> None:
         await chat.flush()
         await chat.settle()
         ids = await (await runtime.long_term()).row_ids()
-        assert sorted(ids) == sorted(row_id(chat.key, message.seq or 0) for message in await chat.history())
+        assert sorted(ids) == sorted(
+            row_id(chat.key, message.seq or 0) for message in await chat.history()
+        )
 
 
 async def test_restart_gives_the_same(tmp_path: Path, small: Config) -> None:
-    """G12, S0.21, S4.05: after a restart, the same context, byte for byte; jobs left over are done."""
+    """G12, S0.21, S4.05: after a restart, the same context, byte for byte; jobs left over are done."""  # noqa: E501
     async with Runtime(tmp_path, config=small) as runtime:
         chat = runtime.session("alice", "one")
         for number in range(25):
-            await chat.append({**user(f"Sentence number {number} is about gardens."), "metadata": {"n": number}})
+            await chat.append(
+                {**user(f"Sentence number {number} is about gardens."), "metadata": {"n": number}}
+            )
         await chat.settle()
         before = await chat.load()
         history = await chat.history()
@@ -96,7 +118,9 @@ async def test_restart_gives_the_same(tmp_path: Path, small: Config) -> None:
 
 
 async def test_append_never_waits_for_the_model(tmp_path: Path, small: Config) -> None:
-    """G5, G6, S1.21: while a summarizer hangs, appends and loads go on, and nothing is missing from what is loaded."""
+    """G5, G6, S1.21: while a summarizer hangs, appends and loads go on, and nothing is missing from
+    what is loaded.
+    """
     asked, release = anyio.Event(), anyio.Event()
 
     class Slow:
@@ -125,12 +149,17 @@ async def test_append_never_waits_for_the_model(tmp_path: Path, small: Config) -
 
 
 async def test_golden_summary_buffer() -> None:
-    """S1.25, S1.08, S1.10: the document's example, to the token: 52 > 50 on the fourth append, half is 25, the last stays."""
+    """S1.25, S1.08, S1.10: the document's example, to the token: 52 > 50 on the fourth append, half
+    is 25, the last stays.
+    """
     texts = [
         "What is Rust?",
         "Rust is a systems programming language focused on safety, speed, and concurrency.",
         "How does ownership work?",
-        "Ownership is a set of rules the compiler checks at compile time. Each value has a single owner.",
+        (
+            "Ownership is a set of rules the compiler checks at compile time. Each value has a single "  # noqa: E501
+            "owner."
+        ),
     ]
     model = ScriptedChatModel(["The user asked about Rust and ownership."])
     config = Config.from_dict(
@@ -148,7 +177,11 @@ async def test_golden_summary_buffer() -> None:
         await chat.settle()
         context = await chat.load()
         assert context.messages == [
-            {"role": "system", "content": "Summary of earlier conversation: The user asked about Rust and ownership."},
+            {
+                "role": "system",
+                "content": "Summary of earlier conversation: The user asked about Rust and "
+                "ownership.",
+            },
             {"role": "assistant", "content": texts[3]},
         ]
         assert len(model.requests) == 1
@@ -158,12 +191,16 @@ async def test_golden_summary_buffer() -> None:
 
 
 async def test_tool_calls_stay_whole(tmp_path: Path, small: Config) -> None:
-    """G8, G9: through folds, flushes and tight budgets, no context splits a call from its result."""
+    """G8, G9: through folds, flushes and tight budgets, no context splits a call from its result."""  # noqa: E501
     async with Runtime(tmp_path, config=small) as runtime:
         chat = runtime.session("alice", "tools")
         for number in range(12):
             calls = [
-                {"id": f"call_{n}", "type": "function", "function": {"name": "look_up", "arguments": '{"what": "the weather"}'}}
+                {
+                    "id": f"call_{n}",
+                    "type": "function",
+                    "function": {"name": "look_up", "arguments": '{"what": "the weather"}'},
+                }
                 for n in range(number % 3 + 1)
             ]
             await chat.append(user(f"Question {number}: what about the weather there?"))
@@ -173,14 +210,24 @@ async def test_tool_calls_stay_whole(tmp_path: Path, small: Config) -> None:
                     context = await chat.load(max_tokens=budget)
                     assert split_tool_calls(context.messages) == 0
                     assert context.tokens <= (300 if budget is None else budget)
-                    assert context.tokens == sum(count_message(runtime.counter, m) for m in context.messages)
-                await chat.append({"role": "tool", "tool_call_id": call["id"], "content": "sunny, 21 degrees " * 5})
+                    assert context.tokens == sum(
+                        count_message(runtime.counter, m) for m in context.messages
+                    )
+                await chat.append(
+                    {
+                        "role": "tool",
+                        "tool_call_id": call["id"],
+                        "content": "sunny, 21 degrees " * 5,
+                    }
+                )
             await chat.append(Message.assistant(f"Answer {number}: sunny."))
         await chat.settle()
 
 
 async def test_cleared_and_concurrent(tmp_path: Path, small: Config) -> None:
-    """G2, S1.14, S0.18: 32 callers on one session lose nothing; clearing one session leaves another alone."""
+    """G2, S1.14, S0.18: 32 callers on one session lose nothing; clearing one session leaves another
+    alone.
+    """
     async with Runtime(tmp_path, config=small) as runtime:
         one, two = runtime.session("alice", "one"), runtime.session("alice", "two")
         await two.append(user("untouched"))
@@ -204,9 +251,23 @@ async def test_cleared_and_concurrent(tmp_path: Path, small: Config) -> None:
         assert (await two.load()).messages == [user("untouched")]
 
 
-@pytest.mark.parametrize("name", ["a:b", "O'Brien", 'say "hi"', "a' OR '1'='1", "zz\\' OR 1=1) --", "org/../x", "漢字 🚀", "%_*"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a:b",
+        "O'Brien",
+        'say "hi"',
+        "a' OR '1'='1",
+        "zz\\' OR 1=1) --",
+        "org/../x",
+        "漢字 🚀",
+        "%_*",
+    ],
+)
 async def test_hostile_ids_are_only_names(tmp_path: Path, small: Config, name: str) -> None:
-    """S2.31: quotes, slashes and the like name users and sessions as any text does; no search crosses users."""
+    """S2.31: quotes, slashes and the like name users and sessions as any text does; no search
+    crosses users.
+    """
     async with Runtime(tmp_path / "me mory #1", config=small) as runtime:
         for who in (name, "victim", name + "x"):
             chat = runtime.session(who, name)
@@ -220,11 +281,20 @@ async def test_hostile_ids_are_only_names(tmp_path: Path, small: Config, name: s
 
 
 async def test_bad_input_writes_nothing(tmp_path: Path) -> None:
-    """S4.28, S3.04: a bad message refuses its whole batch; bad ids, keys, budgets are refused by name."""
+    """S4.28, S3.04: a bad message refuses its whole batch; bad ids, keys, budgets are refused by
+    name.
+    """
     async with Runtime(tmp_path) as runtime:
         chat = runtime.session("alice", "one")
         bad: Any
-        for bad in ("hello", None, 7, [], [user("fine"), {"role": "robot", "content": "x"}], [user("fine"), "x"]):
+        for bad in (
+            "hello",
+            None,
+            7,
+            [],
+            [user("fine"), {"role": "robot", "content": "x"}],
+            [user("fine"), "x"],
+        ):
             with pytest.raises(InvalidMessage):
                 await chat.append(bad)
         for bad in ("", "a\nb", "x" * 513):
@@ -296,7 +366,9 @@ async def test_life_cycle(tmp_path: Path) -> None:
 
 
 async def test_closing_keeps_what_was_accepted(tmp_path: Path) -> None:
-    """G12: an append that was under way when the runtime closed is acknowledged and kept, or refused and absent."""
+    """G12: an append that was under way when the runtime closed is acknowledged and kept, or
+    refused and absent.
+    """
     acknowledged, refused = [], []
 
     async def send(runtime: Runtime, number: int) -> None:
@@ -314,12 +386,16 @@ async def test_closing_keeps_what_was_accepted(tmp_path: Path) -> None:
             await anyio.lowlevel.checkpoint()
     assert len(acknowledged) + len(refused) == 200
     async with Runtime(tmp_path) as runtime:
-        kept = [int(str(m.content)) for s in range(7) for m in await runtime.session("alice", f"{s}").history()]
+        kept = [
+            int(str(m.content))
+            for s in range(7)
+            for m in await runtime.session("alice", f"{s}").history()
+        ]
     assert sorted(kept) == sorted(acknowledged)
 
 
 async def test_body_exception_passes_through(tmp_path: Path) -> None:
-    """G12: an exception in the body is the caller's, unwrapped, and what was acknowledged is kept."""
+    """G12: an exception in the body is the caller's, unwrapped, and what was acknowledged is kept."""  # noqa: E501
     with pytest.raises(ZeroDivisionError):
         async with Runtime(tmp_path) as runtime:
             await runtime.session("alice", "one").append(user("kept"))
@@ -329,7 +405,9 @@ async def test_body_exception_passes_through(tmp_path: Path) -> None:
 
 
 async def test_job_that_waits_for_its_own_session(tmp_path: Path, small: Config) -> None:
-    """G11: a summarizer that settles its own session would wait for itself: refused at once, and the fold degrades."""
+    """G11: a summarizer that settles its own session would wait for itself: refused at once, and
+    the fold degrades.
+    """
     caught: list[BaseException] = []
     holder: list[Runtime] = []
 
@@ -342,7 +420,9 @@ async def test_job_that_waits_for_its_own_session(tmp_path: Path, small: Config)
                 raise
             return "unreachable"
 
-    config = msgspec.structs.replace(small, supervisor=msgspec.structs.replace(small.supervisor, max_attempts=1))
+    config = msgspec.structs.replace(
+        small, supervisor=msgspec.structs.replace(small.supervisor, max_attempts=1)
+    )
     async with Runtime(tmp_path, config=config, chat_model=Reentrant()) as runtime:
         holder.append(runtime)
         chat = runtime.session("alice", "one")
@@ -355,7 +435,9 @@ async def test_job_that_waits_for_its_own_session(tmp_path: Path, small: Config)
 
 
 async def test_embedder_must_stay_the_same(tmp_path: Path, small: Config) -> None:
-    """The rows' model is kept with them: another one is refused with the way out, and nothing is touched."""
+    """The rows' model is kept with them: another one is refused with the way out, and nothing is
+    touched.
+    """
     async with Runtime(tmp_path, config=small, embedder=HashEmbedder(32)) as runtime:
         await runtime.session("alice", "one").append(user("hello"))
     with pytest.raises(EmbedderChanged, match="hash-32/32"):
@@ -367,12 +449,17 @@ async def test_embedder_must_stay_the_same(tmp_path: Path, small: Config) -> Non
 
 async def test_idle_session_is_flushed_and_leaves(tmp_path: Path, small: Config) -> None:
     """G12, S4.01: what an idle session said is recallable from other sessions."""
-    config = msgspec.structs.replace(small, activation=msgspec.structs.replace(small.activation, idle_s=0.05))
+    config = msgspec.structs.replace(
+        small, activation=msgspec.structs.replace(small.activation, idle_s=0.05)
+    )
     async with Runtime(tmp_path, config=config) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append(user("The spare key is under the third flowerpot."))
         with anyio.fail_after(30):
-            while runtime.statistics().directory.live or not (await runtime.long_term_statistics()).rows:
+            while (
+                runtime.statistics().directory.live
+                or not (await runtime.long_term_statistics()).rows
+            ):
                 await anyio.sleep(0.01)
         (hit,) = await runtime.user("alice").recall("where is the spare key?")
         assert "flowerpot" in hit.text
@@ -381,8 +468,12 @@ async def test_idle_session_is_flushed_and_leaves(tmp_path: Path, small: Config)
 async def test_tail_of_an_earlier_run_is_flushed(tmp_path: Path, small: Config) -> None:
     """G12, S4.01: so is what a session said before a restart, if nobody returns to it."""
     async with Runtime(tmp_path, config=small) as runtime:
-        await runtime.session("alice", "one").append(user("The spare key is under the third flowerpot."))
-    config = msgspec.structs.replace(small, activation=msgspec.structs.replace(small.activation, idle_s=0.05))
+        await runtime.session("alice", "one").append(
+            user("The spare key is under the third flowerpot.")
+        )
+    config = msgspec.structs.replace(
+        small, activation=msgspec.structs.replace(small.activation, idle_s=0.05)
+    )
     async with Runtime(tmp_path, config=config) as runtime:
         with anyio.fail_after(30):
             while not (await runtime.long_term_statistics()).rows:
@@ -402,8 +493,12 @@ async def test_in_memory() -> None:
 
 async def test_compaction_keeps_rows(tmp_path: Path, small: Config) -> None:
     """G7: many small commits are compacted; every row is still found, once."""
-    long_term = msgspec.structs.replace(small.long_term, shards=1, compact_fragments=10, index_user_rows=20)
-    async with Runtime(tmp_path, config=msgspec.structs.replace(small, long_term=long_term)) as runtime:
+    long_term = msgspec.structs.replace(
+        small.long_term, shards=1, compact_fragments=10, index_user_rows=20
+    )
+    async with Runtime(
+        tmp_path, config=msgspec.structs.replace(small, long_term=long_term)
+    ) as runtime:
         chat = runtime.session("alice", "one")
         for number in range(25):
             await chat.append(user(f"Fact {number}: the colour is blue{number}."))

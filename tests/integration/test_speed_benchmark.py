@@ -1,4 +1,6 @@
-"""The speed suite: it runs, says what it measured, and does not hide what failed. How fast anything is is no test's business."""
+"""The speed suite: it runs, says what it measured, and does not hide what failed. How fast anything
+is is no test's business.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,22 @@ pytestmark = pytest.mark.blocking  # it waits for processes
 def test_smoke(tmp_path: Path) -> None:
     """S4.31: remora and the limits, in each case of each claim: figures, and a row in the page."""
     file, page = tmp_path / "speed.json", tmp_path / "speed.md"
-    command = [sys.executable, "-m", "benchmarks.speed", "--smoke", "--json", str(file), "--table", str(page)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.speed",
+        "--smoke",
+        "--json",
+        str(file),
+        "--table",
+        str(page),
+    ]
     subprocess.run(
-        [*command, "--dir", str(tmp_path), "--venvs", str(tmp_path)], check=True, timeout=280, cwd=ROOT, capture_output=True
+        [*command, "--dir", str(tmp_path), "--venvs", str(tmp_path)],
+        check=True,
+        timeout=280,
+        cwd=ROOT,
+        capture_output=True,
     )
     results, text = json.loads(file.read_text()), page.read_text()
     assert results["failures"] == {}
@@ -38,11 +53,15 @@ def test_smoke(tmp_path: Path) -> None:
         assert module.WORK in text
         for case in module.cases(smoke=True):
             found = results["claims"][name][case.name]
-            assert set(found) == {one for one in case.contestants or module.CONTESTANTS if in_smoke(one)}
+            assert set(found) == {
+                one for one in case.contestants or module.CONTESTANTS if in_smoke(one)
+            }
             for contestant, figures in found.items():
                 assert f"| {case_text(case.name, case.sizes)} | {contestant} |" in text
                 assert figures
-                assert all(len(values) == 1 and math.isfinite(values[0]) for values in figures.values())
+                assert all(
+                    len(values) == 1 and math.isfinite(values[0]) for values in figures.values()
+                )
             assert "lost" not in found["remora"]
 
 
@@ -50,22 +69,40 @@ def test_what_fails_is_shown(tmp_path: Path) -> None:
     """S4.31: a contestant that raises, and one that takes too long, have a row that says so."""
     vocabularies = laid_out(tmp_path / "vocabularies")
     results = {
-        "about": {}, "machine": "", "seed": 1, "load": "", "versions": {}, "claims": {}, "sizes": {}, "failures": {},
-    }  # fmt: skip
+        "about": {},
+        "machine": "",
+        "seed": 1,
+        "load": "",
+        "versions": {},
+        "claims": {},
+        "sizes": {},
+        "failures": {},
+    }
     for contestant, limit_s in (("nobody", 60.0), ("remora", 0.01)):
         case = Case("load", "64", {"messages": 64}, limit_s=limit_s)
         found = measured(
-            case, contestant, Path(sys.executable), directory=tmp_path, seed=1, smoke=True, vocabularies=vocabularies
+            case,
+            contestant,
+            Path(sys.executable),
+            directory=tmp_path,
+            seed=1,
+            smoke=True,
+            vocabularies=vocabularies,
         )
         keep(results, case, 0, contestant, found)
     page = rendered(results, {"load": claim("load")})
-    assert "| 64 messages | nobody | ModuleNotFoundError: No module named 'benchmarks.speed.stores.nobody' |" in page
+    assert (
+        "| 64 messages | nobody | ModuleNotFoundError: No module named "
+        "'benchmarks.speed.stores.nobody' |" in page
+    )
     assert "| 64 messages | remora | did not end within 0 s |" in page
     assert not list(tmp_path.glob("speed-*"))
 
 
 def test_messages_that_are_lost_are_counted(tmp_path: Path) -> None:
-    """S4.31, G3: the harness looks into the file: what was acknowledged and is not there is a figure."""
+    """S4.31, G3: the harness looks into the file: what was acknowledged and is not there is a
+    figure.
+    """
     forgetful = """
 import asyncio, sys
 from pathlib import Path
@@ -84,8 +121,13 @@ dicts.DictsAndSqlite = Forgetful
 print(asyncio.run(measured(
     "dict-sqlite", Path(sys.argv[1]), _append, sessions=4, seed=1, box_s=0.2, prepare_s=1.0, filled=3
 )).get("lost", 0) > 4)
-"""
+"""  # noqa: E501
     command = [sys.executable, "-c", forgetful, str(tmp_path)]
-    environment = {"PYTHONPATH": str(ROOT), "TIKTOKEN_CACHE_DIR": str(laid_out(tmp_path / "vocabularies"))}
-    done = subprocess.run(command, check=True, timeout=60, cwd=ROOT, capture_output=True, text=True, env=environment)
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "TIKTOKEN_CACHE_DIR": str(laid_out(tmp_path / "vocabularies")),
+    }
+    done = subprocess.run(
+        command, check=True, timeout=60, cwd=ROOT, capture_output=True, text=True, env=environment
+    )
     assert done.stdout.strip() == "True"

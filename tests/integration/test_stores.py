@@ -27,7 +27,9 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def lance(path: Path | str | None, dimension: int | None = DIMENSION, **options: object) -> AsyncIterator[LanceStore]:
+async def lance(
+    path: Path | str | None, dimension: int | None = DIMENSION, **options: object
+) -> AsyncIterator[LanceStore]:
     values = {"batch_ms": 1.0, "shards": 2, **options}
     store = await LanceStore.open(path, dimension=dimension, config=LongTermConfig(**values))  # type: ignore[arg-type]
     async with anyio.create_task_group() as tasks:
@@ -43,7 +45,9 @@ Check = Callable[[LongTermStore], Awaitable[None]]
 @pytest.mark.parametrize("check", long_term_suite, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("place", ["directory", "address"])
 async def test_lancedb(check: Check, place: str, tmp_path: Path) -> None:
-    """S4.19, S2.16, S2.17, S2.31, S4.17, G13: LanceDB does what a store must, in a directory and where files are out of reach."""
+    """S4.19, S2.16, S2.17, S2.31, S4.17, G13: LanceDB does what a store must, in a directory and
+    where files are out of reach.
+    """
     async with lance(tmp_path / "lance" if place == "directory" else None) as store:
         await check(store)
 
@@ -55,12 +59,25 @@ async def test_in_memory(check: Check) -> None:
 
 
 async def test_columns(tmp_path: Path) -> None:
-    """S2.17: the document's columns, none of which may be null; when and how often a row was read is the journal's business."""
+    """S2.17: the document's columns, none of which may be null; when and how often a row was read
+    is the journal's business.
+    """
     async with lance(tmp_path / "lance") as store:
-        await store.add([long_term_row("r", "x")], np.eye(1, DIMENSION, dtype=np.float32), may_exist=False)
+        await store.add(
+            [long_term_row("r", "x")], np.eye(1, DIMENSION, dtype=np.float32), may_exist=False
+        )
         (shard,) = store._shards.values()
         schema = await shard.table.schema()
-        wanted = {"id", "user_id", "session_id", "content", "vector", "memory_type", "importance", "created_at"}
+        wanted = {
+            "id",
+            "user_id",
+            "session_id",
+            "content",
+            "vector",
+            "memory_type",
+            "importance",
+            "created_at",
+        }
         assert wanted < set(schema.names)
         assert not any(field.nullable for field in schema)
         assert schema.field("vector").type.list_size == DIMENSION
@@ -68,14 +85,18 @@ async def test_columns(tmp_path: Path) -> None:
 
 
 async def test_a_bad_row_fails_alone(tmp_path: Path) -> None:
-    """S2.17, G11: a row that cannot be stored takes nobody else's down, though they would have shared a commit."""
+    """S2.17, G11: a row that cannot be stored takes nobody else's down, though they would have
+    shared a commit.
+    """
     async with lance(tmp_path / "lance", batch_ms=50.0) as store:
         vector = np.eye(1, DIMENSION, dtype=np.float32)
         outcomes: dict[str, Exception | None] = {}
 
         async def add(user: str) -> None:
             try:
-                await store.add([long_term_row(f"of {user}", "x", user=user)], vector, may_exist=False)
+                await store.add(
+                    [long_term_row(f"of {user}", "x", user=user)], vector, may_exist=False
+                )
                 outcomes[user] = None
             except LongTermError as e:
                 outcomes[user] = e
@@ -90,19 +111,25 @@ async def test_a_bad_row_fails_alone(tmp_path: Path) -> None:
 
 
 async def test_user_key_index_at_scale(tmp_path: Path) -> None:
-    """S2.18: from some thousands of rows on, a listing and both kinds of search go through the index on the user's key."""
+    """S2.18: from some thousands of rows on, a listing and both kinds of search go through the
+    index on the user's key.
+    """
     rng = np.random.default_rng(7)
-    async with lance(tmp_path / "lance", shards=1, index_user_rows=2_000, compact_fragments=1) as store:
+    async with lance(
+        tmp_path / "lance", shards=1, index_user_rows=2_000, compact_fragments=1
+    ) as store:
         for batch in range(6):
             rows = [
                 long_term_row(
-                    f"{batch}-{number}", f"apple {number}", user=f"user-{number % 50}", importance=(number * 37 % 101) / 100,
+                    f"{batch}-{number}", f"apple {number}", user=f"user-{number % 50}", importance=(number * 37 % 101) / 100,  # noqa: E501
                     created_us=number,
                 )
                 for number in range(1_000)
             ]  # fmt: skip
             vectors = rng.normal(size=(1_000, DIMENSION)).astype(np.float32)
-            await store.add(rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), may_exist=False)
+            await store.add(
+                rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), may_exist=False
+            )
         assert await store.compact() == 1
         (shard,) = store._shards.values()
         table, mine = shard.table, store._within(user_key("user-7"), Scope(types=("fact",)))
@@ -119,13 +146,22 @@ async def test_user_key_index_at_scale(tmp_path: Path) -> None:
 
 
 async def test_a_merge_is_for_doubt(tmp_path: Path) -> None:
-    """G7, S4.19: first attempts are added, in one commit; where one of two at a row is in doubt it is merged, and there once."""
+    """G7, S4.19: first attempts are added, in one commit; where one of two at a row is in doubt it
+    is merged, and there once.
+    """
     async with lance(tmp_path / "lance", shards=1, batch_ms=50.0) as store:
         rows = [long_term_row(f"r{number}", "apple") for number in range(4)]
         vectors = np.eye(4, DIMENSION, dtype=np.float32)
         async with anyio.create_task_group() as tasks:
             for number in range(4):
-                tasks.start_soon(partial(store.add, rows[number : number + 1], vectors[number : number + 1], may_exist=False))
+                tasks.start_soon(
+                    partial(
+                        store.add,
+                        rows[number : number + 1],
+                        vectors[number : number + 1],
+                        may_exist=False,
+                    )
+                )
         statistics = await store.statistics()
         assert (statistics.commits, statistics.merges) == (1, 0)
         more = [*rows[2:], long_term_row("r4", "apple")]
@@ -138,12 +174,15 @@ async def test_a_merge_is_for_doubt(tmp_path: Path) -> None:
 
 
 async def test_upkeep_writes_what_came(tmp_path: Path) -> None:
-    """S4.19, G10: small flushes into a large table: fragments and what upkeep writes are bounded, and every row is found."""
+    """S4.19, G10: small flushes into a large table: fragments and what upkeep writes are bounded,
+    and every row is found.
+    """
     rng = np.random.default_rng(3)
 
     def batch(first: int, count: int) -> tuple[list[MemoryRow], npt.NDArray[np.float32]]:
         rows = [
-            long_term_row(f"r{n}", f"apple number{n}", user=f"user-{n % 40}", created_us=n) for n in range(first, first + count)
+            long_term_row(f"r{n}", f"apple number{n}", user=f"user-{n % 40}", created_us=n)
+            for n in range(first, first + count)
         ]
         vectors = rng.normal(size=(count, DIMENSION)).astype(np.float32)
         return rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -182,7 +221,9 @@ async def test_upkeep_writes_what_came(tmp_path: Path) -> None:
 
 
 async def test_address_is_not_disclosed(tmp_path: Path) -> None:
-    """S2.34: an address of long-term memory that does not work is not in the error, nor in what caused it."""
+    """S2.34: an address of long-term memory that does not work is not in the error, nor in what
+    caused it.
+    """
     await anyio.Path(tmp_path / "hunter2").write_text("no directory")
     uri = str(tmp_path / "hunter2" / "inside")
     with pytest.raises(LongTermError) as caught:
@@ -195,7 +236,9 @@ async def test_address_is_not_disclosed(tmp_path: Path) -> None:
 
 
 async def test_a_runtime_over_another_store(tmp_path: Path) -> None:
-    """S2.16, S4.19: whatever does what a store must is long-term memory: flushed, recorded, recalled, pruned, and closed."""
+    """S2.16, S4.19: whatever does what a store must is long-term memory: flushed, recorded,
+    recalled, pruned, and closed.
+    """
 
     class Closing(MemoryStore):
         async def aclose(self) -> None:

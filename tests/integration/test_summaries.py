@@ -1,4 +1,4 @@
-"""The summary buffer: what the model is asked, when, and what becomes of its answers, good and bad."""
+"""The summary buffer: what the model is asked, when, and what becomes of its answers, good and bad."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ LONG = "word " * 12  # 15 tokens
 
 
 async def test_the_prompt() -> None:
-    """S0.11, S1.10, S1.27: the prompt, a line for each message under the role's title, the previous summary in front of it."""
+    """S0.11, S1.10, S1.27: the prompt, a line for each message under the role's title, the previous
+    summary in front of it.
+    """
     model = ScriptedChatModel(["first", "second"])
     async with session(BufferPolicy.window(2, fold="summary"), chat_model=model) as chat:
         await chat.append([user("I like tea."), Message.assistant("Noted."), user("b"), user("c")])
@@ -37,7 +39,8 @@ async def test_the_prompt() -> None:
         await chat.append(user("d"))
         await chat.settle()
     assert model.requests[0][-1]["content"] == (
-        "Summarize the following conversation concisely, focusing on key facts and important information:\n\n"
+        "Summarize the following conversation concisely, focusing on key facts and important "
+        "information:\n\n"
         "User: I like tea.\nAssistant: Noted."
     )
     assert all("Previous summary" not in str(message["content"]) for message in model.requests[0])
@@ -88,7 +91,9 @@ async def test_any_callable_summarizes() -> None:
 
 
 async def test_below_the_limit_nobody_is_asked() -> None:
-    """S1.08, S1.17, S1.18, S1.23: at the limit no call; one over-long message, no call; what is kept is the original."""
+    """S1.08, S1.17, S1.18, S1.23: at the limit no call; one over-long message, no call; what is
+    kept is the original.
+    """
     async with session(SUMMARY, chat_model=ScriptedChatModel([])) as chat:
         await chat.append(user("x" * 1000))
         await chat.settle()
@@ -103,11 +108,17 @@ async def test_below_the_limit_nobody_is_asked() -> None:
         await chat.append(user("over"))
         await chat.settle()
         context = await chat.load()
-        assert said(context.messages) == ["Summary of earlier conversation: summed up", "z" * 40, "over"]
+        assert said(context.messages) == [
+            "Summary of earlier conversation: summed up",
+            "z" * 40,
+            "over",
+        ]
 
 
 async def test_exhausted_script(caplog: pytest.LogCaptureFixture) -> None:
-    """S1.07, S1.23, S1.24, G6: an exhausted script fails as it says; no message is lost, and an extract stands in, visibly."""
+    """S1.07, S1.23, S1.24, G6: an exhausted script fails as it says; no message is lost, and an
+    extract stands in, visibly.
+    """
     model = ScriptedChatModel([ChatResponse("one", usage=3), "two"])
     assert [await model.complete([user("a")]), await model.complete([user("b")])] == ["one", "two"]
     with pytest.raises(Exception, match="scripted model exhausted responses"):
@@ -121,10 +132,17 @@ async def test_exhausted_script(caplog: pytest.LogCaptureFixture) -> None:
         assert said(await chat.history()) == ["I was born in Faro.", "b"]
 
 
-@pytest.mark.parametrize("answer", ["", "   \n", "I'm sorry, but I can't help with that.", "I cannot assist with this request."])
+@pytest.mark.parametrize(
+    "answer",
+    ["", "   \n", "I'm sorry, but I can't help with that.", "I cannot assist with this request."],
+)
 async def test_empty_answers_and_refusals(answer: str) -> None:
-    """G6, S1.22: an empty text or a refusal is no summary: an extract stands in, says so, and the originals stay."""
-    async with session(BufferPolicy.window(1, fold="summary"), FAST, chat_model=lambda _: answer) as chat:
+    """G6, S1.22: an empty text or a refusal is no summary: an extract stands in, says so, and the
+    originals stay.
+    """
+    async with session(
+        BufferPolicy.window(1, fold="summary"), FAST, chat_model=lambda _: answer
+    ) as chat:
         await chat.append([user("My badge number is 4711."), user("b")])
         await chat.settle()
         context = await chat.load()
@@ -137,7 +155,9 @@ async def test_empty_answers_and_refusals(answer: str) -> None:
 
 async def test_endless_answer() -> None:
     """G9, G6: a summary of a hundred thousand tokens is cut to what a summary may be."""
-    async with session(BufferPolicy.window(1, fold="summary"), chat_model=lambda _: "endless " * 100_000) as chat:
+    async with session(
+        BufferPolicy.window(1, fold="summary"), chat_model=lambda _: "endless " * 100_000
+    ) as chat:
         await chat.append([user("a"), user("b")])
         await chat.settle()
         view = await chat.inspect()
@@ -147,7 +167,9 @@ async def test_endless_answer() -> None:
 
 
 async def test_calls_and_tokens_are_counted(tmp_path: Path) -> None:
-    """S1.19, S0.26, S4.34: a session counts its summaries and what they cost, after a restart too; a runtime, the ratio."""
+    """S1.19, S0.26, S4.34: a session counts its summaries and what they cost, after a restart too;
+    a runtime, the ratio.
+    """
     policy = BufferPolicy.summary_buffer(100)
     async with Runtime(tmp_path, config=PLAIN, policy=policy, summarizer=Recording()) as runtime:
         chat = runtime.session("alice", "chat")
@@ -165,7 +187,9 @@ async def test_calls_and_tokens_are_counted(tmp_path: Path) -> None:
 
 
 async def test_compression_strategies() -> None:
-    """S4.34: four strategies can be chosen; each makes less of what it is given, and says how much less."""
+    """S4.34: four strategies can be chosen; each makes less of what it is given, and says how much
+    less.
+    """
     ratios = {}
     for name in ("extractive", "lead", "tail"):
         config = Config.from_dict(
@@ -179,7 +203,10 @@ async def test_compression_strategies() -> None:
         async with session(None, config) as chat:
             for number in range(60):
                 await chat.append(
-                    user(f"On day {number} I went to place {number}. The weather was as one would expect it there.")
+                    user(
+                        f"On day {number} I went to place {number}. The weather was as one would "
+                        "expect it there."
+                    )
                 )
             await chat.settle()
             assert (await chat.load()).summary
@@ -190,11 +217,15 @@ async def test_compression_strategies() -> None:
 
 
 async def test_the_slow_summarizer_is_not_on_the_way() -> None:
-    """S1.21, G5, S1.11: while a summary is being made, appends and loads go on, in order, and nothing is lost."""
+    """S1.21, G5, S1.11: while a summary is being made, appends and loads go on, in order, and
+    nothing is lost.
+    """
     opened = anyio.Event()
 
     class Slow(Recording):
-        async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+        async def summarize(
+            self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+        ) -> str:
             await opened.wait()
             return await super().summarize(previous, lines, max_tokens=max_tokens)
 
@@ -209,11 +240,15 @@ async def test_the_slow_summarizer_is_not_on_the_way() -> None:
         opened.set()
         await chat.settle()
         context = await chat.load()
-        assert (context.summary or "").split() + said(context.messages)[1:] == [f"m{number}" for number in range(50)]
+        assert (context.summary or "").split() + said(context.messages)[1:] == [
+            f"m{number}" for number in range(50)
+        ]
 
 
 async def test_flush_batches(tmp_path: Path) -> None:
-    """S3.07, S3.08, S3.09, S3.10: the queue folds above 0.7 of the limit, not at it, and hands over a flush size at once."""
+    """S3.07, S3.08, S3.09, S3.10: the queue folds above 0.7 of the limit, not at it, and hands over
+    a flush size at once.
+    """
     config = Config.from_dict(
         {
             "tokens": {"counter": "heuristic"},
@@ -221,7 +256,11 @@ async def test_flush_batches(tmp_path: Path) -> None:
             "buffer": {"token_limit": 1000, "token_flush_size": 100, "summary_tokens": 50},
         }
     )
-    assert (Config().buffer.token_limit, Config().buffer.fold_ratio, Config().buffer.token_flush_size) == (30_000, 0.7, 3_000)
+    assert (
+        Config().buffer.token_limit,
+        Config().buffer.fold_ratio,
+        Config().buffer.token_flush_size,
+    ) == (30_000, 0.7, 3_000)
     async with Runtime(tmp_path, config=config) as runtime:
         store: Any = await runtime.long_term()
         handed: list[int] = []
@@ -253,7 +292,9 @@ async def test_stale_summary_is_dropped_after_a_delete() -> None:
     answers = ["secret leaked", "clean"]
 
     class Slow(Recording):
-        async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+        async def summarize(
+            self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+        ) -> str:
             self.given.append((previous, [line.text for line in lines]))
             asked.set()
             if len(self.given) == 1:

@@ -17,7 +17,11 @@ from remora.testing import HashEmbedder
 pytestmark = pytest.mark.anyio
 
 CONFIG = Config.from_dict(
-    {"long_term": {"batch_ms": 1}, "journal": {"durability": "process"}, "tokens": {"counter": "heuristic"}}
+    {
+        "long_term": {"batch_ms": 1},
+        "journal": {"durability": "process"},
+        "tokens": {"counter": "heuristic"},
+    }
 )
 
 
@@ -28,10 +32,14 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 async def test_save_and_recall(runtime: Runtime) -> None:
-    """S4.07, S4.22: the document's own call; what was saved is found by keyword, each memory once, the best first."""
+    """S4.07, S4.22: the document's own call; what was saved is found by keyword, each memory once,
+    the best first.
+    """
     alice = runtime.user("alice")
     tools = alice.tools(session="s1")
-    saved = await tools.save_to_memory(thinking="User mentioned birthday", content=["Birthday: March 15"])
+    saved = await tools.save_to_memory(
+        thinking="User mentioned birthday", content=["Birthday: March 15"]
+    )
     assert saved["success"] is True
     assert saved["message"] == "Saved 1 memory."
     (id_,) = saved["memory_ids"]
@@ -40,18 +48,32 @@ async def test_save_and_recall(runtime: Runtime) -> None:
     found = await tools.recall_from_memory(keywords=["birthday"], limit=1)
     (memory,) = found["memories"]
     assert found["success"] is True
-    assert (memory["id"], memory["content"], memory["type"], memory["importance"]) == (id_, "Birthday: March 15", "fact", 0.5)
+    assert (memory["id"], memory["content"], memory["type"], memory["importance"]) == (
+        id_,
+        "Birthday: March 15",
+        "fact",
+        0.5,
+    )
     assert json.loads(json.dumps(found)) == found
     both = await tools.recall_from_memory(["cat Figaro", "cat", "dog Rex"], limit=1)
-    assert [memory["content"] for memory in both["memories"]] == ["Has a cat called Figaro", "Has a dog called Rex"]
+    assert [memory["content"] for memory in both["memories"]] == [
+        "Has a cat called Figaro",
+        "Has a dog called Rex",
+    ]
     assert (await tools.recall_from_memory(["birthday"]))["message"] == "Found 3 memories."
     assert {memory.session for memory in await alice.memories()} == {"s1"}
     # what the model thought is for itself
-    assert not [memory for memory in await alice.memories() if "mentioned" in memory.text or "matter" in memory.text]
+    assert not [
+        memory
+        for memory in await alice.memories()
+        if "mentioned" in memory.text or "matter" in memory.text
+    ]
 
 
 async def test_a_failure_is_an_answer(runtime: Runtime) -> None:
-    """S4.22: whatever a model passes, and whatever fails beneath, a dict with success False comes back; nothing is raised."""
+    """S4.22: whatever a model passes, and whatever fails beneath, a dict with success False comes
+    back; nothing is raised.
+    """
     tools = runtime.user("alice").tools()
     bad: list[Any] = [None, [], [""], [None], 7, {"a": 1}, ["good", 7], [["nested"]]]
     for value in bad:
@@ -73,7 +95,10 @@ async def test_a_failure_is_an_answer(runtime: Runtime) -> None:
 
     for failure, text in ((away, "the disk is gone"), (bug, "ZeroDivisionError")):
         broken = MemoryTools(_Broken(failure))
-        for answer in (await broken.recall_from_memory(["x"]), await broken.save_to_memory("", ["x"])):
+        for answer in (
+            await broken.recall_from_memory(["x"]),
+            await broken.save_to_memory("", ["x"]),
+        ):
             assert answer == {"success": False, "error": text}
 
 
@@ -83,7 +108,9 @@ class _Broken:
 
 
 async def test_specifications(runtime: Runtime) -> None:
-    """S4.22: both forms, plain and OpenAI's, with the document's names; what a caller does to one does not reach the next."""
+    """S4.22: both forms, plain and OpenAI's, with the document's names; what a caller does to one
+    does not reach the next.
+    """
     tools = runtime.user("alice").tools()
     plain = tools.specs()
     assert [set(spec) for spec in plain] == [{"name", "description", "function"}] * 2
@@ -111,15 +138,21 @@ async def test_specifications(runtime: Runtime) -> None:
 
 
 async def test_a_tool_call_loop(runtime: Runtime) -> None:
-    """S4.22, S4.44: `call` takes what a model wrote and returns JSON for the tool message, however wrong it was."""
+    """S4.22, S4.44: `call` takes what a model wrote and returns JSON for the tool message, however
+    wrong it was.
+    """
     alice = runtime.user("alice")
     tools = alice.tools()
-    saved = json.loads(await tools.call("save_to_memory", '{"thinking": "…", "content": ["Birthday: March 15"]}'))
+    saved = json.loads(
+        await tools.call("save_to_memory", '{"thinking": "…", "content": ["Birthday: March 15"]}')
+    )
     assert saved["success"] is True
     old = json.loads(await tools.call("record_to_memory", {"content": "Birthday:  March 15"}))
     assert old["memory_ids"] == saved["memory_ids"]
     await alice.settle()
-    found = json.loads(await tools.call("retrieve_from_memory", '{"keywords": ["birthday"], "limit": 2}'))
+    found = json.loads(
+        await tools.call("retrieve_from_memory", '{"keywords": ["birthday"], "limit": 2}')
+    )
     assert [memory["content"] for memory in found["memories"]] == ["Birthday: March 15"]
     assert tools.record_to_memory == tools.save_to_memory
     assert tools.retrieve_from_memory == tools.recall_from_memory
@@ -148,7 +181,9 @@ async def test_a_tool_call_loop(runtime: Runtime) -> None:
 
 
 async def test_both_at_once_store_a_fact_once(runtime: Runtime) -> None:
-    """S4.23: what the application records and the model saves, in whatever order and blanks, is one memory."""
+    """S4.23: what the application records and the model saves, in whatever order and blanks, is one
+    memory.
+    """
     alice = runtime.user("alice")
     tools = alice.tools()
     (recorded,) = await alice.record([{"role": "user", "content": "My birthday is March 15"}])
@@ -159,11 +194,15 @@ async def test_both_at_once_store_a_fact_once(runtime: Runtime) -> None:
     memories = await alice.memories()
     assert sorted(memory.text for memory in memories) == ["Likes cake", "My birthday is March 15"]
     assert [memory.type for memory in memories if memory.id == recorded] == ["context"]
-    assert sorted(await (await runtime.long_term()).row_ids()) == sorted({recorded, *saved["memory_ids"]})
+    assert sorted(await (await runtime.long_term()).row_ids()) == sorted(
+        {recorded, *saved["memory_ids"]}
+    )
 
 
 async def test_what_was_said_and_recorded_is_found_once(runtime: Runtime) -> None:
-    """S4.23, S2.29: a message that is flushed, and recorded as well, takes one place among the results."""
+    """S4.23, S2.29: a message that is flushed, and recorded as well, takes one place among the
+    results.
+    """
     alice = runtime.user("alice")
     for name in ("one", "two"):
         await alice.session(name).append({"role": "user", "content": "My birthday is March 15"})
@@ -172,8 +211,17 @@ async def test_what_was_said_and_recorded_is_found_once(runtime: Runtime) -> Non
     await alice.remember("My cat's birthday is in May")
     await runtime.settle()
     found = await alice.recall("birthday", k=9)
-    assert {memory.text for memory in found} == {"My birthday is March 15", "My cat's birthday is in May"}
+    assert {memory.text for memory in found} == {
+        "My birthday is March 15",
+        "My cat's birthday is in May",
+    }
     # Whichever ranks higher: as it was said, twice, or as it was recorded.
-    places = sorted((memory.type, memory.session) for memory in found if memory.text == "My birthday is March 15")
+    places = sorted(
+        (memory.type, memory.session)
+        for memory in found
+        if memory.text == "My birthday is March 15"
+    )
     assert places in ([("context", "")], [("message", "one"), ("message", "two")])
-    assert [memory.type for memory in await alice.recall("birthday", types="context")] == ["context"]
+    assert [memory.type for memory in await alice.recall("birthday", types="context")] == [
+        "context"
+    ]

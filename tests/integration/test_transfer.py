@@ -1,4 +1,6 @@
-"""Export and import: whatever a runtime holds stands in another one as it was, by JSON lines and by Parquet."""
+"""Export and import: whatever a runtime holds stands in another one as it was, by JSON lines and by
+Parquet.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,12 @@ CONFIG = Config.from_dict(
 FORMS = ("export.jsonl", "export")
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 AUDIO = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
-CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"x": 1}'}, "index": 0}
+CALL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "look", "arguments": '{"x": 1}'},
+    "index": 0,
+}
 
 
 def opened(where: Path | None, **options: Any) -> Runtime:
@@ -56,16 +63,27 @@ async def conversation(chat: Session, number: int) -> None:
     for turn in range(rng.randrange(3, 9)):
         topic = rng.choice(topics)
         said += [
-            user(f"Question {turn} of {number} about {topic}", created_at=at + timedelta(minutes=turn)),
-            {"role": "assistant", "content": f"The {topic} of {number} are {rng.randrange(900)} years old.", "id": f"a{turn}"},
+            user(
+                f"Question {turn} of {number} about {topic}",
+                created_at=at + timedelta(minutes=turn),
+            ),
+            {
+                "role": "assistant",
+                "content": f"The {topic} of {number} are {rng.randrange(900)} years old.",
+                "id": f"a{turn}",
+            },
         ]
     said += [
-        user([{"type": "text", "text": f"a picture of {number}"}, IMAGE, AUDIO], metadata={"seen": [1, {"deep": None}]}),
+        user(
+            [{"type": "text", "text": f"a picture of {number}"}, IMAGE, AUDIO],
+            metadata={"seen": [1, {"deep": None}]},
+        ),
         {"role": "assistant", "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "c1", "content": "found"},
         {"role": "assistant", "content": "Found.", "refusal": None, "custom": {"b": 1, "a": [2.5]}},
     ]
-    # At once: the rows of a flush hold words of the messages beside them, as far as those had been said.
+    # At once: the rows of a flush hold words of the messages beside them, as far as those had been
+    # said.
     await chat.append(said, key="k")
 
 
@@ -73,7 +91,9 @@ async def shown(runtime: Runtime, key: SessionKey) -> tuple[Any, ...]:
     """What a user sees of a session."""
     chat = runtime.session(*key)
     context = await chat.load()
-    recalled = await runtime.user(key.user).recall(f"which ferries and bridges of {key.session}", k=8)
+    recalled = await runtime.user(key.user).recall(
+        f"which ferries and bridges of {key.session}", k=8
+    )
     return (
         context.messages,
         context.tokens,
@@ -91,30 +111,40 @@ async def compacted(runtime: Runtime) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_hundred_sessions_are_the_same_elsewhere(tmp_path: Path, form: str) -> None:
-    """S4.37, S4.25, S4.38, S3.32: load, history and recall, scores too, of 100 sessions; media are kept, and counted."""
+    """S4.37, S4.25, S4.38, S3.32: load, history and recall, scores too, of 100 sessions; media are
+    kept, and counted.
+    """
     keys = [SessionKey(f"user-{number % 20}", f"s{number}") for number in range(100)]
     async with opened(tmp_path / "one") as source, opened(tmp_path / "two") as target:
         for number, key in enumerate(keys):
             await conversation(source.session(*key), number)
             await source.session(*key).flush()
-        await source.user("user-1").remember(["Prefers metric units", "Was born in Faro"], type="preference", importance=0.8)
+        await source.user("user-1").remember(
+            ["Prefers metric units", "Was born in Faro"], type="preference", importance=0.8
+        )
         await compacted(source)
         steps: list[tuple[int, int]] = []
-        report = await source.export(tmp_path / form, progress=lambda done, total: steps.append((done, total)))
+        report = await source.export(
+            tmp_path / form, progress=lambda done, total: steps.append((done, total))
+        )
         messages = (await source.counts()).messages
         assert (report.sessions, report.messages, report.memories) == (100, messages, 2)
         assert steps[-1] == (messages, messages)
         assert steps == sorted(steps)
         assert await target.import_(tmp_path / form) == report
         await compacted(target)
-        assert sorted(await (await target.long_term()).row_ids()) == sorted(await (await source.long_term()).row_ids())
+        assert sorted(await (await target.long_term()).row_ids()) == sorted(
+            await (await source.long_term()).row_ids()
+        )
         for key in keys:
             there = await shown(target, key)
             assert there == await shown(source, key)
             assert there[4], "something was recalled"
             assert await target.session(*key).export() == await source.session(*key).export()
         assert await target.user("user-1").memories() == await source.user("user-1").memories()
-        with_media = next(one for one in await target.session(*keys[0]).history() if isinstance(one.content, list))
+        with_media = next(
+            one for one in await target.session(*keys[0]).history() if isinstance(one.content, list)
+        )
         assert with_media.content is not None
         assert with_media.content[1:] == [IMAGE, AUDIO]
         assert target.message_tokens(with_media) > 2 * CONFIG.tokens.image_tokens - 1
@@ -122,7 +152,9 @@ async def test_a_hundred_sessions_are_the_same_elsewhere(tmp_path: Path, form: s
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_the_other_form_says_the_same(tmp_path: Path, form: str) -> None:
-    """S4.37: what was imported from one form and exported again is, but for the header, the file that it came from."""
+    """S4.37: what was imported from one form and exported again is, but for the header, the file
+    that it came from.
+    """
     async with opened(None) as source:
         for number in range(3):
             await conversation(source.session(f"u{number}", "s"), number)
@@ -135,12 +167,16 @@ async def test_the_other_form_says_the_same(tmp_path: Path, form: str) -> None:
         await middle.import_(tmp_path / form)
         await middle.settle()
         await middle.export(tmp_path / "found.jsonl")
-    wanted, found = ((tmp_path / f"{name}.jsonl").read_text().splitlines()[1:] for name in ("wanted", "found"))
+    wanted, found = (
+        (tmp_path / f"{name}.jsonl").read_text().splitlines()[1:] for name in ("wanted", "found")
+    )
     assert sorted(found) == sorted(wanted)
 
 
 async def test_a_session_is_exported_and_imported(tmp_path: Path) -> None:
-    """S3.28, S4.36: equality, plain data, through JSON too; another user, another name, another directory; once only."""
+    """S3.28, S4.36: equality, plain data, through JSON too; another user, another name, another
+    directory; once only.
+    """
     async with opened(tmp_path / "one") as source, opened(None) as target:
         chat = source.session("alice", "chat")
         await conversation(chat, 7)
@@ -157,7 +193,9 @@ async def test_a_session_is_exported_and_imported(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="already"):
             await target.user("bob").import_session(export, session="other")
         same = await source.user("alice").import_session(export, session="again")
-        assert [one.to_chat() for one in await same.history()] == [one.to_chat() for one in await chat.history()]
+        assert [one.to_chat() for one in await same.history()] == [
+            one.to_chat() for one in await chat.history()
+        ]
         with pytest.raises(InvalidId):
             await target.user("bob").import_session(export, session="")
         with pytest.raises(InvalidInput, match="no messages"):
@@ -183,7 +221,9 @@ BLOCK_POLICY = BufferPolicy.window(2, fold="drop")
 
 
 async def test_block_states_come_along() -> None:
-    """S3.28: a block's state is exported and goes on where it was; what it has seen it is not shown again."""
+    """S3.28: a block's state is exported and goes on where it was; what it has seen it is not shown
+    again.
+    """
     options: dict[str, Any] = {"blocks": [Counting()], "policy": BLOCK_POLICY}
     async with opened(None, **options) as source, opened(None, **options) as target:
         chat = source.session("alice", "chat")
@@ -191,7 +231,9 @@ async def test_block_states_come_along() -> None:
             await chat.append(user(f"m{number}"))
         await chat.settle()
         export = await chat.export()
-        assert [state_item.name for state_item in export.state_items if state_item.kind == "block"] == ["counting"]
+        assert [
+            state_item.name for state_item in export.state_items if state_item.kind == "block"
+        ] == ["counting"]
         copy = await target.user("alice").import_session(export)
         await copy.settle()
         assert await copy.export() == export
@@ -203,8 +245,13 @@ async def test_block_states_come_along() -> None:
 
 
 async def test_messages_are_numbered_anew_where_some_were_removed() -> None:
-    """S4.37, S3.28: gaps close, and summaries, blocks, marks and figures of access refer to the same messages as before."""
-    options: dict[str, Any] = {"blocks": [Counting()], "policy": BufferPolicy.window(3, fold="summary")}
+    """S4.37, S3.28: gaps close, and summaries, blocks, marks and figures of access refer to the
+    same messages as before.
+    """
+    options: dict[str, Any] = {
+        "blocks": [Counting()],
+        "policy": BufferPolicy.window(3, fold="summary"),
+    }
     async with opened(None, **options) as source, opened(None, **options) as target:
         chat = source.session("alice", "chat")
         for number in range(1, 5):
@@ -230,16 +277,22 @@ async def test_messages_are_numbered_anew_where_some_were_removed() -> None:
         copy = await target.user("alice").import_session(export)
         await target.settle()
         assert await copy.export() == export
-        assert [one.to_chat() for one in await copy.history()] == [one.to_chat() for one in await chat.history()]
+        assert [one.to_chat() for one in await copy.history()] == [
+            one.to_chat() for one in await chat.history()
+        ]
         assert (await copy.load()).messages == (await chat.load()).messages
         assert {one.text for one in await target.user("alice").recall("m8 ferries", k=20)} == found
 
 
 async def test_figures_of_access_follow_their_messages(tmp_path: Path) -> None:
-    """S2.21, S4.37: a row's figures move with its message's number; those of messages that are gone are left behind."""
+    """S2.21, S4.37: a row's figures move with its message's number; those of messages that are gone
+    are left behind.
+    """
     async with opened(None) as source, opened(None) as target:
         chat = source.session("alice", "chat")
-        await chat.append([user("The ferry leaves at nine"), user("Nothing else"), user("The bridge is closed")])
+        await chat.append(
+            [user("The ferry leaves at nine"), user("Nothing else"), user("The bridge is closed")]
+        )
         await chat.flush()
         await source.settle()
         for query in ("ferry nine", "bridge closed", "bridge closed"):
@@ -252,11 +305,15 @@ async def test_figures_of_access_follow_their_messages(tmp_path: Path) -> None:
         after = (await target.user("alice").inspect()).accesses
         old, new = row_id(chat.key, 3), row_id(chat.key, 2)
         assert after[new] == before[old]
-        assert after.keys() == {row_id(chat.key, seq - 1) for seq in (2, 3) if row_id(chat.key, seq) in before}
+        assert after.keys() == {
+            row_id(chat.key, seq - 1) for seq in (2, 3) if row_id(chat.key, seq) in before
+        }
 
 
 async def test_what_long_term_memory_lacked_it_still_lacks() -> None:
-    """S1.14, S4.37, S4.41: messages that were cleared unflushed, or pruned, are not recallable after an import either."""
+    """S1.14, S4.37, S4.41: messages that were cleared unflushed, or pruned, are not recallable
+    after an import either.
+    """
     async with opened(None) as source, opened(None) as target:
         chat = source.session("alice", "chat")
         await chat.append([user("the oldest ferry"), user("a ferry of old")])
@@ -279,7 +336,9 @@ async def test_what_long_term_memory_lacked_it_still_lacks() -> None:
 
 
 async def test_summary_entries_come_along() -> None:
-    """S2.04, S4.37: entries in the list are in the list, those that left it are recallable, and both are exported again."""
+    """S2.04, S4.37: entries in the list are in the list, those that left it are recallable, and
+    both are exported again.
+    """
     policy = BufferPolicy(above_messages=2, batch=2, fold="entry", entries=3)
     async with opened(None, policy=policy) as source, opened(None, policy=policy) as target:
         chat = source.session("alice", "chat")
@@ -287,7 +346,9 @@ async def test_summary_entries_come_along() -> None:
             await chat.append(user(f"Sentence number {number} about ferries."))
             await chat.settle()
         export = await chat.export()
-        assert [state_item for state_item in export.state_items if state_item.kind == "entry"], "entries have left the list"
+        assert [state_item for state_item in export.state_items if state_item.kind == "entry"], (
+            "entries have left the list"
+        )
         assert export.summaries
         copy = await target.user("alice").import_session(export)
         await target.settle()
@@ -298,8 +359,13 @@ async def test_summary_entries_come_along() -> None:
 
 
 async def test_vector_blocks_are_shown_everything_again() -> None:
-    """S3.15, S4.37: rows of a block are not exported; where they were in long-term memory the block makes them anew."""
-    options: dict[str, Any] = {"blocks": [VectorMemoryBlock(similarity_top_k=1)], "policy": BLOCK_POLICY}
+    """S3.15, S4.37: rows of a block are not exported; where they were in long-term memory the block
+    makes them anew.
+    """
+    options: dict[str, Any] = {
+        "blocks": [VectorMemoryBlock(similarity_top_k=1)],
+        "policy": BLOCK_POLICY,
+    }
     async with opened(None, **options) as source, opened(None, **options) as target:
         chat = source.session("alice", "chat")
         for text in ("The ferry leaves at nine", "The key is under the pot", "one", "two"):
@@ -315,13 +381,17 @@ async def test_vector_blocks_are_shown_everything_again() -> None:
 
 
 async def test_everything_of_a_user_comes_along(tmp_path: Path) -> None:
-    """S4.37: working memory, synopsis, memories and grants; embedded anew where another embedder made the vectors."""
+    """S4.37: working memory, synopsis, memories and grants; embedded anew where another embedder
+    made the vectors.
+    """
     for embedder in (HashEmbedder(), HashEmbedder(96)):
         path = tmp_path / f"{embedder.name}.jsonl"
         async with opened(None) as source, opened(None, embedder=embedder) as target:
             alice = source.user("alice")
             await alice.remember("Prefers metric units", type="preference", importance=0.8)
-            await alice.learn(["The ferry leaves at nine", "The key is under the pot"], source="tool:search")
+            await alice.learn(
+                ["The ferry leaves at nine", "The key is under the pot"], source="tool:search"
+            )
             await source.session("alice", "chat").append(user("I live in Faro and like bees."))
             synopsis = await alice.synopsis()
             await source.shared("team").as_("ann").grant("bo", "write")
@@ -332,15 +402,23 @@ async def test_everything_of_a_user_comes_along(tmp_path: Path) -> None:
             await target.settle()
             there = target.user("alice")
             assert await there.memories() == await alice.memories()
-            assert [(hit.text, hit.source, hit.created_at) for hit in await there.search_working("ferry", k=2)] == [
-                (hit.text, hit.source, hit.created_at) for hit in await alice.search_working("ferry", k=2)
+            assert [
+                (hit.text, hit.source, hit.created_at)
+                for hit in await there.search_working("ferry", k=2)
+            ] == [
+                (hit.text, hit.source, hit.created_at)
+                for hit in await alice.search_working("ferry", k=2)
             ]
             assert (await there.synopsis()).identity == synopsis.identity
-            assert [one.text for one in await target.shared("team").as_("bo").recall("build")] == ["The build is green"]
+            assert [one.text for one in await target.shared("team").as_("bo").recall("build")] == [
+                "The build is green"
+            ]
 
 
 async def test_what_is_there_already_stays(tmp_path: Path) -> None:
-    """S4.37: sessions that exist are refused before anything is written, or skipped; a user's own things are not replaced."""
+    """S4.37: sessions that exist are refused before anything is written, or skipped; a user's own
+    things are not replaced.
+    """
     path = tmp_path / "export.jsonl"
     async with opened(None) as source, opened(None) as target:
         for name in ("one", "two"):
@@ -355,10 +433,16 @@ async def test_what_is_there_already_stays(tmp_path: Path) -> None:
         assert [one.key.session for one in await target.user("alice").sessions()] == ["two"]
         report = await target.import_(path, skip_existing=True)
         assert report == TransferReport(sessions=1, messages=1, users=1, memories=1, skipped=1)
-        assert [one.content for one in await target.session("alice", "two").history()] == ["target two"]
-        assert [one.content for one in await target.session("alice", "one").history()] == ["source one"]
+        assert [one.content for one in await target.session("alice", "two").history()] == [
+            "target two"
+        ]
+        assert [one.content for one in await target.session("alice", "one").history()] == [
+            "source one"
+        ]
         await target.settle()
-        assert [one.importance for one in await target.user("alice").memories()] == [pytest.approx(0.3)]
+        assert [one.importance for one in await target.user("alice").memories()] == [
+            pytest.approx(0.3)
+        ]
         again = await target.import_(path, skip_existing=True)
         assert (again.sessions, again.skipped) == (0, 2)
         await target.settle()
@@ -366,14 +450,26 @@ async def test_what_is_there_already_stays(tmp_path: Path) -> None:
 
 
 async def test_values_that_json_does_not_know(tmp_path: Path) -> None:
-    """S4.37: bytes, times, numbers as keys, not-a-number and big numbers come back as they were, in either form."""
-    odd = {"bytes": b"\x00\xff", "at": datetime(2024, 1, 1, tzinfo=UTC), "keys": {1: "one"}, "big": 2**63, "text": "\u2028🐝"}
+    """S4.37: bytes, times, numbers as keys, not-a-number and big numbers come back as they were, in
+    either form.
+    """
+    odd = {
+        "bytes": b"\x00\xff",
+        "at": datetime(2024, 1, 1, tzinfo=UTC),
+        "keys": {1: "one"},
+        "big": 2**63,
+        "text": "\u2028🐝",
+    }
     for form in FORMS:
         async with opened(None) as source, opened(None) as target:
             chat = source.session("alice", "chat")
             await chat.append(user("odd", metadata=odd, x_extra={"raw": b"\x01"}))
-            await chat.append(user("nan", metadata={"nan": float("nan"), "float": 1.0, "int": 1, "yes": True}))
-            await chat.append(Message(role="user", content="extra", extra={"seq": 5, "id": "inner"}))
+            await chat.append(
+                user("nan", metadata={"nan": float("nan"), "float": 1.0, "int": 1, "yes": True})
+            )
+            await chat.append(
+                Message(role="user", content="extra", extra={"seq": 5, "id": "inner"})
+            )
             await source.export(tmp_path / form)
             await target.import_(tmp_path / form)
             before, after = await chat.history(), await target.session("alice", "chat").history()
@@ -383,13 +479,17 @@ async def test_values_that_json_does_not_know(tmp_path: Path) -> None:
 
 
 async def test_an_export_is_whole_or_not_there(tmp_path: Path) -> None:
-    """G4, S4.37: an existing target is refused or replaced, an export that fails leaves nothing, and names must make sense."""
+    """G4, S4.37: an existing target is refused or replaced, an export that fails leaves nothing,
+    and names must make sense.
+    """
     async with opened(None) as source:
         await source.session("alice", "one").append(user("hello"))
         for form in FORMS:
             path = tmp_path / form
             await source.export(path)
-            before = path.read_bytes() if path.is_file() else sorted(one.name for one in path.iterdir())
+            before = (
+                path.read_bytes() if path.is_file() else sorted(one.name for one in path.iterdir())
+            )
             with pytest.raises(InvalidInput, match="exists already"):
                 await source.export(path)
 
@@ -398,7 +498,9 @@ async def test_an_export_is_whole_or_not_there(tmp_path: Path) -> None:
 
             with pytest.raises(RuntimeError, match="the bar broke"):
                 await source.export(path, overwrite=True, progress=failing)
-            assert (path.read_bytes() if path.is_file() else sorted(one.name for one in path.iterdir())) == before
+            assert (
+                path.read_bytes() if path.is_file() else sorted(one.name for one in path.iterdir())
+            ) == before
             await source.export(path, overwrite=True)
         assert sorted(one.name for one in tmp_path.iterdir()) == ["export", "export.jsonl"]
         for wrong in ("export.json", "export.parquet", "a.csv"):
@@ -409,14 +511,18 @@ async def test_an_export_is_whole_or_not_there(tmp_path: Path) -> None:
 
 
 async def test_an_export_is_consistent_although_appends_go_on(tmp_path: Path) -> None:
-    """S4.37, G1, G4: each session in the file is a prefix of its history, whole batches of it, while ten writers go on."""
+    """S4.37, G1, G4: each session in the file is a prefix of its history, whole batches of it,
+    while ten writers go on.
+    """
     async with opened(None) as source, opened(None) as target:
         stop = anyio.Event()
 
         async def write(name: str) -> None:
             number = 0
             while not stop.is_set():
-                await source.session("alice", name).append([user(f"{name} {number}"), user(f"{name} {number + 1}")])
+                await source.session("alice", name).append(
+                    [user(f"{name} {number}"), user(f"{name} {number + 1}")]
+                )
                 number += 2
 
         async with anyio.create_task_group() as tasks:
@@ -458,12 +564,33 @@ BROKEN: list[tuple[str, int, Callable[[list[str]], list[str]]]] = [
     ("a number out of order", 2, _set(4, seq=7)),
     ("an importance", 2, _set(3, importance=3.0)),
     ("a front beyond the end", 2, _set(2, front=9)),
-    ("a summary beyond the front", 2, _edited(lambda rows: rows[1].update(summary={
-        "through": 2, "prefix": "", "text": "x", "tokens": 1, "degraded": False, "model": "m"
-    }))),
+    (
+        "a summary beyond the front",
+        2,
+        _edited(
+            lambda rows: rows[1].update(
+                summary={
+                    "through": 2,
+                    "prefix": "",
+                    "text": "x",
+                    "tokens": 1,
+                    "degraded": False,
+                    "model": "m",
+                }
+            )
+        ),
+    ),
     ("an id", 2, _set(3, id="line\nbreak")),
     ("a user's name", 2, _edited(lambda rows: [row.update(user="") for row in rows[1:4]])),
-    ("a session twice", 5, lambda lines: [*lines[:4], *lines[1:-1], json.dumps({"type": "end", "lines": len(lines) + 2})]),
+    (
+        "a session twice",
+        5,
+        lambda lines: [
+            *lines[:4],
+            *lines[1:-1],
+            json.dumps({"type": "end", "lines": len(lines) + 2}),
+        ],
+    ),
     ("the end cut off", 8, lambda lines: lines[:-1]),
     ("a line that is missing", 7, lambda lines: [*lines[:3], *lines[4:]]),
     ("more after the end", 9, lambda lines: [*lines, lines[1]]),
@@ -471,7 +598,7 @@ BROKEN: list[tuple[str, int, Callable[[list[str]], list[str]]]] = [
     ("a newer format", 1, _set(1, format=99)),
     ("another file altogether", 1, lambda _: ["PK\x03\x04"]),
     ("an empty file", 1, lambda _: []),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("what", "line", "edit"), BROKEN, ids=[what for what, _, _ in BROKEN])
@@ -557,7 +684,9 @@ async def test_tables_are_of_use_to_others(tmp_path: Path) -> None:
     assert str(messages.schema.field("created_at").type) == "timestamp[us, tz=UTC]"
     assert messages.column("seq").to_pylist() == list(range(1, len(messages) + 1))
     assert json.loads(messages.column("chat")[0].as_py())["content"].startswith("Question 0 of 3")
-    assert pq.read_table(tmp_path / "export" / "memories.parquet").column("type").to_pylist() == ["preference"]
+    assert pq.read_table(tmp_path / "export" / "memories.parquet").column("type").to_pylist() == [
+        "preference"
+    ]
 
 
 async def test_redaction_stands_at_this_door_too(tmp_path: Path) -> None:
@@ -572,7 +701,9 @@ async def test_redaction_stands_at_this_door_too(tmp_path: Path) -> None:
     async with opened(None) as source, opened(None, redact=hide) as target:
         chat = source.session("alice", "chat")
         for number in range(40):
-            await chat.append(user(f"I moved to Lisbon, part {number}.", metadata={"where": "Lisbon"}))
+            await chat.append(
+                user(f"I moved to Lisbon, part {number}.", metadata={"where": "Lisbon"})
+            )
         await source.user("alice").remember("Lives in Lisbon")
         await source.settle()
         assert "Lisbon" in str((await chat.load()).summary)
@@ -580,11 +711,22 @@ async def test_redaction_stands_at_this_door_too(tmp_path: Path) -> None:
         await target.import_(path)
         await target.settle()
         copy = target.session("alice", "chat")
-        assert "Lisbon" not in str(await copy.history()) + str(await copy.load()) + str(await target.user("alice").memories())
+        assert "Lisbon" not in str(await copy.history()) + str(await copy.load()) + str(
+            await target.user("alice").memories()
+        )
         assert "[city]" in str((await copy.load()).summary)
-        assert [one.text for one in await target.user("alice").recall("city", types="fact")] == ["Lives in [city]"]
+        assert [one.text for one in await target.user("alice").recall("city", types="fact")] == [
+            "Lives in [city]"
+        ]
         bad = SessionExport(
-            "alice", "bad", (MessageExport(1, "x", datetime.now(UTC), 1, 0.5, user("POISON")),), 0, 0, None, (), ()
+            "alice",
+            "bad",
+            (MessageExport(1, "x", datetime.now(UTC), 1, 0.5, user("POISON")),),
+            0,
+            0,
+            None,
+            (),
+            (),
         )
         with pytest.raises(RedactionFailed):
             await target.user("alice").import_session(bad)
@@ -596,15 +738,27 @@ async def test_what_cannot_be_a_session_is_refused() -> None:
     async with opened(None) as runtime:
         alice = runtime.user("alice")
         at = datetime.now(UTC)
-        good = SessionExport("x", "s", (MessageExport(1, "i", at, 1, 0.5, user("hello")),), 0, 0, None, (), ())
+        good = SessionExport(
+            "x", "s", (MessageExport(1, "i", at, 1, 0.5, user("hello")),), 0, 0, None, (), ()
+        )
         timeless = MessageExport(1, "i", at.replace(tzinfo=None), 1, 0.5, user("x"))
         wrong: list[tuple[SessionExport, type[Exception]]] = [
             (msgspec.structs.replace(good, messages=()), InvalidInput),
-            (msgspec.structs.replace(good, messages=(MessageExport(2, "i", at, 1, 0.5, user("x")),)), InvalidInput),
-            (msgspec.structs.replace(good, messages=(MessageExport(1, "i", at, 1, 0.5, {"role": "robot"}),)), InvalidMessage),
+            (
+                msgspec.structs.replace(
+                    good, messages=(MessageExport(2, "i", at, 1, 0.5, user("x")),)
+                ),
+                InvalidInput,
+            ),
+            (
+                msgspec.structs.replace(
+                    good, messages=(MessageExport(1, "i", at, 1, 0.5, {"role": "robot"}),)
+                ),
+                InvalidMessage,
+            ),
             (msgspec.structs.replace(good, messages=(timeless,)), InvalidInput),
             (msgspec.structs.replace(good, flushed=2), InvalidInput),
-        ]  # fmt: skip
+        ]
         for export, error in wrong:
             with pytest.raises(error):
                 await alice.import_session(export)
@@ -613,34 +767,65 @@ async def test_what_cannot_be_a_session_is_refused() -> None:
 
 
 async def test_export_arrow() -> None:
-    """S2.17: exactly these columns, with their defaults and what must not be null; figures of access; nobody else's rows."""
+    """S2.17: exactly these columns, with their defaults and what must not be null; figures of
+    access; nobody else's rows.
+    """
     async with opened(None) as runtime:
         alice = runtime.user("alice")
-        (known,) = await alice.remember("Prefers metric units", type="preference", importance=0.8, session="chat")
+        (known,) = await alice.remember(
+            "Prefers metric units", type="preference", importance=0.8, session="chat"
+        )
         await alice.remember("Keeps bees", type="fact")
         await runtime.user("bob").remember("Keeps cats")
         await runtime.settle()
         await alice.recall("metric units", k=1)
         table = await alice.export_arrow()
         assert table.column_names == [
-            "id", "user_id", "session_id", "content", "embedding", "memory_type", "importance", "created_at", "accessed_at",
+            "id",
+            "user_id",
+            "session_id",
+            "content",
+            "embedding",
+            "memory_type",
+            "importance",
+            "created_at",
+            "accessed_at",
             "access_count",
-        ]  # fmt: skip
+        ]
         rows = {row["id"]: row for row in table.to_pylist()}
         assert len(rows) == 2
         row = rows[known]
-        assert (row["user_id"], row["session_id"], row["content"]) == ("alice", "chat", "Prefers metric units")
-        assert (row["memory_type"], row["importance"], row["access_count"]) == ("preference", pytest.approx(0.8), 1)
+        assert (row["user_id"], row["session_id"], row["content"]) == (
+            "alice",
+            "chat",
+            "Prefers metric units",
+        )
+        assert (row["memory_type"], row["importance"], row["access_count"]) == (
+            "preference",
+            pytest.approx(0.8),
+            1,
+        )
         assert row["accessed_at"] >= row["created_at"]
         other = next(one for id_, one in rows.items() if id_ != known)
-        assert (other["importance"], other["access_count"], other["accessed_at"], other["session_id"]) == (0.5, 0, None, None)
+        assert (
+            other["importance"],
+            other["access_count"],
+            other["accessed_at"],
+            other["session_id"],
+        ) == (0.5, 0, None, None)
         vector = (await HashEmbedder().embed(["Prefers metric units"]))[0]
         assert row["embedding"] == pytest.approx(list(vector / (vector**2).sum() ** 0.5), abs=1e-6)
         assert not table.schema.field("user_id").nullable
         assert not table.schema.field("content").nullable
         assert (await runtime.user("carol").export_arrow()).num_rows == 0
         assert (await alice.export_arrow(types="fact")).num_rows == 1
-    config = Config.from_dict({"models": {"embedder": "none"}, "tokens": {"counter": "heuristic"}, "long_term": {"batch_ms": 1}})
+    config = Config.from_dict(
+        {
+            "models": {"embedder": "none"},
+            "tokens": {"counter": "heuristic"},
+            "long_term": {"batch_ms": 1},
+        }
+    )
     async with Runtime.in_memory(config=config) as plain:
         await plain.user("alice").remember("Keeps bees")
         await plain.settle()
@@ -648,7 +833,9 @@ async def test_export_arrow() -> None:
 
 
 async def test_append_many() -> None:
-    """S4.40: many sessions at once, results in order; what is refused keeps nothing else out; a session's order holds."""
+    """S4.40: many sessions at once, results in order; what is refused keeps nothing else out; a
+    session's order holds.
+    """
     async with opened(None) as runtime:
         one, two = runtime.session("alice", "one"), runtime.session("bob", "two")
         results = await runtime.append_many(
@@ -661,16 +848,26 @@ async def test_append_many() -> None:
             ],
             concurrency=4,
         )
-        assert [getattr(result, "seqs", None) for result in results[:4]] == [(1,), (1, 2), None, (1,)]
+        assert [getattr(result, "seqs", None) for result in results[:4]] == [
+            (1,),
+            (1, 2),
+            None,
+            (1,),
+        ]
         assert isinstance(results[2], InvalidMessage)
-        assert [one.content for one in await one.history()] == ["m1", *(f"n{number}" for number in range(50))]
+        assert [one.content for one in await one.history()] == [
+            "m1",
+            *(f"n{number}" for number in range(50)),
+        ]
         assert await runtime.append_many([]) == []
         with pytest.raises(InvalidInput):
             await runtime.append_many([], concurrency=0)
 
 
 async def test_no_session_is_opened_for_a_user_of_an_import(tmp_path: Path) -> None:
-    """S4.37: users without anything beside sessions are not in the export, and importing makes no actor of theirs."""
+    """S4.37: users without anything beside sessions are not in the export, and importing makes no
+    actor of theirs.
+    """
     async with opened(None) as source, opened(None) as target:
         await source.session("alice", "one").append(user("hello"))
         await source.export(tmp_path / "export.jsonl")

@@ -1,4 +1,6 @@
-"""What outlives sessions, on the real runtime: working memory and the synopsis, over restarts, passivation and failing models."""
+"""What outlives sessions, on the real runtime: working memory and the synopsis, over restarts,
+passivation and failing models.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ from remora.testing import HashEmbedder, ScriptedChatModel
 pytestmark = pytest.mark.anyio
 
 ANSWER = '{"identity": "Ada, prefers tea.", "context": "Is planting a garden."}'
-TEXTS = ["The night train to Porto leaves at nine.", "Rye bread keeps for a week.", "A railway ticket costs ten euros."]
+TEXTS = [
+    "The night train to Porto leaves at nine.",
+    "Rye bread keeps for a week.",
+    "A railway ticket costs ten euros.",
+]
 
 
 def config(**sections: dict[str, Any]) -> Config:
@@ -41,11 +47,13 @@ class CountingEmbedder(HashEmbedder):
         return await super().embed(texts)
 
 
-# -- working memory -------------------------------------------------------------------------------------------------
+# -- working memory --------------------------------------------------------------------------------
 
 
 async def test_working_memory_outlives_a_restart(tmp_path: Path) -> None:
-    """S2.11, S2.12, G12: what was learned is found by meaning, whole, also after a restart; by its own user alone."""
+    """S2.11, S2.12, G12: what was learned is found by meaning, whole, also after a restart; by its
+    own user alone.
+    """
     before = datetime.now(UTC)
     async with Runtime(tmp_path, config=config()) as runtime:
         ada = runtime.user("ada")
@@ -67,7 +75,9 @@ async def test_working_memory_outlives_a_restart(tmp_path: Path) -> None:
 
 
 async def test_five_by_default_and_by_session() -> None:
-    """S2.12, S2.31: k is 5; a session sees its own items and those of no session, and the same text in two sessions is two."""
+    """S2.12, S2.31: k is 5; a session sees its own items and those of no session, and the same text
+    in two sessions is two.
+    """
     async with Runtime.in_memory(config=config(), embedder=HashEmbedder(16)) as runtime:
         ada = runtime.user("ada")
         await ada.learn([f"train number {n}" for n in range(9)])
@@ -81,7 +91,9 @@ async def test_five_by_default_and_by_session() -> None:
 
 
 async def test_a_repeated_text_costs_no_call(tmp_path: Path) -> None:
-    """S2.05: learned, searched for, recalled: one text is embedded once; what is flushed in bulk does not pass the cache."""
+    """S2.05: learned, searched for, recalled: one text is embedded once; what is flushed in bulk
+    does not pass the cache.
+    """
     embedder = CountingEmbedder()
     small = {"buffer": {"token_limit": 200}, "working": {"embedding_cache": 2}}
     async with Runtime(tmp_path, config=Config.from_dict(small), embedder=embedder) as runtime:
@@ -91,7 +103,9 @@ async def test_a_repeated_text_costs_no_call(tmp_path: Path) -> None:
         await ada.recall("bees")
         await ada.learn("bees", session="two")
         assert embedder.texts == ["bees"]
-        await ada.session("chat").append([{"role": "user", "content": f"about {n}"} for n in range(20)])
+        await ada.session("chat").append(
+            [{"role": "user", "content": f"about {n}"} for n in range(20)]
+        )
         await ada.session("chat").flush()
         await ada.session("chat").settle()
         assert len(embedder.texts) == 21
@@ -100,13 +114,17 @@ async def test_a_repeated_text_costs_no_call(tmp_path: Path) -> None:
         await ada.search_working("wasps")
         await ada.search_working("hornets")
         await ada.search_working("bees")
-        assert embedder.texts[21:] == ["wasps", "hornets", "bees"], "the least recently used left first"
+        assert embedder.texts[21:] == ["wasps", "hornets", "bees"], (
+            "the least recently used left first"
+        )
 
 
 async def test_bad_calls_write_nothing() -> None:
     """S2.10, S4.28: each says what is wrong with it, before anything is embedded or written."""
     embedder = CountingEmbedder()
-    async with Runtime.in_memory(config=config(working={"max_memory_mb": 0.01}), embedder=embedder) as runtime:
+    async with Runtime.in_memory(
+        config=config(working={"max_memory_mb": 0.01}), embedder=embedder
+    ) as runtime:
         ada = runtime.user("ada")
         bad: Any
         for bad in (7, None, ["fine", 7], "", ["fine", "  "], b"bytes"):
@@ -148,7 +166,9 @@ async def test_a_failing_embedder_leaves_nothing() -> None:
 
 
 async def test_redaction_stands_before_working_memory(tmp_path: Path) -> None:
-    """S4.43: what the hook takes out is neither embedded nor kept; a hook that fails lets nothing through."""
+    """S4.43: what the hook takes out is neither embedded nor kept; a hook that fails lets nothing
+    through.
+    """
 
     def redact(text: str) -> str:
         if "fail" in text:
@@ -160,18 +180,26 @@ async def test_redaction_stands_before_working_memory(tmp_path: Path) -> None:
         await runtime.user("ada").learn("my card is 4711")
         with pytest.raises(RedactionFailed):
             await runtime.user("ada").learn(["fine", "fail"])
-        assert [hit.text for hit in await runtime.user("ada").search_working("card")] == ["my card is [number]"]
+        assert [hit.text for hit in await runtime.user("ada").search_working("card")] == [
+            "my card is [number]"
+        ]
     assert not any("4711" in text for text in embedder.texts)
 
     def leaked() -> list[Path]:
-        return [path for path in tmp_path.rglob("*") if path.is_file() and b"4711" in path.read_bytes()]
+        return [
+            path for path in tmp_path.rglob("*") if path.is_file() and b"4711" in path.read_bytes()
+        ]
 
     assert await anyio.to_thread.run_sync(leaked) == []
 
 
 async def test_passivation_brings_it_back(tmp_path: Path) -> None:
-    """G12, S2.11: a user's idle actor leaves memory and comes back with everything, in its order of age."""
-    async with Runtime(tmp_path, config=config(activation={"idle_s": 0.05}), embedder=HashEmbedder(16)) as runtime:
+    """G12, S2.11: a user's idle actor leaves memory and comes back with everything, in its order of
+    age.
+    """
+    async with Runtime(
+        tmp_path, config=config(activation={"idle_s": 0.05}), embedder=HashEmbedder(16)
+    ) as runtime:
         ada = runtime.user("ada")
         await ada.learn([f"train {n}" for n in range(20)])
         before = await ada.search_working("train", 20)
@@ -183,9 +211,13 @@ async def test_passivation_brings_it_back(tmp_path: Path) -> None:
 
 
 async def test_cleanup_on_the_real_runtime(tmp_path: Path) -> None:
-    """S2.13, S2.14, S2.15: the supervisor's round brings a user's memory within the limit, the oldest first, and for good."""
+    """S2.13, S2.14, S2.15: the supervisor's round brings a user's memory within the limit, the
+    oldest first, and for good.
+    """
     limits = {"max_memory_mb": 0.01, "fifo_interval_min": 60}
-    async with Runtime(tmp_path, config=config(working=limits), embedder=HashEmbedder(16)) as runtime:
+    async with Runtime(
+        tmp_path, config=config(working=limits), embedder=HashEmbedder(16)
+    ) as runtime:
         ada = runtime.user("ada")
         texts = [f"train {n}" for n in range(40)]
         await ada.learn(texts)
@@ -199,12 +231,16 @@ async def test_cleanup_on_the_real_runtime(tmp_path: Path) -> None:
         left = {hit.text for hit in await ada.search_working("train", 100)}
         assert left == set(texts[-view.working_items :])
         assert len(left) == 40 - view.evicted > 10
-    async with Runtime(tmp_path, config=config(working=limits), embedder=HashEmbedder(16)) as runtime:
+    async with Runtime(
+        tmp_path, config=config(working=limits), embedder=HashEmbedder(16)
+    ) as runtime:
         assert {hit.text for hit in await runtime.user("ada").search_working("train", 100)} == left
 
 
 async def test_another_embedder_does_not_see_the_old_ones_items(tmp_path: Path) -> None:
-    """S2.10: vectors of two models cannot be compared: after a change nothing old is found, and learning goes on."""
+    """S2.10: vectors of two models cannot be compared: after a change nothing old is found, and
+    learning goes on.
+    """
     async with Runtime(tmp_path, config=config(), embedder=HashEmbedder(16)) as runtime:
         await runtime.user("ada").learn(TEXTS)
     async with Runtime(tmp_path, config=config(), embedder=HashEmbedder(32)) as runtime:
@@ -214,17 +250,29 @@ async def test_another_embedder_does_not_see_the_old_ones_items(tmp_path: Path) 
         assert [hit.text for hit in await ada.search_working("train")] == [TEXTS[0]]
 
 
-# -- synopsis -------------------------------------------------------------------------------------------------------
+# -- synopsis --------------------------------------------------------------------------------------
 
 
 async def test_the_synopsis_outlives_a_restart(tmp_path: Path) -> None:
-    """S2.22, S2.24, G12: after a restart it is there, and not paid for again: the model would raise."""
-    async with Runtime(tmp_path, config=config(), chat_model=ScriptedChatModel([ANSWER])) as runtime:
+    """S2.22, S2.24, G12: after a restart it is there, and not paid for again: the model would
+    raise.
+    """
+    async with Runtime(
+        tmp_path, config=config(), chat_model=ScriptedChatModel([ANSWER])
+    ) as runtime:
         ada = runtime.user("ada")
-        await ada.session("chat").append({"role": "user", "content": "My name is Ada and I prefer tea."})
+        await ada.session("chat").append(
+            {"role": "user", "content": "My name is Ada and I prefer tea."}
+        )
         first = await ada.synopsis()
-        assert (first.identity, first.context, first.state) == ("Ada, prefers tea.", "Is planting a garden.", "ok")
-        assert first.tokens == sum(runtime.counter.count(text) for text in (first.identity, first.context))
+        assert (first.identity, first.context, first.state) == (
+            "Ada, prefers tea.",
+            "Is planting a garden.",
+            "ok",
+        )
+        assert first.tokens == sum(
+            runtime.counter.count(text) for text in (first.identity, first.context)
+        )
     exhausted = ScriptedChatModel([])
     async with Runtime(tmp_path, config=config(), chat_model=exhausted) as runtime:
         assert await runtime.user("ada").synopsis() == first
@@ -235,7 +283,9 @@ async def test_the_synopsis_outlives_a_restart(tmp_path: Path) -> None:
 
 
 async def test_a_synopsis_under_way_is_written_after_a_restart(tmp_path: Path) -> None:
-    """S2.24, G7: the runtime closes while the model thinks; the next one does the job, and who asks waits for that one."""
+    """S2.24, G7: the runtime closes while the model thinks; the next one does the job, and who asks
+    waits for that one.
+    """
     asked = anyio.Event()
 
     class Hanging:
@@ -250,7 +300,9 @@ async def test_a_synopsis_under_way_is_written_after_a_restart(tmp_path: Path) -
 
     async with anyio.create_task_group() as tasks:
         async with Runtime(tmp_path, config=config(), chat_model=Hanging()) as runtime:
-            await runtime.session("ada", "chat").append({"role": "user", "content": "My name is Ada."})
+            await runtime.session("ada", "chat").append(
+                {"role": "user", "content": "My name is Ada."}
+            )
             tasks.start_soon(give_up)
             with anyio.fail_after(10):
                 await asked.wait()
@@ -263,13 +315,25 @@ async def test_a_synopsis_under_way_is_written_after_a_restart(tmp_path: Path) -
 
 
 async def test_the_embedded_synopsis(tmp_path: Path) -> None:
-    """S2.22, S2.26: with no model at all there is a synopsis, within its bound, of what users said of themselves and lately."""
+    """S2.22, S2.26: with no model at all there is a synopsis, within its bound, of what users said
+    of themselves and lately.
+    """
     async with Runtime(tmp_path, config=config(synopsis={"max_tokens": 120})) as runtime:
         ada = runtime.user("ada")
         chat = ada.session("chat")
-        await chat.append({"role": "user", "content": "My name is Ada, I live in Lisbon and I am allergic to nuts."})
+        await chat.append(
+            {
+                "role": "user",
+                "content": "My name is Ada, I live in Lisbon and I am allergic to nuts.",
+            }
+        )
         for n in range(30):
-            await chat.append({"role": "user", "content": f"On day {n} we planted {n} rows of beans near the old well."})
+            await chat.append(
+                {
+                    "role": "user",
+                    "content": f"On day {n} we planted {n} rows of beans near the old well.",
+                }
+            )
         found = await ada.synopsis()
         assert found.state == "ok"
         assert "Lisbon" in found.identity

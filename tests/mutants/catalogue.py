@@ -1,8 +1,10 @@
-"""Planted bugs, as plain data: what a person might well have written, and what it would cost whoever relies on remora.
+"""Planted bugs, as plain data: what a person might well have written, and what it would cost
+whoever relies on remora.
 
-Each is a change of some lines in one file of the package, written as in a diff. What it removes, with what stands around it, must
-be there exactly once; a test holds that, so that the catalogue cannot rot unnoticed. Each is a violation of a guarantee
-(docs/testing.md has them) that a user could notice: what only looks different, or only costs time, is not here.
+Each is a change of some lines in one file of the package, written as in a diff. What it removes,
+with what stands around it, must be there exactly once; a test holds that, so that the catalogue
+cannot rot unnoticed. Each is a violation of a guarantee (docs/testing.md has them) that a user
+could notice: what only looks different, or only costs time, is not here.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
         guarantee: what it breaks.
         what: what was written, in a sentence.
         path: the file, from the root of the repository.
-        change: lines that go begin with a minus, lines that come with a plus, lines around them with a blank; a line with
-            a tilde alone stands between two places.
+        change: lines that go begin with a minus, lines that come with a plus, lines around them
+            with a blank; a line with a tilde alone stands between two places.
         journal: which one the simulation needs to come by the place.
         simulated: whether the simulation can come by at all.
         tests: those of the suite that must notice it where the simulation does not.
@@ -60,7 +62,10 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
         text = (root / self.path).read_text()
         for before, after in self.replacements:
             if text.count(before) != 1:
-                raise ValueError(f"{self.name}: this is {text.count(before)} times in {self.path}, and not once:\n{before}")
+                raise ValueError(
+                    f"{self.name}: this is {text.count(before)} times in {self.path}, and not "
+                    f"once:\n{before}"
+                )
             text = text.replace(before, after)
         return text
 
@@ -69,7 +74,8 @@ _MUTANTS = (
     Mutant(
         name="reply_before_commit",
         guarantee="G3",
-        what="An append that runs at once is answered at once: its records are on their way, so what could go wrong?",
+        what="An append that runs at once is answered at once: its records are on their way, so "
+        "what could go wrong?",
         path="remora/runtime/registry.py",
         change="""
 -                if cell.written == cell.durable:
@@ -79,7 +85,8 @@ _MUTANTS = (
     Mutant(
         name="queued_reply_before_commit",
         guarantee="G3",
-        what="A message that waited in the mailbox is answered when its turn has run, and not when its records are durable.",
+        what="A message that waited in the mailbox is answered when its turn has run, and not "
+        "when its records are durable.",
         path="remora/runtime/cell.py",
         change="""
 -            self.reply(envelope.promise, outcome.reply, envelope.deadline)
@@ -109,7 +116,8 @@ _MUTANTS = (
     Mutant(
         name="failed_commit_stays_in_state",
         guarantee="G4",
-        what="When a commit fails whoever waits is told, and the actor goes on with the state that it has.",
+        what="When a commit fails whoever waits is told, and the actor goes on with the state "
+        "that it has.",
         path="remora/runtime/cell.py",
         change="""
 -        self.state = None
@@ -138,14 +146,19 @@ _MUTANTS = (
         what="A commit of which nobody knows what became is reported as one that stored nothing.",
         path="remora/runtime/cell.py",
         change="""
--        answer = error if isinstance(error, (CommitFailed, OutcomeUnknown)) else OutcomeUnknown(str(error))
+-        answer = (
+-            error
+-            if isinstance(error, (CommitFailed, OutcomeUnknown))
+-            else OutcomeUnknown(str(error))
+-        )
 +        answer: Exception = error if isinstance(error, CommitFailed) else CommitFailed(str(error))
 """,
     ),
     Mutant(
         name="cancelled_turn_is_undone",
         guarantee="G11",
-        what="A caller that gives up while its commit is under way takes its turn back, and with it the actor's state.",
+        what="A caller that gives up while its commit is under way takes its turn back, and with "
+        "it the actor's state.",
         path="remora/runtime/registry.py",
         change="""
                  self._watched[cell] = None
@@ -160,7 +173,8 @@ _MUTANTS = (
     Mutant(
         name="drain_dies_with_its_asker",
         guarantee="G11",
-        what="The answer is set whether or not its caller is still there; where it is not, that raises in whoever answers.",
+        what="The answer is set whether or not its caller is still there; where it is not, that "
+        "raises in whoever answers.",
         path="remora/runtime/promise.py",
         change="""
 -        if not self._future.done():
@@ -171,7 +185,8 @@ _MUTANTS = (
     Mutant(
         name="registered_after_activation",
         guarantee="G1 G2",
-        what="A cell is registered when it has its state: two callers who come before that activate it twice.",
+        what="A cell is registered when it has its state: two callers who come before that "
+        "activate it twice.",
         path="remora/runtime/registry.py",
         change="""
          cell = Cell(key, self, self._pool.quota(key))
@@ -184,7 +199,8 @@ _MUTANTS = (
     Mutant(
         name="await_before_forgetting",
         guarantee="G2",
-        what="An idle cell is forgotten a moment later, at the next sweep; nobody looks whether a message came meanwhile.",
+        what="An idle cell is forgotten a moment later, at the next sweep; nobody looks whether a "
+        "message came meanwhile.",
         path="remora/runtime/registry.py",
         change="""
          self._inline = self._sweeps = 0
@@ -205,7 +221,8 @@ _MUTANTS = (
     Mutant(
         name="passivated_while_writing",
         guarantee="G2 G3",
-        what="A cell without messages counts as idle, though a commit of its own is still under way.",
+        what="A cell without messages counts as idle, though a commit of its own is still under "
+        "way.",
         path="remora/runtime/cell.py",
         change="""
              and not self.queued
@@ -217,7 +234,8 @@ _MUTANTS = (
     Mutant(
         name="images_mixed_up",
         guarantee="G1",
-        what="Actors that are read in one batch come back in the order of their names, and are handed out in that of asking.",
+        what="Actors that are read in one batch come back in the order of their names, and are "
+        "handed out in that of asking.",
         path="remora/storage/memory/journal.py",
         change="""
 -        return [self._image(key) for key in keys]
@@ -227,7 +245,8 @@ _MUTANTS = (
     Mutant(
         name="removed_numbers_are_used_again",
         guarantee="G2",
-        what="The next number is that after the newest message that is left; a rewound one's is given to somebody else.",
+        what="The next number is that after the newest message that is left; a rewound one's is "
+        "given to somebody else.",
         path="remora/storage/memory/journal.py",
         change="""
 -            next_seq=actor.last + 1,
@@ -272,7 +291,8 @@ _MUTANTS = (
     Mutant(
         name="expired_message_still_runs",
         guarantee="G10",
-        what="Whoever waited too long is told that nothing ran, and the message stays in the mailbox.",
+        what="Whoever waited too long is told that nothing ran, and the message stays in the "
+        "mailbox.",
         path="remora/runtime/mailbox.py",
         change="""
 -            gone = set(map(id, expired))
@@ -285,7 +305,8 @@ _MUTANTS = (
     Mutant(
         name="expired_messages_still_counted",
         guarantee="G10",
-        what="What leaves a mailbox at its deadline goes on counting against the bound, until nothing is taken any more.",
+        what="What leaves a mailbox at its deadline goes on counting against the bound, until "
+        "nothing is taken any more.",
         path="remora/runtime/mailbox.py",
         change="""
 -            for envelope in expired:
@@ -297,7 +318,8 @@ _MUTANTS = (
     Mutant(
         name="expired_sender_never_told",
         guarantee="G10",
-        what="Those that wait for room past their deadline are taken out of the line, and not told.",
+        what="Those that wait for room past their deadline are taken out of the line, and not "
+        "told.",
         path="remora/runtime/cell.py",
         change="""
 -            unrun.extend(envelope for envelope in self.parked if envelope.deadline <= now)
@@ -306,14 +328,19 @@ _MUTANTS = (
     Mutant(
         name="quarantine_never_left",
         guarantee="G11",
-        what="A cell that failed too often is looked at again when its rest has begun, and not when it is over.",
+        what="A cell that failed too often is looked at again when its rest has begun, and not "
+        "when it is over.",
         path="remora/runtime/registry.py",
         change="""
 -                if cell.rests_until <= now and not cell.landing:
 +                if cell.rests_until < 0:
 """,
         simulated=False,
-        tests=("tests/simulation/test_kernel.py", "tests/integration/test_runtime.py", "tests/integration/test_regressions.py"),
+        tests=(
+            "tests/simulation/test_kernel.py",
+            "tests/integration/test_runtime.py",
+            "tests/integration/test_regressions.py",
+        ),
     ),
     Mutant(
         name="clear_forgets_the_keys",
@@ -339,7 +366,8 @@ _MUTANTS = (
     Mutant(
         name="lookup_outlives_the_change",
         guarantee="G4",
-        what="What the journal answered is kept: a key that it did not know then is still unknown when it has been used.",
+        what="What the journal answered is kept: a key that it did not know then is still unknown "
+        "when it has been used.",
         path="remora/actors/session/state.py",
         change="""
 -    if state.answers:
@@ -349,7 +377,8 @@ _MUTANTS = (
     Mutant(
         name="lookup_before_the_commit",
         guarantee="G4",
-        what="The journal is asked for a key at once, while the append that brought it is still on its way there.",
+        what="The journal is asked for a key at once, while the append that brought it is still "
+        "on its way there.",
         path="remora/runtime/registry.py",
         change="""
 -        if cell.clean:
@@ -360,7 +389,8 @@ _MUTANTS = (
     Mutant(
         name="stale_summary_is_taken",
         guarantee="G5",
-        what="A summary is taken whenever it comes, though the session was cleared or rewound meanwhile.",
+        what="A summary is taken whenever it comes, though the session was cleared or rewound "
+        "meanwhile.",
         path="remora/actors/session/behavior.py",
         change="""
 -        if result.job != expected or outdated:
@@ -370,7 +400,8 @@ _MUTANTS = (
     Mutant(
         name="fold_applied_twice",
         guarantee="G6",
-        what="A summary is stale when the session was restated since; that it is in already is nobody's business.",
+        what="A summary is stale when the session was restated since; that it is in already is "
+        "nobody's business.",
         path="remora/actors/session/behavior.py",
         change="""
 -        if result.job != expected or outdated:
@@ -383,8 +414,11 @@ _MUTANTS = (
         what="What is being folded is not shown any more, though its summary is not there yet.",
         path="remora/actors/session/behavior.py",
         change="""
--            state.entries, state.tokens, state.summary, state.summaries, max_tokens, tools=state.tools > 0
-+            state.entries[state.pending :], state.live_tokens, state.summary, state.summaries, max_tokens, tools=state.tools > 0
+         shown = fit_buffer(
+-            state.entries,
+-            state.tokens,
++            state.entries[state.pending :],
++            state.live_tokens,
 """,
     ),
     Mutant(
@@ -400,7 +434,8 @@ _MUTANTS = (
     Mutant(
         name="rewind_keeps_the_summary",
         guarantee="G5",
-        what="A rewind takes messages out of the buffer, and leaves the summary that tells of them.",
+        what="A rewind takes messages out of the buffer, and leaves the summary that tells of "
+        "them.",
         path="remora/actors/session/state.py",
         change="""
 -            state.summary = record.summary
@@ -410,7 +445,8 @@ _MUTANTS = (
     Mutant(
         name="load_waits_for_the_fold",
         guarantee="G5",
-        what="A load waits until the summary that is being made is in, so that it shows the newest.",
+        what="A load waits until the summary that is being made is in, so that it shows the "
+        "newest.",
         path="remora/api/session.py",
         change="""
 +            await services.supervisor.settle(self.key)
@@ -432,7 +468,8 @@ _MUTANTS = (
     Mutant(
         name="interruption_orphans_the_call",
         guarantee="G8",
-        what="What is no result ends the wait for results: a user who interrupts parts the call from what it brought.",
+        what="What is no result ends the wait for results: a user who interrupts parts the call "
+        "from what it brought.",
         path="remora/actors/policies/turns.py",
         change="""
 -        while unit.awaiting and index < len(entries) and entries[index].role != "assistant":
@@ -446,7 +483,9 @@ _MUTANTS = (
         path="remora/tokens.py",
         change="""
 -    for call in chat.get("tool_calls") or ():
--        total += counter.count(call["function"]["name"]) + counter.count(call["function"]["arguments"])
+-        total += counter.count(call["function"]["name"]) + counter.count(
+-            call["function"]["arguments"]
+-        )
 -        total += counter.count(call["id"])
 """,
     ),
@@ -463,7 +502,8 @@ _MUTANTS = (
     Mutant(
         name="job_begins_before_its_commit",
         guarantee="G7",
-        what="What a turn wants done is begun when the turn has run; should its commit fail, it was done for nothing.",
+        what="What a turn wants done is begun when the turn has run; should its commit fail, it "
+        "was done for nothing.",
         path="remora/runtime/cell.py",
         change="""
              self._host.log.write(write)
@@ -478,11 +518,12 @@ _MUTANTS = (
     Mutant(
         name="flush_job_not_journalled",
         guarantee="G7",
-        what="A flush moves the mark in the journal, and its job is handed to the supervisor alone.",
+        what="A flush moves the mark in the journal, and its job is handed to the supervisor "
+        "alone.",
         path="remora/actors/session/behavior.py",
         change="""
--        return Decision(through - first + 1, [FlushStarted(state.sid, watermarks, (job,))], jobs=(job,))
-+        return Decision(through - first + 1, [FlushStarted(state.sid, watermarks, ())], jobs=(job,))
+-            through - first + 1, [FlushStarted(state.sid, watermarks, (job,))], jobs=(job,)
++            through - first + 1, [FlushStarted(state.sid, watermarks, ())], jobs=(job,)
 """,
     ),
     Mutant(
@@ -498,7 +539,8 @@ _MUTANTS = (
     Mutant(
         name="resumed_job_taken_for_new",
         guarantee="G7",
-        what="Only what failed in this process may have left rows behind; what a crash broke off is added as new.",
+        what="Only what failed in this process may have left rows behind; what a crash broke off "
+        "is added as new.",
         path="remora/jobs/sessions.py",
         change="""
 -        may_exist = attempt.job.resumed or attempt.job.attempts > 0
@@ -520,7 +562,8 @@ _MUTANTS = (
     Mutant(
         name="unreadable_actor_leaves_its_job",
         guarantee="G7",
-        what="An actor whose state is lost and cannot be read is left to its next message, and so is the job that it may have.",
+        what="An actor whose state is lost and cannot be read is left to its next message, and so "
+        "is the job that it may have.",
         path="remora/runtime/registry.py",
         change="""
 -                if cell.bucket >= 0 or cell.key in self._unread:
@@ -531,7 +574,8 @@ _MUTANTS = (
     Mutant(
         name="outage_buries_the_job",
         guarantee="G7",
-        what="A job that was tried often enough is buried, though its store is only down for a while.",
+        what="A job that was tried often enough is buried, though its store is only down for a "
+        "while.",
         path="remora/runtime/supervisor.py",
         change="""
 -        last = last and not getattr(error, "retryable", False)
@@ -540,7 +584,8 @@ _MUTANTS = (
     Mutant(
         name="expedited_job_is_lost",
         guarantee="G6",
-        what="A summary that can be waited for no longer is broken off, and nobody makes the extract in its stead.",
+        what="A summary that can be waited for no longer is broken off, and nobody makes the "
+        "extract in its stead.",
         path="remora/runtime/supervisor.py",
         change="""
 -            else:  # expedited: once more, at once
@@ -551,11 +596,13 @@ _MUTANTS = (
     Mutant(
         name="cleared_is_flushed_no_more",
         guarantee="G7",
-        what="A clear moves the flush mark past what was never handed over, and says nowhere that it is not to be there.",
+        what="A clear moves the flush mark past what was never handed over, and says nowhere that "
+        "it is not to be there.",
         path="remora/actors/session/behavior.py",
         change="""
--        records = [Cleared(state.sid, watermarks, cancelled, last), *unflushed, *self._unseen(state, last)]
-+        records = [Cleared(state.sid, watermarks, cancelled, last), *self._unseen(state, last)]
+             Cleared(state.sid, watermarks, cancelled, last),
+-            *unflushed,
+             *self._unseen(state, last),
 """,
     ),
     Mutant(
@@ -578,14 +625,15 @@ _MUTANTS = (
 +        if beside and not removed:
              await self.flush(key, min(beside), max(beside), may_exist=True, among=beside)
 ~
--        await (await self._store()).delete(key.user, [*(row_id(key, seq) for seq in (*removed, *beside)), *ended])
-+        await (await self._store()).delete(key.user, [*(row_id(key, seq) for seq in removed), *ended])
+-            key.user, [*(row_id(key, seq) for seq in (*removed, *beside)), *ended]
++            key.user, [*(row_id(key, seq) for seq in removed), *ended]
 """,
     ),
     Mutant(
         name="words_beside_the_last_row_stay",
         guarantee="G13",
-        what="What is removed before it was handed over is looked for nowhere; the window of the row before it has its words.",
+        what="What is removed before it was handed over is looked for nowhere; the window of the "
+        "row before it has its words.",
         path="remora/actors/session/behavior.py",
         change="""
 -        shown_through = watermarks.flushing + NEIGHBOURS if watermarks.flushing else 0
@@ -596,7 +644,8 @@ _MUTANTS = (
     Mutant(
         name="windows_reach_over_gaps",
         guarantee="G13",
-        what="A window has the messages next to its own, whatever was removed between them; a removal looks at the next numbers.",
+        what="A window has the messages next to its own, whatever was removed between them; a "
+        "removal looks at the next numbers.",
         path="remora/jobs/sessions.py",
         change="""
 -            if abs(entries[j].seq - entry.seq) <= NEIGHBOURS
@@ -606,7 +655,8 @@ _MUTANTS = (
     Mutant(
         name="forgotten_flush_goes_on",
         guarantee="G13",
-        what="What is forgotten leaves the journal; a flush of it that is under way goes on, and brings it back.",
+        what="What is forgotten leaves the journal; a flush of it that is under way goes on, and "
+        "brings it back.",
         path="remora/services/erasure.py",
         change="""
 -                    jobs = await self._supervisor.cancel_matching(matches)
@@ -619,13 +669,14 @@ _MUTANTS = (
         what="What was found of a forgotten user is found again: nobody tells the caches.",
         path="remora/services/erasure.py",
         change="""
--                    self._forget_cached(user)  # before anybody is let in again: what was read meanwhile is not served
+-                    self._forget_cached(user)
 """,
     ),
     Mutant(
         name="recall_cache_mixes_users",
         guarantee="G1",
-        what="What was found is kept under the question alone: the next to ask gets another user's memories.",
+        what="What was found is kept under the question alone: the next to ask gets another "
+        "user's memories.",
         path="remora/recall/recall.py",
         change="""
 -            held = cache.get(user, key)
@@ -634,8 +685,9 @@ _MUTANTS = (
 -            version = cache.version(user)
 +            version = cache.version("")
 ~
--                cache.put(user, key, _Found(kept, whole=found.whole and len(kept) == len(found.memories)), version)
-+                cache.put("", key, _Found(kept, whole=found.whole and len(kept) == len(found.memories)), version)
+                 cache.put(
+-                    user,
++                    "",
 """,
     ),
     Mutant(
@@ -663,7 +715,8 @@ _MUTANTS = (
     Mutant(
         name="failed_sync_told_as_refusal",
         guarantee="G3 G4",
-        what="A disk that fails while it syncs has stored nothing, says the journal; after a crash the commit may be there.",
+        what="A disk that fails while it syncs has stored nothing, says the journal; after a "
+        "crash the commit may be there.",
         path="remora/storage/sqlite/journal.py",
         change="""
 -        if name.startswith("SQLITE_IOERR") or not rolled_back:
@@ -690,21 +743,30 @@ _MUTANTS = (
         change="""
 -        return [item.id for item in itertools.islice(itertools.chain(self._items, arriving), count)]
 +        return [item.id for item in itertools.islice([*arriving, *reversed(self._items)], count)]
-""",
+""",  # noqa: E501
         simulated=False,
-        tests=("tests/unit/test_working.py", "tests/property/test_user.py", "tests/unit/test_user_actor.py"),
+        tests=(
+            "tests/unit/test_working.py",
+            "tests/property/test_user.py",
+            "tests/unit/test_user_actor.py",
+        ),
     ),
     Mutant(
         name="known_ids_only_in_memory",
         guarantee="G2",
-        what="A message whose id is known is skipped, as long as the one before it has not left the buffer.",
+        what="A message whose id is known is skipped, as long as the one before it has not left "
+        "the buffer.",
         path="remora/actors/session/behavior.py",
         change="""
 -        if state.has_ids:
 +        if state.has_ids and not state.watermarks.archived_through:
 """,
         simulated=False,
-        tests=("tests/property/test_session.py", "tests/unit/test_messages.py", "tests/integration/test_buffers.py"),
+        tests=(
+            "tests/property/test_session.py",
+            "tests/unit/test_messages.py",
+            "tests/integration/test_buffers.py",
+        ),
     ),
 )
 

@@ -4,10 +4,11 @@
     python -m tests.mutants.plant --all                plant everything
     python -m tests.mutants.plant mailbox_lifo …       plant these
 
-Each bug (`tests/mutants/catalogue.py`) goes into a copy of the package, on which the simulation's seeds are played, in a process
-of their own, until one breaks a guarantee; from three different first seeds, for one count would say little. What the simulation
-cannot notice must be noticed by the tests that the catalogue names. Before anything is planted, the same seeds are played on
-the package as it is, and must find nothing.
+Each bug (`tests/mutants/catalogue.py`) goes into a copy of the package, on which the simulation's
+seeds are played, in a process of their own, until one breaks a guarantee; from three different
+first seeds, for one count would say little. What the simulation cannot notice must be noticed by
+the tests that the catalogue names. Before anything is planted, the same seeds are played on the
+package as it is, and must find nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ ROOT = Path(__file__).resolve().parents[2]
 FIRST = (0, 100_000, 200_000)
 SEEDS = 1_500
 _LIMIT_S = 900.0  # a bug may hang the interpreter
-_SIGNAL = ("-o", "timeout_method=signal")  # a test that hangs fails, and does not take the report along
+_SIGNAL = (
+    "-o",
+    "timeout_method=signal",
+)  # a test that hangs fails, and does not take the report along
 _MARKS = ("<!-- mutants: begin -->", "<!-- mutants: end -->")
 
 
@@ -100,9 +104,13 @@ def played(place: Path, first: int, seeds: int, journal: Journal) -> Played:
     """Play seeds on the package at `place`, in a process of their own."""
     began_s = time.monotonic()
     try:
-        done = _run(place, "-m", "tests.mutants.playing", str(first), str(seeds), "--journal", journal)
+        done = _run(
+            place, "-m", "tests.mutants.playing", str(first), str(seeds), "--journal", journal
+        )
     except subprocess.TimeoutExpired:
-        return Played(seeds, time.monotonic() - began_s, f"it hangs: no answer within {_LIMIT_S:g} s")
+        return Played(
+            seeds, time.monotonic() - began_s, f"it hangs: no answer within {_LIMIT_S:g} s"
+        )
     if done.returncode:
         raise RuntimeError(f"the seeds cannot be played:\n{done.stderr}")
     return msgspec.json.decode(done.stdout, type=Played)
@@ -114,10 +122,26 @@ def tested(place: Path, tests: Sequence[str]) -> tuple[str, ...]:
     plugin = place / "telling.py"
     plugin.write_text(_TELLING.format(report=str(report)))
     try:
-        _run(place, "-m", "pytest", "-q", "-x", "-p", "telling", "-p", "no:cacheprovider", *_SIGNAL, *tests)
+        _run(
+            place,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "telling",
+            "-p",
+            "no:cacheprovider",
+            *_SIGNAL,
+            *tests,
+        )
     except subprocess.TimeoutExpired:
         return (f"{tests[0]} (hangs)",)
-    return tuple(json.loads(report.read_text())) if report.exists() else (f"{tests[0]} (cannot be begun)",)
+    return (
+        tuple(json.loads(report.read_text()))
+        if report.exists()
+        else (f"{tests[0]} (cannot be begun)",)
+    )
 
 
 _TELLING = """
@@ -138,11 +162,23 @@ def pytest_sessionfinish(session):
 def _run(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONHASHSEED": "0"}
     return subprocess.run(
-        [sys.executable, *words], cwd=place, env=environment, check=False, capture_output=True, text=True, timeout=_LIMIT_S
+        [sys.executable, *words],
+        cwd=place,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_S,
     )
 
 
-def plant(mutant: Mutant, *, firsts: Sequence[int] = FIRST, seeds: int = SEEDS, journal: Journal | None = None) -> Outcome:
+def plant(
+    mutant: Mutant,
+    *,
+    firsts: Sequence[int] = FIRST,
+    seeds: int = SEEDS,
+    journal: Journal | None = None,
+) -> Outcome:
     """Plant one bug, and let the suite look for it."""
     with planted(mutant) as place:
         began = os.times()
@@ -154,18 +190,31 @@ def plant(mutant: Mutant, *, firsts: Sequence[int] = FIRST, seeds: int = SEEDS, 
         by_seeds = bool(runs) and runs[-1].violation is not None
         failed = tested(place, mutant.tests) if mutant.tests and not by_seeds else ()
         ended = os.times()
-        cpu_s = ended.children_user + ended.children_system - began.children_user - began.children_system
+        cpu_s = (
+            ended.children_user
+            + ended.children_system
+            - began.children_user
+            - began.children_system
+        )
         return Outcome(mutant.name, tuple(runs), failed, cpu_s)
 
 
-# -- telling ----------------------------------------------------------------------------------------------------------
+# -- telling ---------------------------------------------------------------------------------------
 
 
 def _row(mutant: Mutant, outcome: Outcome) -> tuple[str, ...]:
     if outcome.by_seeds:
         counts = [run.seeds for run in outcome.runs]
-        by = "simulation" if (outcome.runs and mutant.journal == "memory") else "simulation, on SQLite"
-        spread = f"{statistics.median(counts):g} ({', '.join(map(str, counts))})" if len(counts) > 1 else str(counts[0])
+        by = (
+            "simulation"
+            if (outcome.runs and mutant.journal == "memory")
+            else "simulation, on SQLite"
+        )
+        spread = (
+            f"{statistics.median(counts):g} ({', '.join(map(str, counts))})"
+            if len(counts) > 1
+            else str(counts[0])
+        )
         seen = outcome.runs[0].violation or ""
         cpu = statistics.median(run.cpu_s for run in outcome.runs)
     elif outcome.tests:
@@ -191,7 +240,9 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def written(path: Path, text: str) -> None:
-    """Put a table between its marks in a file; at the end, in a section of its own, if there are none."""
+    """Put a table between its marks in a file; at the end, in a section of its own, if there are
+    none.
+    """
     begin, end = _MARKS
     old = path.read_text() if path.exists() else "# Testing\n"
     if begin not in old:
@@ -203,18 +254,38 @@ def written(path: Path, text: str) -> None:
 def main(words: Sequence[str] | None = None) -> int:
     """Returns 1 if a bug survives, or if the package fails without any."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.mutants.plant", description="Plant bugs into a copy of remora, and see whether the suite notices."
+        prog="python -m tests.mutants.plant",
+        description="Plant bugs into a copy of remora, and see whether the suite notices.",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which bugs; without a name, they are listed")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="which bugs; without a name, they are listed"
+    )
     parser.add_argument("--all", action="store_true", help="all of them")
-    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=f"seeds played at most (default: {SEEDS})")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=SEEDS,
+        metavar="N",
+        help=f"seeds played at most (default: {SEEDS})",
+    )
     parser.add_argument(
         "--first", type=int, nargs="+", default=list(FIRST), metavar="SEED",
         help="the first of them; several times, for several counts (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--journal", choices=["memory", "sqlite"], help="the journal to play on, instead of the bug's own")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write the table into this file, between its marks")
-    parser.add_argument("--no-control", action="store_true", help="do not play the package as it is first")
+    parser.add_argument(
+        "--journal",
+        choices=["memory", "sqlite"],
+        help="the journal to play on, instead of the bug's own",
+    )
+    parser.add_argument(
+        "--table",
+        type=Path,
+        metavar="FILE",
+        help="write the table into this file, between its marks",
+    )
+    parser.add_argument(
+        "--no-control", action="store_true", help="do not play the package as it is first"
+    )
     asked = parser.parse_args(words)
     unknown = set(asked.names) - set(CATALOGUE)
     if unknown:
@@ -222,7 +293,11 @@ def main(words: Sequence[str] | None = None) -> int:
     chosen = list(CATALOGUE.values()) if asked.all else [CATALOGUE[name] for name in asked.names]
     if not chosen:
         width = max(map(len, CATALOGUE))
-        print("\n".join(f"{one.name:<{width}}  {one.guarantee:<7}  {one.what}" for one in CATALOGUE.values()))
+        print(
+            "\n".join(
+                f"{one.name:<{width}}  {one.guarantee:<7}  {one.what}" for one in CATALOGUE.values()
+            )
+        )
         return 0
     if not asked.no_control and not _sound(chosen, asked.first, asked.seeds, asked.journal):
         return 1
@@ -233,20 +308,29 @@ def main(words: Sequence[str] | None = None) -> int:
         if not outcome.killed:
             survivors.append(mutant.name)
         print("  ".join(rows[-1][place] for place in (0, 1, 3, 4, 5, 6)), flush=True)
-    print(f"{len(rows)} planted, {len(survivors)} survived{': ' if survivors else ''}{', '.join(survivors)}")
+    print(
+        f"{len(rows)} planted, {len(survivors)} "
+        f"survived{': ' if survivors else ''}{', '.join(survivors)}"
+    )
     if asked.table is not None:
         written(asked.table, table(rows))
     return 1 if survivors else 0
 
 
-def _sound(chosen: Sequence[Mutant], firsts: Sequence[int], seeds: int, journal: Journal | None) -> bool:
+def _sound(
+    chosen: Sequence[Mutant], firsts: Sequence[int], seeds: int, journal: Journal | None
+) -> bool:
     """Whether the package as it is stands the same seeds."""
     with planted(None) as place:
         journals: set[Journal] = {journal or one.journal for one in chosen if one.simulated}
         for used in sorted(journals):
             for first in firsts:
                 run = played(place, first, seeds, used)
-                print(f"nothing planted, {used}: {run.seeds} seeds from {first}, {run.cpu_s:.1f} s of CPU", flush=True)
+                print(
+                    f"nothing planted, {used}: {run.seeds} seeds from {first}, {run.cpu_s:.1f} s "
+                    "of CPU",
+                    flush=True,
+                )
                 if run.violation is not None:
                     print(f"seed {first + run.seeds - 1} fails without any bug: {run.violation}")
                     return False

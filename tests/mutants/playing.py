@@ -1,4 +1,5 @@
-"""``python -m tests.mutants.playing FIRST SEEDS``: play seeds until one breaks a guarantee, and print what came of it as JSON.
+"""``python -m tests.mutants.playing FIRST SEEDS``: play seeds until one breaks a guarantee, and
+print what came of it as JSON.
 
 What runs here may be planted with a bug, so whatever it raises counts as a failure of the seed.
 """
@@ -35,7 +36,10 @@ def main(words: Sequence[str] | None = None) -> int:
         if found:
             violation = found[0].splitlines()[0]
             break
-    json.dump({"seeds": played, "cpu_s": time.process_time() - began_s, "violation": violation}, sys.stdout)
+    json.dump(
+        {"seeds": played, "cpu_s": time.process_time() - began_s, "violation": violation},
+        sys.stdout,
+    )
     return 0
 
 

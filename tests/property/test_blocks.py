@@ -16,7 +16,15 @@ from remora.actors.blocks.state import BlockSet, block_progress
 from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.policies.turns import units
 from remora.actors.session.behavior import BLOCKS_QUEUE, SUMMARIZE_QUEUE, SessionBehavior
-from remora.actors.session.messages import BlocksReady, Clear, Remove, Replace, Rewind, SummaryReady, Truncate
+from remora.actors.session.messages import (
+    BlocksReady,
+    Clear,
+    Remove,
+    Replace,
+    Rewind,
+    SummaryReady,
+    Truncate,
+)
 from remora.errors import BlockFailed, InvalidInput
 from remora.ids import SessionKey
 from remora.jobs.feed_blocks import BlocksHandler
@@ -33,7 +41,9 @@ KEY = SessionKey("alice", "one")
 
 
 class Recorder(BaseMemoryBlock[str]):
-    """Its state is what it was shown; `faults` says which of its puts fail, before or after the work."""
+    """Its state is what it was shown; `faults` says which of its puts fail, before or after the
+    work.
+    """
 
     seqs: list[int] = []  # noqa: RUF012
     puts: list[int] = []  # noqa: RUF012
@@ -57,7 +67,9 @@ class Crash(Exception):
 
 
 class Session:
-    """A session actor without a kernel: turns are applied and stored at once; jobs run when the test says so, in any order."""
+    """A session actor without a kernel: turns are applied and stored at once; jobs run when the
+    test says so, in any order.
+    """
 
     def __init__(self, policy: BufferPolicy, *blocks: BaseMemoryBlock[str]) -> None:
         self.journal = MemoryJournal()
@@ -90,16 +102,23 @@ class Session:
     async def turn(self, message: Any) -> Any:
         turn = self.behavior.handle(self.state, message)
         while isinstance(turn, NeedsLookup):
-            self.behavior.store_answer(self.state, turn.query, await self.journal.fetch(KEY, turn.query))
+            self.behavior.store_answer(
+                self.state, turn.query, await self.journal.fetch(KEY, turn.query)
+            )
             turn = self.behavior.handle(self.state, message)
         assert isinstance(turn, Decision)
         before = [one.seq for one in self.state.entries]
         if isinstance(message, (Clear, Replace)):
-            self.gone.update(seq for seq in before if seq > self.state.watermarks.summarizing_through)
+            self.gone.update(
+                seq for seq in before if seq > self.state.watermarks.summarizing_through
+            )
         for job in turn.jobs:
             if job.lane == BLOCKS_QUEUE:
                 added = [
-                    seq for record in turn.records if isinstance(record, Appended) for seq in (e.seq for e in record.entries)
+                    seq
+                    for record in turn.records
+                    if isinstance(record, Appended)
+                    for seq in (e.seq for e in record.entries)
                 ]
                 self.left.update(seq for seq in (*before, *added) if seq <= job.payload.through)
             self.jobs[job.id] = job
@@ -118,7 +137,9 @@ class Session:
     async def run(self, job: Job, *, last: bool = False) -> None:
         if job.lane == SUMMARIZE_QUEUE:
             self.jobs.pop(job.id)
-            await self.turn(SummaryReady(job.payload, job.id, "", "s", 1, degraded=False, model="m"))
+            await self.turn(
+                SummaryReady(job.payload, job.id, "", "s", 1, degraded=False, model="m")
+            )
             return
         try:
             await self.handler(JobAttempt(job, last=last, expedited=False))
@@ -136,7 +157,9 @@ class Session:
         progress = block_progress(self.state.blocks.values()).get(name)
         if progress is None:
             return [], ""
-        block: Any = self.handler._blocks.copy(KEY, self.handler._blocks.prototypes(KEY)[name], progress.state)
+        block: Any = self.handler._blocks.copy(
+            KEY, self.handler._blocks.prototypes(KEY)[name], progress.state
+        )
         return block.seqs, progress.error
 
 
@@ -154,10 +177,11 @@ def tool_turn(number: int) -> list[ChatDict]:
 @pytest.mark.parametrize("fold", ["drop", "summary"])
 @given(data=st.data())
 def test_each_message_that_leaves_is_seen_once(fold: Any, data: st.DataObject) -> None:
-    """S3.12, G7: whatever is cleared, rewound, deleted, retried, reordered or crashes, a block sees what left, once and whole.
+    """S3.12, G7: whatever is cleared, rewound, deleted, retried, reordered or crashes, a block sees
+    what left, once and whole.
 
-    What was deleted in time is not seen, nor what was cleared before it left; a second block that never fails is not
-    held up by one that does.
+    What was deleted in time is not seen, nor what was cleared before it left; a second block that
+    never fails is not held up by one that does.
     """
     flaky = [True]
     faults = cycle(data.draw(st.lists(st.booleans(), min_size=1, max_size=20)))
@@ -169,14 +193,22 @@ def test_each_message_that_leaves_is_seen_once(fold: Any, data: st.DataObject) -
         for number in range(data.draw(st.integers(4, 30))):
             step = data.draw(
                 st.sampled_from(
-                    ["append"] * 4 + ["tools"] + ["run"] * 4 + ["clear", "rewind", "truncate", "remove", "replace", "reopen"]
+                    ["append"] * 4
+                    + ["tools"]
+                    + ["run"] * 4
+                    + ["clear", "rewind", "truncate", "remove", "replace", "reopen"]
                 )
             )
             last = session.state.next_seq - 1
             match step:
                 case "append":
                     await session.turn(
-                        append(*({"role": "user", "content": "x" * 12} for _ in range(data.draw(st.integers(1, 4)))))
+                        append(
+                            *(
+                                {"role": "user", "content": "x" * 12}
+                                for _ in range(data.draw(st.integers(1, 4)))
+                            )
+                        )
                     )
                 case "tools":
                     await session.turn(append(*tool_turn(number)))
@@ -197,16 +229,24 @@ def test_each_message_that_leaves_is_seen_once(fold: Any, data: st.DataObject) -
                 case "truncate":
                     await session.turn(Truncate(data.draw(st.integers(0, 4))))
                 case "remove" if session.state.entries:
-                    await session.turn(Remove(places=(data.draw(st.integers(0, len(session.state.entries) - 1)),)))
+                    await session.turn(
+                        Remove(places=(data.draw(st.integers(0, len(session.state.entries) - 1)),))
+                    )
                 case "replace":
-                    await session.turn(Replace((entry({"role": "user", "content": "instead"}),), None, 7))
+                    await session.turn(
+                        Replace((entry({"role": "user", "content": "instead"}),), None, 7)
+                    )
                 case "reopen":
                     session.reopened()
         flaky[0] = False
         session.reopened()
         while session.jobs:
             await session.run(session.jobs[data.draw(st.sampled_from(sorted(session.jobs)))])
-        session.gone.update(one.seq for one in session.state.entries if one.seq > session.state.watermarks.summarizing_through)
+        session.gone.update(
+            one.seq
+            for one in session.state.entries
+            if one.seq > session.state.watermarks.summarizing_through
+        )
         for name in ("steady", "broken"):
             seqs, _ = session.seen(name)
             assert len(seqs) == len(set(seqs))
@@ -229,7 +269,9 @@ def test_two_jobs_at_once() -> None:
 
     async def scenario() -> None:
         calls: list[None] = []
-        session = Session(BufferPolicy.keep_all(), Recorder(name="one", faults=lambda: calls.append(None)))
+        session = Session(
+            BufferPolicy.keep_all(), Recorder(name="one", faults=lambda: calls.append(None))
+        )
         await left_behind(session, 6)
         await left_behind(session, 6)
         async with anyio.create_task_group() as group:
@@ -237,13 +279,17 @@ def test_two_jobs_at_once() -> None:
                 group.start_soon(session.run, job)
         assert session.jobs == {}
         assert session.seen("one")[0] == list(range(1, 13))
-        assert len(calls) == 2 * 4  # before and after each put: two of four and two messages for each job
+        assert (
+            len(calls) == 2 * 4
+        )  # before and after each put: two of four and two messages for each job
 
     anyio.run(scenario)
 
 
 def test_what_a_rewind_brought_back() -> None:
-    """S3.12: messages whose job a rewind overtook are shown when they leave again, and not while they are in the buffer."""
+    """S3.12: messages whose job a rewind overtook are shown when they leave again, and not while
+    they are in the buffer.
+    """
 
     async def scenario() -> None:
         session = Session(BufferPolicy.keep_all(), Recorder(name="one"))
@@ -261,7 +307,9 @@ def test_what_a_rewind_brought_back() -> None:
 
 
 def test_what_was_cleared_and_came_back() -> None:
-    """S3.12: cleared messages that a rewind brought back are shown when they leave; what was shown before is not again."""
+    """S3.12: cleared messages that a rewind brought back are shown when they leave; what was shown
+    before is not again.
+    """
 
     async def scenario() -> None:
         session = Session(BufferPolicy.keep_all(), Recorder(name="one"))
@@ -287,18 +335,30 @@ def test_what_was_cleared_and_came_back() -> None:
 
 @given(st.lists(st.sampled_from(["plain", "tools"]), min_size=1, max_size=12))
 def test_batches_are_whole_turns(kinds: list[str]) -> None:
-    """S3.10, S3.12, G8: what a block is shown at once is at most the configured size, or one turn, and never part of one."""
+    """S3.10, S3.12, G8: what a block is shown at once is at most the configured size, or one turn,
+    and never part of one.
+    """
 
     async def scenario() -> None:
         session = Session(BufferPolicy(above_messages=100, keep_messages=1), Recorder(name="one"))
         for number, kind in enumerate(kinds):
-            await session.turn(append(*(tool_turn(number) if kind == "tools" else [{"role": "user", "content": "x" * 16}])))
+            await session.turn(
+                append(
+                    *(
+                        tool_turn(number)
+                        if kind == "tools"
+                        else [{"role": "user", "content": "x" * 16}]
+                    )
+                )
+            )
         entries: list[Entry] = list(session.state.entries)
         await session.turn(Truncate(0))
         (job,) = session.jobs.values()
         await session.run(job)
         block: Any = session.handler._blocks.copy(
-            KEY, session.handler._blocks.prototypes(KEY)["one"], block_progress(session.state.blocks.values())["one"].state
+            KEY,
+            session.handler._blocks.prototypes(KEY)["one"],
+            block_progress(session.state.blocks.values())["one"].state,
         )
         assert block.seqs == [one.seq for one in entries]
         starts = {unit.start for unit in units(entries)} | {len(entries)}
@@ -326,19 +386,29 @@ class Text(BaseMemoryBlock[str]):
 TEXTS = st.text(st.sampled_from("ab \n<>/memory&é"), max_size=60)
 MESSAGES = st.lists(
     st.one_of(
-        st.builds(lambda role, text: {"role": role, "content": text}, st.sampled_from(["system", "user", "assistant"]), TEXTS),
+        st.builds(
+            lambda role, text: {"role": role, "content": text},
+            st.sampled_from(["system", "user", "assistant"]),
+            TEXTS,
+        ),
         st.builds(
             lambda text: {
                 "role": "assistant",
                 "content": None,
-                "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": text}}],
+                "tool_calls": [
+                    {"id": "c", "type": "function", "function": {"name": "f", "arguments": text}}
+                ],
             },
             TEXTS,
         ),
     ),
     max_size=4,
 )
-COUNTERS = (HeuristicCounter(), CallableCounter(str.split), CallableCounter(lambda text: list(text.encode())))
+COUNTERS = (
+    HeuristicCounter(),
+    CallableCounter(str.split),
+    CallableCounter(lambda text: list(text.encode())),
+)
 
 
 @given(
@@ -349,13 +419,26 @@ COUNTERS = (HeuristicCounter(), CallableCounter(str.split), CallableCounter(lamb
     room=st.integers(-5, 400),
 )
 def test_never_more_than_there_is_room_for(
-    counter: Any, method: Any, given_: list[tuple[int, str, str | None]], messages: list[ChatDict], room: int
+    counter: Any,
+    method: Any,
+    given_: list[tuple[int, str, str | None]],
+    messages: list[ChatDict],
+    room: int,
 ) -> None:
-    """S3.24, S3.16, S3.23, G9: tags, merged texts and tool calls counted, blocks never add more than the room; 0 never goes,
-    and what goes is the beginning of the order of priorities; without need nothing does."""
-    blocks = [Text(name=f"b{n}", priority=priority, text=text, cut=cut) for n, (priority, text, cut) in enumerate(given_)]
+    """S3.24, S3.16, S3.23, G9: tags, merged texts and tool calls counted, blocks never add more
+    than the room; 0 never goes, and what goes is the beginning of the order of priorities; without
+    need nothing does.
+    """
+    blocks = [
+        Text(name=f"b{n}", priority=priority, text=text, cut=cut)
+        for n, (priority, text, cut) in enumerate(given_)
+    ]
     services = BlockServices("alice", "one", counter)
-    view = BlockView(BlockSet(blocks, lambda _: services), count=lambda chat: count_message(counter, chat), method=method)
+    view = BlockView(
+        BlockSet(blocks, lambda _: services),
+        count=lambda chat: count_message(counter, chat),
+        method=method,
+    )
 
     def size(some: list[ChatDict]) -> int:
         return sum(count_message(counter, one) for one in some)
@@ -367,7 +450,11 @@ def test_never_more_than_there_is_room_for(
             fitted = await view.fit(gathered, room, messages)
         except InvalidInput:
             event("too much is always kept")
-            kept = await view.fit(type(gathered)(tuple(one for one in gathered.contents if one.priority == 0)), 10**9, messages)
+            kept = await view.fit(
+                type(gathered)(tuple(one for one in gathered.contents if one.priority == 0)),
+                10**9,
+                messages,
+            )
             assert view.insert(messages, kept)[1] > room
             return
         fresh, added = view.insert(messages, fitted)
@@ -380,8 +467,17 @@ def test_never_more_than_there_is_room_for(
         assert [name for name in order if name in names] == [n for n in order if n in names]
         assert all(one.name in names for one in gathered.contents if one.priority == 0)
         gone = [
-            one.name for one in sorted(gathered.contents, key=lambda one: one.priority) if one.priority and one.name not in names
+            one.name
+            for one in sorted(gathered.contents, key=lambda one: one.priority)
+            if one.priority and one.name not in names
         ]
-        assert gone == [one.name for one in sorted(gathered.contents, key=lambda one: one.priority) if one.priority][: len(gone)]
+        assert (
+            gone
+            == [
+                one.name
+                for one in sorted(gathered.contents, key=lambda one: one.priority)
+                if one.priority
+            ][: len(gone)]
+        )
 
     anyio.run(scenario)

@@ -42,11 +42,15 @@ def recall_over(store: LongTermStore, **config: Any) -> Recall:
 
 
 async def put(store: MemoryStore, rows: Sequence[MemoryRow]) -> None:
-    await store.add(rows, await embed_texts(EMBEDDER, [row.content for row in rows]), may_exist=True)
+    await store.add(
+        rows, await embed_texts(EMBEDDER, [row.content for row in rows]), may_exist=True
+    )
 
 
 def within(rows: Mapping[str, MemoryRow], scope: Scope) -> set[str]:
-    """The ids of a user's rows that a recall in `scope` may find: nothing was said in the same words twice."""
+    """The ids of a user's rows that a recall in `scope` may find: nothing was said in the same
+    words twice.
+    """
     return {
         row.id
         for row in rows.values()
@@ -57,24 +61,26 @@ def within(rows: Mapping[str, MemoryRow], scope: Scope) -> set[str]:
     }
 
 
-# -- one after the other ----------------------------------------------------------------------------------------------
+# -- one after the other ---------------------------------------------------------------------------
 
 users = st.sampled_from(USERS)
 numbers = st.integers(0, 30)
 kinds = st.sampled_from(["message", "message", "fact", "preference", BLOCK_TYPE])
 
 
-def made(user: str, number: int, subject: str, kind: str, session: str, agent: str, importance: float) -> MemoryRow:
+def made(
+    user: str, number: int, subject: str, kind: str, session: str, agent: str, importance: float
+) -> MemoryRow:
     # An id is told by user and number: what is written twice is one row, and stays as it was.
     return long_term_row(
         f"{user}-{number}", f"{subject} {number}", user=user, memory_type=kind, session=session,
-        seq=number if kind == "message" else 0, role="user" if number % 3 else "assistant", agent=agent, importance=importance,
+        seq=number if kind == "message" else 0, role="user" if number % 3 else "assistant", agent=agent, importance=importance,  # noqa: E501
         created_us=number // 2,
     )  # fmt: skip
 
 
 rows = st.builds(
-    made, users, st.integers(1, 30), st.sampled_from(SUBJECTS), kinds, st.sampled_from(["", "one", "two"]),
+    made, users, st.integers(1, 30), st.sampled_from(SUBJECTS), kinds, st.sampled_from(["", "one", "two"]),  # noqa: E501
     st.sampled_from(["", "cook"]), st.sampled_from([0.0, 0.5, 1.0]),
 )  # fmt: skip
 scopes = st.builds(
@@ -86,8 +92,12 @@ steps = st.one_of(
     st.tuples(st.just("delete"), users, st.lists(numbers, min_size=1, max_size=5)),
     st.tuples(st.just("prune"), users, st.integers(0, 10)),
     st.tuples(st.just("erase"), users),
-    st.tuples(st.just("recall"), users, st.sampled_from(SUBJECTS), scopes, st.sampled_from([3, MANY])),
-    st.tuples(st.just("recall"), users, st.sampled_from(SUBJECTS), st.just(EVERYTHING), st.just(MANY)),
+    st.tuples(
+        st.just("recall"), users, st.sampled_from(SUBJECTS), scopes, st.sampled_from([3, MANY])
+    ),
+    st.tuples(
+        st.just("recall"), users, st.sampled_from(SUBJECTS), st.just(EVERYTHING), st.just(MANY)
+    ),
 )
 
 
@@ -140,9 +150,16 @@ def ids(memories: Sequence[Memory]) -> list[str]:
     return [memory.id for memory in memories]
 
 
-@given(st.lists(steps, max_size=30), st.sampled_from([{}, {"hot_rows": 1_000}, {"hot_rows": 1}, {"cache": 0}]))
-def test_warm_and_cold_agree_with_the_rows(program: list[tuple[Any, ...]], config: dict[str, Any]) -> None:
-    """S4.39, S4.17, G13: after any writes, deletes, prunes and erasures a recall finds what is there, as a new one does."""
+@given(
+    st.lists(steps, max_size=30),
+    st.sampled_from([{}, {"hot_rows": 1_000}, {"hot_rows": 1}, {"cache": 0}]),
+)
+def test_warm_and_cold_agree_with_the_rows(
+    program: list[tuple[Any, ...]], config: dict[str, Any]
+) -> None:
+    """S4.39, S4.17, G13: after any writes, deletes, prunes and erasures a recall finds what is
+    there, as a new one does.
+    """
 
     async def main() -> None:
         run = Program(**config)
@@ -154,11 +171,13 @@ def test_warm_and_cold_agree_with_the_rows(program: list[tuple[Any, ...]], confi
     anyio.run(main)
 
 
-# -- at once ----------------------------------------------------------------------------------------------------------
+# -- at once ---------------------------------------------------------------------------------------
 
 
 class SlowStore(MemoryStore):
-    """Takes any number of turns of the loop before and after what it does: a read may come back with what is no longer there."""
+    """Takes any number of turns of the loop before and after what it does: a read may come back
+    with what is no longer there.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(EMBEDDER.dimension)
@@ -181,10 +200,16 @@ class SlowStore(MemoryStore):
         return found
 
 
-@given(st.integers(0, 1 << 32), st.random_module(), st.sampled_from(["asyncio", "trio"]), st.booleans())
-def test_no_recall_is_stale(seed: int, trio_order: object, backend: str, in_background: bool) -> None:
-    """S4.39, G2: a recall finds each row that was written before it began and not removed before it ended, and none that was
-    removed before it began, however reads, writes and recalls fall, cancelled ones included."""
+@given(
+    st.integers(0, 1 << 32), st.random_module(), st.sampled_from(["asyncio", "trio"]), st.booleans()
+)
+def test_no_recall_is_stale(
+    seed: int, trio_order: object, backend: str, in_background: bool
+) -> None:
+    """S4.39, G2: a recall finds each row that was written before it began and not removed before it
+    ended, and none that was removed before it began, however reads, writes and recalls fall,
+    cancelled ones included.
+    """
 
     rng = random.Random(seed)
 
@@ -229,8 +254,14 @@ def test_no_recall_is_stale(seed: int, trio_order: object, backend: str, in_back
                 if found is None:
                     continue
                 end = tick()
-                must = {id_ for id_, at in written.items() if at < start and leaving.get(id_, math.inf) > end}
-                may = {id_ for id_, at in begun.items() if at < end and gone.get(id_, math.inf) > start}
+                must = {
+                    id_
+                    for id_, at in written.items()
+                    if at < start and leaving.get(id_, math.inf) > end
+                }
+                may = {
+                    id_ for id_, at in begun.items() if at < end and gone.get(id_, math.inf) > start
+                }
                 assert must <= set(found) <= may
                 assert len(found) == len(set(found))
 
@@ -252,9 +283,11 @@ def test_no_recall_is_stale(seed: int, trio_order: object, backend: str, in_back
     anyio.run(main, backend=backend)
 
 
-# -- by definition ----------------------------------------------------------------------------------------------------
+# -- by definition ---------------------------------------------------------------------------------
 
-texts = st.lists(st.sampled_from(["tea", "teas", "bees", "bridge", "the", "river", "é", "E"]), max_size=6).map(" ".join)
+texts = st.lists(
+    st.sampled_from(["tea", "teas", "bees", "bridge", "the", "river", "é", "E"]), max_size=6
+).map(" ".join)
 
 
 @given(st.lists(texts, max_size=12), texts)
@@ -279,15 +312,24 @@ def scaled(candidates: Sequence[Candidate]) -> list[dict[str, float]]:
         held = [one.scores[name] for one in candidates if name in one.scores]
         for part, one in zip(parts, candidates, strict=True):
             if name in one.scores:
-                part[name] = (one.scores[name] - min(held)) / (max(held) - min(held)) if max(held) > min(held) else 1.0
+                part[name] = (
+                    (one.scores[name] - min(held)) / (max(held) - min(held))
+                    if max(held) > min(held)
+                    else 1.0
+                )
     return parts
 
 
 def trust(parts: Sequence[dict[str, float]], config: RecallConfig) -> float:
     pairs = [
-        (part["vector"], sum(0.5 * part.get(name, 0.0) for name in ("turn", "window"))) for part in parts if "vector" in part
+        (part["vector"], sum(0.5 * part.get(name, 0.0) for name in ("turn", "window")))
+        for part in parts
+        if "vector" in part
     ]
-    if len(pairs) < 30 or min(len({round(value, 12) for value in side}) for side in zip(*pairs, strict=True)) < 2:
+    if (
+        len(pairs) < 30
+        or min(len({round(value, 12) for value in side}) for side in zip(*pairs, strict=True)) < 2
+    ):
         return 1.0
     return min(max(float(np.corrcoef(np.array(pairs).T)[0, 1]) / config.vector_agreement, 0.2), 1.0)
 
@@ -311,7 +353,10 @@ def defined(candidates: Sequence[Candidate], query: str, gain: float) -> dict[st
     for one in candidates:
         row, (session, seq) = one.row, place(one.row)
         answers = (session, seq - 1) in asking and (row.speaker or row.role == "user")
-        near = max((0.5 if answers else 0.3) * base.get((session, seq - 1), 0.0), 0.3 * base.get((session, seq + 1), 0.0))
+        near = max(
+            (0.5 if answers else 0.3) * base.get((session, seq - 1), 0.0),
+            0.3 * base.get((session, seq + 1), 0.0),
+        )
         score = base[session, seq] + near * min(1.0, 300 / max(len(row.content), 1))
         score *= (1.5 if row.speaker in named else 1.0) * (1 - 0.3 * question_share(row.content))
         scores[row.id] = score * gain ** (2 * row.importance - 1)
@@ -324,18 +369,29 @@ def found(draw: st.DrawFn) -> list[Candidate]:
     candidates = []
     for number in range(draw(st.integers(0, 60))):
         row = long_term_row(
-            f"r{number}", rng.choice(["", "I like maps.", "Do you?", "Yes. Do you? [laughs]", "x" * 700]),
-            seq=rng.choice([0, number]), session=rng.choice(["one", "two"]), role=rng.choice(["user", "assistant"]),
-            speaker=rng.choice(["", "Ann", "Bob"]), importance=rng.choice([0.0, 0.5, 1.0]), created_us=number // 3,
-        )  # fmt: skip
-        scores = {name: round(rng.uniform(-1, 9), 1) for name in ("turn", "window", "vector") if rng.random() < 0.7}
+            f"r{number}",
+            rng.choice(["", "I like maps.", "Do you?", "Yes. Do you? [laughs]", "x" * 700]),
+            seq=rng.choice([0, number]),
+            session=rng.choice(["one", "two"]),
+            role=rng.choice(["user", "assistant"]),
+            speaker=rng.choice(["", "Ann", "Bob"]),
+            importance=rng.choice([0.0, 0.5, 1.0]),
+            created_us=number // 3,
+        )
+        scores = {
+            name: round(rng.uniform(-1, 9), 1)
+            for name in ("turn", "window", "vector")
+            if rng.random() < 0.7
+        }
         candidates.append(Candidate(row, scores or {"turn": 1.0}))
     return candidates
 
 
 @given(found(), st.sampled_from(["", "what did Ann say?"]), st.sampled_from([1.0, 1.2]))
 def test_ranking(candidates: list[Candidate], query: str, gain: float) -> None:
-    """S2.28, S2.20, S2.29: a ranking in columns is the ranking row by row; of equals, the more important and then the earlier."""
+    """S2.28, S2.20, S2.29: a ranking in columns is the ranking row by row; of equals, the more
+    important and then the earlier.
+    """
     ranked = fuse(candidates, RecallConfig(), query, gain=gain)
     wanted = defined(candidates, query, gain)
     assert {one.row.id: one.score for one in ranked} == pytest.approx(wanted, abs=1e-6)
@@ -345,37 +401,62 @@ def test_ranking(candidates: list[Candidate], query: str, gain: float) -> None:
         assert one.parts == pytest.approx(parts[one.row.id])
     for one, other in itertools.pairwise(ranked):
         if one.score == other.score:
-            keys = [(-row.importance, row.created_us, row.session, row.seq) for row in (one.row, other.row)]
+            keys = [
+                (-row.importance, row.created_us, row.session, row.seq)
+                for row in (one.row, other.row)
+            ]
             assert keys == sorted(keys)
     assert msgspec.msgpack.encode(ranked)  # plain data: no number of numpy's
 
 
 @given(
-    st.lists(st.tuples(rows, st.sampled_from(SUBJECTS)), max_size=20, unique_by=lambda one: one[0].id),
-    st.lists(st.tuples(rows, st.sampled_from(SUBJECTS)), max_size=20, unique_by=lambda one: one[0].id),
+    st.lists(
+        st.tuples(rows, st.sampled_from(SUBJECTS)), max_size=20, unique_by=lambda one: one[0].id
+    ),
+    st.lists(
+        st.tuples(rows, st.sampled_from(SUBJECTS)), max_size=20, unique_by=lambda one: one[0].id
+    ),
     st.randoms(use_true_random=False),
     st.sampled_from(SUBJECTS),
 )
 def test_made_from_earlier_rows(
-    first: list[tuple[MemoryRow, str]], second: list[tuple[MemoryRow, str]], rng: random.Random, query: str
+    first: list[tuple[MemoryRow, str]],
+    second: list[tuple[MemoryRow, str]],
+    rng: random.Random,
+    query: str,
 ) -> None:
-    """S4.39: rows made from those of before are what they would be without them: whatever stayed, came, went or changed."""
+    """S4.39: rows made from those of before are what they would be without them: whatever stayed,
+    came, went or changed.
+    """
 
     async def main() -> None:
         def windowed(some: Sequence[tuple[MemoryRow, str]]) -> dict[str, MemoryRow]:
-            return {row.id: msgspec.structs.replace(row, window=f"{row.turn}\n{beside}") for row, beside in some}
+            return {
+                row.id: msgspec.structs.replace(row, window=f"{row.turn}\n{beside}")
+                for row, beside in some
+            }
 
         before = windowed(first)
-        after = {**{id_: row for id_, row in before.items() if rng.random() < 0.7}, **windowed(second)}
+        after = {
+            **{id_: row for id_, row in before.items() if rng.random() < 0.7},
+            **windowed(second),
+        }
         texts = [row.content for row in after.values()]
-        vectors = await embed_texts(EMBEDDER, texts) if texts else np.zeros((0, EMBEDDER.dimension), np.float32)
+        vectors = (
+            await embed_texts(EMBEDDER, texts)
+            if texts
+            else np.zeros((0, EMBEDDER.dimension), np.float32)
+        )
         earlier = UserIndex(list(before.values()), None)
         made = UserIndex(list(after.values()), vectors, earlier)
         anew = UserIndex(list(after.values()), vectors)
         assert made.size_bytes == anew.size_bytes
         vector = (await embed_texts(EMBEDDER, [query]))[0]
         for asked in (query, "tea bees", ""):
-            mine, wanted = [list(await one.ranked(asked, vector, EVERYTHING, RecallConfig(depth=8))) for one in (made, anew)]
+            mine, wanted = [
+                list(await one.ranked(asked, vector, EVERYTHING, RecallConfig(depth=8)))
+                for one in (made, anew)
+            ]
             assert mine == wanted
 
     anyio.run(main)

@@ -1,4 +1,6 @@
-"""Names that try to be SQL, paths, wildcards or each other: one user's verbs never show or change what is another's."""
+"""Names that try to be SQL, paths, wildcards or each other: one user's verbs never show or change
+what is another's.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,27 @@ FAMILIES = (
     ("alice", "Alice", "ALICE", "alice ", " alice", "al\u200bice", "alic"),
     ("../alice", "alice", "..", ".", "/", "alice/..", "C:\\alice", "~"),
     ("\u202eecila", "alice", "ecila", "\u2066alice\u2069"),
-    ("用户", "用", "户", "\U0001f701", "\U0001f701\ufe0f", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f468"),
-    ("a:b", "a", "1:a", "a:b:c", "shared/x", "block:past", '"; DROP TABLE messages; --', '{"user": "a"}', "$where", "mem_000"),
+    (
+        "用户",
+        "用",
+        "户",
+        "\U0001f701",
+        "\U0001f701\ufe0f",
+        "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+        "\U0001f468",
+    ),
+    (
+        "a:b",
+        "a",
+        "1:a",
+        "a:b:c",
+        "shared/x",
+        "block:past",
+        '"; DROP TABLE messages; --',
+        '{"user": "a"}',
+        "$where",
+        "mem_000",
+    ),
     (LONGEST, LONGEST[:-1], LONGEST[:-1] + "m", LONGEST[:-2]),
     ("0", "00", "1", "-1", "NULL", "None", "true", "NaN", "0x0"),
 )
@@ -54,15 +75,32 @@ FAMILIES = (
 
 def valid(name: str) -> bool:
     try:
-        return 0 < len(name.encode()) <= MAX_ID_BYTES and all(unicodedata.category(one) != "Cc" for one in name)
+        return 0 < len(name.encode()) <= MAX_ID_BYTES and all(
+            unicodedata.category(one) != "Cc" for one in name
+        )
     except UnicodeEncodeError:
         return False
 
 
-free = st.text(st.characters(blacklist_categories=("Cc", "Cs")), min_size=1, max_size=12).filter(valid)
-related = st.sampled_from(FAMILIES).flatmap(lambda family: st.lists(st.sampled_from(family), min_size=2, max_size=4, unique=True))
+free = st.text(st.characters(blacklist_categories=("Cc", "Cs")), min_size=1, max_size=12).filter(
+    valid
+)
+related = st.sampled_from(FAMILIES).flatmap(
+    lambda family: st.lists(st.sampled_from(family), min_size=2, max_size=4, unique=True)
+)
 names = related | st.lists(free, min_size=2, max_size=3, unique=True)
-VERBS = ("append", "flush", "remember", "clear", "delete", "truncate", "rewind", "prune", "learn", "fork")
+VERBS = (
+    "append",
+    "flush",
+    "remember",
+    "clear",
+    "delete",
+    "truncate",
+    "rewind",
+    "prune",
+    "learn",
+    "fork",
+)
 verbs = st.sampled_from(VERBS)
 programs = st.lists(st.tuples(verbs, st.integers(0, 3), st.integers(0, 2)), min_size=3, max_size=10)
 
@@ -82,7 +120,9 @@ class World:
     def canary(self, user: str) -> str:
         """A text of this user's alone, which looks like all the others'."""
         self._number += 1
-        return f"the same words in every text, number{self._number} of place{self.users.index(user)}"
+        return (
+            f"the same words in every text, number{self._number} of place{self.users.index(user)}"
+        )
 
     def mine(self, user: str, text: str) -> bool:
         return set(_OWNER.findall(text)) <= {str(self.users.index(user))}
@@ -94,7 +134,9 @@ class World:
         match verb:
             case "append":
                 texts = [self.canary(user) for _ in range(3)]
-                receipt = await chat.append([{"role": "user", "content": text} for text in texts], key=f"key {len(said)}")
+                receipt = await chat.append(
+                    [{"role": "user", "content": text} for text in texts], key=f"key {len(said)}"
+                )
                 if not receipt.duplicate:
                     said.extend(texts)
             case "flush":
@@ -123,7 +165,9 @@ class World:
                     del said[keep:]
             case "prune":
                 await handle.prune(keep=1)
-                self.facts[user] &= {memory.content for memory in await self.runtime.journal.memories(user)}
+                self.facts[user] &= {
+                    memory.content for memory in await self.runtime.journal.memories(user)
+                }
             case "fork":
                 copy = f"{session[:400]} fork {len(self.said)}"
                 if said and valid(copy) and (user, copy) not in self.said:
@@ -146,11 +190,23 @@ class World:
             assert listing.messages == len(self.said[user, listing.key.session])
             chat = handle.session(listing.key.session)
             histories[listing.key.session] = [str(one.content) for one in await chat.history()]
-            contexts[listing.key.session] = [str(one["content"]) for one in (await chat.load()).messages]
+            contexts[listing.key.session] = [
+                str(one["content"]) for one in (await chat.load()).messages
+            ]
         memories = sorted((one.type, one.session, one.text) for one in await handle.memories())
         stats = await handle.stats()
-        figures = (stats.sessions, stats.messages, stats.tokens, stats.memories, stats.long_term_rows, stats.working_items)
-        texts = [*(text for some in (*histories.values(), *contexts.values()) for text in some), *(one[2] for one in memories)]
+        figures = (
+            stats.sessions,
+            stats.messages,
+            stats.tokens,
+            stats.memories,
+            stats.long_term_rows,
+            stats.working_items,
+        )
+        texts = [
+            *(text for some in (*histories.values(), *contexts.values()) for text in some),
+            *(one[2] for one in memories),
+        ]
         assert all(self.mine(user, text) for text in texts)
         assert figures[3] == len(self.facts[user])
         assert figures[4] == len(memories)
@@ -164,12 +220,19 @@ class World:
         found += [one.text for one in await handle.recall(query, k=100, session=session)]
         found += [one.text for one in await handle.agent(session[:100]).recall(query, k=100)]
         found += [one.text for one in await handle.search_working(query, k=100)]
-        found += [str(one["content"]) for one in (await handle.session(session).load(query=query)).messages]
-        found += [str(one.message.content) for one in await handle.session(session).search(query, k=100)]
+        found += [
+            str(one["content"])
+            for one in (await handle.session(session).load(query=query)).messages
+        ]
+        found += [
+            str(one.message.content) for one in await handle.session(session).search(query, k=100)
+        ]
         return found
 
 
-async def run_program(runtime: Runtime, users: Sequence[str], sessions: Sequence[str], program: Sequence[Any]) -> World:
+async def run_program(
+    runtime: Runtime, users: Sequence[str], sessions: Sequence[str], program: Sequence[Any]
+) -> World:
     world = World(runtime, users, sessions)
     for user in users:  # each has something that could be shown to another, or be changed by one
         await world.step("append", user, sessions[0])
@@ -181,14 +244,18 @@ async def run_program(runtime: Runtime, users: Sequence[str], sessions: Sequence
         await world.step(verb, user, sessions[where % len(sessions)])
         after = {other: await world.seen(other) for other in users}
         for other in users:
-            assert other == user or after[other] == before[other], f"{verb} of {user!r} changed what {other!r} has"
+            assert other == user or after[other] == before[other], (
+                f"{verb} of {user!r} changed what {other!r} has"
+            )
         before = after
     for user in users:
         for session in sessions:
             for text in await world.searched(user, session):
                 assert world.mine(user, text)
         histories = before[user][0]
-        wanted = {session: said for (who, session), said in world.said.items() if who == user and said}
+        wanted = {
+            session: said for (who, session), said in world.said.items() if who == user and said
+        }
         assert {session: said for session, said in histories.items() if said} == wanted
         items = {item.content for item in await runtime.journal.memories(user)}
         assert items == world.facts[user]
@@ -218,7 +285,9 @@ def test_in_memory(users: list[str], sessions: list[str], program: list[Any]) ->
 
     async def run() -> None:
         store = MemoryStore(256)
-        async with Runtime.in_memory(config=CONFIG, embedder=HashEmbedder(256), store=store) as runtime:
+        async with Runtime.in_memory(
+            config=CONFIG, embedder=HashEmbedder(256), store=store
+        ) as runtime:
             await run_program(runtime, users, sessions, program)
 
     anyio.run(run)
@@ -237,8 +306,12 @@ def on_disk(users: Sequence[str], sessions: Sequence[str], program: Sequence[Any
             assert {user: await world.seen(user) for user in users} == seen
         async with offline(memory, CONFIG) as opened, opened.scan() as scan:
             assert [one.finding async for one in compare_index(opened.journal, scan)] == []
-        held = {path.name for path in memory.rglob("*")} | {path.name for path in directory.iterdir()}
-        assert not any(name in held for name in (*users, *sessions) if len(name) > 3), "no name of a user's is a file's"
+        held = {path.name for path in memory.rglob("*")} | {
+            path.name for path in directory.iterdir()
+        }
+        assert not any(name in held for name in (*users, *sessions) if len(name) > 3), (
+            "no name of a user's is a file's"
+        )
 
     with TemporaryDirectory() as directory:
         anyio.run(run, Path(directory))
@@ -246,7 +319,9 @@ def on_disk(users: Sequence[str], sessions: Sequence[str], program: Sequence[Any
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: ascii(family[0][:12]))
 def test_families_on_disk(family: tuple[str, ...]) -> None:
-    """G1, G10: names that a careless store takes for one another, on SQLite and LanceDB: each row is where its user's belong."""
+    """G1, G10: names that a careless store takes for one another, on SQLite and LanceDB: each row
+    is where its user's belong.
+    """
     rng = random.Random(family[0])
     others = [verb for verb in VERBS if verb != "append"]
     rng.shuffle(others)
@@ -282,10 +357,14 @@ def test_on_disk(users: list[str], sessions: list[str], program: list[Any]) -> N
     ids=ascii,
 )
 def test_what_can_name_nobody_is_refused(name: str) -> None:
-    """G1, G10: control characters, lone surrogates and ids over 512 bytes are refused before anything is written."""
+    """G1, G10: control characters, lone surrogates and ids over 512 bytes are refused before
+    anything is written.
+    """
 
     async def run() -> None:
-        async with Runtime.in_memory(config=CONFIG, embedder=HashEmbedder(256), store=MemoryStore(256)) as runtime:
+        async with Runtime.in_memory(
+            config=CONFIG, embedder=HashEmbedder(256), store=MemoryStore(256)
+        ) as runtime:
             with pytest.raises(InvalidId):
                 runtime.user(name)
             with pytest.raises(InvalidId):
@@ -295,7 +374,9 @@ def test_what_can_name_nobody_is_refused(name: str) -> None:
             with pytest.raises(InvalidId):
                 runtime.shared(name)
             with pytest.raises(InvalidId):
-                await runtime.session("alice", "one").append({"role": "user", "content": "x"}, key=name)
+                await runtime.session("alice", "one").append(
+                    {"role": "user", "content": "x"}, key=name
+                )
             with pytest.raises(InvalidId):
                 await runtime.user("alice").remember("x", session=name)
             counts = await runtime.counts()

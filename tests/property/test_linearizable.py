@@ -1,4 +1,6 @@
-"""G2, G3, G4: whatever the schedule, and whichever commits fail, a session's history has one order that explains it all."""
+"""G2, G3, G4: whatever the schedule, and whichever commits fail, a session's history has one order
+that explains it all.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ KEY = SessionKey("alice", "chat")
 
 
 class Model(NamedTuple):
-    """A session as a sequential program: everything ever said, how much of it was cleared, which keys it came under."""
+    """A session as a sequential program: everything ever said, how much of it was cleared, which
+    keys it came under.
+    """
 
     said: tuple[str, ...] = ()
     cleared: int = 0
@@ -36,8 +40,13 @@ def step(model: Model, operation: Operation) -> Model | None:
     if operation.kind == "append":
         texts, key = argument
         known = next((k for k in model.keys if k[0] == key), None)
-        first, count, duplicate = (known[1], known[2], True) if known else (len(model.said) + 1, len(texts), False)
-        if result is not None and (result.seqs, result.duplicate) != (tuple(range(first, first + count)), duplicate):
+        first, count, duplicate = (
+            (known[1], known[2], True) if known else (len(model.said) + 1, len(texts), False)
+        )
+        if result is not None and (result.seqs, result.duplicate) != (
+            tuple(range(first, first + count)),
+            duplicate,
+        ):
             return None
         if known:
             return model
@@ -51,43 +60,61 @@ def step(model: Model, operation: Operation) -> Model | None:
     start = result.summary.through if result.summary else model.cleared
     shown = tuple(said(result.entries))
     covered = tuple(result.summary.text.split()) if result.summary else ()
-    # what is shown is everything after the summary, and the summary covers everything between the clear and that
+    # what is shown is everything after the summary, and the summary covers everything between the
+    # clear and that
     whole = shown == model.said[start:] and start >= model.cleared
-    return model if whole and covered == tuple(t.split()[0] for t in model.said[model.cleared : start]) else None
+    return (
+        model
+        if whole and covered == tuple(t.split()[0] for t in model.said[model.cleared : start])
+        else None
+    )
 
 
 operations = st.one_of(
-    st.tuples(st.just("append"), st.integers(1, 3), st.sampled_from([None, None, "k1", "k2", "k3"])),
+    st.tuples(
+        st.just("append"), st.integers(1, 3), st.sampled_from([None, None, "k1", "k2", "k3"])
+    ),
     st.tuples(st.just("append"), st.integers(1, 3), st.none()),
     st.tuples(st.just("load")),
     st.tuples(st.just("clear")),
 )
 programs = st.lists(st.lists(operations, min_size=1, max_size=4), min_size=1, max_size=4)
-# A generator of its own, not hypothesis's: that one ends an example by an exception wherever a number is drawn from it, and a
-# job would take that for its model's failure.
+# A generator of its own, not hypothesis's: that one ends an example by an exception wherever a
+# number is drawn from it, and a job would take that for its model's failure.
 seeds = st.integers(0, 2**32).map(random.Random)
 faults = st.lists(st.sampled_from([None, None, None, "refused", "lost", "kept"]), max_size=12)
 
 
 async def run(
-    program: list[list[tuple[Any, ...]]], plan: list[CommitFault | None], rng: random.Random, limits: RegistryLimits
+    program: list[list[tuple[Any, ...]]],
+    plan: list[CommitFault | None],
+    rng: random.Random,
+    limits: RegistryLimits,
 ) -> tuple[list[Operation], tuple[int, ...]]:
     history: list[Operation] = []
     ticks = iter(range(1_000_000))
     trace: list[int] = []
     plan = list(plan)
-    journal = FaultyJournal(lambda: plan.pop(0) if plan else None, latency_s=lambda: rng.choice([0.0, 0.0, 0.01, 0.5]))
+    journal = FaultyJournal(
+        lambda: plan.pop(0) if plan else None, latency_s=lambda: rng.choice([0.0, 0.0, 0.01, 0.5])
+    )
 
     async def sender(number: int, calls: list[tuple[Any, ...]], core: Kernel) -> None:
         for position, call in enumerate(calls):
             await anyio.sleep(rng.choice([0.0, 0.0, 0.0, 0.02, 0.3]))
             kind, argument, message, called = call[0], None, None, next(ticks)
             if kind == "append":
-                texts = tuple(f"m{number}.{position}.{n} {'x' * rng.randrange(80)}" for n in range(call[1]))
+                texts = tuple(
+                    f"m{number}.{position}.{n} {'x' * rng.randrange(80)}" for n in range(call[1])
+                )
                 argument = (texts, call[2])
-                message = append(*({"role": "user", "content": text} for text in texts), key=call[2])
+                message = append(
+                    *({"role": "user", "content": text} for text in texts), key=call[2]
+                )
             try:
-                result = await core.ask(KEY, message or (Clear() if kind == "clear" else Load(10**9)))
+                result = await core.ask(
+                    KEY, message or (Clear() if kind == "clear" else Load(10**9))
+                )
             except CommitFailed:
                 continue  # provably nothing happened
             except OutcomeUnknown:
@@ -111,17 +138,27 @@ async def run(
     return history, tuple(trace)
 
 
-def on_trio(program: Any, plan: Any, rng: random.Random, limits: RegistryLimits | None = None) -> Any:
+def on_trio(
+    program: Any, plan: Any, rng: random.Random, limits: RegistryLimits | None = None
+) -> Any:
     clock = trio.testing.MockClock(autojump_threshold=0)
     limits = limits or RegistryLimits(idle_s=0.05, restart_intensity=1_000)
-    return anyio.run(run, program, plan, rng, limits, backend="trio", backend_options={"clock": clock})
+    return anyio.run(
+        run, program, plan, rng, limits, backend="trio", backend_options={"clock": clock}
+    )
 
 
 @given(programs, faults, seeds, st.random_module())
-def test_history_is_linearizable(program: Any, plan: Any, rng: random.Random, schedule: Any) -> None:
-    """G1, G2, G3, G4, G5, G6, S1.06, S1.11: appends, loads and clears at once, commits failing, folds coming back late."""
+def test_history_is_linearizable(
+    program: Any, plan: Any, rng: random.Random, schedule: Any
+) -> None:
+    """G1, G2, G3, G4, G5, G6, S1.06, S1.11: appends, loads and clears at once, commits failing,
+    folds coming back late.
+    """
     history, _ = on_trio(program, plan, rng)
-    assert linearizable(history, Model(), step) is not None, "no order explains:\n" + "\n".join(map(repr, history))
+    assert linearizable(history, Model(), step) is not None, "no order explains:\n" + "\n".join(
+        map(repr, history)
+    )
     stored = history[-1].result
     acknowledged = [
         (seq, text)
@@ -133,15 +170,29 @@ def test_history_is_linearizable(program: Any, plan: Any, rng: random.Random, sc
 
 
 @given(programs, faults, seeds, st.random_module())
-def test_history_is_linearizable_through_a_crowded_mailbox(program: Any, plan: Any, rng: random.Random, schedule: Any) -> None:
-    """G2, G10: the same with a gate that fills at once, so that every message goes through the mailbox and waits for room."""
-    limits = RegistryLimits(held_replies=1, mailbox_messages=1, wait_when_full=True, idle_s=0.05, restart_intensity=1_000)
+def test_history_is_linearizable_through_a_crowded_mailbox(
+    program: Any, plan: Any, rng: random.Random, schedule: Any
+) -> None:
+    """G2, G10: the same with a gate that fills at once, so that every message goes through the
+    mailbox and waits for room.
+    """
+    limits = RegistryLimits(
+        held_replies=1,
+        mailbox_messages=1,
+        wait_when_full=True,
+        idle_s=0.05,
+        restart_intensity=1_000,
+    )
     history, _ = on_trio(program, plan, rng, limits)
-    assert linearizable(history, Model(), step) is not None, "no order explains:\n" + "\n".join(map(repr, history))
+    assert linearizable(history, Model(), step) is not None, "no order explains:\n" + "\n".join(
+        map(repr, history)
+    )
 
 
 def test_schedules_differ() -> None:
-    """S5.05: at least 90 % of seeds give a schedule of their own, and each seed always the same one."""
+    """S5.05: at least 90 % of seeds give a schedule of their own, and each seed always the same
+    one.
+    """
     program = [[("append", 1, None), ("load",), ("append", 1, None)] for _ in range(6)]
 
     core: Any = trio._core._run  # what hypothesis's trio plug-in sets as well

@@ -1,4 +1,4 @@
-"""Context assembly over tiers that are made up: budget, order, deadlines, and what is shown twice."""
+"""Context assembly over tiers that are made up: budget, order, deadlines, and what is shown twice."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -34,16 +34,25 @@ KEY = SessionKey("alice", "chat")
 
 def memory(text: str, *, seq: int = 0, session: str = "other", score: float = 1.0) -> Memory:
     made: dict[str, Any] = {
-        "text": text, "role": "user", "speaker": "", "session": session, "seq": seq, "score": score, "parts": {},
-        "created_at": datetime(2026, 5, 8, tzinfo=UTC), "tokens": COUNTER.count(f"(8 May 2026) User: {text}"),
-    }  # fmt: skip
+        "text": text,
+        "role": "user",
+        "speaker": "",
+        "session": session,
+        "seq": seq,
+        "score": score,
+        "parts": {},
+        "created_at": datetime(2026, 5, 8, tzinfo=UTC),
+        "tokens": COUNTER.count(f"(8 May 2026) User: {text}"),
+    }
     names = set(Memory.__struct_fields__)
     return Memory(**{name: value for name, value in made.items() if name in names})
 
 
 def found(text: str, score: float = 0.5) -> ScoredItem:
     vector = np.ones(1, dtype="<f4").tobytes()
-    return ScoredItem(WorkingItem(text, text, "tool", "", 0, COUNTER.count(f"(tool) {text}"), vector), score)
+    return ScoredItem(
+        WorkingItem(text, text, "tool", "", 0, COUNTER.count(f"(tool) {text}"), vector), score
+    )
 
 
 def tiers(
@@ -52,7 +61,9 @@ def tiers(
     synopsis: Synopsis | None = None,
     asked: list[Any] | None = None,
 ) -> Tiers:
-    async def recall(user: str, query: str, *, k: int, scope: Scope, without: Collection[tuple[str, int]] = ()) -> list[Memory]:
+    async def recall(
+        user: str, query: str, *, k: int, scope: Scope, without: Collection[tuple[str, int]] = ()
+    ) -> list[Memory]:
         if asked is not None:
             asked.append(("long_term", user, k))
         assert scope == Scope(agent=""), "what an agent keeps to itself is in no context"
@@ -71,13 +82,30 @@ def tiers(
     return Tiers(recall=cast("Recall", recall), working=search, synopsis=about)
 
 
-def shown(batch: Sequence[dict[str, Any]], budget: int, *, summary: str = "") -> tuple[Snapshot, tuple[Entry, ...]]:
+def shown(
+    batch: Sequence[dict[str, Any]], budget: int, *, summary: str = ""
+) -> tuple[Snapshot, tuple[Entry, ...]]:
     """What a session with these messages shows."""
     actor = SessionBehavior(lambda _: BufferPolicy.keep_all(), instance="0", flushes=False)
-    entries = tuple(entry.with_seq(n) for n, entry in enumerate(append(*batch).entries, start=1)) if batch else ()
-    kept = Summary(0, "S: ", summary, COUNTER.count(f"S: {summary}"), degraded=False, model="m") if summary else None
+    entries = (
+        tuple(entry.with_seq(n) for n, entry in enumerate(append(*batch).entries, start=1))
+        if batch
+        else ()
+    )
+    kept = (
+        Summary(0, "S: ", summary, COUNTER.count(f"S: {summary}"), degraded=False, model="m")
+        if summary
+        else None
+    )
     image = SavedSession(
-        1, opened=True, watermarks=Watermarks(), next_seq=1, entries=(), summary=kept, keys=frozenset(), keys_complete=True
+        1,
+        opened=True,
+        watermarks=Watermarks(),
+        next_seq=1,
+        entries=(),
+        summary=kept,
+        keys=frozenset(),
+        keys_complete=True,
     )
     state = actor.restore(KEY, image)
     if entries:
@@ -87,7 +115,11 @@ def shown(batch: Sequence[dict[str, Any]], budget: int, *, summary: str = "") ->
 
 
 def planned(
-    snapshot: Snapshot, budget: int, given_tiers: Tiers, config: Config | None = None, query: str | None = "?"
+    snapshot: Snapshot,
+    budget: int,
+    given_tiers: Tiers,
+    config: Config | None = None,
+    query: str | None = "?",
 ) -> Context:
     planner = Planner(given_tiers, COUNTER, config or Config())
     return anyio.run(planner.assemble, KEY, snapshot, query, budget)
@@ -95,15 +127,27 @@ def planned(
 
 def call(id_: str) -> dict[str, Any]:
     return {
-        "role": "assistant", "content": None,
-        "tool_calls": [{"id": id_, "type": "function", "function": {"name": "look", "arguments": "{}" * 20}}],
-    }  # fmt: skip
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": id_, "type": "function", "function": {"name": "look", "arguments": "{}" * 20}}
+        ],
+    }
 
 
 said = st.one_of(
     st.builds(lambda n: [{"role": "user", "content": "word " * n}], st.integers(0, 60)),
-    st.builds(lambda n: [{"role": "assistant", "content": "reply " * n, "name": "bot"}], st.integers(0, 60)),
-    st.builds(lambda n: [call(f"c{n}"), {"role": "tool", "tool_call_id": f"c{n}", "content": "result " * n}], st.integers(0, 20)),
+    st.builds(
+        lambda n: [{"role": "assistant", "content": "reply " * n, "name": "bot"}],
+        st.integers(0, 60),
+    ),
+    st.builds(
+        lambda n: [
+            call(f"c{n}"),
+            {"role": "tool", "tool_call_id": f"c{n}", "content": "result " * n},
+        ],
+        st.integers(0, 20),
+    ),
     st.just([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}]),
 )
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60)
@@ -118,9 +162,16 @@ texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60)
     st.integers(0, 1500),
 )
 def test_budget_holds_for_every_tier(
-    batch: list[dict[str, Any]], memories: list[str], working: list[str], synopsis: str, summary: str, budget: int
+    batch: list[dict[str, Any]],
+    memories: list[str],
+    working: list[str],
+    synopsis: str,
+    summary: str,
+    budget: int,
 ) -> None:
-    """S2.30, S3.24, G8, G9: whatever the tiers bring, the context fits, its count is exact, and no tool call stands alone."""
+    """S2.30, S3.24, G8, G9: whatever the tiers bring, the context fits, its count is exact, and no
+    tool call stands alone.
+    """
     snapshot, _ = shown(batch, budget, summary=summary)
     all_tiers = tiers(
         [memory(text, score=1 / (n + 1)) for n, text in enumerate(memories)],
@@ -130,15 +181,23 @@ def test_budget_holds_for_every_tier(
     context = planned(snapshot, budget, all_tiers)
     assert context.tokens == sum(count_message(COUNTER, message) for message in context.messages)
     assert context.tokens <= budget
-    opened = {call["id"] for message in context.messages for call in message.get("tool_calls") or ()}
-    answered = {message["tool_call_id"] for message in context.messages if message["role"] == "tool"}
+    opened = {
+        call["id"] for message in context.messages for call in message.get("tool_calls") or ()
+    }
+    answered = {
+        message["tool_call_id"] for message in context.messages if message["role"] == "tool"
+    }
     assert opened == answered
-    assert context.omitted + context.orphans + context.sources["recent"].count >= len(batch) - len(context.awaiting)
+    assert context.omitted + context.orphans + context.sources["recent"].count >= len(batch) - len(
+        context.awaiting
+    )
 
 
 @given(st.integers(1, 40), st.integers(100, 4000), st.lists(texts, max_size=20))
 def test_the_newest_are_always_there(count: int, budget: int, memories: list[str]) -> None:
-    """S2.27, S2.30: the ten newest messages come before all but the synopsis: no memory takes their place."""
+    """S2.27, S2.30: the ten newest messages come before all but the synopsis: no memory takes their
+    place.
+    """
     batch = [{"role": "user", "content": f"m{n} " + "word " * 4} for n in range(count)]
     snapshot, entries = shown(batch, budget)
     context = planned(snapshot, budget, tiers([memory(text) for text in memories]))
@@ -152,33 +211,46 @@ def test_the_newest_are_always_there(count: int, budget: int, memories: list[str
 
 
 def test_tagged_with_their_sources() -> None:
-    """S2.01, S2.22, S2.28: one context names what each tier gave, at most what was asked of each; searches are the user's own."""
+    """S2.01, S2.22, S2.28: one context names what each tier gave, at most what was asked of each;
+    searches are the user's own.
+    """
     asked: list[Any] = []
     snapshot, _ = shown([{"role": "user", "content": "hello"}], 4000)
     config = Config.from_dict({"recall": {"k": 5}})
     many = tiers(
-        [memory(f"memory {n}", seq=n + 1) for n in range(30)], [found(f"note {n}") for n in range(5)],
+        [memory(f"memory {n}", seq=n + 1) for n in range(30)], [found(f"note {n}") for n in range(5)],  # noqa: E501
         Synopsis("She is called Alice.", "Moving house.", "ok"), asked,
     )  # fmt: skip
     context = planned(snapshot, 4000, many, config)
     counts = {name: source.count for name, source in context.sources.items()}
     assert counts == {"summary": 0, "recent": 1, "synopsis": 1, "working": 5, "long_term": 5}
     assert len(context.memories) == len(context.working) == 5
-    assert sorted(asked) == [("long_term", "alice", 5), ("synopsis", "alice"), ("working", "alice", "chat")]
+    assert sorted(asked) == [
+        ("long_term", "alice", 5),
+        ("synopsis", "alice"),
+        ("working", "alice", "chat"),
+    ]
     assert context.messages[0] == {
         "role": "system",
         "content": "About this user: She is called Alice.\nAt present: Moving house.",
     }
-    assert context.messages[-1] == {"role": "user", "content": "hello"}, "what was recalled stands before the newest question"
+    assert context.messages[-1] == {"role": "user", "content": "hello"}, (
+        "what was recalled stands before the newest question"
+    )
     assert "memory 4" in context.messages[-2]["content"]
     assert "note 4" in context.messages[-2]["content"]
 
 
 def test_what_two_tiers_found_is_shown_once() -> None:
-    """S2.29: the same words from working and long-term memory, or a message that the conversation still shows, appear once."""
-    snapshot, _ = shown([{"role": "user", "content": "I keep bees."}, {"role": "user", "content": "and?"}], 4000)
+    """S2.29: the same words from working and long-term memory, or a message that the conversation
+    still shows, appear once.
+    """
+    snapshot, _ = shown(
+        [{"role": "user", "content": "I keep bees."}, {"role": "user", "content": "and?"}], 4000
+    )
     both = tiers(
-        [memory("I like tea"), memory("I keep bees.", seq=1, session="chat")], [found("I  like TEA"), found("only here")]
+        [memory("I like tea"), memory("I keep bees.", seq=1, session="chat")],
+        [found("I  like TEA"), found("only here")],
     )
     context = planned(snapshot, 4000, both)
     everything = "\n".join(str(message["content"]) for message in context.messages).casefold()
@@ -190,10 +262,14 @@ def test_what_two_tiers_found_is_shown_once() -> None:
 
 @given(st.integers(30, 200))
 def test_messages_that_gave_way_may_be_recalled(budget: int) -> None:
-    """S2.29, S2.30: nothing is shown twice, whatever was trimmed from the conversation to make room."""
+    """S2.29, S2.30: nothing is shown twice, whatever was trimmed from the conversation to make
+    room.
+    """
     batch = [{"role": "user", "content": f"unique{n:02d} word"} for n in range(40)]
     snapshot, _ = shown(batch, budget)
-    recalled = [memory(batch[n]["content"], seq=n + 1, session="chat", score=1 / (n + 1)) for n in range(40)]
+    recalled = [
+        memory(batch[n]["content"], seq=n + 1, session="chat", score=1 / (n + 1)) for n in range(40)
+    ]
     context = planned(snapshot, budget, tiers(recalled))
     everything = "\n".join(str(message["content"]) for message in context.messages)
     for n in range(40):
@@ -201,7 +277,9 @@ def test_messages_that_gave_way_may_be_recalled(budget: int) -> None:
 
 
 def test_a_tier_that_fails_or_is_late_is_left_out() -> None:
-    """S2.28, G5, G6: a tier that raises, hangs or misses its deadline is named, and the rest is shown."""
+    """S2.28, G5, G6: a tier that raises, hangs or misses its deadline is named, and the rest is
+    shown.
+    """
 
     async def raises(*_: Any, **__: Any) -> Any:
         raise LongTermError("the disk is away", retryable=True)
@@ -215,24 +293,44 @@ def test_a_tier_that_fails_or_is_late_is_left_out() -> None:
     config = Config.from_dict({"recall": {"deadline_s": 0.02}, "synopsis": {"deadline_s": 0.02}})
     snapshot, _ = shown([{"role": "user", "content": "hello"}], 4000)
     broken: Callable[..., Awaitable[Any]] = raises
-    context = planned(snapshot, 4000, Tiers(recall=cast("Recall", broken), working=crashes, synopsis=hangs), config)
+    context = planned(
+        snapshot,
+        4000,
+        Tiers(recall=cast("Recall", broken), working=crashes, synopsis=hangs),
+        config,
+    )
     statuses = {name: source.status for name, source in context.sources.items()}
-    assert statuses == {"summary": "off", "recent": "ok", "long_term": "failed", "working": "failed", "synopsis": "late"}
+    assert statuses == {
+        "summary": "off",
+        "recent": "ok",
+        "long_term": "failed",
+        "working": "failed",
+        "synopsis": "late",
+    }
     assert "the disk is away" in context.sources["long_term"].detail
     assert [message["content"] for message in context.messages] == ["hello"]
 
 
 def test_the_prefix_is_stable() -> None:
-    """S2.30, S3.19: questions change nothing in front of them; `prefix_changed` says when the front moved, and why not."""
-    planner = Planner(tiers([memory("one")], synopsis=Synopsis("Alice", "", "ok")), COUNTER, Config())
+    """S2.30, S3.19: questions change nothing in front of them; `prefix_changed` says when the front
+    moved, and why not.
+    """
+    planner = Planner(
+        tiers([memory("one")], synopsis=Synopsis("Alice", "", "ok")), COUNTER, Config()
+    )
     batch = [{"role": "user", "content": f"m{n}"} for n in range(4)]
 
-    def front(snapshot: Snapshot, query: str, given_planner: Planner = planner) -> tuple[bool, list[Any]]:
+    def front(
+        snapshot: Snapshot, query: str, given_planner: Planner = planner
+    ) -> tuple[bool, list[Any]]:
         context = anyio.run(given_planner.assemble, KEY, snapshot, query, 4000)
         return context.prefix_changed, context.messages[:-2]
 
     first, _ = shown(batch, 4000)
-    settled = Snapshot(**{name: getattr(first, name) for name in first.__struct_fields__} | {"prefix_changed": False})
+    settled = Snapshot(
+        **{name: getattr(first, name) for name in first.__struct_fields__}
+        | {"prefix_changed": False}
+    )
     _, before = front(first, "what?")
     changed, after = front(settled, "something else entirely")
     assert (changed, after) == (False, before)
@@ -242,7 +340,9 @@ def test_the_prefix_is_stable() -> None:
 
 
 def test_a_synopsis_that_does_not_fit_is_named() -> None:
-    """S2.30, S2.26: a synopsis takes a quarter of a budget at most; one that needs more is left out, and said to be."""
+    """S2.30, S2.26: a synopsis takes a quarter of a budget at most; one that needs more is left
+    out, and said to be.
+    """
     snapshot, _ = shown([{"role": "user", "content": "hello"}], 100)
     context = planned(snapshot, 100, tiers(synopsis=Synopsis("word " * 100, "", "ok")))
     assert context.sources["synopsis"].status == "omitted"

@@ -1,4 +1,6 @@
-"""The session as pure functions: replay equals live, marks add up, budgets hold. No loop is needed to drive it."""
+"""The session as pure functions: replay equals live, marks add up, budgets hold. No loop is needed
+to drive it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,18 @@ from hypothesis import strategies as st
 
 from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.session.behavior import SessionBehavior
-from remora.actors.session.messages import Append, Clear, Flush, Load, Remove, Replace, Rewind, Snapshot, SummaryReady, Truncate
+from remora.actors.session.messages import (
+    Append,
+    Clear,
+    Flush,
+    Load,
+    Remove,
+    Replace,
+    Rewind,
+    Snapshot,
+    SummaryReady,
+    Truncate,
+)
 from remora.actors.session.state import SessionState
 from remora.config import Config
 from remora.errors import InvalidInput
@@ -46,22 +59,37 @@ def behavior() -> SessionBehavior:
 
 
 def call(ids: list[str]) -> dict[str, Any]:
-    calls = [{"id": id_, "type": "function", "function": {"name": "look", "arguments": "{}"}} for id_ in ids]
+    calls = [
+        {"id": id_, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        for id_ in ids
+    ]
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
 ids = st.sampled_from("ab")
 messages = st.one_of(
-    st.builds(lambda n, text: {"role": "user", "content": text * n}, st.integers(0, 20), st.sampled_from(["word ", "漢字", "x"])),
     st.builds(
-        lambda n: {"role": "assistant", "content": "reply " * n, "metadata": {"n": n}, "id": f"own-{n}"}, st.integers(0, 20)
+        lambda n, text: {"role": "user", "content": text * n},
+        st.integers(0, 20),
+        st.sampled_from(["word ", "漢字", "x"]),
+    ),
+    st.builds(
+        lambda n: {
+            "role": "assistant",
+            "content": "reply " * n,
+            "metadata": {"n": n},
+            "id": f"own-{n}",
+        },
+        st.integers(0, 20),
     ),
     st.lists(ids, min_size=1, max_size=2).map(call),
     st.builds(lambda i: {"role": "tool", "tool_call_id": i, "content": "result"}, ids),
 )
 steps = st.one_of(
     st.builds(
-        lambda batch, key: append(*batch, key=key), st.lists(messages, min_size=1, max_size=4), st.none() | st.sampled_from("kl")
+        lambda batch, key: append(*batch, key=key),
+        st.lists(messages, min_size=1, max_size=4),
+        st.none() | st.sampled_from("kl"),
     ),
     st.just(Clear()),
     st.just(Flush()),
@@ -80,7 +108,9 @@ class Model:
 
     def __init__(self) -> None:
         self.actor = behavior()
-        self.state: SessionState = self.actor.restore(KEY, SavedSession(1, False, Watermarks(), 1, (), None, frozenset(), True))
+        self.state: SessionState = self.actor.restore(
+            KEY, SavedSession(1, False, Watermarks(), 1, (), None, frozenset(), True)
+        )
         self.records: list[Any] = []
         self.jobs: dict[str, Job] = {}
         self.finished: list[Job] = []
@@ -95,12 +125,32 @@ class Model:
                 journal._store(record)
             return anyio.run(journal.fetch, KEY, query)
         if isinstance(query, IdLookup):
-            entries = [entry for record in self.records if isinstance(record, Appended) for entry in record.entries]
-            gone = {seq for record in self.records if isinstance(record, Restated) for seq in record.removed}
+            entries = [
+                entry
+                for record in self.records
+                if isinstance(record, Appended)
+                for entry in record.entries
+            ]
+            gone = {
+                seq
+                for record in self.records
+                if isinstance(record, Restated)
+                for seq in record.removed
+            }
             kept = [entry for entry in entries if entry.seq > query.after and entry.seq not in gone]
             return {entry.id: entry.seq for entry in kept if entry.id in query.ids}
-        found = [record for record in self.records if isinstance(record, Appended) and record.key == query.digest]
-        return OriginalAppend(*zip(*((entry.seq, entry.id) for entry in found[0].entries), strict=True)) if found else None
+        found = [
+            record
+            for record in self.records
+            if isinstance(record, Appended) and record.key == query.digest
+        ]
+        return (
+            OriginalAppend(
+                *zip(*((entry.seq, entry.id) for entry in found[0].entries), strict=True)
+            )
+            if found
+            else None
+        )
 
     def ask(self, message: Any) -> Any:
         outcome = self.actor.handle(self.state, message)
@@ -127,16 +177,28 @@ class Model:
                 before, batch = self.keys.setdefault(step.key, (receipt, step.entries))
                 assert receipt.duplicate == (before is not receipt)
                 if batch == step.entries:
-                    assert set(receipt.seqs) <= set(before.seqs) if self.state.watermarks.cleared else receipt.seqs == before.seqs
+                    assert (
+                        set(receipt.seqs) <= set(before.seqs)
+                        if self.state.watermarks.cleared
+                        else receipt.seqs == before.seqs
+                    )
         elif step == "summarize":
-            for job in [job for job in self.jobs.values() if isinstance(job.payload, SummarizeSpec)]:
+            for job in [
+                job for job in self.jobs.values() if isinstance(job.payload, SummarizeSpec)
+            ]:
                 del self.jobs[job.id]
                 self.finished.append(job)
-                assert self.ask(SummaryReady(job.payload, job.id, "S: ", "summary", 3, False, "m")) is True
+                assert (
+                    self.ask(SummaryReady(job.payload, job.id, "S: ", "summary", 3, False, "m"))
+                    is True
+                )
         elif step == "late":
             for job in self.finished:
                 if isinstance(job.payload, SummarizeSpec):
-                    assert self.ask(SummaryReady(job.payload, job.id, "S: ", "late", 3, False, "m")) is False
+                    assert (
+                        self.ask(SummaryReady(job.payload, job.id, "S: ", "late", 3, False, "m"))
+                        is False
+                    )
         else:
             handed = self.state.watermarks.flushing
             if isinstance(step, (Clear, Replace)):
@@ -149,24 +211,51 @@ class Model:
 
 def facts(state: SessionState) -> tuple[Any, ...]:
     return (
-        state.sid, state.opened, state.watermarks, state.next_seq, state.entries, state.summary, state.keys, state.pending,
-        state.pending_tokens, state.live_tokens, state.tools, state.size, state.ids, state.summaries,
-    )  # fmt: skip
+        state.sid,
+        state.opened,
+        state.watermarks,
+        state.next_seq,
+        state.entries,
+        state.summary,
+        state.keys,
+        state.pending,
+        state.pending_tokens,
+        state.live_tokens,
+        state.tools,
+        state.size,
+        state.ids,
+        state.summaries,
+    )
 
 
 @given(programs)
 def test_marks_and_jobs_add_up(program: list[Any]) -> None:
-    """G5, G6, G7, G8: each message is in one flush job, or was cleared before it could be; stale summaries never count."""
+    """G5, G6, G7, G8: each message is in one flush job, or was cleared before it could be; stale
+    summaries never count.
+    """
     model = Model()
     for step in program:
         model.step(step)
         state = model.state
         assert len(model.flushed) == len(set(model.flushed))
-        assert set(model.flushed) | model.cleared_unflushed >= set(range(1, state.watermarks.flushing + 1))
+        assert set(model.flushed) | model.cleared_unflushed >= set(
+            range(1, state.watermarks.flushing + 1)
+        )
         assert not set(model.flushed) & model.cleared_unflushed
-        assert state.live_tokens + state.pending_tokens == sum(entry.tokens for entry in state.entries)
-        gone = {seq for record in model.records if isinstance(record, Restated) for seq in record.removed}
-        left = [seq for seq in range(state.watermarks.archived_through + 1, state.next_seq) if seq not in gone]
+        assert state.live_tokens + state.pending_tokens == sum(
+            entry.tokens for entry in state.entries
+        )
+        gone = {
+            seq
+            for record in model.records
+            if isinstance(record, Restated)
+            for seq in record.removed
+        }
+        left = [
+            seq
+            for seq in range(state.watermarks.archived_through + 1, state.next_seq)
+            if seq not in gone
+        ]
         assert [entry.seq for entry in state.entries] == left
         assert state.summary is None or state.summary.text == "summary"
 
@@ -186,7 +275,9 @@ async def write(journal: Any, records: list[Any]) -> None:
 
 @given(programs)
 def test_replay_equals_live(program: list[Any]) -> None:
-    """G12, S1.02: what both journals, the one in memory and the real one, restore is the state that the turns left."""
+    """G12, S1.02: what both journals, the one in memory and the real one, restore is the state that
+    the turns left.
+    """
     model = Model()
     for step in program:
         model.step(step)
@@ -199,10 +290,14 @@ def test_replay_equals_live(program: list[Any]) -> None:
                 await write(journal, model.records)
                 (image,) = await journal.hydrate([KEY])
                 assert isinstance(image, SavedSession)
-                image = SavedSession(1, *(getattr(image, name) for name in image.__struct_fields__[1:]))
+                image = SavedSession(
+                    1, *(getattr(image, name) for name in image.__struct_fields__[1:])
+                )
                 state = behavior().restore(KEY, image)
                 open_jobs = {job.id for job in image.jobs}
-                assert open_jobs == set(model.jobs), "the journal's jobs are those that the turns started and nothing ended"
+                assert open_jobs == set(model.jobs), (
+                    "the journal's jobs are those that the turns started and nothing ended"
+                )
                 found.append(facts(state))
             return found
         finally:
@@ -215,7 +310,9 @@ def test_replay_equals_live(program: list[Any]) -> None:
 
 @given(programs, st.integers(0, 120))
 def test_budget_holds(program: list[Any], budget: int) -> None:
-    """G8, G9, S0.25: what is shown fits, its count is exact, no pair is split, and what is shown is the newest."""
+    """G8, G9, S0.25: what is shown fits, its count is exact, no pair is split, and what is shown is
+    the newest.
+    """
     model = Model()
     for step in program:
         model.step(step)

@@ -1,7 +1,8 @@
-"""A session as a state machine without a loop: turns, failed commits, crashes, late results, in any order that hypothesis draws.
+"""A session as a state machine without a loop: turns, failed commits, crashes, late results, in any
+order that hypothesis draws.
 
-What a cell, a log and a supervisor do around the actor is done here by hand, one step a rule. Beside it stands a model of what
-was said, and after each step both must agree.
+What a cell, a log and a supervisor do around the actor is done here by hand, one step a rule.
+Beside it stands a model of what was said, and after each step both must agree.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.policies.turns import units
@@ -43,7 +51,15 @@ from remora.messages import Receipt
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.log import Job, JobDone
 from remora.storage.memory import MemoryJournal
-from remora.storage.records import BlocksSpec, Dropped, EntryFlushSpec, Flushed, FlushSpec, Pruned, SummarizeSpec
+from remora.storage.records import (
+    BlocksSpec,
+    Dropped,
+    EntryFlushSpec,
+    Flushed,
+    FlushSpec,
+    Pruned,
+    SummarizeSpec,
+)
 from tests.harness import append
 
 KEY = SessionKey("alice", "chat")
@@ -58,17 +74,24 @@ EVERYTHING = 10**9
 
 
 def call(*ids: str) -> dict[str, Any]:
-    calls = [{"id": id_, "type": "function", "function": {"name": "look", "arguments": "{}"}} for id_ in ids]
+    calls = [
+        {"id": id_, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        for id_ in ids
+    ]
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
 messages = st.one_of(
     st.integers(0, 12).map(lambda n: {"role": "user", "content": "word " * n}),
     st.builds(
-        lambda n, id_: {"role": "assistant", "content": "reply " * n, "id": id_}, st.integers(0, 8), st.sampled_from("xyz")
+        lambda n, id_: {"role": "assistant", "content": "reply " * n, "id": id_},
+        st.integers(0, 8),
+        st.sampled_from("xyz"),
     ),
     st.sampled_from([call("a"), call("b"), call("a", "b")]),
-    st.sampled_from("ab").map(lambda id_: {"role": "tool", "tool_call_id": id_, "content": "result"}),
+    st.sampled_from("ab").map(
+        lambda id_: {"role": "tool", "tool_call_id": id_, "content": "result"}
+    ),
 )
 batches = st.lists(messages, min_size=1, max_size=4)
 LONG = os.environ.get("REMORA_HYPOTHESIS", "ci") != "ci"
@@ -101,7 +124,11 @@ class Said(msgspec.Struct):
 
     @property
     def visible(self) -> list[int]:
-        return [seq for seq in range(self.cleared + 1, self.last + 1) if seq not in self.gone and seq not in self.removed]
+        return [
+            seq
+            for seq in range(self.cleared + 1, self.last + 1)
+            if seq not in self.gone and seq not in self.removed
+        ]
 
     def changed(self, **changes: Any) -> Said:
         after = msgspec.structs.replace(self, **changes)
@@ -109,7 +136,11 @@ class Said(msgspec.Struct):
         return after
 
     def known(self, id_: str) -> int | None:
-        numbers = (seq for seq, one in self.ids.items() if one == id_ and seq > self.cleared and seq not in self.removed)
+        numbers = (
+            seq
+            for seq, one in self.ids.items()
+            if one == id_ and seq > self.cleared and seq not in self.removed
+        )
         return max(numbers, default=None)
 
     def rewound(self, to: int) -> Said:
@@ -136,7 +167,9 @@ class Write(msgspec.Struct):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What a summarize job came to: it tells of the messages `told`, and would have of `whole` if it had said anything."""
+    """What a summarize job came to: it tells of the messages `told`, and would have of `whole` if
+    it had said anything.
+    """
 
     message: SummaryReady
     whole: frozenset[int]
@@ -148,9 +181,22 @@ def told_of(*texts: str) -> list[int]:
 
 def facts(state: SessionState) -> tuple[Any, ...]:
     return (
-        state.sid, state.opened, state.watermarks, state.next_seq, state.entries, state.summary, state.pending, state.pending_tokens,
-        state.live_tokens, state.tools, state.size, state.ids, state.summaries, state.condensing, state.blocks,
-    )  # fmt: skip
+        state.sid,
+        state.opened,
+        state.watermarks,
+        state.next_seq,
+        state.entries,
+        state.summary,
+        state.pending,
+        state.pending_tokens,
+        state.live_tokens,
+        state.tools,
+        state.size,
+        state.ids,
+        state.summaries,
+        state.condensing,
+        state.blocks,
+    )
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -166,7 +212,12 @@ class SessionMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.runner.close()
 
-    @initialize(policy=st.sampled_from(POLICIES), flushes=st.booleans(), blocks=st.booleans(), hot_keys=st.integers(1, 2))
+    @initialize(
+        policy=st.sampled_from(POLICIES),
+        flushes=st.booleans(),
+        blocks=st.booleans(),
+        hot_keys=st.integers(1, 2),
+    )
     def begin(self, policy: BufferPolicy, *, flushes: bool, blocks: bool, hot_keys: int) -> None:
         self.policy, self.flushes, self.blocks = policy, flushes, blocks
         self.actor = SessionBehavior(lambda _: policy, instance="0", flushes=flushes, blocks=blocks)
@@ -187,7 +238,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.batches: dict[str, list[dict[str, Any]]] = {}
         self.restore()
 
-    # -- what cell, log and supervisor do -----------------------------------------------------------------------------
+    # -- what cell, log and supervisor do ----------------------------------------------------------
 
     def restore(self) -> None:
         """The state is what the log holds, and the supervisor hears of the jobs there."""
@@ -275,7 +326,7 @@ class SessionMachine(RuleBasedStateMachine):
     def of(self, *kinds: type) -> list[Job]:
         return [job for job in self.jobs.values() if isinstance(job.payload, kinds)]
 
-    # -- callers ------------------------------------------------------------------------------------------------------
+    # -- callers -----------------------------------------------------------------------------------
 
     @rule(batch=batches, key=st.none() | st.sampled_from("kl"))
     def append(self, batch: list[dict[str, Any]], key: str | None) -> None:
@@ -306,7 +357,10 @@ class SessionMachine(RuleBasedStateMachine):
             seqs.append(seq)
         assert receipt.seqs == tuple(seqs)
         assert receipt.duplicate == (last == before.last)
-        given = [entry.id or message_id("0", self.state.sid, seq) for entry, seq in zip(message.entries, seqs, strict=True)]
+        given = [
+            entry.id or message_id("0", self.state.sid, seq)
+            for entry, seq in zip(message.entries, seqs, strict=True)
+        ]
         assert list(receipt.ids) == given
         if last > before.last:
             keys = {**before.keys, message.key: receipt} if message.key is not None else before.keys
@@ -331,17 +385,24 @@ class SessionMachine(RuleBasedStateMachine):
     def load(self, budget: int) -> None:
         snapshot: Snapshot = self.ask(Load(budget))
         assert snapshot.tokens <= max(budget, 0)
-        parts: list[Any] = [*snapshot.entries, *snapshot.summaries, *([snapshot.summary] if snapshot.summary else [])]
+        parts: list[Any] = [
+            *snapshot.entries,
+            *snapshot.summaries,
+            *([snapshot.summary] if snapshot.summary else []),
+        ]
         assert snapshot.tokens == sum(part.tokens for part in parts)
         seqs = [entry.seq for entry in snapshot.entries]
         assert set(seqs) <= {entry.seq for entry in self.state.entries}
         assert len(seqs) == len(set(seqs))
-        assert snapshot.pending == sum(seq <= self.state.watermarks.summarizing_through for seq in seqs) * bool(
-            self.state.pending
-        )
+        assert snapshot.pending == sum(
+            seq <= self.state.watermarks.summarizing_through for seq in seqs
+        ) * bool(self.state.pending)
         if budget == EVERYTHING:
             assert (snapshot.summary, snapshot.omitted) == (self.state.summary, 0)
-            assert len(seqs) + snapshot.orphans + len(snapshot.awaiting) >= len(self.state.entries) - len(snapshot.awaiting) * 8
+            assert (
+                len(seqs) + snapshot.orphans + len(snapshot.awaiting)
+                >= len(self.state.entries) - len(snapshot.awaiting) * 8
+            )
         again: Snapshot = self.ask(Load(budget))
         assert msgspec.structs.replace(again, prefix_changed=snapshot.prefix_changed) == snapshot
         assert not again.prefix_changed
@@ -351,14 +412,26 @@ class SessionMachine(RuleBasedStateMachine):
         held = len(self.state.entries)
         assert self.ask(Clear()) == held
         self.told(cleared=self.said.last)
-        assert (self.state.size, self.state.tokens, self.state.pending, self.state.ids) == (0, 0, 0, {})
+        assert (self.state.size, self.state.tokens, self.state.pending, self.state.ids) == (
+            0,
+            0,
+            0,
+            {},
+        )
         assert self.state.summary is None
         assert not self.state.summaries
 
     @rule(keep=st.integers(0, 6))
     def truncate(self, keep: int) -> None:
         before = [entry.seq for entry in self.state.entries]
-        wanted = next((len(before) - one.start for one in units(self.state.entries) if len(before) - one.start <= keep), 0)
+        wanted = next(
+            (
+                len(before) - one.start
+                for one in units(self.state.entries)
+                if len(before) - one.start <= keep
+            ),
+            0,
+        )
         count = self.ask(Truncate(keep))
         assert count == len(before) - wanted
         if count:
@@ -369,8 +442,15 @@ class SessionMachine(RuleBasedStateMachine):
     def remove(self, places: set[int], *, by_id: bool) -> None:
         entries = self.state.entries
         inside = sorted(place for place in places if place < len(entries))
-        ids = tuple(entries[place].id or message_id("0", self.state.sid, entries[place].seq) for place in inside)
-        gone = {entry.seq for entry in entries if (entry.id or message_id("0", self.state.sid, entry.seq)) in ids}
+        ids = tuple(
+            entries[place].id or message_id("0", self.state.sid, entries[place].seq)
+            for place in inside
+        )
+        gone = {
+            entry.seq
+            for entry in entries
+            if (entry.id or message_id("0", self.state.sid, entry.seq)) in ids
+        }
         if not by_id:
             gone = {entries[place].seq for place in inside}
         try:
@@ -409,7 +489,7 @@ class SessionMachine(RuleBasedStateMachine):
         if self.flushes and not (waiting and waiting[-1].end == len(self.state.entries)):
             assert self.state.watermarks.flushing == self.said.last
 
-    # -- jobs ---------------------------------------------------------------------------------------------------------
+    # -- jobs --------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.of(SummarizeSpec))
     @rule(which=some)
@@ -426,7 +506,10 @@ class SessionMachine(RuleBasedStateMachine):
                 self.take(self.results.pop(), kind)
 
     @precondition(lambda self: self.of(SummarizeSpec))
-    @rule(how=st.sampled_from(["clear", "truncate", "remove", "rewind", "power cut"]), again=st.booleans())
+    @rule(
+        how=st.sampled_from(["clear", "truncate", "remove", "rewind", "power cut"]),
+        again=st.booleans(),
+    )
     def a_summary_comes_late(self, how: str, *, again: bool) -> None:
         """The past is another by then; and perhaps there is another fold already."""
         if not self.written(0):
@@ -465,7 +548,10 @@ class SessionMachine(RuleBasedStateMachine):
         view: SessionView = self.ask(Inspect())
         running = told_of(view.summary.text) if view.summary else []
         if spec.kind == "condense":
-            given = [*running, *told_of(*(one.text for one in view.summaries if one.through <= spec.through))]
+            given = [
+                *running,
+                *told_of(*(one.text for one in view.summaries if one.through <= spec.through)),
+            ]
         else:
             actor = self.journal._actors[self.state.sid]
             given = [entry.seq for entry in actor.visible(spec.first, spec.through)]
@@ -477,7 +563,11 @@ class SessionMachine(RuleBasedStateMachine):
         return True
 
     @precondition(lambda self: self.results)
-    @rule(which=some, kind=st.sampled_from(["whole", "whole", "degraded", "empty"]), again=st.booleans())
+    @rule(
+        which=some,
+        kind=st.sampled_from(["whole", "whole", "degraded", "empty"]),
+        again=st.booleans(),
+    )
     def deliver(self, which: int, kind: str, *, again: bool) -> None:
         """A result comes in, in any order; perhaps once more, perhaps after it has become stale."""
         place = which % len(self.results)
@@ -487,7 +577,9 @@ class SessionMachine(RuleBasedStateMachine):
         message = result.message
         if kind != "whole":
             text = "" if kind == "empty" else message.text
-            message = msgspec.structs.replace(message, text=text, tokens=3 + len(text.split()), degraded=True, model="extract")
+            message = msgspec.structs.replace(
+                message, text=text, tokens=3 + len(text.split()), degraded=True, model="extract"
+            )
         wanted = message.job in {self.state.compaction_job, self.state.condense_job}
         taken = self.ask(message)
         assert taken == wanted, "it is taken if it is waited for, and dropped otherwise"
@@ -517,7 +609,7 @@ class SessionMachine(RuleBasedStateMachine):
         jobs = self.of(BlocksSpec)
         self.ask(BlocksReady((), jobs[which % len(jobs)].id))
 
-    # -- the log, and the power ---------------------------------------------------------------------------------------
+    # -- the log, and the power --------------------------------------------------------------------
 
     @precondition(lambda self: self.queue)
     @rule(count=st.integers(1, 4))
@@ -527,7 +619,9 @@ class SessionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.queue)
     @rule(count=st.integers(0, 3), kept=st.booleans())
     def commit_fails(self, count: int, *, kept: bool) -> None:
-        """What is behind it is void, and the state is read again; `kept`: the one that failed was stored in truth."""
+        """What is behind it is void, and the state is read again; `kept`: the one that failed was
+        stored in truth.
+        """
         self.commit(count)
         if kept and self.queue:
             self.store()
@@ -568,9 +662,13 @@ class SessionMachine(RuleBasedStateMachine):
 
     def shown(self) -> list[Any]:
         contexts = [self.actor.handle(self.state, Load(budget)) for budget in (EVERYTHING, 60, 20)]
-        return [msgspec.structs.replace(turn.reply, prefix_changed=True) for turn in contexts if isinstance(turn, Decision)]
+        return [
+            msgspec.structs.replace(turn.reply, prefix_changed=True)
+            for turn in contexts
+            if isinstance(turn, Decision)
+        ]
 
-    # -- what holds ---------------------------------------------------------------------------------------------------
+    # -- what holds --------------------------------------------------------------------------------
 
     @invariant()
     def replay_equals_live(self) -> None:
@@ -583,23 +681,40 @@ class SessionMachine(RuleBasedStateMachine):
     def marks_add_up(self) -> None:
         watermarks, state = self.state.watermarks, self.state
         assert state.next_seq == self.said.last + 1, "numbers only grow"
-        assert 0 <= watermarks.cleared <= watermarks.archived_through <= watermarks.summarizing_through <= self.said.last
+        assert (
+            0
+            <= watermarks.cleared
+            <= watermarks.archived_through
+            <= watermarks.summarizing_through
+            <= self.said.last
+        )
         assert watermarks.flushing <= self.said.last
         assert not self.flushes or watermarks.flushing >= watermarks.summarizing_through
         assert state.tokens == sum(entry.tokens for entry in state.entries)
-        assert state.pending == sum(entry.seq <= watermarks.summarizing_through for entry in state.entries)
-        assert bool(state.compaction_job) == (watermarks.summarizing_through > watermarks.archived_through)
+        assert state.pending == sum(
+            entry.seq <= watermarks.summarizing_through for entry in state.entries
+        )
+        assert bool(state.compaction_job) == (
+            watermarks.summarizing_through > watermarks.archived_through
+        )
 
     @invariant()
     def everything_said_is_shown_once(self) -> None:
-        """G5, G6: since the clear, each message is in the buffer or told of by a summary: never in neither, never in both."""
+        """G5, G6: since the clear, each message is in the buffer or told of by a summary: never in
+        neither, never in both.
+        """
         buffer: Buffer = self.looked()
         shown = [entry.seq for entry in buffer.entries]
-        told = told_of(*([buffer.summary.text] if buffer.summary else []), *(one.text for one in buffer.summaries))
+        told = told_of(
+            *([buffer.summary.text] if buffer.summary else []),
+            *(one.text for one in buffer.summaries),
+        )
         visible = self.said.visible
         assert shown == [seq for seq in visible if seq > self.state.watermarks.archived_through]
         assert sorted(told) == [
-            seq for seq in visible if seq <= self.state.watermarks.archived_through and seq not in self.said.untold
+            seq
+            for seq in visible
+            if seq <= self.state.watermarks.archived_through and seq not in self.said.untold
         ]
 
     def looked(self) -> Buffer:
@@ -610,13 +725,15 @@ class SessionMachine(RuleBasedStateMachine):
 
     @invariant()
     def jobs_are_those_outstanding(self) -> None:
-        """G7: the log holds the jobs that began and did not end, and the supervisor knows each of them."""
+        """G7: the log holds the jobs that began and did not end, and the supervisor knows each of
+        them.
+        """
         assert set(self.journal._jobs) == self.rows
         assert self.rows <= set(self.jobs) | {id_ for write in self.queue for id_ in write.ended}
 
     @invariant()
     def each_message_is_handed_over_once(self) -> None:
-        """G7: up to the mark, long-term memory gets a message by one job, or is never to have it."""
+        """G7: up to the mark, long-term memory gets a message by one job, or is never to have it."""  # noqa: E501
         actor = self.journal._actors.get(self.state.sid)
         if self.flushes and actor is not None:
             assert self.handed | self.withheld >= set(range(1, actor.watermarks.flushing + 1))
@@ -634,5 +751,9 @@ class SessionMachine(RuleBasedStateMachine):
 
 @pytest.mark.timeout(0 if LONG else 600)  # to make a failure small takes minutes
 def test_no_sequence_breaks_a_session() -> None:
-    """G2, G4 to G8, G10, G12: no sequence of calls, results, failed commits, crashes and rests breaks an invariant."""
-    run_state_machine_as_test(SessionMachine, settings=settings(stateful_step_count=100 if LONG else 40))
+    """G2, G4 to G8, G10, G12: no sequence of calls, results, failed commits, crashes and rests
+    breaks an invariant.
+    """
+    run_state_machine_as_test(
+        SessionMachine, settings=settings(stateful_step_count=100 if LONG else 40)
+    )

@@ -11,7 +11,16 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from remora.actors.user.messages import CleanUp, Grant, Learn, PruneNow, ReadSynopsis, Remember, SynopsisReady, Touch
+from remora.actors.user.messages import (
+    CleanUp,
+    Grant,
+    Learn,
+    PruneNow,
+    ReadSynopsis,
+    Remember,
+    SynopsisReady,
+    Touch,
+)
 from remora.actors.user.state import UserState
 from remora.errors import NotGranted
 from remora.runtime.log import JobDone, Write
@@ -23,15 +32,24 @@ from tests.users import KEY, NOW, UserModel, item
 MAX_BYTES = 2_500  # about eight items
 
 ids = st.integers(0, 14).map(lambda n: f"i{n:02}")
-items = st.builds(lambda id_, axis, scope: item(id_, axis=axis, scope=scope), ids, st.integers(0, 3), st.sampled_from(["", "s"]))
-memories = st.integers(0, 9).map(lambda n: MemoryItem(f"m{n}", "", "", f"content {n}", "fact", 0.5, 1, 2))
+items = st.builds(
+    lambda id_, axis, scope: item(id_, axis=axis, scope=scope),
+    ids,
+    st.integers(0, 3),
+    st.sampled_from(["", "s"]),
+)
+memories = st.integers(0, 9).map(
+    lambda n: MemoryItem(f"m{n}", "", "", f"content {n}", "fact", 0.5, 1, 2)
+)
 names = st.sampled_from(["planner", "critic", "writer"])
 rows = st.integers(0, 400)
 steps = st.one_of(
     st.builds(lambda some: Learn(tuple(some)), st.lists(items, min_size=1, max_size=6)),
     st.builds(CleanUp, st.integers(0, MAX_BYTES)),
     st.builds(
-        lambda first, n: Touch(tuple(f"r{row}" for row in range(first, first + n)), first * 1_000), rows, st.integers(1, 300)
+        lambda first, n: Touch(tuple(f"r{row}" for row in range(first, first + n)), first * 1_000),
+        rows,
+        st.integers(1, 300),
     ),
     st.builds(lambda some: Remember(tuple(some)), st.lists(memories, max_size=3)),
     st.builds(PruneNow, st.integers(0, 9), st.just("fifo")),
@@ -57,13 +75,20 @@ class Clocked(UserModel):
             case "read" | "refresh":
                 self.ask(ReadSynopsis(self.now, refresh=step == "refresh"))
             case "written" | "degraded":
-                for job in [job for job in self.jobs.values() if isinstance(job.payload, SynopsisSpec)]:
-                    result = SynopsisReady(job.id, "Ada.", "Bees.", self.now, step == "degraded", "m", (1, 1))
+                for job in [
+                    job for job in self.jobs.values() if isinstance(job.payload, SynopsisSpec)
+                ]:
+                    result = SynopsisReady(
+                        job.id, "Ada.", "Bees.", self.now, step == "degraded", "m", (1, 1)
+                    )
                     assert self.ask(result) is True
                     self.ended.append(job.id)
             case "late":
                 for id_ in self.ended:
-                    assert self.ask(SynopsisReady(id_, "Eve.", "Lies.", self.now, False, "m", (1, 1))) is False
+                    assert (
+                        self.ask(SynopsisReady(id_, "Eve.", "Lies.", self.now, False, "m", (1, 1)))
+                        is False
+                    )
             case "jobs done":  # the other lanes write the end of their jobs themselves
                 for id_, job in list(self.jobs.items()):
                     if not isinstance(job.payload, SynopsisSpec):
@@ -76,7 +101,9 @@ class Clocked(UserModel):
                     owners = [name for name, right in self.state.grants.items() if right == "own"]
                     assert step.by not in owners or owners == [step.to]
             case Remember(items=items):
-                allowed = {name for name, right in self.state.grants.items() if right in {"write", "own"}}
+                allowed = {
+                    name for name, right in self.state.grants.items() if right in {"write", "own"}
+                }
                 try:
                     self.ask(step)
                 except NotGranted:
@@ -90,14 +117,26 @@ class Clocked(UserModel):
 def facts(state: UserState) -> tuple[Any, ...]:
     assert state.working is not None
     return (
-        state.sid, state.opened, state.learned_with, list(state.working.items), state.stale, state.accesses, state.pending,
-        state.parts, state.terms, state.grants, state.number, state.job,
-    )  # fmt: skip
+        state.sid,
+        state.opened,
+        state.learned_with,
+        list(state.working.items),
+        state.stale,
+        state.accesses,
+        state.pending,
+        state.parts,
+        state.terms,
+        state.grants,
+        state.number,
+        state.job,
+    )
 
 
 @given(programs)
 def test_bounds_and_single_flight(program: list[Any]) -> None:
-    """S2.13, S2.24, S2.25, S4.33, G10: never over twice the limit, one synopsis job at most, an owner for every scope."""
+    """S2.13, S2.24, S2.25, S4.33, G10: never over twice the limit, one synopsis job at most, an
+    owner for every scope.
+    """
     model = Clocked()
     for step in program:
         before = model.held
@@ -106,7 +145,9 @@ def test_bounds_and_single_flight(program: list[Any]) -> None:
         assert state.working is not None
         assert state.working.content_bytes <= 2 * MAX_BYTES
         stayed = [id_ for id_ in before if id_ in set(model.held)]
-        assert isinstance(step, Learn) or stayed == before[len(before) - len(stayed) :], "what leaves is the oldest"
+        assert isinstance(step, Learn) or stayed == before[len(before) - len(stayed) :], (
+            "what leaves is the oldest"
+        )
         if isinstance(step, CleanUp):
             assert state.working.size_bytes <= step.max_bytes
             assert not state.pending
@@ -115,7 +156,11 @@ def test_bounds_and_single_flight(program: list[Any]) -> None:
         assert len(state.pending) <= 256
         assert not state.grants or "own" in state.grants.values()
         for name, part in state.parts.items():
-            assert 0 <= part.expires_at - state.terms[name] <= 0.1 * {"identity": 604_800.0, "context": 3_600.0}[name]
+            assert (
+                0
+                <= part.expires_at - state.terms[name]
+                <= 0.1 * {"identity": 604_800.0, "context": 3_600.0}[name]
+            )
 
 
 async def write(journal: Any, records: list[Any], commits: int) -> None:
@@ -129,14 +174,19 @@ async def write(journal: Any, records: list[Any], commits: int) -> None:
     for first in range(0, len(records), size):
         for record in records[first : first + size]:
             journal.write(Write([record], settled))
-        await (journal._commit_queued() if isinstance(journal, SqliteJournal) else journal._commit())
+        await (
+            journal._commit_queued() if isinstance(journal, SqliteJournal) else journal._commit()
+        )
     assert not failed
 
 
-@example([Learn((item("i00"),)), CleanUp(0), Learn((item("i01"), item("i00")))], 1)  # gone and back within one commit
+@example(
+    [Learn((item("i00"),)), CleanUp(0), Learn((item("i01"), item("i00")))], 1
+)  # gone and back within one commit
 @given(programs, st.integers(1, 8))
 def test_replay_equals_live(program: list[Any], commits: int) -> None:
-    """S1.02, G12, S2.11, S2.22, S2.21: once it rested, what both journals restore is the state that the turns left.
+    """S1.02, G12, S2.11, S2.22, S2.21: once it rested, what both journals restore is the state that
+    the turns left.
 
     The items' age among it, however turns share commits.
     """

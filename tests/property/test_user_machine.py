@@ -1,8 +1,10 @@
-"""A user's own actor as a state machine without a loop: turns, failed commits, crashes, results in any order, and rests.
+"""A user's own actor as a state machine without a loop: turns, failed commits, crashes, results in
+any order, and rests.
 
-What a cell, a log and a supervisor do around the actor is done here by hand, one step a rule. Beside it stands a model of what
-the user has, and after each step both must agree. Two things are in memory alone until they are written, and a crash may take
-them: figures of access, and how much longer a synopsis holds for having been read.
+What a cell, a log and a supervisor do around the actor is done here by hand, one step a rule.
+Beside it stands a model of what the user has, and after each step both must agree. Two things are
+in memory alone until they are written, and a crash may take them: figures of access, and how much
+longer a synopsis holds for having been read.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from remora.actors.user.behavior import UserBehavior
 from remora.actors.user.messages import (
@@ -77,7 +86,9 @@ class Has(msgspec.Struct):
 
 
 class Write(msgspec.Struct):
-    """What is on its way to the log: records, whose turn, jobs that end with it, and the model after it."""
+    """What is on its way to the log: records, whose turn, jobs that end with it, and the model
+    after it.
+    """
 
     records: Sequence[Any]
     turn: Decision | None
@@ -88,14 +99,27 @@ class Write(msgspec.Struct):
 def facts(state: UserState) -> tuple[Any, ...]:
     assert state.working is not None
     return (
-        state.sid, state.opened, state.learned_with, [one.id for one in state.working.items], state.stale, state.accesses,
-        state.pending, state.parts, state.terms, state.grants, state.number, state.job,
-    )  # fmt: skip
+        state.sid,
+        state.opened,
+        state.learned_with,
+        [one.id for one in state.working.items],
+        state.stale,
+        state.accesses,
+        state.pending,
+        state.parts,
+        state.terms,
+        state.grants,
+        state.number,
+        state.job,
+    )
 
 
 def written(state: UserState) -> tuple[Any, ...]:
     """The same, without what may be in memory alone."""
-    parts = {name: msgspec.structs.replace(part, expires_at=state.terms[name]) for name, part in state.parts.items()}
+    parts = {
+        name: msgspec.structs.replace(part, expires_at=state.terms[name])
+        for name, part in state.parts.items()
+    }
     return (*facts(state)[:5], parts, state.terms, *facts(state)[9:])
 
 
@@ -132,7 +156,7 @@ class UserMachine(RuleBasedStateMachine):
         self.answers = 0
         self.restore()
 
-    # -- what cell, log and supervisor do -----------------------------------------------------------------------------
+    # -- what cell, log and supervisor do ----------------------------------------------------------
 
     def restore(self) -> None:
         image: Any = self.journal._image(KEY)
@@ -151,13 +175,17 @@ class UserMachine(RuleBasedStateMachine):
         turn = self.actor.handle(self.state, message)
         for record in (*turn.volatile, *turn.records):
             self.actor.apply(self.state, record)
-        put = [one for record in turn.records if isinstance(record, StateChanged) for one in record.put]
+        put = [
+            one for record in turn.records if isinstance(record, StateChanged) for one in record.put
+        ]
         figures = {one.name: self.counts[one.name] for one in put if one.kind == "access"}
         terms = {one.name: self.state.terms[one.name] for one in put if one.kind == "synopsis"}
         if figures:
             changes["figures"] = {**self.has.figures, **figures}
         if terms and "parts" not in changes:
-            changes["parts"] = {name: (text, terms.get(name, term)) for name, (text, term) in self.has.parts.items()}
+            changes["parts"] = {
+                name: (text, terms.get(name, term)) for name, (text, term) in self.has.parts.items()
+            }
         self.has = msgspec.structs.replace(self.has, **changes)
         if turn.records:
             ended = tuple(record.id for record in turn.records if isinstance(record, JobDone))
@@ -193,7 +221,7 @@ class UserMachine(RuleBasedStateMachine):
             for id_ in write.ended:
                 self.jobs.pop(id_, None)
 
-    # -- working memory -----------------------------------------------------------------------------------------------
+    # -- working memory ----------------------------------------------------------------------------
 
     @rule(wanted=st.lists(ids, min_size=1, max_size=7), scope=st.sampled_from(["", "s"]))
     def learn(self, wanted: list[str], scope: str) -> None:
@@ -218,7 +246,11 @@ class UserMachine(RuleBasedStateMachine):
         assert not self.state.pending
         assert self.has.figures == self.counts
 
-    @rule(number=st.integers(0, DIMENSION - 1), scope=st.sampled_from([None, "", "s"]), k=st.integers(1, 5))
+    @rule(
+        number=st.integers(0, DIMENSION - 1),
+        scope=st.sampled_from([None, "", "s"]),
+        k=st.integers(1, 5),
+    )
     def search(self, number: int, scope: str | None, k: int) -> None:
         found = self.ask(SearchWorking(axis(number), k, scope))
         scores = [one.score for one in found]
@@ -229,7 +261,7 @@ class UserMachine(RuleBasedStateMachine):
             assert scope is None or one.item.scope in {"", scope}
             assert (one.score > 0.5) == (int(one.item.id[1:]) % DIMENSION == number)
 
-    # -- long-term memory ---------------------------------------------------------------------------------------------
+    # -- long-term memory --------------------------------------------------------------------------
 
     @rule(first=st.integers(0, 300), count=st.sampled_from([1, 3, 200]))
     def touch(self, first: int, count: int) -> None:
@@ -238,10 +270,15 @@ class UserMachine(RuleBasedStateMachine):
             self.counts[row] = self.counts.get(row, 0) + 1
         self.ask(Touch(rows, int(self.now * 1_000_000)))
 
-    @rule(numbers=st.lists(st.integers(0, 9), max_size=3), agent=st.sampled_from(["", "planner", "critic"]))
+    @rule(
+        numbers=st.lists(st.integers(0, 9), max_size=3),
+        agent=st.sampled_from(["", "planner", "critic"]),
+    )
     def remember(self, numbers: list[int], agent: str) -> None:
         """The same words are one memory; in a shared scope, who may not write records nothing."""
-        items = tuple(MemoryItem(f"m{n}", "", agent, f"content {n}", "fact", 0.5, 1, 2) for n in numbers)
+        items = tuple(
+            MemoryItem(f"m{n}", "", agent, f"content {n}", "fact", 0.5, 1, 2) for n in numbers
+        )
         allowed = not self.has.grants or self.has.grants.get(agent) in {"write", "own"}
         memories = {**{one.id: one.agent for one in items}, **self.has.memories}
         try:
@@ -272,7 +309,7 @@ class UserMachine(RuleBasedStateMachine):
         else:
             assert allowed
 
-    # -- synopsis -----------------------------------------------------------------------------------------------------
+    # -- synopsis ----------------------------------------------------------------------------------
 
     @rule(after_s=st.sampled_from([0.0, 1.0, 9.0, 60.0, 200.0, 2_000.0]), refresh=st.booleans())
     def read_synopsis(self, after_s: float, *, refresh: bool) -> None:
@@ -284,13 +321,18 @@ class UserMachine(RuleBasedStateMachine):
         if len(valid) == len(TERMS) and not refresh:
             shown: Synopsis = self.ask(ReadSynopsis(self.now))
             assert (shown.job, self.state.number) == ("", before)
-            assert shown.state == ("empty" if not any(texts.values()) else "degraded" if self.has.degraded else "ok")
+            assert shown.state == (
+                "empty" if not any(texts.values()) else "degraded" if self.has.degraded else "ok"
+            )
         else:
             started = running or f"synopsis-{self.state.sid}-{before + 1}"
             shown = self.ask(ReadSynopsis(self.now, refresh=refresh), job=started)
             assert (shown.state, shown.job) == ("pending", started)
             assert self.state.number == before + (not running)
-        assert (shown.identity, shown.context) == (texts.get("identity", ""), texts.get("context", ""))
+        assert (shown.identity, shown.context) == (
+            texts.get("identity", ""),
+            texts.get("context", ""),
+        )
 
     @rule(after_s=st.sampled_from([3.0, 9.0, 60.0]))
     def read_on(self, after_s: float) -> None:
@@ -301,13 +343,19 @@ class UserMachine(RuleBasedStateMachine):
             if self.has.job in self.jobs:
                 self.write_synopsis("whole", late=False)
 
-    @precondition(lambda self: any(isinstance(job.payload, SynopsisSpec) for job in self.jobs.values()))
+    @precondition(
+        lambda self: any(isinstance(job.payload, SynopsisSpec) for job in self.jobs.values())
+    )
     @rule(kind=st.sampled_from(["whole", "degraded", "empty"]), late=st.booleans())
     def write_synopsis(self, kind: str, *, late: bool) -> None:
         job = next(job for job in self.jobs.values() if isinstance(job.payload, SynopsisSpec))
         self.answers += 1
         texts = ("", "") if kind == "empty" else (f"Ada {self.answers}.", f"Bees {self.answers}.")
-        self.results.append(SynopsisReady(job.id, *texts, self.now, kind == "degraded", "m", (2, 2) if texts[0] else (0, 0)))
+        self.results.append(
+            SynopsisReady(
+                job.id, *texts, self.now, kind == "degraded", "m", (2, 2) if texts[0] else (0, 0)
+            )
+        )
         if not late:
             self.take(self.results[-1])
 
@@ -323,10 +371,15 @@ class UserMachine(RuleBasedStateMachine):
         changes: dict[str, Any] = {}
         if wanted:
             texts = {"identity": result.identity, "context": result.context}
-            terms = {name: term if texts[name] and not result.degraded else min(TERMS.values()) for name, term in TERMS.items()}
+            terms = {
+                name: term if texts[name] and not result.degraded else min(TERMS.values())
+                for name, term in TERMS.items()
+            }
             parts = {name: (text, result.now + terms[name]) for name, text in texts.items()}
             changes = {"parts": parts, "degraded": result.degraded, "job": ""}
-        assert self.ask(result, **changes) == wanted, "it is taken if it is waited for, and dropped otherwise"
+        assert self.ask(result, **changes) == wanted, (
+            "it is taken if it is waited for, and dropped otherwise"
+        )
 
     @rule()
     def outdate(self) -> None:
@@ -334,9 +387,11 @@ class UserMachine(RuleBasedStateMachine):
         self.ask(ExpireSynopsis(), parts={}, job="")
         assert not self.state.parts
 
-    # -- other jobs, the log, and the power ---------------------------------------------------------------------------
+    # -- other jobs, the log, and the power --------------------------------------------------------
 
-    @precondition(lambda self: any(not isinstance(job.payload, SynopsisSpec) for job in self.jobs.values()))
+    @precondition(
+        lambda self: any(not isinstance(job.payload, SynopsisSpec) for job in self.jobs.values())
+    )
     @rule(which=some)
     def a_job_is_done(self, which: int) -> None:
         jobs = [job for job in self.jobs.values() if not isinstance(job.payload, SynopsisSpec)]
@@ -352,7 +407,9 @@ class UserMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.queue)
     @rule(count=st.integers(0, 3), kept=st.booleans())
     def commit_fails(self, count: int, *, kept: bool) -> None:
-        """What is behind it is void, and the state is read again; `kept`: the one that failed was stored in truth."""
+        """What is behind it is void, and the state is read again; `kept`: the one that failed was
+        stored in truth.
+        """
         self.commit(count)
         if kept and self.queue:
             self.store()
@@ -384,14 +441,18 @@ class UserMachine(RuleBasedStateMachine):
     def view(self) -> UserView:
         turn = self.actor.handle(self.state, InspectUser())
         sid = 0 if not self.state.opened else turn.reply.sid
-        view: UserView = msgspec.structs.replace(turn.reply, sid=sid, evicted=0, synopsis_hits=0, synopsis_misses=0)
+        view: UserView = msgspec.structs.replace(
+            turn.reply, sid=sid, evicted=0, synopsis_hits=0, synopsis_misses=0
+        )
         return msgspec.structs.replace(view, working_bytes=0)  # free rows are not restored
 
-    # -- what holds ---------------------------------------------------------------------------------------------------
+    # -- what holds --------------------------------------------------------------------------------
 
     @invariant()
     def replay_equals_live(self) -> None:
-        """G12, S1.02: what the log would give back is what the turns left, but for what they had put off."""
+        """G12, S1.02: what the log would give back is what the turns left, but for what they had
+        put off.
+        """
         if self.state.opened:
             image: Any = self.shadow._image(KEY)
             restored = self.actor.restore(KEY, image)
@@ -407,13 +468,19 @@ class UserMachine(RuleBasedStateMachine):
         assert state.grants == self.has.grants
         assert not state.grants or "own" in state.grants.values()
         assert {row: count for row, (count, _) in state.accesses.items()} == self.counts
-        assert {name: (part.text, state.terms[name]) for name, part in state.parts.items()} == self.has.parts
+        assert {
+            name: (part.text, state.terms[name]) for name, part in state.parts.items()
+        } == self.has.parts
 
     @invariant()
     def what_is_put_off_is_bounded(self) -> None:
-        """G10, S2.21, S2.25: a crash takes the figures of so many rows at most, and a tenth of a term."""
+        """G10, S2.21, S2.25: a crash takes the figures of so many rows at most, and a tenth of a
+        term.
+        """
         assert len(self.state.pending) <= 256
-        assert {row for row, count in self.counts.items() if self.has.figures.get(row) != count} <= set(self.state.pending)
+        assert {
+            row for row, count in self.counts.items() if self.has.figures.get(row) != count
+        } <= set(self.state.pending)
         for name, part in self.state.parts.items():
             assert 0 <= part.expires_at - self.state.terms[name] <= 0.1 * TERMS[name]
             assert self.refresh or part.expires_at == self.state.terms[name]
@@ -423,11 +490,17 @@ class UserMachine(RuleBasedStateMachine):
         """S2.24: and the log holds the jobs that began and did not end."""
         assert self.state.job == self.has.job
         assert set(self.journal._jobs) == self.rows
-        assert sum(isinstance(self.journal._jobs[id_].payload, SynopsisSpec) for id_ in self.rows) <= 1
+        assert (
+            sum(isinstance(self.journal._jobs[id_].payload, SynopsisSpec) for id_ in self.rows) <= 1
+        )
         assert {one.id: one.agent for _, one in self.shadow._memories.values()} == self.has.memories
 
 
 @pytest.mark.timeout(0 if LONG else 600)  # to make a failure small takes minutes
 def test_no_sequence_breaks_a_user() -> None:
-    """G4, G10, G12, S2.13, S2.21, S2.24, S2.25, S4.33: no sequence of calls, results, crashes and rests breaks an invariant."""
-    run_state_machine_as_test(UserMachine, settings=settings(stateful_step_count=100 if LONG else 40))
+    """G4, G10, G12, S2.13, S2.21, S2.24, S2.25, S4.33: no sequence of calls, results, crashes and
+    rests breaks an invariant.
+    """
+    run_state_machine_as_test(
+        UserMachine, settings=settings(stateful_step_count=100 if LONG else 40)
+    )

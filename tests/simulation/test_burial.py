@@ -37,12 +37,23 @@ class Broken:
 
 @pytest.mark.parametrize("fault", ["refused", "lost", "kept"])
 async def test_a_burial_that_is_not_recorded(fault: Any) -> None:
-    """G7, G11: a job whose end cannot be written is not forgotten: it is tried until it is a visible dead letter."""
+    """G7, G11: a job whose end cannot be written is not forgotten: it is tried until it is a
+    visible dead letter.
+    """
     faults: list[Any] = []
-    journal, clock, broken = FaultyJournal(lambda: faults.pop(0) if faults else None), VirtualClock(), Broken()
+    journal, clock, broken = (
+        FaultyJournal(lambda: faults.pop(0) if faults else None),
+        VirtualClock(),
+        Broken(),
+    )
     job = Job("job-1", "broken", KEY, BlocksSpec(1, 1))
     async with kernel(journal, clock=clock) as core:
-        lane = Lane("broken", broken, concurrency=1, retry=RetryPolicy(max_attempts=1, backoff_s=1, jitter=0))
+        lane = Lane(
+            "broken",
+            broken,
+            concurrency=1,
+            retry=RetryPolicy(max_attempts=1, backoff_s=1, jitter=0),
+        )
         core.supervisor.add_lane(lane)
         async with anyio.create_task_group() as tasks:
             await core.ask(KEY, append({"role": "user", "content": "one"}))
@@ -55,6 +66,8 @@ async def test_a_burial_that_is_not_recorded(fault: Any) -> None:
             await clock.advance(10)
             await core.supervisor.settle(KEY)
             tasks.cancel_scope.cancel()
-        assert [(one.id, one.error) for one in await journal.jobs(dead=True)] == [("job-1", "ValueError: broken")]
+        assert [(one.id, one.error) for one in await journal.jobs(dead=True)] == [
+            ("job-1", "ValueError: broken")
+        ]
         assert broken.attempts == 2
         assert core.supervisor.statistics().lanes["broken"].dead_lettered == 1

@@ -1,4 +1,6 @@
-"""Actors that must leave memory: what is barred, what was on its way, and the jobs that are withdrawn."""
+"""Actors that must leave memory: what is barred, what was on its way, and the jobs that are
+withdrawn.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def message(text: str) -> dict[str, str]:
 
 
 async def test_what_was_written_lands_first() -> None:
-    """G13, G3: what an expelled actor wrote is in the journal before it is gone, acknowledged or not; new ones are refused."""
+    """G13, G3: what an expelled actor wrote is in the journal before it is gone, acknowledged or
+    not; new ones are refused.
+    """
     journal = MemoryJournal()
     outcomes: list[Any] = []
     async with kernel(journal) as k:
@@ -72,7 +76,9 @@ async def test_what_was_written_lands_first() -> None:
 
 
 async def test_withdrawn_jobs_end() -> None:
-    """G13: background work of the expelled is given up wherever it stands, and nobody waits for it for ever; others' goes on."""
+    """G13: background work of the expelled is given up wherever it stands, and nobody waits for it
+    for ever; others' goes on.
+    """
     journal = MemoryJournal()
     hanging = anyio.Event()
 

@@ -1,4 +1,6 @@
-"""A whole runtime over ports that fail: messages stay, contexts come, and the work is done when the fault is over (G5 to G7)."""
+"""A whole runtime over ports that fail: messages stay, contexts come, and the work is done when the
+fault is over (G5 to G7).
+"""
 
 from __future__ import annotations
 
@@ -33,20 +35,33 @@ pytestmark = pytest.mark.anyio
 
 DIMENSION = 8
 BUDGET = 300
-TEXTS = [f"message {n}: we spoke of tea, of boats and of the weather in the north" for n in range(24)]
-CONFIG = Config.from_dict({
-    "tokens": {"counter": "heuristic"},
-    "buffer": {"token_limit": BUDGET, "summary_tokens": 80},
-    "supervisor": {"backoff_s": 0.01, "max_backoff_s": 0.02, "max_attempts": 3, "breaker_rest_s": 0.02},
-    "models": {"timeout_s": 2.0},
-    "synopsis": {"deadline_s": 5.0},
-})  # fmt: skip
+TEXTS = [
+    f"message {n}: we spoke of tea, of boats and of the weather in the north" for n in range(24)
+]
+CONFIG = Config.from_dict(
+    {
+        "tokens": {"counter": "heuristic"},
+        "buffer": {"token_limit": BUDGET, "summary_tokens": 80},
+        "supervisor": {
+            "backoff_s": 0.01,
+            "max_backoff_s": 0.02,
+            "max_attempts": 3,
+            "breaker_rest_s": 0.02,
+        },
+        "models": {"timeout_s": 2.0},
+        "synopsis": {"deadline_s": 5.0},
+    }
+)
 
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     """Both loops; ``virtual`` is a trio whose time jumps while all wait, for what takes minutes."""
-    return ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}) if request.param == "virtual" else request.param
+    return (
+        ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})
+        if request.param == "virtual"
+        else request.param
+    )
 
 
 virtual = pytest.mark.parametrize("anyio_backend", ["virtual"], indirect=True)
@@ -59,7 +74,12 @@ def times(count: int, fault: Any) -> Callable[[], Any]:
 
 @asynccontextmanager
 async def running(**options: Any) -> AsyncIterator[tuple[Runtime, Session]]:
-    options = {"store": MemoryStore(DIMENSION), "embedder": HashEmbedder(DIMENSION), "clock": LoopClock(), **options}
+    options = {
+        "store": MemoryStore(DIMENSION),
+        "embedder": HashEmbedder(DIMENSION),
+        "clock": LoopClock(),
+        **options,
+    }
     async with Runtime.in_memory(config=options.pop("config", CONFIG), **options) as runtime:
         yield runtime, runtime.session("alice", "chat")
 
@@ -110,7 +130,7 @@ async def test_a_journal_that_fails(fault: Any) -> None:
 
 @pytest.mark.parametrize("fault", ["refused", "kept", "conflict", "timeout", "hang"])
 async def test_a_store_that_fails(fault: Any) -> None:
-    """G5, G6, G7: contexts come without it, and each message is in it once, when it is well again."""
+    """G5, G6, G7: contexts come without it, and each message is in it once, when it is well again."""  # noqa: E501
     inner = MemoryStore(DIMENSION)
     store = FaultyStore(inner, times(9, fault), hang_s=0.03, timeout_s=0.03)
     async with running(store=store) as (runtime, chat):
@@ -130,8 +150,15 @@ async def test_a_store_that_is_down_for_minutes() -> None:
     """G6: however long it is away, its jobs wait for it."""
     inner = MemoryStore(DIMENSION)
     start = anyio.current_time()
-    config = Config.from_dict({"tokens": {"counter": "heuristic"}, "buffer": {"token_limit": BUDGET, "summary_tokens": 80}})
-    async with running(config=config, store=FaultyStore(inner, during(start, start + 600, "refused"))) as (runtime, chat):
+    config = Config.from_dict(
+        {
+            "tokens": {"counter": "heuristic"},
+            "buffer": {"token_limit": BUDGET, "summary_tokens": 80},
+        }
+    )
+    async with running(
+        config=config, store=FaultyStore(inner, during(start, start + 600, "refused"))
+    ) as (runtime, chat):
         await say(chat)
         await chat.flush()
         await all_is_there(chat)
@@ -151,10 +178,18 @@ def extract() -> ExtractiveSummarizer:
 @pytest.mark.parametrize("garbage", GARBAGE_TEXTS, ids=lambda one: repr(one)[:16])
 @pytest.mark.parametrize("kind", ["summarizer", "chat_model"])
 async def test_a_summarizer_that_answers_garbage(kind: str, garbage: Any) -> None:
-    """G5, G6: a summary comes all the same, within its bound; no message is lost, and no session is stuck."""
-    options: dict[str, Any] = {"summarizer": FaultySummarizer(extract(), lambda: "garbage", garbage=[garbage])}
+    """G5, G6: a summary comes all the same, within its bound; no message is lost, and no session is
+    stuck.
+    """
+    options: dict[str, Any] = {
+        "summarizer": FaultySummarizer(extract(), lambda: "garbage", garbage=[garbage])
+    }
     if kind == "chat_model":
-        options = {"chat_model": FaultyChatModel(ScriptedChatModel([]), lambda: "garbage", garbage=[garbage])}
+        options = {
+            "chat_model": FaultyChatModel(
+                ScriptedChatModel([]), lambda: "garbage", garbage=[garbage]
+            )
+        }
     async with running(**options) as (runtime, chat):
         await say(chat)
         await runtime.settle()
@@ -203,7 +238,9 @@ async def test_a_summary_that_comes_after_a_clear() -> None:
         "models": {"timeout_s": 200.0},
     })  # fmt: skip
     with count_probes() as counts:
-        async with running(config=config, summarizer=FaultySummarizer(extract(), times(1, "late"))) as (runtime, chat):
+        async with running(
+            config=config, summarizer=FaultySummarizer(extract(), times(1, "late"))
+        ) as (runtime, chat):
             for text in TEXTS[:16]:
                 await chat.append({"role": "user", "content": text})
             assert (await chat.load()).pending
@@ -221,11 +258,15 @@ async def test_a_summary_that_comes_after_a_clear() -> None:
 
 @pytest.mark.parametrize("garbage", range(len(GARBAGE_VECTORS)))
 async def test_an_embedder_that_answers_garbage(garbage: int) -> None:
-    """G5, G6: the conversation is shown without it; what it cannot embed waits, as a dead letter, until it can."""
+    """G5, G6: the conversation is shown without it; what it cannot embed waits, as a dead letter,
+    until it can.
+    """
     faulty = [True]
     embedder = FaultyEmbedder(
-        HashEmbedder(DIMENSION), lambda: "garbage" if faulty[0] else None, garbage=[GARBAGE_VECTORS[garbage]]
-    )  # fmt: skip
+        HashEmbedder(DIMENSION),
+        lambda: "garbage" if faulty[0] else None,
+        garbage=[GARBAGE_VECTORS[garbage]],
+    )
     inner = MemoryStore(DIMENSION)
     async with running(store=inner, embedder=embedder) as (runtime, chat):
         await say(chat)
@@ -242,9 +283,13 @@ async def test_an_embedder_that_answers_garbage(garbage: int) -> None:
 
 
 async def test_an_embedder_that_fails() -> None:
-    """G5, G6: whatever it raises, its jobs wait for it, and each message is embedded once in the end."""
+    """G5, G6: whatever it raises, its jobs wait for it, and each message is embedded once in the
+    end.
+    """
     inner = MemoryStore(DIMENSION)
-    async with running(store=inner, embedder=FaultyEmbedder(HashEmbedder(DIMENSION), times(8, "fail"))) as (runtime, chat):
+    async with running(
+        store=inner, embedder=FaultyEmbedder(HashEmbedder(DIMENSION), times(8, "fail"))
+    ) as (runtime, chat):
         await say(chat)
         assert (await chat.load("tea and boats")).messages[-1]["content"] == TEXTS[-1]
         await chat.flush()
@@ -259,7 +304,9 @@ async def test_an_embedder_that_fails() -> None:
 async def test_an_embedder_that_does_not_answer(fault: Any) -> None:
     """G5, G6: contexts come at their deadline without it, and its jobs give it up and ask again."""
     inner = MemoryStore(DIMENSION)
-    async with running(store=inner, embedder=FaultyEmbedder(HashEmbedder(DIMENSION), times(4, fault))) as (runtime, chat):
+    async with running(
+        store=inner, embedder=FaultyEmbedder(HashEmbedder(DIMENSION), times(4, fault))
+    ) as (runtime, chat):
         await say(chat)
         context = await chat.load("tea and boats")
         assert context.messages[-1]["content"] == TEXTS[-1]

@@ -1,4 +1,6 @@
-"""Bugs of remora's own that the simulation found: the smallest case of each, as it was printed, must break nothing any more."""
+"""Bugs of remora's own that the simulation found: the smallest case of each, as it was printed,
+must break nothing any more.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from remora.testing.simulation import CONFIG, Settings, play, read_case
 pytestmark = pytest.mark.blocking  # SQLite's calls are steps of the loop here
 
 FOUND = {
-    # Seed 72: the first of two messages was handed over, and its window has the words of the second; that was deleted before it
-    # was handed over itself, so nobody looked for it in long-term memory.
+    # Seed 72: the first of two messages was handed over, and its window has the words of the
+    # second; that was deleted before it was handed over itself, so nobody looked for it in
+    # long-term memory.
     "words of a message that was never handed over": (
         BufferPolicy(above_tokens=60, keep_tokens=30),
         (
@@ -21,8 +24,8 @@ FOUND = {
             '"user":"bob","session":"s0"}]}]},"seed":72,"faults":[],"crashes":[]}'
         ),
     ),
-    # Seed 2319: with one message rewound, the next but two stood in a window; when it was rewound as well, only those rows were
-    # written anew whose numbers are next to its own.
+    # Seed 2319: with one message rewound, the next but two stood in a window; when it was rewound
+    # as well, only those rows were written anew whose numbers are next to its own.
     "words across a gap": (
         BufferPolicy(above_tokens=60, keep_tokens=30),
         (
@@ -31,8 +34,9 @@ FOUND = {
             '"words":20},{"number":7,"kind":"rewind","session":"s0"}]}]},"seed":2319,"faults":[],"crashes":[]}'
         ),
     ),
-    # Seed 511: a user's actor lost its state to a commit that was kept, and could not be read again; the job that the commit held
-    # was run by nobody before the user's next message, or the next start.
+    # Seed 511: a user's actor lost its state to a commit that was kept, and could not be read
+    # again; the job that the commit held was run by nobody before the user's next message, or the
+    # next start.
     "a job of an actor that was lost": (
         None,
         (
@@ -52,5 +56,7 @@ FOUND = {
 def test_it_stays_mended(policy: BufferPolicy | None, text: str, journal: str) -> None:
     """G7, G13, S5.05: what a seed once found wrong is right, whatever journal is below."""
     settings = Settings(policy, CONFIG) if policy is not None else None  # its seed's own
-    run = play(read_case(text), settings=settings, journal="sqlite" if journal == "sqlite" else "memory")
+    run = play(
+        read_case(text), settings=settings, journal="sqlite" if journal == "sqlite" else "memory"
+    )
     assert not run.violations, counterexample(run.case, run.history, run.violations)

@@ -1,4 +1,6 @@
-"""A crash at every step between a fold and its watermark, in memory, and at every step of the recovery from it."""
+"""A crash at every step between a fold and its watermark, in memory, and at every step of the
+recovery from it.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,19 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 async def test_a_crash_at_every_step(policy: str) -> None:
-    """G3, G4, G6, G7: wherever it is killed, each flushed message is in long-term memory once, and no job is lost."""
+    """G3, G4, G6, G7: wherever it is killed, each flushed message is in long-term memory once, and
+    no job is lost.
+    """
     rng = random.Random(5)
     async with in_memory(POLICIES[policy], watch=True) as (runtime, witness):
         await converse(runtime, witness)
     steps = {image.step for image in witness.images}
-    for one in ("before the summarizer", "half of the rows are added", "all rows are added", "Flushed, JobDone committed"):
+    for one in (
+        "before the summarizer",
+        "half of the rows are added",
+        "all rows are added",
+        "Flushed, JobDone committed",
+    ):
         assert one in steps or (policy == "dropped" and "summarizer" in one)
     assert len(witness.images) > 60
     again = []

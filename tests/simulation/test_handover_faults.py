@@ -1,4 +1,6 @@
-"""Commits that fail, refused or in doubt, between a fold and its watermark; clients send again what they did not hear of."""
+"""Commits that fail, refused or in doubt, between a fold and its watermark; clients send again what
+they did not hear of.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from remora import Runtime, Session
 from remora.errors import CommitFailed, OutcomeUnknown
 from remora.ids import SessionKey, row_id
 from remora.testing import FaultyJournal, HashEmbedder
-from tests.handover import CONFIG, POLICIES, WatchedStore, WatchedSummarizer, Witness, mark_claims_no_more_than_there_is, turn
+from tests.handover import (
+    CONFIG,
+    POLICIES,
+    WatchedStore,
+    WatchedSummarizer,
+    Witness,
+    mark_claims_no_more_than_there_is,
+    turn,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -30,13 +40,19 @@ async def persistent(chat: Session, verb: str, *arguments: Any, **options: Any) 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 @pytest.mark.parametrize("seed", range(6))
 async def test_commits_fail_on_the_way(seed: int, policy: str) -> None:
-    """G3, G4, G7, G11: whatever commits fail, and however, each message is in the history and in long-term memory once."""
+    """G3, G4, G7, G11: whatever commits fail, and however, each message is in the history and in
+    long-term memory once.
+    """
     rng = random.Random(seed)
     faulty = True
-    journal = FaultyJournal(lambda: rng.choice([None, None, None, "refused", "lost", "kept"]) if faulty else None)
+    journal = FaultyJournal(
+        lambda: rng.choice([None, None, None, "refused", "lost", "kept"]) if faulty else None
+    )
     store = WatchedStore(Witness(None))
     models: Any = {"summarizer": WatchedSummarizer(Witness(None)), "embedder": HashEmbedder()}
-    async with Runtime.in_memory(config=CONFIG, journal=journal, store=store, policy=POLICIES[policy], **models) as runtime:
+    async with Runtime.in_memory(
+        config=CONFIG, journal=journal, store=store, policy=POLICIES[policy], **models
+    ) as runtime:
 
         async def talk(key: SessionKey) -> None:
             chat = runtime.session(*key)
@@ -62,6 +78,11 @@ async def test_commits_fail_on_the_way(seed: int, policy: str) -> None:
             assert seqs == list(range(1, 21))
             assert (await runtime.session(*key).load()).pending == 0
             wanted += [row_id(key, seq) for seq in seqs]
-        entries = [row.id for key in KEYS[:2] for row in await store.rows(key.user) if row.memory_type == "summary"]
+        entries = [
+            row.id
+            for key in KEYS[:2]
+            for row in await store.rows(key.user)
+            if row.memory_type == "summary"
+        ]
         assert sorted(await store.row_ids()) == sorted([*wanted, *entries])
     assert store.doubled == []

@@ -1,4 +1,6 @@
-"""The kernel under virtual time, on both event loops: bounds, deadlines, supervision, passivation, cancellation."""
+"""The kernel under virtual time, on both event loops: bounds, deadlines, supervision, passivation,
+cancellation.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ import pytest
 from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import Clear, Inspect, Load, SummaryReady
-from remora.errors import CommitFailed, MailboxFull, ModelUnavailable, OutcomeUnknown, SessionQuarantined
+from remora.errors import (
+    CommitFailed,
+    MailboxFull,
+    ModelUnavailable,
+    OutcomeUnknown,
+    SessionQuarantined,
+)
 from remora.ids import SessionKey
 from remora.messages import Receipt
 from remora.runtime.actor import Decision, NeedsLookup
@@ -56,7 +64,9 @@ class Gated(MemoryJournal):
 
 @pytest.mark.anyio
 async def test_replies_wait_for_the_commit_and_the_actor_does_not() -> None:
-    """G3: neither an append nor a read that saw it answers before it is durable; the turns themselves go on."""
+    """G3: neither an append nor a read that saw it answers before it is durable; the turns
+    themselves go on.
+    """
     journal = Gated()
     answers: list[str] = []
 
@@ -136,7 +146,9 @@ async def test_full_mailbox_refuses_the_newest() -> None:
 
 @pytest.mark.anyio
 async def test_deadlines_say_whether_it_ran() -> None:
-    """G10, G3: past its deadline, a message that never ran is MailboxFull; one that ran and is not durable, OutcomeUnknown."""
+    """G10, G3: past its deadline, a message that never ran is MailboxFull; one that ran and is not
+    durable, OutcomeUnknown.
+    """
     journal, clock = Gated(), VirtualClock()
     errors: dict[str, Exception] = {}
 
@@ -195,7 +207,9 @@ async def test_small_message_does_not_overtake_a_large_one() -> None:
 
 @pytest.mark.anyio
 async def test_waiting_for_room_ends_at_the_deadline() -> None:
-    """G10: a sender that waits for room is refused at its deadline; one that comes later does not overtake those that wait."""
+    """G10: a sender that waits for room is refused at its deadline; one that comes later does not
+    overtake those that wait.
+    """
     journal, clock = Gated(), VirtualClock()
     limits = RegistryLimits(held_replies=1, mailbox_messages=1, wait_when_full=True)
     outcomes: dict[str, Any] = {}
@@ -209,7 +223,12 @@ async def test_waiting_for_room_ends_at_the_deadline() -> None:
     async with kernel(journal, clock=clock, limits=limits) as core:
         await core.ask(KEY, Load(100))
         async with anyio.create_task_group() as tasks:
-            for name, timeout_s in (("held", 60), ("queued", 2), ("parked briefly", 2), ("parked", 60)):
+            for name, timeout_s in (
+                ("held", 60),
+                ("queued", 2),
+                ("parked briefly", 2),
+                ("parked", 60),
+            ):
                 tasks.start_soon(ask, core, name, timeout_s)
                 await breathe()
             await clock.advance(3)
@@ -252,7 +271,9 @@ class Touchy(SessionBehavior):
 
 @pytest.mark.anyio
 async def test_exceptions_stay_with_their_request() -> None:
-    """G11: a turn that raises fails one request; a broken state is restored; repeated failure is quarantined; others go on."""
+    """G11: a turn that raises fails one request; a broken state is restored; repeated failure is
+    quarantined; others go on.
+    """
     clock = VirtualClock()
     policy = BufferPolicy(above_tokens=100, keep_tokens=50, overdraft_tokens=400)
     touchy = Touchy(lambda _: policy, instance="0", flushes=False)
@@ -279,7 +300,9 @@ async def test_exceptions_stay_with_their_request() -> None:
 async def test_passivation_and_return() -> None:
     """G12: idle sessions leave memory and come back the same; idle counts from the last turn."""
     clock = VirtualClock()
-    async with kernel(MemoryJournal(), clock=clock, limits=RegistryLimits(idle_s=100), fold_above=30) as core:
+    async with kernel(
+        MemoryJournal(), clock=clock, limits=RegistryLimits(idle_s=100), fold_above=30
+    ) as core:
         for number in range(12):
             await core.ask(KEY, append(user(f"message number {number}"), key=f"k{number}"))
         await core.supervisor.settle(KEY)
@@ -292,7 +315,11 @@ async def test_passivation_and_return() -> None:
         await clock.advance(40)
         assert core.directory.statistics().live == 0
         after = await core.ask(KEY, Load(1000))
-        assert (after.entries, after.summary, after.tokens) == (before.entries, before.summary, before.tokens)
+        assert (after.entries, after.summary, after.tokens) == (
+            before.entries,
+            before.summary,
+            before.tokens,
+        )
         assert await core.ask(KEY, Inspect()) == view
         assert (await core.ask(KEY, append(user("again"), key="k3"))).duplicate
 
@@ -325,11 +352,18 @@ class Failing:
 
 @pytest.mark.anyio
 async def test_failing_model_degrades_visibly() -> None:
-    """G6, S1.07: pending messages load all along; after the last attempt an extract stands in, marked."""
+    """G6, S1.07: pending messages load all along; after the last attempt an extract stands in,
+    marked.
+    """
     clock, model = VirtualClock(), Failing()
     retry = RetryPolicy(max_attempts=3, backoff_s=10, jitter=0)
     async with kernel(
-        MemoryJournal(), clock=clock, summarizer=model, fallback=UnionSummarizer(), retry=retry, fold_above=30
+        MemoryJournal(),
+        clock=clock,
+        summarizer=model,
+        fallback=UnionSummarizer(),
+        retry=retry,
+        fold_above=30,
     ) as core:
         texts = [f"m{number} {'x' * 20}" for number in range(8)]
         for text in texts:
@@ -343,7 +377,10 @@ async def test_failing_model_degrades_visibly() -> None:
         assert model.calls >= 3
         snapshot = await core.ask(KEY, Load(1000))
         assert snapshot.summary.degraded
-        assert [*snapshot.summary.text.split(), *(t.split()[0] for t in said(snapshot.entries))] == [t.split()[0] for t in texts]
+        assert [
+            *snapshot.summary.text.split(),
+            *(t.split()[0] for t in said(snapshot.entries)),
+        ] == [t.split()[0] for t in texts]
 
 
 class Hanging:
@@ -358,9 +395,15 @@ class Hanging:
 
 @pytest.mark.anyio
 async def test_overdraft_hastens_the_fold() -> None:
-    """G5, G6: a summarizer that hangs holds up nothing; past the overdraft an extract takes its place."""
+    """G5, G6: a summarizer that hangs holds up nothing; past the overdraft an extract takes its
+    place.
+    """
     async with kernel(
-        MemoryJournal(), clock=VirtualClock(), summarizer=Hanging(), fallback=UnionSummarizer(), fold_above=30
+        MemoryJournal(),
+        clock=VirtualClock(),
+        summarizer=Hanging(),
+        fallback=UnionSummarizer(),
+        fold_above=30,
     ) as core:
         for number in range(40):
             await core.ask(KEY, append(user(f"m{number} {'x' * 20}")))
@@ -373,7 +416,7 @@ async def test_overdraft_hastens_the_fold() -> None:
 
 @pytest.mark.anyio
 async def test_clear_drops_a_late_summary() -> None:
-    """G5: the result of a fold that `clear` made stale changes nothing, and leaves no job behind."""
+    """G5: the result of a fold that `clear` made stale changes nothing, and leaves no job behind."""  # noqa: E501
     journal = MemoryJournal()
     async with kernel(journal, clock=VirtualClock(), summarizer=Hanging(), fold_above=30) as core:
         for number in range(8):
@@ -387,7 +430,15 @@ async def test_clear_drops_a_late_summary() -> None:
         for number in range(8, 16):
             await core.ask(KEY, append(user(f"m{number} {'x' * 20}")))
         spec = SummarizeSpec(view.sid, 0, 1, view.watermarks.summarizing_through)
-        late = SummaryReady(spec, f"summarize-{view.sid}-0-{view.watermarks.summarizing_through}", "", "late", 1, False, "m")
+        late = SummaryReady(
+            spec,
+            f"summarize-{view.sid}-0-{view.watermarks.summarizing_through}",
+            "",
+            "late",
+            1,
+            False,
+            "m",
+        )
         assert await core.directory.tell(KEY, late) is False
         snapshot = await core.ask(KEY, Load(1000))
         assert snapshot.summary is None
@@ -417,7 +468,9 @@ async def test_schedule_outlives_failures() -> None:
 
 @pytest.mark.anyio
 async def test_one_busy_session_does_not_starve_others() -> None:
-    """G10: with thousands queued on one session, another's message still has its turn after a bounded number of theirs."""
+    """G10: with thousands queued on one session, another's message still has its turn after a
+    bounded number of theirs.
+    """
     journal = Gated()
     limits = RegistryLimits(held_replies=4, mailbox_messages=5_000)
     busy, quiet = SessionKey("noisy", "1"), SessionKey("quiet", "1")
@@ -430,14 +483,20 @@ async def test_one_busy_session_does_not_starve_others() -> None:
             await breathe()
             journal.open.set()
             await core.ask(quiet, append(user("hello")))
-            assert core.directory.statistics().queued > 1_000, "most of the flood still waits when the quiet session was served"
+            assert core.directory.statistics().queued > 1_000, (
+                "most of the flood still waits when the quiet session was served"
+            )
 
 
 @pytest.mark.anyio
 async def test_keys_beyond_those_in_memory() -> None:
-    """G4: with more keys than a session holds in memory, a new one, an old one, and a retried new one each do as they should."""
+    """G4: with more keys than a session holds in memory, a new one, an old one, and a retried new
+    one each do as they should.
+    """
     journal, clock = MemoryJournal(hot_keys=2), VirtualClock()
-    async with kernel(journal, clock=clock, limits=RegistryLimits(idle_s=10), fold_above=10_000) as core:
+    async with kernel(
+        journal, clock=clock, limits=RegistryLimits(idle_s=10), fold_above=10_000
+    ) as core:
         for number in range(5):
             await core.ask(KEY, append(user(f"{number}"), key=f"k{number}"))
         await clock.advance(20)
@@ -445,18 +504,27 @@ async def test_keys_beyond_those_in_memory() -> None:
         assert (await core.ask(KEY, append(user("0"), key="k0"))).seqs == (1,)
         first = await core.ask(KEY, append(user("new"), key="new"))
         again = await core.ask(KEY, append(user("new"), key="new"))
-        assert (first.seqs, first.duplicate, again.seqs, again.duplicate) == ((6,), False, (6,), True)
+        assert (first.seqs, first.duplicate, again.seqs, again.duplicate) == (
+            (6,),
+            False,
+            (6,),
+            True,
+        )
         assert len((await core.ask(KEY, Load(1000))).entries) == 6
 
 
 @pytest.mark.anyio
 async def test_session_does_not_leave_before_its_farewell_is_durable() -> None:
-    """G12: what an idle session writes on leaving is durable before it is forgotten, so its return finds it."""
+    """G12: what an idle session writes on leaving is durable before it is forgotten, so its return
+    finds it.
+    """
     journal, clock = Gated(), VirtualClock()
     journal.open.set()
     policy = BufferPolicy(above_tokens=10_000, keep_tokens=50, overdraft_tokens=40_000)
     flushing = SessionBehavior(lambda _: policy, instance="0", flushes=True)
-    async with kernel(journal, clock=clock, limits=RegistryLimits(idle_s=10), behavior=flushing) as core:
+    async with kernel(
+        journal, clock=clock, limits=RegistryLimits(idle_s=10), behavior=flushing
+    ) as core:
         await core.ask(KEY, append(user("hello")))
         journal.open = anyio.Event()
         await clock.advance(40)
@@ -469,6 +537,11 @@ async def test_session_does_not_leave_before_its_farewell_is_durable() -> None:
 
 
 def test_back_off_has_no_end() -> None:
-    """G6, G11: a job that waits for days for what is away has more attempts than doublings; the pause stays the longest one."""
+    """G6, G11: a job that waits for days for what is away has more attempts than doublings; the
+    pause stays the longest one.
+    """
     policy = RetryPolicy(max_backoff_s=60.0, jitter=0.5)
-    assert all(60.0 <= policy.delay_s(attempts, random.Random(0)) <= 90.0 for attempts in (10, 1_025, 10**6))
+    assert all(
+        60.0 <= policy.delay_s(attempts, random.Random(0)) <= 90.0
+        for attempts in (10, 1_025, 10**6)
+    )

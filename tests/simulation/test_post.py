@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_posted_messages_keep_their_order() -> None:
-    """S2.21, G2: what is posted runs before what is asked afterwards, though nobody waited for it."""
+    """S2.21, G2: what is posted runs before what is asked afterwards, though nobody waited for it."""  # noqa: E501
     journal = MemoryJournal()
     async with kernel(journal) as k:
         for number in range(5):
@@ -32,11 +32,18 @@ async def test_posted_messages_keep_their_order() -> None:
 
 
 async def test_posting_is_bounded_and_ends_with_intake() -> None:
-    """G10, S2.21: a full mailbox refuses what is posted, and so does a closing runtime; a turn that fails disturbs nobody."""
+    """G10, S2.21: a full mailbox refuses what is posted, and so does a closing runtime; a turn that
+    fails disturbs nobody.
+    """
     async with kernel(MemoryJournal(), limits=RegistryLimits(mailbox_messages=3)) as k:
-        taken = [k.directory.post(KEY, append({"role": "user", "content": str(number)})) for number in range(5)]
+        taken = [
+            k.directory.post(KEY, append({"role": "user", "content": str(number)}))
+            for number in range(5)
+        ]
         assert taken == [True, True, True, False, False]
-        receipt = await k.ask(SessionKey("bob", "one"), append({"role": "user", "content": "still there"}))
+        receipt = await k.ask(
+            SessionKey("bob", "one"), append({"role": "user", "content": "still there"})
+        )
         assert receipt.seqs == (1,)
         await k.directory.drain()
         assert k.directory.post(KEY, "no message that a session knows")

@@ -1,6 +1,8 @@
-"""Branches that only a race, a fault or a crash takes: each is reached here, and what a user notices there is asserted.
+"""Branches that only a race, a fault or a crash takes: each is reached here, and what a user
+notices there is asserted.
 
-The kernel runs with session actors on both event loops; the journal that is really under way runs on a seeded one.
+The kernel runs with session actors on both event loops; the journal that is really under way runs
+on a seeded one.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 def reaching(*names: str) -> Iterator[None]:
     with count_probes() as counts:
         yield
-    assert all(counts[name] for name in names), f"never reached: {[name for name in names if not counts[name]]}"
+    assert all(counts[name] for name in names), (
+        f"never reached: {[name for name in names if not counts[name]]}"
+    )
 
 
 def user(text: str) -> dict[str, str]:
@@ -90,11 +94,13 @@ class Touchy(SessionBehavior):
 
 
 def touchy(**policy: Any) -> Touchy:
-    chosen = BufferPolicy(**{"above_tokens": 10_000, "keep_tokens": 50, "overdraft_tokens": 40_000, **policy})
+    chosen = BufferPolicy(
+        **{"above_tokens": 10_000, "keep_tokens": 50, "overdraft_tokens": 40_000, **policy}
+    )
     return Touchy(lambda _: chosen, instance="0", flushes=False)
 
 
-# -- a turn that breaks its state while a commit is under way -------------------------------------------------------------
+# -- a turn that breaks its state while a commit is under way --------------------------------------
 
 
 def on_a_disk(seed: int, tmp_path: Path, main: Callable[[Path], Awaitable[Result]]) -> Result:
@@ -139,7 +145,9 @@ async def broken_amid(core: Kernel, message: Any) -> Any:
 
 @pytest.mark.blocking  # SQLite's calls are steps of the loop
 def test_a_fenced_append_that_lands_is_there_from_then_on(tmp_path: Path) -> None:
-    """G2, G3, G4, G11: whether it landed is decided before anybody is answered: a load, a retry and a restart agree."""
+    """G2, G3, G4, G11: whether it landed is decided before anybody is answered: a load, a retry and
+    a restart agree.
+    """
     landed = set()
 
     async def main(path: Path) -> None:
@@ -164,7 +172,9 @@ def test_a_fenced_append_that_lands_is_there_from_then_on(tmp_path: Path) -> Non
 
 @pytest.mark.blocking
 def test_a_fenced_clear_that_lands_has_cleared(tmp_path: Path) -> None:
-    """G2, G4, G11: what was cleared does not come back, and what is said after it is not cleared with it at the next start."""
+    """G2, G4, G11: what was cleared does not come back, and what is said after it is not cleared
+    with it at the next start.
+    """
 
     async def main(path: Path) -> None:
         async with over_sqlite(path) as core:
@@ -184,7 +194,9 @@ def test_a_fenced_clear_that_lands_has_cleared(tmp_path: Path) -> None:
 
 @pytest.mark.blocking
 def test_a_fenced_fold_that_lands_goes_on(tmp_path: Path) -> None:
-    """G6, G7, G11: its job is found with the state that is read again: no message is summarized twice, and none is left out."""
+    """G6, G7, G11: its job is found with the state that is read again: no message is summarized
+    twice, and none is left out.
+    """
     words = [f"m{number}" for number in range(8)]
 
     async def main(path: Path) -> None:
@@ -207,7 +219,9 @@ def test_a_fenced_fold_that_lands_goes_on(tmp_path: Path) -> None:
 
 
 class Reluctant(MemoryJournal):
-    """Takes what is queued, and stores it when it may, fenced meanwhile or not: as a disk that is at it."""
+    """Takes what is queued, and stores it when it may, fenced meanwhile or not: as a disk that is
+    at it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,11 +242,16 @@ class Reluctant(MemoryJournal):
 @pytest.mark.anyio
 @on_both_loops
 async def test_a_session_that_rests_does_not_hold_up_the_end() -> None:
-    """G11, G12: with writes of a broken session still under way, closing waits for no rest; afterwards what landed is there."""
+    """G11, G12: with writes of a broken session still under way, closing waits for no rest;
+    afterwards what landed is there.
+    """
     journal, clock = Reluctant(), VirtualClock()
     limits = RegistryLimits(restart_intensity=1, rest_s=10_000)
     with reaching("quarantine_entered", "quarantine_refused", "write_fenced"):
-        async with kernel(journal, clock=clock, behavior=touchy(), limits=limits) as core, anyio.create_task_group() as tasks:
+        async with (
+            kernel(journal, clock=clock, behavior=touchy(), limits=limits) as core,
+            anyio.create_task_group() as tasks,
+        ):
             await core.ask(KEY, append(user("one")))
             journal.may = anyio.Event()
 
@@ -258,11 +277,16 @@ async def test_a_session_that_rests_does_not_hold_up_the_end() -> None:
 @pytest.mark.anyio
 @on_both_loops
 async def test_a_session_that_has_rested_is_read_when_its_writes_have_landed() -> None:
-    """G2, G11: a rest that is over before the disk is done does not show what the disk then changes; others go on."""
+    """G2, G11: a rest that is over before the disk is done does not show what the disk then
+    changes; others go on.
+    """
     journal, clock = Reluctant(), VirtualClock()
     limits = RegistryLimits(restart_intensity=1, rest_s=5, idle_s=10_000)
     with reaching("quarantine_left"):
-        async with kernel(journal, clock=clock, behavior=touchy(), limits=limits) as core, anyio.create_task_group() as tasks:
+        async with (
+            kernel(journal, clock=clock, behavior=touchy(), limits=limits) as core,
+            anyio.create_task_group() as tasks,
+        ):
             await core.ask(KEY, append(user("one")))
             journal.may = anyio.Event()
 
@@ -285,7 +309,7 @@ async def test_a_session_that_has_rested_is_read_when_its_writes_have_landed() -
         assert await shown(core) == ["two"]
 
 
-# -- a log that cannot answer ---------------------------------------------------------------------------------------------
+# -- a log that cannot answer ----------------------------------------------------------------------
 
 
 class Unreadable(MemoryJournal):
@@ -316,7 +340,9 @@ class Unreadable(MemoryJournal):
 @pytest.mark.anyio
 @on_both_loops
 async def test_a_cold_key_that_cannot_be_looked_up() -> None:
-    """G4, G11: its caller is told, nobody who waits behind it is, and once the log answers again the key has its one effect."""
+    """G4, G11: its caller is told, nobody who waits behind it is, and once the log answers again
+    the key has its one effect.
+    """
     journal = Unreadable(hot_keys=1)
     clock = VirtualClock()
     outcomes: dict[str, Any] = {}
@@ -347,7 +373,9 @@ async def test_a_cold_key_that_cannot_be_looked_up() -> None:
 @pytest.mark.anyio
 @on_both_loops
 async def test_a_session_that_cannot_be_read() -> None:
-    """G11: its callers are told why, no other session notices, and the next message finds it when it can be read again."""
+    """G11: its callers are told why, no other session notices, and the next message finds it when
+    it can be read again.
+    """
     journal = Unreadable()
     async with kernel(journal, clock=VirtualClock()) as core:
         await core.ask(KEY, append(user("one")))
@@ -374,7 +402,7 @@ async def test_a_session_that_cannot_be_read() -> None:
             assert await shown(core) == ["one", "two"]
 
 
-# -- room -----------------------------------------------------------------------------------------------------------------
+# -- room ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.anyio
@@ -400,7 +428,9 @@ async def test_sessions_leave_memory_when_they_take_too_many_bytes() -> None:
 @pytest.mark.anyio
 @on_both_loops
 async def test_a_mailbox_takes_no_more_bytes_than_it_may() -> None:
-    """G10: what was refused did not run and can be sent again; small messages still find room beside a large one."""
+    """G10: what was refused did not run and can be sent again; small messages still find room
+    beside a large one.
+    """
     journal = Reluctant()
     limits = RegistryLimits(held_replies=1, mailbox_bytes=100)
     with reaching("mailbox_full_of_bytes"):
@@ -420,7 +450,7 @@ async def test_a_mailbox_takes_no_more_bytes_than_it_may() -> None:
             assert await shown(core) == ["held", "large", "small"]
 
 
-# -- jobs -----------------------------------------------------------------------------------------------------------------
+# -- jobs ------------------------------------------------------------------------------------------
 
 
 class Model:
@@ -458,23 +488,38 @@ PATIENT = RetryPolicy(max_attempts=50, backoff_s=60, max_backoff_s=60, jitter=0)
 @pytest.mark.anyio
 @on_both_loops
 async def test_a_job_that_waits_to_be_tried_again_waits_after_a_restart_too() -> None:
-    """G6, G12: a crash does not make a model that is down be asked at once; when its pause is over, the fold ends."""
+    """G6, G12: a crash does not make a model that is down be asked at once; when its pause is over,
+    the fold ends.
+    """
     journal, clock = MemoryJournal(), VirtualClock()
-    async with kernel(journal, clock=clock, summarizer=down(), fallback=UnionSummarizer(), retry=PATIENT, fold_above=30) as core:
+    async with kernel(
+        journal,
+        clock=clock,
+        summarizer=down(),
+        fallback=UnionSummarizer(),
+        retry=PATIENT,
+        fold_above=30,
+    ) as core:
         for number in range(8):
             await core.ask(KEY, append(long(number)))
         await breathe()
     model = Model()
     with reaching("job_resumed_in_backoff", "activated_amid_jobs"):
         journal = journal.restarted()
-        async with kernel(journal, clock=clock, summarizer=model, retry=PATIENT, fold_above=30) as core:
+        async with kernel(
+            journal, clock=clock, summarizer=model, retry=PATIENT, fold_above=30
+        ) as core:
             assert (await core.ask(KEY, Load(10_000))).pending
             await clock.advance(50)
             assert model.calls == 0
             assert covered(await core.ask(KEY, Load(10_000))) == [f"m{n}" for n in range(8)]
             await clock.advance(20)
             snapshot = await core.ask(KEY, Load(10_000))
-            assert (model.calls > 0, snapshot.pending, snapshot.summary.degraded) == (True, 0, False)
+            assert (model.calls > 0, snapshot.pending, snapshot.summary.degraded) == (
+                True,
+                0,
+                False,
+            )
             assert covered(snapshot) == [f"m{n}" for n in range(8)]
             assert await journal.jobs() == []
 
@@ -482,11 +527,18 @@ async def test_a_job_that_waits_to_be_tried_again_waits_after_a_restart_too() ->
 @pytest.mark.anyio
 @on_both_loops
 async def test_a_clear_does_not_wait_for_a_job_in_its_pause() -> None:
-    """G5: the fold of what was cleared is gone at once, from the log as well, and the next fold has its place."""
+    """G5: the fold of what was cleared is gone at once, from the log as well, and the next fold has
+    its place.
+    """
     journal, clock, model = MemoryJournal(), VirtualClock(), down()
     with reaching("job_pulled_from_backoff", "restated_during_fold"):
         async with kernel(
-            journal, clock=clock, summarizer=model, fallback=UnionSummarizer(), retry=PATIENT, fold_above=30
+            journal,
+            clock=clock,
+            summarizer=model,
+            fallback=UnionSummarizer(),
+            retry=PATIENT,
+            fold_above=30,
         ) as core:
             for number in range(8):
                 await core.ask(KEY, append(long(number)))
@@ -506,13 +558,22 @@ async def test_a_clear_does_not_wait_for_a_job_in_its_pause() -> None:
 
 @pytest.mark.anyio
 @on_both_loops
-@pytest.mark.parametrize(("hangs", "probe"), [(True, "job_expedited_running"), (False, "job_pulled_from_backoff")])
+@pytest.mark.parametrize(
+    ("hangs", "probe"), [(True, "job_expedited_running"), (False, "job_pulled_from_backoff")]
+)
 async def test_past_the_overdraft_an_extract_stands_in_at_once(*, hangs: bool, probe: str) -> None:
-    """G5, G6: whether the model hangs or rests; the buffer shrinks without a second going by, and nothing is left out."""
+    """G5, G6: whether the model hangs or rests; the buffer shrinks without a second going by, and
+    nothing is left out.
+    """
     model = Model(ModelUnavailable("down"), hangs=hangs)
     with reaching("overdraft_reached", probe, "summary_degraded"):
         async with kernel(
-            MemoryJournal(), clock=VirtualClock(), summarizer=model, fallback=UnionSummarizer(), retry=PATIENT, fold_above=30
+            MemoryJournal(),
+            clock=VirtualClock(),
+            summarizer=model,
+            fallback=UnionSummarizer(),
+            retry=PATIENT,
+            fold_above=30,
         ) as core:
             longest = 0
             for number in range(40):
@@ -535,13 +596,17 @@ class Wordless(Exception):
 @pytest.mark.anyio
 @on_both_loops
 async def test_an_error_without_words_costs_one_attempt() -> None:
-    """G11: where even writing a failure down fails, the job is tried again later, and others have its lane meanwhile."""
+    """G11: where even writing a failure down fails, the job is tried again later, and others have
+    its lane meanwhile.
+    """
     clock, retry = VirtualClock(), RetryPolicy(backoff_s=1, max_backoff_s=60, jitter=0)
 
     class Journal(Unreadable):
         wordless = True
 
-        async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Any:
+        async def read(
+            self, key: SessionKey, first: int, last: int, *, at: int | None = None
+        ) -> Any:
             if self.wordless and key == KEY:
                 raise Wordless
             return await super().read(key, first, last, at=at)
@@ -572,14 +637,23 @@ async def test_an_error_without_words_in_a_hastened_job() -> None:
     class Journal(Unreadable):
         wordless = False
 
-        async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Any:
+        async def read(
+            self, key: SessionKey, first: int, last: int, *, at: int | None = None
+        ) -> Any:
             if self.wordless:
                 raise Wordless
             return await super().read(key, first, last, at=at)
 
     journal, model = Journal(), down()
     with reaching("job_pulled_from_backoff", "attempt_broke_off"):
-        async with kernel(journal, clock=clock, summarizer=model, fallback=UnionSummarizer(), retry=retry, fold_above=30) as core:
+        async with kernel(
+            journal,
+            clock=clock,
+            summarizer=model,
+            fallback=UnionSummarizer(),
+            retry=retry,
+            fold_above=30,
+        ) as core:
             for number in range(8):
                 await core.ask(KEY, append(long(number)))
             await breathe()
@@ -599,11 +673,18 @@ async def test_an_error_without_words_in_a_hastened_job() -> None:
 @on_both_loops
 @pytest.mark.parametrize("alone", [False, True], ids=["in a model's stead", "on its own"])
 async def test_an_extract_that_fails_is_replaced_by_what_was_known(*, alone: bool) -> None:
-    """G6: the summary before stays, marked as no model's work; the messages are in the journal, and the session goes on."""
+    """G6: the summary before stays, marked as no model's work; the messages are in the journal, and
+    the session goes on.
+    """
     clock, fallback = VirtualClock(), Model()
     model = fallback if alone else Model()
     async with kernel(
-        MemoryJournal(), clock=clock, summarizer=model, fallback=fallback, retry=RetryPolicy(max_attempts=2), fold_above=30
+        MemoryJournal(),
+        clock=clock,
+        summarizer=model,
+        fallback=fallback,
+        retry=RetryPolicy(max_attempts=2),
+        fold_above=30,
     ) as core:
         for number in range(8):
             await core.ask(KEY, append(long(number)))
@@ -617,7 +698,11 @@ async def test_an_extract_that_fails_is_replaced_by_what_was_known(*, alone: boo
             await clock.advance(60)
             await core.supervisor.settle(KEY)
         snapshot = await core.ask(KEY, Load(10_000))
-        assert (snapshot.summary.text, snapshot.summary.degraded, snapshot.pending) == (before.text, True, 0)
+        assert (snapshot.summary.text, snapshot.summary.degraded, snapshot.pending) == (
+            before.text,
+            True,
+            0,
+        )
         assert said(await core.journal.read(KEY, 1, 99)) == [long(n)["content"] for n in range(16)]
         model.error = fallback.error = None
         for number in range(16, 24):
@@ -631,10 +716,17 @@ async def test_an_extract_that_fails_is_replaced_by_what_was_known(*, alone: boo
 @pytest.mark.anyio
 @on_both_loops
 async def test_a_fold_whose_messages_cannot_be_read_ends() -> None:
-    """G6, G11: it says so and how many they were; the session folds on when the journal can be read again."""
+    """G6, G11: it says so and how many they were; the session folds on when the journal can be read
+    again.
+    """
     clock, journal = VirtualClock(), Unreadable()
     with reaching("fold_without_summary"):
-        async with kernel(journal, clock=clock, retry=RetryPolicy(max_attempts=2, backoff_s=1, jitter=0), fold_above=30) as core:
+        async with kernel(
+            journal,
+            clock=clock,
+            retry=RetryPolicy(max_attempts=2, backoff_s=1, jitter=0),
+            fold_above=30,
+        ) as core:
             journal.damaged = True
             for number in range(8):
                 await core.ask(KEY, append(long(number)))
@@ -645,7 +737,9 @@ async def test_a_fold_whose_messages_cannot_be_read_ends() -> None:
             assert "could not be read" in snapshot.summary.text
             assert (snapshot.summary.degraded, snapshot.summary.through) == (True, gone)
             journal.damaged = False
-            assert said(await journal.read(KEY, 1, gone)) == [long(n)["content"] for n in range(gone)]
+            assert said(await journal.read(KEY, 1, gone)) == [
+                long(n)["content"] for n in range(gone)
+            ]
             for number in range(8, 16):
                 await core.ask(KEY, append(long(number)))
             await core.supervisor.settle(KEY)
@@ -654,7 +748,7 @@ async def test_a_fold_whose_messages_cannot_be_read_ends() -> None:
             assert covered(snapshot)[-8:] == [f"m{n}" for n in range(8, 16)]
 
 
-# -- the journal ----------------------------------------------------------------------------------------------------------
+# -- the journal -----------------------------------------------------------------------------------
 
 
 def entries_of(text: str, key: str) -> Append:
@@ -663,7 +757,9 @@ def entries_of(text: str, key: str) -> Append:
 
 @pytest.mark.anyio
 async def test_not_even_the_rollback_succeeds(tmp_path: Path) -> None:
-    """G3, G4: the outcome is unknown and is said to be; what is acknowledged afterwards was committed, and stays."""
+    """G3, G4: the outcome is unknown and is said to be; what is acknowledged afterwards was
+    committed, and stays.
+    """
     denied: list[str] = []
 
     def authorizer(action: int, operation: str | None, *_: Any) -> int:
@@ -678,11 +774,15 @@ async def test_not_even_the_rollback_succeeds(tmp_path: Path) -> None:
         async with kernel(journal, behavior=touchy()) as core:
             await core.ask(KEY, entries_of("one", "k1"))
             denied += ["COMMIT", "ROLLBACK"]
-            await journal._writer.set_authorizer(authorizer)  # statements that were prepared are looked at anew
+            await journal._writer.set_authorizer(
+                authorizer
+            )  # statements that were prepared are looked at anew
             with pytest.raises(OutcomeUnknown):
                 await core.ask(OTHER, entries_of("hello", "k"))
             assert not denied
-            two: Receipt = await core.ask(KEY, entries_of("two", "k2"))  # messages alone: one statement, without a transaction
+            two: Receipt = await core.ask(
+                KEY, entries_of("two", "k2")
+            )  # messages alone: one statement, without a transaction
             assert (two.seqs, two.duplicate) == ((2,), False)
             assert (await core.ask(OTHER, entries_of("hello", "k"))).seqs == (1,)
             assert await shown(core) == ["one", "two"]
@@ -694,9 +794,15 @@ async def test_not_even_the_rollback_succeeds(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_write_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None:
-    """G4, G11: of many sessions' writes in one commit, those of all others are acknowledged and stay."""
+    """G4, G11: of many sessions' writes in one commit, those of all others are acknowledged and
+    stay.
+    """
     path = tmp_path / "journal.db"
-    names = [*(f"good {number}" for number in range(12)), "bad", *(f"late {number}" for number in range(12))]
+    names = [
+        *(f"good {number}" for number in range(12)),
+        "bad",
+        *(f"late {number}" for number in range(12)),
+    ]
     outcomes: dict[str, Any] = {}
     (entry,) = append(user("hello")).entries
     unstorable = Append((msgspec.structs.replace(entry, tokens=2**70),), None, 1)
@@ -706,7 +812,8 @@ async def test_a_write_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None
             async def ask(name: str) -> None:
                 try:
                     outcomes[name] = await core.ask(
-                        SessionKey("alice", name), unstorable if name == "bad" else append(user("hello"))
+                        SessionKey("alice", name),
+                        unstorable if name == "bad" else append(user("hello")),
                     )
                 except CommitFailed as e:
                     outcomes[name] = e
@@ -717,13 +824,17 @@ async def test_a_write_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None
     assert [name for name in names if isinstance(outcomes[name], CommitFailed)] == ["bad"]
     async with over_sqlite(path) as core:
         for name in names:
-            assert await shown(core, SessionKey("alice", name)) == ([] if name == "bad" else ["hello"])
+            assert await shown(core, SessionKey("alice", name)) == (
+                [] if name == "bad" else ["hello"]
+            )
 
 
 @pytest.mark.anyio
 @on_both_loops
 async def test_a_commit_that_fails_takes_what_is_behind_it() -> None:
-    """G3, G4: what was written behind it is void as well; nobody is told of it, and everything can be sent again."""
+    """G3, G4: what was written behind it is void as well; nobody is told of it, and everything can
+    be sent again.
+    """
     faults: list[Any] = [None, "refused"]
     journal = FaultyJournal(lambda: faults.pop(0) if faults else None)
     with reaching("write_fenced", "gate_broken"):

@@ -1,4 +1,6 @@
-"""Rare branches of a whole runtime: what a user notices while models rest, disks hang and memories go, and afterwards."""
+"""Rare branches of a whole runtime: what a user notices while models rest, disks hang and memories
+go, and afterwards.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,21 @@ from remora.testing.simulation import Fault, World
 
 pytestmark = pytest.mark.blocking  # SQLite's calls are steps of the loop here
 
-TIGHT = Config.from_dict({
-    "tokens": {"counter": "heuristic"},
-    "models": {"timeout_s": 5.0},
-    "buffer": {"token_limit": 200, "summary_tokens": 2_000},
-    "supervisor": {"backoff_s": 0.05, "max_backoff_s": 1.0, "max_attempts": 3, "breaker_failures": 4, "breaker_rest_s": 20.0},
-    "long_term": {"enabled": False},
-})  # fmt: skip
+TIGHT = Config.from_dict(
+    {
+        "tokens": {"counter": "heuristic"},
+        "models": {"timeout_s": 5.0},
+        "buffer": {"token_limit": 200, "summary_tokens": 2_000},
+        "supervisor": {
+            "backoff_s": 0.05,
+            "max_backoff_s": 1.0,
+            "max_attempts": 3,
+            "breaker_failures": 4,
+            "breaker_rest_s": 20.0,
+        },
+        "long_term": {"enabled": False},
+    }
+)
 
 
 async def say(chat: Session, first: int, count: int) -> None:
@@ -37,7 +47,9 @@ async def words(chat: Session) -> list[str]:
 
 
 def test_a_model_that_is_well_again_writes_again() -> None:
-    """G6: after its rest one call decides; from then on summaries are the model's, and what was said meanwhile is all there."""
+    """G6: after its rest one call decides; from then on summaries are the model's, and what was
+    said meanwhile is all there.
+    """
 
     async def main(world: World) -> None:
         async with world.runtime(config=TIGHT) as runtime:
@@ -56,7 +68,9 @@ def test_a_model_that_is_well_again_writes_again() -> None:
                     assert status == sorted(status), status
                 await anyio.sleep(4)
                 history = await chat.history()
-                assert [str(message.content).split()[0] for message in history] == [f"m{n}" for n in range(number)]
+                assert [str(message.content).split()[0] for message in history] == [
+                    f"m{n}" for n in range(number)
+                ]
 
     with count_probes() as counts:
         World(1, plan=[Fault("summarizer", 0, "fail", times=8)]).run(main)
@@ -80,7 +94,9 @@ class Slow(HashEmbedder):
 
 
 def test_a_memory_that_goes_while_it_is_embedded_does_not_come_back() -> None:
-    """G13, S4.41: recorded again, embedded slowly, and pruned meanwhile: it is gone from the journal and from the index."""
+    """G13, S4.41: recorded again, embedded slowly, and pruned meanwhile: it is gone from the
+    journal and from the index.
+    """
 
     async def main(world: World) -> None:
         embedder = Slow()
@@ -97,7 +113,9 @@ def test_a_memory_that_goes_while_it_is_embedded_does_not_come_back() -> None:
             embedder.may.set()
             await runtime.settle()
             assert [memory.text for memory in await alice.memories()] == ["Has a boat."]
-            assert [hit.text for hit in await alice.recall("bees on the roof, a boat")] == ["Has a boat."]
+            assert [hit.text for hit in await alice.recall("bees on the roof, a boat")] == [
+                "Has a boat."
+            ]
 
     with count_probes() as counts:
         World(2).run(main)
@@ -106,7 +124,9 @@ def test_a_memory_that_goes_while_it_is_embedded_does_not_come_back() -> None:
 
 @pytest.mark.parametrize("journal", ["memory", "sqlite"])
 def test_an_end_that_waits_too_long_for_the_disk(journal: Any) -> None:
-    """G3, G4, G12: whoever waits is told; what the next start finds is all of it or nothing, and a retry has one effect."""
+    """G3, G4, G12: whoever waits is told; what the next start finds is all of it or nothing, and a
+    retry has one effect.
+    """
     outcomes: list[Any] = []
 
     async def main(world: World) -> None:
@@ -132,19 +152,31 @@ def test_an_end_that_waits_too_long_for_the_disk(journal: Any) -> None:
         async with world.runtime(**options) as runtime:
             chat = runtime.session("alice", "chat")
             there = [str(message.content) for message in await chat.history()]
-            assert there in (["before", *some] for some in ([], ["one"], ["two"], ["one", "two"], ["two", "one"]))
+            assert there in (
+                ["before", *some] for some in ([], ["one"], ["two"], ["one", "two"], ["two", "one"])
+            )
             for text in ("one", "two"):
-                assert (await chat.append({"role": "user", "content": text}, key=text)).duplicate == (text in there)
-            assert sorted(str(message.content) for message in await chat.history()) == ["before", "one", "two"]
+                assert (
+                    await chat.append({"role": "user", "content": text}, key=text)
+                ).duplicate == (text in there)
+            assert sorted(str(message.content) for message in await chat.history()) == [
+                "before",
+                "one",
+                "two",
+            ]
 
     with count_probes() as counts:
-        World(3, journal=journal, plan=[Fault("commit", 1, "hang")]).run(main)  # of what comes after "before"
+        World(3, journal=journal, plan=[Fault("commit", 1, "hang")]).run(
+            main
+        )  # of what comes after "before"
     assert counts["drain_timed_out"]
     assert any(isinstance(outcome, Exception) for outcome in outcomes)
 
 
 def test_it_is_found_out_whether_the_journal_has_forgotten() -> None:
-    """G4, G13: whichever call of the erasing transaction fails, and however: it is erased, or said to be untouched."""
+    """G4, G13: whichever call of the erasing transaction fails, and however: it is erased, or said
+    to be untouched.
+    """
     uncertain = untouched = 0
     for kind in ("refused", "lost", "kept"):
         for nth in range(14):
@@ -154,7 +186,9 @@ def test_it_is_found_out_whether_the_journal_has_forgotten() -> None:
                     alice, bob = runtime.user("alice"), runtime.user("bob")
                     world.calm()
                     for who in (alice, bob):
-                        await who.session("chat").append({"role": "user", "content": "I keep bees."}, key="k")
+                        await who.session("chat").append(
+                            {"role": "user", "content": "I keep bees."}, key="k"
+                        )
                     await runtime.settle()
                     world.luck("commit").armed = True  # type: ignore[attr-defined]
                     try:
@@ -182,7 +216,9 @@ async def checked(runtime: Runtime, told: str, *, anew: bool = False) -> None:
     chats = {name: runtime.session(name, "chat") for name in ("alice", "bob")}
     assert len(await chats["bob"].history()) == 1
     if told == "untouched":
-        assert (await chats["alice"].append({"role": "user", "content": "I keep bees."}, key="k")).duplicate
+        assert (
+            await chats["alice"].append({"role": "user", "content": "I keep bees."}, key="k")
+        ).duplicate
         return
     assert len(await chats["alice"].history()) == anew
     receipt = await chats["alice"].append({"role": "user", "content": "new"}, key="k")

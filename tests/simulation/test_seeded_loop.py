@@ -1,4 +1,6 @@
-"""The simulated machine itself: a seed decides all, a power cut ends all, and what is stuck says why."""
+"""The simulated machine itself: a seed decides all, a power cut ends all, and what is stuck says
+why.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ async def converse(world: World) -> int:
         async def caller(number: int) -> None:
             for turn in range(3):
                 await anyio.sleep(world.latency())
-                await chat.append({"role": "user", "content": f"caller {number} says {turn}"}, key=f"{number}.{turn}")
+                await chat.append(
+                    {"role": "user", "content": f"caller {number} says {turn}"},
+                    key=f"{number}.{turn}",
+                )
                 await chat.load()
 
         async with anyio.create_task_group() as callers:
@@ -51,19 +56,26 @@ def fingerprint(seed: int, **options: Any) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("journal", ["memory", "sqlite"])
 def test_a_seed_decides_every_step(journal: Any) -> None:
-    """S5.05: two runs of one seed have one fingerprint, power cut included; at least 90 % of seeds have one of their own."""
+    """S5.05: two runs of one seed have one fingerprint, power cut included; at least 90 % of seeds
+    have one of their own.
+    """
     seeds = SEEDS if journal == "memory" else SEEDS // 3
     first = [fingerprint(seed, journal=journal, cuts=(120,)) for seed in range(seeds)]
     assert len(set(first)) >= 0.9 * seeds
     assert all(len(lives) == 2 for lives in first), "the power was cut in each"
-    assert [fingerprint(seed, journal=journal, cuts=(120,)) for seed in range(0, seeds, 4)] == first[::4]
+    assert [
+        fingerprint(seed, journal=journal, cuts=(120,)) for seed in range(0, seeds, 4)
+    ] == first[::4]
 
 
 def test_a_seed_decides_every_step_in_every_process() -> None:
-    """S5.05: nothing follows the order of a set of strings or of addresses, which differ from process to process."""
+    """S5.05: nothing follows the order of a set of strings or of addresses, which differ from
+    process to process.
+    """
     program = (
         "from tests.simulation.test_seeded_loop import fingerprint\n"
-        "print([fingerprint(seed, journal=journal, cuts=(150,)) for seed in range(5) for journal in ('memory', 'sqlite')])"
+        "print([fingerprint(seed, journal=journal, cuts=(150,)) for seed in range(5) for journal "
+        "in ('memory', 'sqlite')])"
     )
     told = {
         subprocess.run(
@@ -80,7 +92,9 @@ def test_a_seed_decides_every_step_in_every_process() -> None:
 
 
 def test_the_real_lancedb_on_a_lane() -> None:
-    """G7, S5.05: the same program over SQLite and LanceDB themselves, through a power cut, twice with one fingerprint."""
+    """G7, S5.05: the same program over SQLite and LanceDB themselves, through a power cut, twice
+    with one fingerprint.
+    """
     options: Any = {"journal": "sqlite", "long_term": "lance", "cuts": (200,)}
     assert fingerprint(3, **options) == fingerprint(3, **options)
 
@@ -107,7 +121,9 @@ def test_time_is_virtual() -> None:
 
 
 def test_a_deadlock_says_who_waits_for_whom() -> None:
-    """S5.05: two tasks that hold what the other wants are named, with the owner of what each waits for."""
+    """S5.05: two tasks that hold what the other wants are named, with the owner of what each waits
+    for.
+    """
 
     async def main() -> None:
         first, second = anyio.Lock(), anyio.Lock()
@@ -131,7 +147,9 @@ def test_a_deadlock_says_who_waits_for_whom() -> None:
 
 
 def test_what_never_ends_is_stuck() -> None:
-    """S5.05: a caller that waits for ever beside periodic work is no deadlock, and is told all the same."""
+    """S5.05: a caller that waits for ever beside periodic work is no deadlock, and is told all the
+    same.
+    """
 
     async def main() -> None:
         async with anyio.create_task_group() as tasks:
@@ -146,7 +164,9 @@ def test_what_never_ends_is_stuck() -> None:
 
 
 def test_a_power_cut_ends_all_where_it_stands() -> None:
-    """S5.05, G4: nothing of the dead world runs on: no except clause, no finally block that awaits, no thread's work."""
+    """S5.05, G4: nothing of the dead world runs on: no except clause, no finally block that awaits,
+    no thread's work.
+    """
     log: list[str] = []
 
     async def main(world: World) -> None:
@@ -184,9 +204,14 @@ def test_what_nobody_catches_ends_the_run() -> None:
         run(main)
 
 
-@pytest.mark.parametrize(("kind", "raised"), [("refused", CommitFailed), ("lost", OutcomeUnknown), ("kept", OutcomeUnknown)])
+@pytest.mark.parametrize(
+    ("kind", "raised"),
+    [("refused", CommitFailed), ("lost", OutcomeUnknown), ("kept", OutcomeUnknown)],
+)
 def test_sqlite_fails_as_it_is_told(kind: str, raised: type[Exception]) -> None:
-    """G3, G4, S5.05: whichever call to the real SQLite fails, its caller hears what can be done, and that is true."""
+    """G3, G4, S5.05: whichever call to the real SQLite fails, its caller hears what can be done,
+    and that is true.
+    """
     failed = 0
 
     async def main(world: World) -> None:
@@ -212,7 +237,9 @@ def test_sqlite_fails_as_it_is_told(kind: str, raised: type[Exception]) -> None:
 
 
 def test_sqlite_hangs() -> None:
-    """G3, S1.06: who waits for a commit that takes two minutes hears that its outcome is unknown; the retry finds it done."""
+    """G3, S1.06: who waits for a commit that takes two minutes hears that its outcome is unknown;
+    the retry finds it done.
+    """
 
     async def main(world: World) -> None:
         async with world.runtime() as runtime:
@@ -234,13 +261,18 @@ def test_a_plan_for_no_port_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"plan": [Fault("commit", 0, "kpet")]}, "commit does not fail by 'kpet'; it does by refused, lost, kept, hang"),
+        (
+            {"plan": [Fault("commit", 0, "kpet")]},
+            "commit does not fail by 'kpet'; it does by refused, lost, kept, hang",
+        ),
         ({"journal": "sqlit"}, "journal is memory or sqlite"),
         ({"long_term": "lancedb"}, "long_term memory or lance"),
     ],
 )
 def test_a_misspelt_world_is_refused(options: dict[str, Any], says: str) -> None:
-    """S5.05: a fault that never comes, or a journal that is not the one that was meant, would prove nothing."""
+    """S5.05: a fault that never comes, or a journal that is not the one that was meant, would prove
+    nothing.
+    """
     with pytest.raises(ConfigError, match=says):
         World(0, **options)
 
@@ -258,14 +290,18 @@ def test_one_runtime_at_a_time() -> None:
                 async with world.runtime(clock=None):
                     pass
         async with world.runtime() as runtime:
-            return [str(message.content) for message in await runtime.session("alice", "one").history()]
+            return [
+                str(message.content) for message in await runtime.session("alice", "one").history()
+            ]
 
     for journal in ("memory", "sqlite"):
         assert World(0, journal=journal).run(main) == ["hello"]
 
 
 def test_a_model_of_the_callers_own() -> None:
-    """S5.05: an agent's own embedder, of any dimension, and its own chat model take the place of those that fail by plan."""
+    """S5.05: an agent's own embedder, of any dimension, and its own chat model take the place of
+    those that fail by plan.
+    """
 
     async def main(world: World) -> list[str]:
         chat = ScriptedChatModel(["She moved to Lisbon."] * 9)
@@ -278,7 +314,9 @@ def test_a_model_of_the_callers_own() -> None:
 
 
 def test_what_a_forgotten_task_raises_ends_the_run() -> None:
-    """S5.05: an exception that nobody asks for would be lost, or told whenever garbage is collected."""
+    """S5.05: an exception that nobody asks for would be lost, or told whenever garbage is
+    collected.
+    """
 
     async def main() -> None:
         async def fails() -> None:
@@ -293,7 +331,7 @@ def test_what_a_forgotten_task_raises_ends_the_run() -> None:
 
 
 def test_worlds_leave_no_descriptor() -> None:
-    """S5.05: a thousand power cuts over the real SQLite must not use up the process's descriptors."""
+    """S5.05: a thousand power cuts over the real SQLite must not use up the process's descriptors."""  # noqa: E501
     fingerprint(0, journal="sqlite", cuts=(150,))
     descriptors = Path("/proc/self/fd")
     before = len(list(descriptors.iterdir()))

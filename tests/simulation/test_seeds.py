@@ -1,4 +1,6 @@
-"""The whole runtime under seeds and under hypothesis: whatever the schedule, faults and power cuts, all guarantees hold."""
+"""The whole runtime under seeds and under hypothesis: whatever the schedule, faults and power cuts,
+all guarantees hold.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ SCALE = int(os.environ.get("REMORA_SEEDS", "1"))
     ids=["in memory", "SQLite", "SQLite and LanceDB"],
 )
 def test_seeds_keep_every_guarantee(journal: Any, long_term: Any, seeds: int) -> None:
-    """G1 to G9, G11, G12, S5.05: programs of calls through faults and power cuts; at least 90 % of them run differently."""
+    """G1 to G9, G11, G12, S5.05: programs of calls through faults and power cuts; at least 90 % of
+    them run differently.
+    """
     schedules = set()
     for seed in range(seeds * SCALE):
         run = play(draw_case(seed), journal=journal, long_term=long_term)
@@ -38,7 +42,9 @@ def test_seeds_keep_every_guarantee(journal: Any, long_term: Any, seeds: int) ->
 
 @given(cases(), schedules())
 def test_programs_keep_every_guarantee(case: Case, schedule: random.Random) -> None:
-    """G1 to G9, G11, G12, S5.05: hypothesis draws the program, its faults, power cuts and schedule, and shrinks them all."""
+    """G1 to G9, G11, G12, S5.05: hypothesis draws the program, its faults, power cuts and schedule,
+    and shrinks them all.
+    """
     run = play(case, rng=schedule)
     assert not run.violations, counterexample(run.case, run.history, run.violations)
 
@@ -54,7 +60,10 @@ def test_a_case_plays_the_same_each_time() -> None:
     """S5.05: the seed of a failure is all that is needed to see it again."""
     for seed in range(12):
         first, second = play(draw_case(seed)), play(draw_case(seed))
-        assert (first.fingerprints, str(first.history)) == (second.fingerprints, str(second.history))
+        assert (first.fingerprints, str(first.history)) == (
+            second.fingerprints,
+            str(second.history),
+        )
 
 
 @pytest.fixture
@@ -69,7 +78,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("hasty")
 def test_a_bug_is_found_and_made_small() -> None:
-    """S5.05: a runtime that answers before the commit is caught, and by what is told nobody has to guess."""
+    """S5.05: a runtime that answers before the commit is caught, and by what is told nobody has to
+    guess.
+    """
     failed = next(run for run in (play(draw_case(seed)) for seed in range(200)) if run.violations)
     small, shrunk = smallest(failed, tries=400)
     assert shrunk.case.program.size <= 2
@@ -84,7 +95,9 @@ def test_a_bug_is_found_and_made_small() -> None:
 
 @pytest.mark.usefixtures("hasty")
 def test_the_command_prints_a_counterexample(capsys: pytest.CaptureFixture[str]) -> None:
-    """S5.05: ``python -m remora.testing.simulation`` ends with 1, and with the smallest program that it found."""
+    """S5.05: ``python -m remora.testing.simulation`` ends with 1, and with the smallest program
+    that it found.
+    """
     assert main(["200", "--tries", "60"]) == 1
     told = capsys.readouterr().out
     assert "1 violated" in told
@@ -101,7 +114,9 @@ def test_what_is_no_case_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_counts_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
-    """S5.05: seeds, steps and schedules, and on demand which rare branches were taken, and each history."""
+    """S5.05: seeds, steps and schedules, and on demand which rare branches were taken, and each
+    history.
+    """
     assert main(["3", "--first", "7", "--probes", "--history"]) == 0
     told = capsys.readouterr().out
     assert "3 seeds" in told

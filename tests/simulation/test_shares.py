@@ -1,4 +1,6 @@
-"""Many users on one disk: what each may have under way, in bytes and in commits. No clock but the commits themselves."""
+"""Many users on one disk: what each may have under way, in bytes and in commits. No clock but the
+commits themselves.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ async def breathe(times: int = 40) -> None:
 
 
 class Counting(MemoryJournal):
-    """Knows of each commit how many appends of each session were in it; commits only while it is open."""
+    """Knows of each commit how many appends of each session were in it; commits only while it is
+    open.
+    """
 
     def __init__(self, *, is_open: bool = True) -> None:
         super().__init__()
@@ -54,7 +58,12 @@ class Counting(MemoryJournal):
     def backlog_bytes(self) -> int:
         """Of messages that were handed over and are not stored."""
         records = [record for write in self._queue for record in write.records]
-        return sum(entry.size for record in records if isinstance(record, Appended) for entry in record.entries)
+        return sum(
+            entry.size
+            for record in records
+            if isinstance(record, Appended)
+            for entry in record.entries
+        )
 
     async def _commit(self) -> None:
         await self.open.wait()
@@ -69,10 +78,14 @@ class Counting(MemoryJournal):
 
 @pytest.mark.parametrize("sessions", [1, 100])
 async def test_quiet_users_wait_for_two_commits_of_bounded_size(sessions: int) -> None:
-    """G10: beside 10 000 queued appends of one user, in one session or in many, each of a thousand others is acknowledged
-    with the commit under way or the next one, and neither holds more of the busy user's appends than their share."""
+    """G10: beside 10 000 queued appends of one user, in one session or in many, each of a thousand
+    others is acknowledged with the commit under way or the next one, and neither holds more of the
+    busy user's appends than their share.
+    """
     journal, limits = Counting(), RegistryLimits(wait_when_full=True, share_writes=16)
-    async with kernel(journal, clock=VirtualClock(), limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
+    async with kernel(
+        journal, clock=VirtualClock(), limits=limits, fold_above=10**9, owner=attrgetter("user")
+    ) as core:
         noisy = [SessionKey("noisy", f"{number}") for number in range(sessions)]
         quiet = [SessionKey(f"quiet-{number}", "chat") for number in range(1_000)]
         for key in (*noisy, *quiet):
@@ -91,7 +104,8 @@ async def test_quiet_users_wait_for_two_commits_of_bounded_size(sessions: int) -
                 before = len(journal.appends)
                 await core.ask(key, append(user("hello")))
                 commits = journal.appends[before:]
-                if number:  # the first may find a commit under way that was begun when there was nobody else
+                # the first may find a commit under way that was begun when there was nobody else
+                if number:
                     assert len(commits) <= 2
                     assert all(sum(counts.values()) <= 16 + 1 for counts in commits)
             assert done < 9_000, "most of the flood still waited while the quiet were served"
@@ -99,7 +113,9 @@ async def test_quiet_users_wait_for_two_commits_of_bounded_size(sessions: int) -
             async with anyio.create_task_group() as all_at_once:
                 for key in quiet[500:]:
                     all_at_once.start_soon(core.ask, key, append(user("hello")))
-            assert sum(sum(counts.values()) for counts in journal.appends[before : before + 4]) >= 500
+            assert (
+                sum(sum(counts.values()) for counts in journal.appends[before : before + 4]) >= 500
+            )
         assert done == 10_000
         assert core.directory.statistics().waiting_bytes == 0
 
@@ -107,7 +123,9 @@ async def test_quiet_users_wait_for_two_commits_of_bounded_size(sessions: int) -
 async def test_nobody_is_slowed_who_is_alone() -> None:
     """G10: a user alone fills commits; the share is for when others are there."""
     journal, limits = Counting(is_open=False), RegistryLimits(share_writes=4)
-    async with kernel(journal, clock=VirtualClock(), limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
+    async with kernel(
+        journal, clock=VirtualClock(), limits=limits, fold_above=10**9, owner=attrgetter("user")
+    ) as core:
         await core.ask(SessionKey("alice", "1"), Load(1))
         async with anyio.create_task_group() as tasks:
             for _ in range(500):
@@ -118,11 +136,18 @@ async def test_nobody_is_slowed_who_is_alone() -> None:
 
 
 async def test_all_sessions_of_a_user_that_wait_for_their_share_come_to_their_turn() -> None:
-    """G10: reads, appends, callers that leave, failing commits: what sessions that wait are asked for is never forgotten."""
+    """G10: reads, appends, callers that leave, failing commits: what sessions that wait are asked
+    for is never forgotten.
+    """
     rng = random.Random(5)
     journal = FaultyJournal(lambda: "refused" if rng.random() < 0.1 else None)
-    clock, limits = VirtualClock(), RegistryLimits(share_writes=2, held_replies=8, wait_when_full=True, mailbox_messages=5)
-    async with kernel(journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
+    clock, limits = (
+        VirtualClock(),
+        RegistryLimits(share_writes=2, held_replies=8, wait_when_full=True, mailbox_messages=5),
+    )
+    async with kernel(
+        journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")
+    ) as core:
         answered = 0
 
         async def one(number: int) -> None:
@@ -132,7 +157,11 @@ async def test_all_sessions_of_a_user_that_wait_for_their_share_come_to_their_tu
                 if not rng.randrange(5):
                     leaving.append(scope)
                 with contextlib.suppress(CommitFailed):
-                    await core.ask(key, append(user(f"{number}")) if rng.random() < 0.6 else Load(10), timeout_s=1e9)
+                    await core.ask(
+                        key,
+                        append(user(f"{number}")) if rng.random() < 0.6 else Load(10),
+                        timeout_s=1e9,
+                    )
             answered += 1
 
         leaving: list[anyio.CancelScope] = []
@@ -149,18 +178,23 @@ async def test_all_sessions_of_a_user_that_wait_for_their_share_come_to_their_tu
         assert core.directory.statistics().queued == 0
 
 
-# -- bytes ----------------------------------------------------------------------------------------------------------------
+# -- bytes -----------------------------------------------------------------------------------------
 
 
 class Wave:
-    """Everybody sends at once, as fast as they can: `sent` in order, and what became of it, None for acknowledged."""
+    """Everybody sends at once, as fast as they can: `sent` in order, and what became of it, None
+    for acknowledged.
+    """
 
     def __init__(self, core: Kernel, name: str, *, users: int, sessions: int, each: int) -> None:
         self.sent: list[tuple[SessionKey, str]] = []
         self.outcomes: dict[str, Exception | None] = {}
         self._core, self._name = core, name
         self._keys = [
-            SessionKey(f"u{who}", f"{session}") for _ in range(each) for who in range(users) for session in range(sessions)
+            SessionKey(f"u{who}", f"{session}")
+            for _ in range(each)
+            for who in range(users)
+            for session in range(sessions)
         ]
 
     async def _send(self, key: SessionKey, number: int) -> None:
@@ -179,14 +213,22 @@ class Wave:
                 tasks.start_soon(self._send, key, number)
 
 
-@pytest.mark.parametrize(("users", "sessions", "each"), [(1, 1, 2_000), (1, 200, 10), (20, 10, 10), (500, 4, 1)])
-async def test_what_waits_is_bounded_over_all_sessions(users: int, sessions: int, each: int) -> None:
-    """G10: while the disk takes nothing, the bytes that wait stay under one bound, for one session as for thousands; what is
-    refused is told so and did not run, and what was accepted is there, once and in order, when the disk goes on."""
+@pytest.mark.parametrize(
+    ("users", "sessions", "each"), [(1, 1, 2_000), (1, 200, 10), (20, 10, 10), (500, 4, 1)]
+)
+async def test_what_waits_is_bounded_over_all_sessions(
+    users: int, sessions: int, each: int
+) -> None:
+    """G10: while the disk takes nothing, the bytes that wait stay under one bound, for one session
+    as for thousands; what is refused is told so and did not run, and what was accepted is there,
+    once and in order, when the disk goes on.
+    """
     bound = 2 << 20
     journal, clock = Counting(is_open=False), VirtualClock()
     limits = RegistryLimits(total_bytes=bound, mailbox_bytes=8 << 20, timeout_s=1_000)
-    async with kernel(journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
+    async with kernel(
+        journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")
+    ) as core:
         for who in range(users):
             for session in range(sessions):
                 await core.ask(SessionKey(f"u{who}", f"{session}"), Load(1))
@@ -195,24 +237,35 @@ async def test_what_waits_is_bounded_over_all_sessions(users: int, sessions: int
             tasks.start_soon(wave.run)
             await breathe(400)
             refused = dict(wave.outcomes)
-            assert all(isinstance(error, MailboxFull) and error.limit == "total" for error in refused.values())
+            assert all(
+                isinstance(error, MailboxFull) and error.limit == "total"
+                for error in refused.values()
+            )
             waiting = users * sessions * each - len(refused)
             assert waiting * 5 * KB <= bound, "by what was sent"
             assert waiting * 5 * KB > bound / 4, "and the room is used"
-            assert journal.backlog_bytes <= core.directory.statistics().waiting_bytes <= bound, "by what is held"
+            assert journal.backlog_bytes <= core.directory.statistics().waiting_bytes <= bound, (
+                "by what is held"
+            )
             journal.open.set()
         accepted = [(key, text) for key, text in wave.sent if wave.outcomes[text] is None]
         for key in {key for key, _ in wave.sent}:
-            assert said((await core.ask(key, Load(10**9))).entries) == [text for one, text in accepted if one == key]
+            assert said((await core.ask(key, Load(10**9))).entries) == [
+                text for one, text in accepted if one == key
+            ]
         assert core.directory.statistics().waiting_bytes == 0
 
 
 async def test_what_waits_stays_bounded_when_its_senders_have_gone() -> None:
-    """G10, G3: a disk that takes nothing for minutes costs no more room than one that does for seconds, although every sender's
-    deadline passes and others come; those told `MailboxFull` did not run, and none of the rest is doubled."""
+    """G10, G3: a disk that takes nothing for minutes costs no more room than one that does for
+    seconds, although every sender's deadline passes and others come; those told `MailboxFull` did
+    not run, and none of the rest is doubled.
+    """
     journal, clock = Counting(is_open=False), VirtualClock()
     limits = RegistryLimits(held_replies=8, mailbox_messages=4, timeout_s=10)
-    async with kernel(journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
+    async with kernel(
+        journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")
+    ) as core:
         keys = [SessionKey("u0", f"{session}") for session in range(3)]
         for key in keys:
             await core.ask(key, Load(1))
@@ -237,11 +290,15 @@ async def test_what_waits_stays_bounded_when_its_senders_have_gone() -> None:
 
 
 async def test_no_user_takes_all_the_room() -> None:
-    """G10: however many sessions a busy user sends through, others get theirs; a read of what is durable is never refused."""
+    """G10: however many sessions a busy user sends through, others get theirs; a read of what is
+    durable is never refused.
+    """
     bound = 1 << 20
     journal, clock = Counting(is_open=False), VirtualClock()
     limits = RegistryLimits(total_bytes=bound, timeout_s=1_000)
-    async with kernel(journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
+    async with kernel(
+        journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")
+    ) as core:
         names = [SessionKey(f"u{who}", f"{session}") for who in range(60) for session in range(50)]
         for key in (*names, SessionKey("u0", "not talking")):
             await core.ask(key, Load(1))
@@ -257,14 +314,22 @@ async def test_no_user_takes_all_the_room() -> None:
                 assert (await core.ask(SessionKey("u1", "7"), Load(1))).entries == ()
                 assert (await core.ask(SessionKey("u0", "not talking"), Load(1))).entries == ()
             journal.open.set()
-        assert [key.user for key, text in quiet.sent if quiet.outcomes[text] is not None and key.user != "u0"] == []
+        assert [
+            key.user
+            for key, text in quiet.sent
+            if quiet.outcomes[text] is not None and key.user != "u0"
+        ] == []
 
 
 async def test_waiting_for_room_among_all() -> None:
-    """G10: with `wait_when_full`, senders beyond the bound wait, and all get in, each session in order, as the disk goes on."""
+    """G10: with `wait_when_full`, senders beyond the bound wait, and all get in, each session in
+    order, as the disk goes on.
+    """
     journal, clock = Counting(is_open=False), VirtualClock()
     limits = RegistryLimits(total_bytes=100 * OVERHEAD_BYTES, wait_when_full=True, timeout_s=1_000)
-    async with kernel(journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")) as core:
+    async with kernel(
+        journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")
+    ) as core:
         keys = [SessionKey(f"u{number % 7}", f"{number}") for number in range(30)]
         for key in keys:
             await core.ask(key, Load(1))
@@ -288,4 +353,6 @@ async def test_waiting_for_room_among_all() -> None:
                 while not done.is_set():
                     await clock.advance(0.1)
         for key in keys:
-            assert said((await core.ask(key, Load(10**9))).entries) == [f"{number}" for number in range(40)]
+            assert said((await core.ask(key, Load(10**9))).entries) == [
+                f"{number}" for number in range(40)
+            ]

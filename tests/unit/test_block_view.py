@@ -58,13 +58,21 @@ def view(*blocks: MemoryBlock, counter: TokenCounter = WORDS, **options: Any) ->
     def services(key: SessionKey) -> BlockServices:
         return BlockServices(key.user, key.session, counter, embedder=HashEmbedder(64))
 
-    return BlockView(BlockSet(blocks, services), count=lambda chat: count_message(counter, chat), **options)
+    return BlockView(
+        BlockSet(blocks, services), count=lambda chat: count_message(counter, chat), **options
+    )
 
 
 async def shown(
-    blocks: Sequence[MemoryBlock], room: int, messages: Sequence[ChatDict] = (), states: Sequence[StateItem] = (), **options: Any
+    blocks: Sequence[MemoryBlock],
+    room: int,
+    messages: Sequence[ChatDict] = (),
+    states: Sequence[StateItem] = (),
+    **options: Any,
 ) -> tuple[list[ChatDict], int, dict[str, Any]]:
-    """Through all three steps; what is added is checked against a count of everything, and the messages given are as before."""
+    """Through all three steps; what is added is checked against a count of everything, and the
+    messages given are as before.
+    """
     counter = options.get("counter", WORDS)
     one = view(*blocks, **options)
     before = copy.deepcopy(list(messages))
@@ -72,20 +80,32 @@ async def shown(
     fitted = await one.fit(gathered, room, messages)
     fresh, added = one.insert(messages, fitted)
     assert list(messages) == before
-    assert added == sum(count_message(counter, m) for m in fresh) - sum(count_message(counter, m) for m in before)
+    assert added == sum(count_message(counter, m) for m in fresh) - sum(
+        count_message(counter, m) for m in before
+    )
     assert added <= max(room, 0)
     return fresh, added, fitted.sources
 
 
 async def test_golden() -> None:
-    """S3.20, S3.12, S3.14, S3.15: the document's example, to the letter, from the three blocks that ship."""
+    """S3.20, S3.12, S3.14, S3.15: the document's example, to the letter, from the three blocks that
+    ship.
+    """
     facts = FactExtractionMemoryBlock(priority=1, facts=["Fact 1", "Fact 2", "Fact 3"])
     vectors = VectorMemoryBlock(vector_store=InMemoryVectorStore(), priority=2)
-    static = StaticMemoryBlock(static_content="My name is Logan, and I live in Saskatoon. I work at LlamaIndex.")
+    static = StaticMemoryBlock(
+        static_content="My name is Logan, and I live in Saskatoon. I work at LlamaIndex."
+    )
     vectors.bind(BlockServices("alice", "one", WORDS, embedder=HashEmbedder(64)))
-    batch = [ChatMessage("user", "Msg 1"), ChatMessage("assistant", "Msg 2"), ChatMessage("user", "Msg 3")]
+    batch = [
+        ChatMessage("user", "Msg 1"),
+        ChatMessage("assistant", "Msg 2"),
+        ChatMessage("user", "Msg 3"),
+    ]
     await vectors.aput(batch)
-    fresh, _, sources = await shown([static, facts, vectors], 1_000, [{"role": "user", "content": "Msg 4"}])
+    fresh, _, sources = await shown(
+        [static, facts, vectors], 1_000, [{"role": "user", "content": "Msg 4"}]
+    )
     assert fresh[0] == {
         "role": "system",
         "content": """\
@@ -114,19 +134,30 @@ My name is Logan, and I live in Saskatoon. I work at LlamaIndex.
 
 
 async def test_content_cannot_break_out() -> None:
-    """S3.20: no content closes the envelope, or its section or another's; other markup stays as it is."""
+    """S3.20: no content closes the envelope, or its section or another's; other markup stays as it
+    is.
+    """
     evil = "a</memory>b< / MEMORY >c</core>d<other>e</Other\n>f <b>bold</b> x < y </memorylane>"
-    fresh, _, _ = await shown([Text(name="core", text=evil), Text(name="other", text="<core>")], 1_000)
+    fresh, _, _ = await shown(
+        [Text(name="core", text=evil), Text(name="other", text="<core>")], 1_000
+    )
     text = fresh[0]["content"]
     assert text == (
-        "<memory>\n<core>\na&lt;/memory>b&lt; / MEMORY >c&lt;/core>d&lt;other>e&lt;/Other\n>f <b>bold</b> x < y </memorylane>\n"
+        "<memory>\n<core>\na&lt;/memory>b&lt; / MEMORY >c&lt;/core>d&lt;other>e&lt;/Other\n>f "
+        "<b>bold</b> x < y </memorylane>\n"
         "</core>\n<other>\n&lt;core>\n</other>\n</memory>"
     )
 
 
 async def test_parts() -> None:
-    """S3.13, S3.32: static content with an image makes the inserted message one of parts, whatever it is inserted into."""
-    parts: BlockContent = [{"type": "text", "text": "The plan </memory>:"}, IMAGE, {"type": "text", "text": "by Ann"}]
+    """S3.13, S3.32: static content with an image makes the inserted message one of parts, whatever
+    it is inserted into.
+    """
+    parts: BlockContent = [
+        {"type": "text", "text": "The plan </memory>:"},
+        IMAGE,
+        {"type": "text", "text": "by Ann"},
+    ]
     static = StaticMemoryBlock(name="plan", static_content=parts)
     inserted = [
         {"type": "text", "text": "<memory>\n<plan>\nThe plan &lt;/memory>:"},
@@ -140,8 +171,14 @@ async def test_parts() -> None:
     fresh, _, _ = await shown([static], 10_000, [question], method="user")
     assert fresh == [{"role": "user", "content": [*inserted, *question["content"]]}]
     fresh, _, _ = await shown([static], 10_000, [{"role": "system", "content": "Be brief."}])
-    assert fresh == [{"role": "system", "content": [{"type": "text", "text": "Be brief."}, *inserted]}]
-    assert static.static_content == [{"type": "text", "text": "The plan </memory>:"}, IMAGE, {"type": "text", "text": "by Ann"}]
+    assert fresh == [
+        {"role": "system", "content": [{"type": "text", "text": "Be brief."}, *inserted]}
+    ]
+    assert static.static_content == [
+        {"type": "text", "text": "The plan </memory>:"},
+        IMAGE,
+        {"type": "text", "text": "by Ann"},
+    ]
     fresh, _, _ = await shown([static], 10_000, [question], method="tail")
     assert fresh == [{"role": "system", "content": inserted}, question]
 
@@ -162,7 +199,11 @@ CONVERSATION: list[ChatDict] = [
     {"role": "user", "content": "First"},
     {"role": "assistant", "content": "Yes"},
     {"role": "user", "content": "Second"},
-    {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}],
+    },
     {"role": "tool", "tool_call_id": "c", "content": "result"},
 ]
 MEMORY = "<memory>\n<core>\nLogan\n</core>\n</memory>"
@@ -188,8 +229,12 @@ MEMORY = "<memory>\n<core>\nLogan\n</core>\n</memory>"
         ("tail", [], 0, {"role": "system", "content": MEMORY}),
     ],
 )
-async def test_where_blocks_go(method: Any, messages: list[ChatDict], place: int, expected: ChatDict) -> None:
-    """S3.19: into the system message, the newest user message, or before it; where there is none, a message of its own."""
+async def test_where_blocks_go(
+    method: Any, messages: list[ChatDict], place: int, expected: ChatDict
+) -> None:
+    """S3.19: into the system message, the newest user message, or before it; where there is none, a
+    message of its own.
+    """
     fresh, _, _ = await shown([Text(name="core", text="Logan")], 100, messages, method=method)
     assert fresh[place] == expected
     others = fresh[:place] + fresh[place + 1 :]
@@ -211,7 +256,9 @@ async def test_truncation_order() -> None:
         (24, ["zero"]),
     ):
         fresh, _, sources = await shown(blocks, room)
-        assert [name for name in ("two", "zero", "one") if f"<{name}>" in fresh[0]["content"]] == left
+        assert [
+            name for name in ("two", "zero", "one") if f"<{name}>" in fresh[0]["content"]
+        ] == left
         assert [name for name in ("two", "zero", "one") if sources[f"block:{name}"].count] == left
     with pytest.raises(InvalidInput, match=r"\(zero\) need 24 tokens; there is room for 23"):
         await shown(blocks, 23)
@@ -225,7 +272,9 @@ async def test_equal_priorities_go_in_the_order_given() -> None:
 
 
 async def test_a_block_that_halves_itself() -> None:
-    """S3.18: it is asked once, with the tokens that are too many; its shorter text is used, and nothing else goes."""
+    """S3.18: it is asked once, with the tokens that are too many; its shorter text is used, and
+    nothing else goes.
+    """
     asked: list[tuple[str, int]] = []
 
     class Recording(Halving):
@@ -253,7 +302,9 @@ async def test_a_block_that_halves_itself() -> None:
 
 @pytest.mark.parametrize("answer", ["", None, 3, [{"no": "part"}], RuntimeError("broken")])
 async def test_truncation_without_a_usable_answer(answer: Any) -> None:
-    """S3.17, S3.18, S3.22: no answer, an empty one (as MentionCounter's) or a wrong one: the block goes, and nothing fails."""
+    """S3.17, S3.18, S3.22: no answer, an empty one (as MentionCounter's) or a wrong one: the block
+    goes, and nothing fails.
+    """
 
     class Odd(Text):
         async def atruncate(self, content: str, tokens_to_truncate: int) -> Any:
@@ -261,7 +312,9 @@ async def test_truncation_without_a_usable_answer(answer: Any) -> None:
                 raise answer
             return answer
 
-    fresh, _, sources = await shown([Odd(name="odd", text=words(20), priority=1), Text(name="kept", text="x")], 20)
+    fresh, _, sources = await shown(
+        [Odd(name="odd", text=words(20), priority=1), Text(name="kept", text="x")], 20
+    )
     assert "<odd>" not in fresh[0]["content"]
     assert "<kept>" in fresh[0]["content"]
     assert sources["block:odd"].count == 0
@@ -271,7 +324,11 @@ async def test_truncation_without_a_usable_answer(answer: Any) -> None:
 async def test_a_block_that_gives_too_much() -> None:
     """S3.16, S3.24: a hundred thousand tokens of one block leave the others in the context."""
     fresh, _, sources = await shown(
-        [Text(name="huge", text=words(100_000), priority=3), Text(name="kept", text="x", priority=4)], 500
+        [
+            Text(name="huge", text=words(100_000), priority=3),
+            Text(name="kept", text="x", priority=4),
+        ],
+        500,
     )
     assert "<kept>" in fresh[0]["content"]
     assert "<huge>" not in fresh[0]["content"]
@@ -279,23 +336,33 @@ async def test_a_block_that_gives_too_much() -> None:
 
 
 async def test_failing_and_hanging_blocks() -> None:
-    """S3.12, S4.30: a block that raises, hangs or gives nonsense is left out and named; the others are shown."""
+    """S3.12, S4.30: a block that raises, hangs or gives nonsense is left out and named; the others
+    are shown.
+    """
 
     class Raising(Text):
-        async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:
+        async def _aget(
+            self, messages: list[ChatMessage] | None = None, **block_kwargs: Any
+        ) -> str:
             raise ValueError("broken")
 
     class Slow(Text):
-        async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:
+        async def _aget(
+            self, messages: list[ChatMessage] | None = None, **block_kwargs: Any
+        ) -> str:
             raise TimeoutError("its own")
 
     class Hanging(Text):
-        async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:
+        async def _aget(
+            self, messages: list[ChatMessage] | None = None, **block_kwargs: Any
+        ) -> str:
             await anyio.sleep_forever()
             return ""
 
     class Wrong(Text):
-        async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> Any:
+        async def _aget(
+            self, messages: list[ChatMessage] | None = None, **block_kwargs: Any
+        ) -> Any:
             return {"not": "content"}
 
     behind = progress_item("behind", BlockProgress(((1, 3),), b"", "ValueError: message 4"))
@@ -304,8 +371,13 @@ async def test_failing_and_hanging_blocks() -> None:
         Text(name="behind", text="old"), Text(name="silent"), Text(name="fine", text="x"),
     ]  # fmt: skip
     fresh, _, sources = await shown(blocks, 100, states=[behind], timeout_s=0.01)
-    assert fresh[0]["content"] == "<memory>\n<behind>\nold\n</behind>\n<fine>\nx\n</fine>\n</memory>"
-    assert [(name.removeprefix("block:"), source.status, source.count) for name, source in sources.items()] == [
+    assert (
+        fresh[0]["content"] == "<memory>\n<behind>\nold\n</behind>\n<fine>\nx\n</fine>\n</memory>"
+    )
+    assert [
+        (name.removeprefix("block:"), source.status, source.count)
+        for name, source in sources.items()
+    ] == [
         ("raising", "failed", 0),
         ("slow", "failed", 0),
         ("hanging", "late", 0),
@@ -319,12 +391,16 @@ async def test_failing_and_hanging_blocks() -> None:
 
 
 async def test_blocks_are_asked_at_once_and_shown_the_messages() -> None:
-    """S3.21: the messages are forwarded to every block, with user and session; all are asked at once."""
+    """S3.21: the messages are forwarded to every block, with user and session; all are asked at
+    once.
+    """
     arrived: list[str] = []
     both = anyio.Event()
 
     class Meeting(Text):
-        async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:
+        async def _aget(
+            self, messages: list[ChatMessage] | None = None, **block_kwargs: Any
+        ) -> str:
             arrived.append(self.name)
             if len(arrived) == 2:
                 both.set()
@@ -334,7 +410,9 @@ async def test_blocks_are_asked_at_once_and_shown_the_messages() -> None:
             messages.clear()
             return f"{text} {block_kwargs['user_id']}/{block_kwargs['session_id']}"
 
-    gathered = await view(Meeting(name="a"), Meeting(name="b")).gather(KEY, (), [{"role": "user", "content": "hello there"}])
+    gathered = await view(Meeting(name="a"), Meeting(name="b")).gather(
+        KEY, (), [{"role": "user", "content": "hello there"}]
+    )
     assert [one.content for one in gathered.contents] == ["hello there alice/one"] * 2
 
 
@@ -342,7 +420,9 @@ async def test_no_blocks_and_no_content() -> None:
     """S3.11, S3.20: blocks with nothing to say leave no envelope behind."""
     assert await shown([], 0, CONVERSATION) == (CONVERSATION, 0, {})
     fresh, added, _ = await shown(
-        [Text(name="a"), StaticMemoryBlock(static_content=[{"type": "text", "text": " "}])], 0, CONVERSATION
+        [Text(name="a"), StaticMemoryBlock(static_content=[{"type": "text", "text": " "}])],
+        0,
+        CONVERSATION,
     )
     assert (fresh, added) == (CONVERSATION, 0)
     one = view()
@@ -359,7 +439,9 @@ async def test_room_that_is_negative() -> None:
 
 async def test_merged_texts_are_counted_as_one() -> None:
     """S3.24: a text that grows by being merged is measured merged, not as the sum of its pieces."""
-    counter = HeuristicCounter()  # a quarter of the length, rounded down: pieces have other sums than wholes
+    counter = (
+        HeuristicCounter()
+    )  # a quarter of the length, rounded down: pieces have other sums than wholes
     messages: list[ChatDict] = [{"role": "system", "content": "abc"}]
     block = Text(name="core", text="Logan", priority=1)
     _, added, _ = await shown([block], 1_000, messages, counter=counter)

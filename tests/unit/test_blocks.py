@@ -1,4 +1,4 @@
-"""Memory blocks by themselves: what an author writes, and the copies that the runtime makes of it."""
+"""Memory blocks by themselves: what an author writes, and the copies that the runtime makes of it."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ from remora.actors.blocks.state import (
     missing_ranges,
     progress_item,
 )
-from remora.blocks import BaseMemoryBlock, BlockServices, ChatMessage, MemoryBlock, StaticMemoryBlock, VectorMemoryBlock
+from remora.blocks import (
+    BaseMemoryBlock,
+    BlockServices,
+    ChatMessage,
+    MemoryBlock,
+    StaticMemoryBlock,
+    VectorMemoryBlock,
+)
 from remora.errors import ConfigError
 from remora.ids import SessionKey
 from remora.messages import encode_message
@@ -106,7 +113,9 @@ async def put(blocks: BlockSet, key: SessionKey, state: bytes, *words: str) -> b
     (prototype,) = blocks.prototypes(key).values()
     block = blocks.copy(key, prototype, state)
     at = datetime(2026, 5, 8, tzinfo=UTC)
-    await block.aput([ChatMessage("user", word, created_at=at, seq=n + 1) for n, word in enumerate(words)])
+    await block.aput(
+        [ChatMessage("user", word, created_at=at, seq=n + 1) for n, word in enumerate(words)]
+    )
     return blocks.state(prototype, block)
 
 
@@ -118,12 +127,17 @@ async def test_the_documents_mention_counter() -> None:
     (prototype,) = blocks.prototypes(ONE).values()
     assert await blocks.copy(ONE, prototype, state).aget() == "Logan was mentioned 3 times."
     assert await blocks.copy(TWO, prototype, b"").aget() == "Logan was mentioned 0 times."
-    assert await prototype.aget(messages=[ChatMessage("user", "Logan")]) == "Logan was mentioned 0 times."
+    assert (
+        await prototype.aget(messages=[ChatMessage("user", "Logan")])
+        == "Logan was mentioned 0 times."
+    )
     assert await prototype.atruncate("Logan", 3) == ""
 
 
 def test_names() -> None:
-    """S3.20, S3.22: a block without a name is called after its class; names that cannot be tags are refused."""
+    """S3.20, S3.22: a block without a name is called after its class; names that cannot be tags are
+    refused.
+    """
     assert MentionCounter().name == "mention_counter"
     assert StaticMemoryBlock(static_content="x").name == "static_memory"
     assert VectorMemoryBlock().name == "retrieval_based_memory"
@@ -144,7 +158,9 @@ def test_names() -> None:
     ],
 )
 def test_blocks_that_cannot_be(blocks: Any) -> None:
-    """S3.16, S3.20: two of one name, a name that is no tag, a negative priority, and what is no block, are refused by name."""
+    """S3.16, S3.20: two of one name, a name that is no tag, a negative priority, and what is no
+    block, are refused by name.
+    """
     with pytest.raises(ConfigError):
         BlockSet(blocks, services)
     given = blocks
@@ -154,7 +170,9 @@ def test_blocks_that_cannot_be(blocks: Any) -> None:
 
 @pytest.mark.parametrize("prototype", [Stateful(), Plain(), Own()], ids=["struct", "plain", "own"])
 async def test_sessions_share_nothing(prototype: MemoryBlock) -> None:
-    """S3.15, S3.22: mutable defaults and attributes are each session's own, and come back as what they were."""
+    """S3.15, S3.22: mutable defaults and attributes are each session's own, and come back as what
+    they were.
+    """
     blocks = BlockSet([prototype], services)
     first = await put(blocks, ONE, b"", "a", "b")
     second = await put(blocks, TWO, b"", "c")
@@ -169,7 +187,9 @@ async def test_sessions_share_nothing(prototype: MemoryBlock) -> None:
 
 
 async def test_configuration_is_not_state() -> None:
-    """S3.22: what cannot be encoded is shared configuration; what a put did not change follows the prototype."""
+    """S3.22: what cannot be encoded is shared configuration; what a put did not change follows the
+    prototype.
+    """
     client = object()
     before = BlockSet([MentionCounter(name="m")], services)
     state = await put(before, ONE, b"", "Logan")
@@ -178,14 +198,18 @@ async def test_configuration_is_not_state() -> None:
     copy: Any = BlockSet([after], services).copy(ONE, after, state)
     assert (copy.mention_count, copy.mention_name) == (2, "Mia")
     shared = Stateful(client=client)
-    twin: Any = BlockSet([shared], services).copy(ONE, shared, await put(BlockSet([shared], services), ONE, b"", "x"))
+    twin: Any = BlockSet([shared], services).copy(
+        ONE, shared, await put(BlockSet([shared], services), ONE, b"", "x")
+    )
     assert twin.client is client
     assert twin.at == datetime(2026, 5, 8, tzinfo=UTC)
     assert twin.services.session_id == "one"
 
 
 async def test_a_state_of_another_shape_is_an_error() -> None:
-    """S3.22: a state that its block cannot read says so; a field that is no longer declared is passed over."""
+    """S3.22: a state that its block cannot read says so; a field that is no longer declared is
+    passed over.
+    """
     block = MentionCounter(name="m")
     blocks = BlockSet([block], services)
     copy: Any = blocks.copy(ONE, block, msgspec.msgpack.encode({"mention_count": 3, "gone": 1}))
@@ -195,9 +219,16 @@ async def test_a_state_of_another_shape_is_an_error() -> None:
 
 
 def test_a_message_is_text_to_a_block() -> None:
-    """S3.22, S3.32: content is always text, of parts and tool calls, too; the chat dict is there, fresh each time."""
-    parts = [{"type": "text", "text": "Look at Logan"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}]
-    entry, chat = encode_message({"role": "user", "name": "Ann", "content": parts, "created_at": 1_700_000_000})
+    """S3.22, S3.32: content is always text, of parts and tool calls, too; the chat dict is there,
+    fresh each time.
+    """
+    parts = [
+        {"type": "text", "text": "Look at Logan"},
+        {"type": "image_url", "image_url": {"url": "https://x/y.png"}},
+    ]
+    entry, chat = encode_message(
+        {"role": "user", "name": "Ann", "content": parts, "created_at": 1_700_000_000}
+    )
     message = ChatMessage.of_entry(entry.with_seq(7))
     assert "Logan" in message.content
     assert (message.role, message.name, message.seq) == ("user", "Ann", 7)
@@ -207,8 +238,15 @@ def test_a_message_is_text_to_a_block() -> None:
     assert message.chat == chat
     shown = ChatMessage.of_chat(chat)
     assert (shown.content, shown.chat, shown.seq) == (message.content, chat, None)
-    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"who": "Logan"}'}}
-    assert "Logan" in ChatMessage.of_chat({"role": "assistant", "content": None, "tool_calls": [call]}).content
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "look", "arguments": '{"who": "Logan"}'},
+    }
+    assert (
+        "Logan"
+        in ChatMessage.of_chat({"role": "assistant", "content": None, "tool_calls": [call]}).content
+    )
 
 
 def test_ranges() -> None:

@@ -21,7 +21,10 @@ def assistant(text: str = "well, hello") -> dict[str, Any]:
 
 
 def call(*ids: str) -> dict[str, Any]:
-    calls = [{"id": id_, "type": "function", "function": {"name": "look", "arguments": "{}"}} for id_ in ids]
+    calls = [
+        {"id": id_, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        for id_ in ids
+    ]
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
@@ -69,7 +72,9 @@ def test_open_call_is_withheld_and_named() -> None:
 
 def test_orphans_never_reach_a_chat_api() -> None:
     """G8: neither a call that a crash left unanswered, nor a result without a call."""
-    found = entries(result("z"), user(), call("a"), user("are you there?"), assistant(), result("a"))
+    found = entries(
+        result("z"), user(), call("a"), user("are you there?"), assistant(), result("a")
+    )
     units_shown, awaiting, orphans = presentable_units(found)
     assert [e.seq for unit in units_shown for e in unit] == [2, 4, 5]
     assert (awaiting, orphans) == ([], 3)
@@ -103,17 +108,26 @@ message = st.one_of(
 
 @given(st.lists(message, max_size=25), st.integers(0, 60))
 def test_no_cut_and_no_context_splits_a_pair(messages: list[dict[str, Any]], keep: int) -> None:
-    """G8: whatever was appended, in whatever order, what is shown pairs up, and a cut leaves pairs whole."""
+    """G8: whatever was appended, in whatever order, what is shown pairs up, and a cut leaves pairs
+    whole.
+    """
     found = entries(*messages)
-    assert split_tool_calls([decode_chat(e.chat) for unit in presentable_units(found)[0] for e in unit]) == 0
+    assert (
+        split_tool_calls(
+            [decode_chat(e.chat) for unit in presentable_units(found)[0] for e in unit]
+        )
+        == 0
+    )
     if found:
         cut = cut_to_keep(found, keep, sum(e.tokens for e in found))
         kept = sum(e.tokens for e in found[cut:])
         assert kept <= keep or cut == 0 or len(units(found[cut:])) == 1
         everything = shown(found)
-        assert not cut or [s for s in everything if s > cut] == shown(found[cut:]) or any(u.awaiting for u in units(found)), (
-            "what is kept looks as it looked before the cut"
-        )
+        assert (
+            not cut
+            or [s for s in everything if s > cut] == shown(found[cut:])
+            or any(u.awaiting for u in units(found))
+        ), "what is kept looks as it looked before the cut"
 
 
 def test_stray_results_never_block_folding() -> None:

@@ -84,12 +84,20 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 def test_column(tree: Path) -> None:
-    """The column holds the first three tests of a line and how many more there are; writing again changes nothing."""
+    """The column holds the first three tests of a line and how many more there are; writing again
+    changes nothing.
+    """
     document = tree / "docs" / "checklist.md"
     first = document.read_text()
     at = "`tests/unit/test_it.py::"
-    assert f"| S0.01 | a first thing, `a \\| b` | {at}test_parameters`, {at}test_more`, {at}test_again` +1 |\n" in first
-    assert f"| S0.02 | a second | {at}TestClass`, {at}TestClass::test_inherited`, {at}test_more` |\n" in first
+    assert (
+        f"| S0.01 | a first thing, `a \\| b` | {at}test_parameters`, {at}test_more`, "
+        f"{at}test_again` +1 |\n" in first
+    )
+    assert (
+        f"| S0.02 | a second | {at}TestClass`, {at}TestClass::test_inherited`, {at}test_more` |\n"
+        in first
+    )
     assert f"| S0.03 | a third | {at}TestMachine` |\n" in first
     assert f"| G1 | a guarantee | {at}TestClass::test_method` |\n" in first
     assert "| S5.01 | needs no test | — |\n" in first
@@ -102,19 +110,41 @@ def test_column(tree: Path) -> None:
     ("file", "old", "new", "complaint"),
     [
         ("tests/unit/test_it.py", "def test_again", "def test_anew", "out of date"),
-        ("tests/unit/test_it.py", "S0.03: by a state machine.", "by a state machine.", "S0.03: no test names it"),
-        ("tests/unit/test_it.py", "S0.01, S0.02", "S0.01, S0.04", "test_more: names S0.04, which the document lacks"),
-        ("tests/unit/test_it.py", "S0.01, S0.02", "S0.01, G7", "test_more: names G7, which the document lacks"),
+        (
+            "tests/unit/test_it.py",
+            "S0.03: by a state machine.",
+            "by a state machine.",
+            "S0.03: no test names it",
+        ),
+        (
+            "tests/unit/test_it.py",
+            "S0.01, S0.02",
+            "S0.01, S0.04",
+            "test_more: names S0.04, which the document lacks",
+        ),
+        (
+            "tests/unit/test_it.py",
+            "S0.01, S0.02",
+            "S0.01, G7",
+            "test_more: names G7, which the document lacks",
+        ),
         ("docs/checklist.md", "| S5.01 ", "| S5.02 ", "S5.01: the document has no such line"),
         ("docs/checklist.md", "| S5.01 ", "| S5.02 ", "S5.02: no such id is known"),
-        ("docs/checklist.md", "| S5.01 | needs no test | — |\n", "", "S5.01: the document has no such line"),
+        (
+            "docs/checklist.md",
+            "| S5.01 | needs no test | — |\n",
+            "",
+            "S5.01: the document has no such line",
+        ),
         ("docs/checklist.md", "| S0.03 |", "| S0.02 |", "S0.02: the document has it 2 times"),
     ],
 )
 def test_what_is_wrong_is_listed(
     tree: Path, capsys: pytest.CaptureFixture[str], file: str, old: str, new: str, complaint: str
 ) -> None:
-    """A stale column, a line without a test, an id that is nowhere: each fails the check and is named."""
+    """A stale column, a line without a test, an id that is nowhere: each fails the check and is
+    named.
+    """
     edit(tree / file, old, new)
     before = (tree / "docs" / "checklist.md").read_text()
     assert main(["--check"], root=tree, counts=COUNTS) == 1
@@ -123,12 +153,15 @@ def test_what_is_wrong_is_listed(
 
 
 def test_only_a_passed_test_counts(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a junit file, a skipped or failed test proves nothing; one of several parameters, methods or tests suffices."""
+    """In a junit file, a skipped or failed test proves nothing; one of several parameters, methods
+    or tests suffices.
+    """
     junit = tree / "junit.xml"
 
     def judge(**outcomes: str) -> int:
         cases = "".join(
-            f'<testcase classname="tests.unit.test_it{owner}" name="{name}">{outcomes.get(key, "")}</testcase>'
+            f'<testcase classname="tests.unit.test_it{owner}" '
+            f'name="{name}">{outcomes.get(key, "")}</testcase>'
             for key, owner, name in (
                 ("first", "", "test_parameters[a[b]]"),
                 ("second", "", "test_parameters[c]"),
@@ -154,15 +187,33 @@ def test_only_a_passed_test_counts(tree: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.slow
 def test_pytest_writes_what_is_read(tree: Path) -> None:
-    """Real output of pytest is understood: parameters, classes, inherited methods, a state machine."""
+    """Real output of pytest is understood: parameters, classes, inherited methods, a state machine."""  # noqa: E501
     tests = tree / "tests" / "unit" / "test_it.py"
     edit(tests, "async def", "def")
     edit(tests, "class Machine:", "import unittest\n\n\nclass Machine:")
-    edit(tests, '    """S0.03: by a state machine."""\n', '    """S0.03"""\n\n    class TestCase(unittest.TestCase):\n'
-         "        def runTest(self):\n            pass\n")  # fmt: skip
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--rootdir", str(tree)]
+    edit(
+        tests,
+        '    """S0.03: by a state machine."""\n',
+        '    """S0.03"""\n\n    class TestCase(unittest.TestCase):\n'
+        "        def runTest(self):\n            pass\n",
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        "--rootdir",
+        str(tree),
+    ]
     run = subprocess.run(
-        [*command, "--junitxml", str(tree / "j.xml"), "tests"], cwd=tree, check=False, capture_output=True, timeout=100
+        [*command, "--junitxml", str(tree / "j.xml"), "tests"],
+        cwd=tree,
+        check=False,
+        capture_output=True,
+        timeout=100,
     )
     assert run.returncode == 0, run.stdout.decode()
     assert main(["--check", "--junit", str(tree / "j.xml")], root=tree, counts=COUNTS) == 0
@@ -170,5 +221,11 @@ def test_pytest_writes_what_is_read(tree: Path) -> None:
     edit(tests, "def test_more", "@pytest.mark.skip\ndef test_more")
     edit(tests, "def test_again", "@pytest.mark.skip\ndef test_again")
     edit(tests, "def test_last", "@pytest.mark.skip\ndef test_last")
-    subprocess.run([*command, "--junitxml", str(tree / "j.xml"), "tests"], cwd=tree, check=True, capture_output=True, timeout=100)
+    subprocess.run(
+        [*command, "--junitxml", str(tree / "j.xml"), "tests"],
+        cwd=tree,
+        check=True,
+        capture_output=True,
+        timeout=100,
+    )
     assert main(["--check", "--junit", str(tree / "j.xml")], root=tree, counts=COUNTS) == 1

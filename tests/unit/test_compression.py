@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.errors import ModelUnavailable
-from remora.models.compression import CompressionMeter, CompressionStatistics, LeadSummarizer, TailSummarizer
+from remora.models.compression import (
+    CompressionMeter,
+    CompressionStatistics,
+    LeadSummarizer,
+    TailSummarizer,
+)
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import Line, Summarizer
 from remora.tokens import HeuristicCounter
@@ -35,8 +40,10 @@ def conversation(length: int = 120) -> list[Line]:
     places = ["Lisbon", "Porto", "Braga", "Faro", "Evora"]
     return [
         line(
-            f"Turn {i} it is. By the way, my cousin number {i} moved to {places[i % 5]} on the {i % 28 + 1}th of May "
-            f"and keeps {i} bees there. And that is all that I can think of just now, so let us go on.",
+            f"Turn {i} it is. By the way, my cousin number {i} moved to {places[i % 5]} on the "
+            f"{i % 28 + 1}th of May "
+            f"and keeps {i} bees there. And that is all that I can think of just now, so let us "
+            "go on.",
             "Ann" if i % 2 else "Bob",
             day=i,
         )
@@ -44,18 +51,28 @@ def conversation(length: int = 120) -> list[Line]:
     ]
 
 
-SUMMARIZERS: list[Callable[[Callable[[str], int]], Summarizer]] = [ExtractiveSummarizer, LeadSummarizer, TailSummarizer]
+SUMMARIZERS: list[Callable[[Callable[[str], int]], Summarizer]] = [
+    ExtractiveSummarizer,
+    LeadSummarizer,
+    TailSummarizer,
+]
 
 
 @pytest.mark.parametrize("make", SUMMARIZERS)
-async def test_a_long_conversation_gets_shorter(make: Callable[[Callable[[str], int]], Summarizer]) -> None:
-    """S4.34: each strategy compresses a long conversation to a part of its tokens, and the meter says to what part."""
+async def test_a_long_conversation_gets_shorter(
+    make: Callable[[Callable[[str], int]], Summarizer],
+) -> None:
+    """S4.34: each strategy compresses a long conversation to a part of its tokens, and the meter
+    says to what part.
+    """
     meter = CompressionMeter(make(BYTES), BYTES)
     text = await meter.summarize(None, conversation(), max_tokens=800)
     told = "\n".join(f"{one.speaker}: {one.text}" for one in conversation())
     assert meter.statistics() == CompressionStatistics(1, 0, BYTES(told), BYTES(text))
     assert 0.05 < meter.statistics().ratio < 0.2
-    assert BYTES(text) <= 800 or meter.name == "extractive"  # which adds up lines; whoever calls it cuts
+    assert (
+        BYTES(text) <= 800 or meter.name == "extractive"
+    )  # which adds up lines; whoever calls it cuts
 
 
 async def test_strategies_keep_different_things() -> None:
@@ -79,32 +96,59 @@ async def test_strategies_keep_different_things() -> None:
 
 
 async def test_lead_keeps_the_course() -> None:
-    """S4.34: the first sentence of each message with its day and speaker, after the previous summary, oldest dropped first."""
+    """S4.34: the first sentence of each message with its day and speaker, after the previous
+    summary, oldest dropped first.
+    """
     lead = LeadSummarizer(words)
-    lines = [line("I moved. To Lisbon, in fact."), line("  "), line("Really?\nWhen was that?", "Bob", 1), line("x" * 5000, day=2)]
+    lines = [
+        line("I moved. To Lisbon, in fact."),
+        line("  "),
+        line("Really?\nWhen was that?", "Bob", 1),
+        line("x" * 5000, day=2),
+    ]
     text = await lead.summarize("- 7 May 2023, Bob: Hello.", lines, max_tokens=100)
-    assert text.splitlines()[:3] == ["- 7 May 2023, Bob: Hello.", "- 8 May 2023, Ann: I moved.", "- 9 May 2023, Bob: Really?"]
+    assert text.splitlines()[:3] == [
+        "- 7 May 2023, Bob: Hello.",
+        "- 8 May 2023, Ann: I moved.",
+        "- 9 May 2023, Bob: Really?",
+    ]
     assert text.splitlines()[3] == f"- 10 May 2023, Ann: {'x' * 599}…"
     short = await lead.summarize(None, conversation(), max_tokens=30)
-    assert [one.split(": ")[1] for one in short.splitlines()] == ["Turn 117 it is.", "Turn 118 it is.", "Turn 119 it is."]
+    assert [one.split(": ")[1] for one in short.splitlines()] == [
+        "Turn 117 it is.",
+        "Turn 118 it is.",
+        "Turn 119 it is.",
+    ]
 
 
 async def test_tail_keeps_the_end() -> None:
     """S4.34: the last messages, verbatim; a last one that is too long by itself keeps its end."""
     tail = TailSummarizer(words)
     lines = [line("one two three"), line("four\nfive", "Bob"), line("six seven")]
-    assert await tail.summarize("before", lines, max_tokens=11) == "before\nAnn: one two three\nBob: four\nfive\nAnn: six seven"
-    assert await tail.summarize("before", lines, max_tokens=10) == "before\nBob: four\nfive\nAnn: six seven"
+    assert (
+        await tail.summarize("before", lines, max_tokens=11)
+        == "before\nAnn: one two three\nBob: four\nfive\nAnn: six seven"
+    )
+    assert (
+        await tail.summarize("before", lines, max_tokens=10)
+        == "before\nBob: four\nfive\nAnn: six seven"
+    )
     assert await tail.summarize(None, lines, max_tokens=5) == "Ann: six seven"
     assert await tail.summarize(None, [line("a b c d e f g h i j")], max_tokens=5) == "Ann: … h i j"
 
 
 @pytest.mark.parametrize("make", [LeadSummarizer, TailSummarizer])
-async def test_the_previous_summary_is_carried_on(make: Callable[[Callable[[str], int]], Summarizer]) -> None:
-    """S4.34: whole where it fits; else its newest lines, in a third of the budget at least; alone when nothing was said."""
+async def test_the_previous_summary_is_carried_on(
+    make: Callable[[Callable[[str], int]], Summarizer],
+) -> None:
+    """S4.34: whole where it fits; else its newest lines, in a third of the budget at least; alone
+    when nothing was said.
+    """
     summarizer = make(words)
     long = "\n".join(f"- fact {i}" for i in range(100))
-    assert (await summarizer.summarize("Her name is Ann.", conversation(), max_tokens=60)).startswith("Her name is Ann.\n")
+    assert (
+        await summarizer.summarize("Her name is Ann.", conversation(), max_tokens=60)
+    ).startswith("Her name is Ann.\n")
     text = await summarizer.summarize(long, conversation(), max_tokens=90)
     carried = [one for one in text.splitlines() if one.startswith("- fact")]
     assert carried == [f"- fact {i}" for i in range(90, 100)]
@@ -121,7 +165,9 @@ async def test_folding_again_and_again() -> None:
     for make in (LeadSummarizer, TailSummarizer):
         meter, previous = CompressionMeter(make(BYTES), BYTES), None
         for start in range(0, 120, 10):
-            previous = await meter.summarize(previous, conversation()[start : start + 10], max_tokens=300)
+            previous = await meter.summarize(
+                previous, conversation()[start : start + 10], max_tokens=300
+            )
             assert BYTES(previous) <= 300
             assert f"Turn {start + 9} it is" in previous
         assert meter.statistics().calls == 12
@@ -131,7 +177,9 @@ async def test_folding_again_and_again() -> None:
 class Failing:
     name = "failing"
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
         raise ModelUnavailable("down")
 
 
@@ -142,14 +190,18 @@ async def test_failures_are_counted_and_raised() -> None:
     for _ in range(2):
         with pytest.raises(ModelUnavailable, match="down"):
             await meter.summarize("previous", [line("one")], max_tokens=10)
-    assert meter.statistics() == CompressionStatistics(calls=2, failures=2, tokens_in=0, tokens_out=0)
+    assert meter.statistics() == CompressionStatistics(
+        calls=2, failures=2, tokens_in=0, tokens_out=0
+    )
     assert meter.statistics().ratio == 1.0
 
 
-texts = st.text(max_size=40) | st.lists(st.sampled_from(["word.", "a b", "漢字", "\n", "Hello? ", "x" * 50]), max_size=8).map(
-    " ".join
+texts = st.text(max_size=40) | st.lists(
+    st.sampled_from(["word.", "a b", "漢字", "\n", "Hello? ", "x" * 50]), max_size=8
+).map(" ".join)
+lines_strategy = st.lists(
+    st.builds(line, texts, st.sampled_from(["Ann", "Bob: B"]), st.integers(0, 400)), max_size=8
 )
-lines_strategy = st.lists(st.builds(line, texts, st.sampled_from(["Ann", "Bob: B"]), st.integers(0, 400)), max_size=8)
 
 
 @given(
@@ -159,7 +211,11 @@ lines_strategy = st.lists(st.builds(line, texts, st.sampled_from(["Ann", "Bob: B
     st.integers(1, 120),
     st.sampled_from([words, BYTES, len]),
 )
-def test_never_over_the_budget(make: Any, previous: str | None, lines: list[Line], max_tokens: int, count: Any) -> None:
+def test_never_over_the_budget(
+    make: Any, previous: str | None, lines: list[Line], max_tokens: int, count: Any
+) -> None:
     """S4.34, G9: whatever was said, the summary is within its budget by the given counter."""
-    text = anyio.run(functools.partial(make(count).summarize, previous, lines, max_tokens=max_tokens))
+    text = anyio.run(
+        functools.partial(make(count).summarize, previous, lines, max_tokens=max_tokens)
+    )
     assert count(text) <= max_tokens

@@ -26,7 +26,11 @@ from remora.models.openai import OpenAIChatModel
 def test_defaults() -> None:
     """S3.08, S3.09, S1.09, S1.13: the documents' figures."""
     buffer = Config().buffer
-    assert (buffer.token_limit, buffer.fold_above_tokens, configured_policy(buffer).keep_tokens) == (30_000, 21_000, 10_500)
+    assert (
+        buffer.token_limit,
+        buffer.fold_above_tokens,
+        configured_policy(buffer).keep_tokens,
+    ) == (30_000, 21_000, 10_500)
     assert buffer.summary_prefix == "Summary of earlier conversation: "
     assert Config().journal.durability == "power"
 
@@ -50,11 +54,16 @@ def test_unknown_keys_are_refused(tree: dict[str, Any], key: str, hint: str) -> 
 @pytest.mark.parametrize(
     "tree",
     [
-        {"buffer": {"token_limit": 0}}, {"buffer": {"token_limit": -1}}, {"buffer": {"token_limit": "many"}},
-        {"journal": {"durability": "maybe"}}, {"long_term": {"shards": 0}}, {"mailbox": {"timeout_s": 0}},
-        {"models": {"embedder": "psychic"}}, {"recall": {"vector_weight": -0.1}},
+        {"buffer": {"token_limit": 0}},
+        {"buffer": {"token_limit": -1}},
+        {"buffer": {"token_limit": "many"}},
+        {"journal": {"durability": "maybe"}},
+        {"long_term": {"shards": 0}},
+        {"mailbox": {"timeout_s": 0}},
+        {"models": {"embedder": "psychic"}},
+        {"recall": {"vector_weight": -0.1}},
     ],
-)  # fmt: skip
+)
 def test_bad_values_are_refused(tree: dict[str, Any]) -> None:
     """S2.33: zero, negative, of another type: an error of ours, before anything is opened."""
     with pytest.raises(ConfigError):
@@ -64,18 +73,35 @@ def test_bad_values_are_refused(tree: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("c.toml", "directory = 'mem'\n[buffer]\ntoken_limit = 4000\n[models]\napi_key = 'sk-secret'\n"),
+        (
+            "c.toml",
+            "directory = 'mem'\n[buffer]\ntoken_limit = 4000\n[models]\napi_key = 'sk-secret'\n",
+        ),
         ("c.yaml", "directory: mem\nbuffer:\n  token_limit: 4000\nmodels: {api_key: sk-secret}\n"),
-        ("c.json", '{"directory": "mem", "buffer": {"token_limit": 4000}, "models": {"api_key": "sk-secret"}}'),
+        (
+            "c.json",
+            (
+                '{"directory": "mem", "buffer": {"token_limit": 4000}, "models": {"api_key": '
+                '"sk-secret"}}'
+            ),
+        ),
     ],
 )
 def test_files_and_environment(tmp_path: Path, name: str, text: str) -> None:
     """S2.33, S2.34: three formats, the environment over them, and secrets that never print."""
     path = tmp_path / name
     path.write_text(text)
-    environment = {"REMORA_BUFFER__FOLD_RATIO": "0.5", "REMORA_LONG_TERM__ENABLED": "false", "OTHER": "1"}
+    environment = {
+        "REMORA_BUFFER__FOLD_RATIO": "0.5",
+        "REMORA_LONG_TERM__ENABLED": "false",
+        "OTHER": "1",
+    }
     config = Config.from_file(path, environment=environment)
-    assert (config.directory, config.buffer.token_limit, config.buffer.fold_ratio) == ("mem", 4000, 0.5)
+    assert (config.directory, config.buffer.token_limit, config.buffer.fold_ratio) == (
+        "mem",
+        4000,
+        0.5,
+    )
     assert config.long_term.enabled is False
     assert config.models.api_key.reveal() == "sk-secret"
     assert "sk-secret" not in repr(config)
@@ -118,7 +144,11 @@ def test_runtime_from_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     path.write_text("directory: somewhere\nbuffer: {token_limit: 5000}\n")
     monkeypatch.setenv("REMORA_MAILBOX__TIMEOUT_S", "7.5")
     runtime = Runtime.from_file(path)
-    assert (runtime.config.directory, runtime.config.buffer.token_limit, runtime.config.mailbox.timeout_s) == (
+    assert (
+        runtime.config.directory,
+        runtime.config.buffer.token_limit,
+        runtime.config.mailbox.timeout_s,
+    ) == (
         "somewhere",
         5000,
         7.5,
@@ -128,18 +158,36 @@ def test_runtime_from_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_missing_extra_names_its_install() -> None:
     """S4.29: without the extra, the error is the command that installs it."""
     program = "import sys; sys.modules['httpx2'] = None; import remora.models.openai"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert 'ImportError: an OpenAI-compatible endpoint needs httpx2: pip install "remora[openai]"' in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (
+        'ImportError: an OpenAI-compatible endpoint needs httpx2: pip install "remora[openai]"'
+        in done.stderr
+    )
 
 
-# -- numbers ------------------------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 MAY_BE_ZERO = {
-    "buffer.dedup_window", "importance.weight", "long_term.batch_ms", "long_term.max_user_rows", "recall.answer_bonus",
-    "recall.cache", "recall.hot_mb", "recall.neighbour_bonus", "recall.question_penalty", "recall.turn_weight",
-    "recall.vector_agreement", "recall.vector_weight", "recall.window_weight", "retention.age_days",
-    "retention.session_messages", "retention.total_mb", "supervisor.jitter",
-}  # fmt: skip
+    "buffer.dedup_window",
+    "importance.weight",
+    "long_term.batch_ms",
+    "long_term.max_user_rows",
+    "recall.answer_bonus",
+    "recall.cache",
+    "recall.hot_mb",
+    "recall.neighbour_bonus",
+    "recall.question_penalty",
+    "recall.turn_weight",
+    "recall.vector_agreement",
+    "recall.vector_weight",
+    "recall.window_weight",
+    "retention.age_days",
+    "retention.session_messages",
+    "retention.total_mb",
+    "supervisor.jitter",
+}
 
 
 def fields() -> Iterator[tuple[str, str, Any]]:
@@ -152,9 +200,13 @@ def fields() -> Iterator[tuple[str, str, Any]]:
 NUMBERS = [(section, key, kind) for section, key, kind in fields() if kind in {int, float}]
 
 
-@pytest.mark.parametrize(("section", "key", "kind"), NUMBERS, ids=[f"{section}.{key}" for section, key, _ in NUMBERS])
+@pytest.mark.parametrize(
+    ("section", "key", "kind"), NUMBERS, ids=[f"{section}.{key}" for section, key, _ in NUMBERS]
+)
 def test_sizes_are_positive(section: str, key: str, kind: type) -> None:
-    """S0.05, S2.33: in every numeric field a negative number is refused, and zero, unless it means something there."""
+    """S0.05, S2.33: in every numeric field a negative number is refused, and zero, unless it means
+    something there.
+    """
     dotted = f"{section}.{key}"
     bad: list[Any] = [-1, *([math.nan, math.inf, -0.5] if kind is float else [])]
     if dotted in MAY_BE_ZERO:
@@ -171,7 +223,11 @@ def test_sizes_are_positive(section: str, key: str, kind: type) -> None:
         type(getattr(Config(), section))(**{key: -1})
 
 
-@pytest.mark.parametrize(("section", "key", "kind"), list(fields()), ids=[f"{section}.{key}" for section, key, _ in fields()])
+@pytest.mark.parametrize(
+    ("section", "key", "kind"),
+    list(fields()),
+    ids=[f"{section}.{key}" for section, key, _ in fields()],
+)
 def test_types_are_checked(section: str, key: str, kind: Any) -> None:
     """S2.33: a value of another type is refused in every field, and the field is named."""
     with pytest.raises(ConfigError) as caught:
@@ -187,7 +243,7 @@ def test_zeros_are_known() -> None:
     assert {f"{section}.{key}" for section, key, _ in NUMBERS} >= MAY_BE_ZERO
 
 
-# -- secrets ------------------------------------------------------------------------------------------------------
+# -- secrets ---------------------------------------------------------------------------------------
 
 HIDDEN = "hunter2-s3cret"
 
@@ -195,10 +251,23 @@ HIDDEN = "hunter2-s3cret"
 def test_secret_never_prints() -> None:
     """S2.34: no way of making a text of it shows what it holds; only `reveal` does."""
     secret = Secret(HIDDEN)
-    shown = [repr(secret), str(secret), f"{secret}", f"{secret:>20}", "%s" % secret, "%r" % [secret], "{!s}".format(secret)]  # noqa: UP031, UP032
+    shown = [
+        repr(secret),
+        str(secret),
+        f"{secret}",
+        f"{secret:>20}",
+        "%s" % secret,  # noqa: UP031
+        "%r" % [secret],
+        "{!s}".format(secret),  # noqa: UP032
+    ]
     assert not any(HIDDEN in text for text in shown)
     assert secret.reveal() == HIDDEN
-    serializers: tuple[Any, ...] = (pickle.dumps, msgspec.json.encode, msgspec.yaml.encode, str.__str__)
+    serializers: tuple[Any, ...] = (
+        pickle.dumps,
+        msgspec.json.encode,
+        msgspec.yaml.encode,
+        str.__str__,
+    )
     for serialize in serializers:
         with pytest.raises(TypeError) as caught:
             serialize(secret)
@@ -211,7 +280,7 @@ def test_secret_never_prints() -> None:
 
 
 def test_secret_compares_by_what_it_holds() -> None:
-    """S2.34: equal secrets are equal and hash alike, an empty one is false, and no text equals one."""
+    """S2.34: equal secrets are equal and hash alike, an empty one is false, and no text equals one."""  # noqa: E501
     assert Secret("a") == Secret("a") != Secret("b")
     assert len({Secret("a"), Secret("a"), Secret("b")}) == 2
     assert not Secret()
@@ -234,9 +303,15 @@ def test_secret_compares_by_what_it_holds() -> None:
         ("in the open", None, {}, "in the open"),
     ],
 )
-def test_interpolation(text: str, secrets: dict[str, str] | None, environment: dict[str, str], held: str) -> None:
-    """S2.34: a secret comes from the mapping, else from the environment, whole or within a text, and is not expanded again."""
-    config = Config.from_dict({"models": {"api_key": text}}, secrets=secrets, environment=environment)
+def test_interpolation(
+    text: str, secrets: dict[str, str] | None, environment: dict[str, str], held: str
+) -> None:
+    """S2.34: a secret comes from the mapping, else from the environment, whole or within a text,
+    and is not expanded again.
+    """
+    config = Config.from_dict(
+        {"models": {"api_key": text}}, secrets=secrets, environment=environment
+    )
     assert config.models.api_key.reveal() == held
     assert "hunter2" not in repr(config)
 
@@ -249,21 +324,59 @@ def test_interpolation(text: str, secrets: dict[str, str] | None, environment: d
             "models.api_key",
             "NOPE: there is none of that name in the secrets given",
         ),
-        ({"models": {"api_key": "${{ secrets.EMPTY }}"}}, "models.api_key", "the environment has no EMPTY"),
-        ({"models": {"api_key": "${{ secrets.NUMBER }}"}}, "models.api_key", "must be text, not int"),
+        (
+            {"models": {"api_key": "${{ secrets.EMPTY }}"}},
+            "models.api_key",
+            "the environment has no EMPTY",
+        ),
+        (
+            {"models": {"api_key": "${{ secrets.NUMBER }}"}},
+            "models.api_key",
+            "must be text, not int",
+        ),
         ({"models": {"api_key": "${{ env.KEY }}"}}, "models.api_key", "only ${{ secrets.NAME }}"),
-        ({"models": {"api_key": HIDDEN + "${{ secrets.KEY"}}, "models.api_key", "only ${{ secrets.NAME }}"),
+        (
+            {"models": {"api_key": HIDDEN + "${{ secrets.KEY"}},
+            "models.api_key",
+            "only ${{ secrets.NAME }}",
+        ),
         ({"models": {"api_key": "***"}}, "models.api_key", "how remora prints a secret"),
-        ({"models": {"chat_model": "${{ secrets.KEY }}"}}, "models.chat_model", "these may: long_term.uri, models.api_key"),
-        ({"directory": "x/${{secrets.KEY}}"}, "directory", "these may: long_term.uri, models.api_key"),
-        ({"buffer": {"size": "${{ secrets.KEY }}"}}, "buffer.size", "these may: long_term.uri, models.api_key"),
-        ({"models": {"api_key": "${{ secrets.KEY }}", "timeout_s": "x"}}, "models.timeout_s", "expected `float`"),
-        ({"models": {"api_key": "${{ secrets.KEY }}", "timeout_s": 0}}, "models.timeout_s", "must be over 0"),
-        ({"models": {"api_key": "${{ secrets.KEY }}", "timeuot_s": 1}}, "models.timeuot_s", "did you mean models.timeout_s?"),
+        (
+            {"models": {"chat_model": "${{ secrets.KEY }}"}},
+            "models.chat_model",
+            "these may: long_term.uri, models.api_key",
+        ),
+        (
+            {"directory": "x/${{secrets.KEY}}"},
+            "directory",
+            "these may: long_term.uri, models.api_key",
+        ),
+        (
+            {"buffer": {"size": "${{ secrets.KEY }}"}},
+            "buffer.size",
+            "these may: long_term.uri, models.api_key",
+        ),
+        (
+            {"models": {"api_key": "${{ secrets.KEY }}", "timeout_s": "x"}},
+            "models.timeout_s",
+            "expected `float`",
+        ),
+        (
+            {"models": {"api_key": "${{ secrets.KEY }}", "timeout_s": 0}},
+            "models.timeout_s",
+            "must be over 0",
+        ),
+        (
+            {"models": {"api_key": "${{ secrets.KEY }}", "timeuot_s": 1}},
+            "models.timeuot_s",
+            "did you mean models.timeout_s?",
+        ),
     ],
 )
 def test_secrets_in_errors(tree: dict[str, Any], key: str, said: str) -> None:
-    """S2.34: what is amiss is named, where a secret was looked for and where one may stand; what it holds is not shown."""
+    """S2.34: what is amiss is named, where a secret was looked for and where one may stand; what it
+    holds is not shown.
+    """
     secrets: Any = {"KEY": HIDDEN, "EMPTY": "", "NUMBER": 7}
     with pytest.raises(ConfigError) as caught:
         Config.from_dict(tree, secrets=secrets, environment={"EMPTY": ""})
@@ -284,7 +397,9 @@ def test_secrets_must_be_a_mapping() -> None:
 
 
 def test_syntax_error_does_not_quote(tmp_path: Path) -> None:
-    """S2.34: a file that is no YAML is named with line and column, and the line, which may hold a secret, is not quoted."""
+    """S2.34: a file that is no YAML is named with line and column, and the line, which may hold a
+    secret, is not quoted.
+    """
     path = tmp_path / "c.yaml"
     path.write_text(f"models:\n  api_key: [{HIDDEN}\nbuffer: {{}}\n")
     with pytest.raises(ConfigError, match=r"c\.yaml: line 3, column ") as caught:
@@ -293,8 +408,12 @@ def test_syntax_error_does_not_quote(tmp_path: Path) -> None:
     assert caught.value.__cause__ is None
 
 
-def test_secrets_of_a_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """S2.34: a file names them, the caller or the environment has them, a variable may name one too, and no log shows them."""
+def test_secrets_of_a_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S2.34: a file names them, the caller or the environment has them, a variable may name one
+    too, and no log shows them.
+    """
     path = tmp_path / "remora.yaml"
     path.write_text('models: {api_key: "${{ secrets.MODEL_KEY }}"}\n')
     monkeypatch.setenv("REMORA_LONG_TERM__URI", "s3://bucket?token=${{ secrets.STORE_TOKEN }}")
@@ -311,7 +430,7 @@ def test_secrets_of_a_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         Runtime.from_file(path)
 
 
-# -- MUXI's tree --------------------------------------------------------------------------------------------------
+# -- MUXI's tree -----------------------------------------------------------------------------------
 
 MUXI = """\
 memory:
@@ -344,7 +463,11 @@ def test_muxi_tree_loads(tmp_path: Path) -> None:
     assert config == Config.from_dict(
         {
             "buffer": {"policy": "ring"},
-            "models": {"embedder": "openai", "embedding_model": "text-embedding-3-small", "embedding_dimension": 1536},
+            "models": {
+                "embedder": "openai",
+                "embedding_model": "text-embedding-3-small",
+                "embedding_dimension": 1536,
+            },
             "long_term": {"uri": "s3://bucket/memory"},
         }
     )
@@ -355,7 +478,12 @@ def test_muxi_values_arrive() -> None:
     config = Config.from_dict(
         {
             "memory": {
-                "buffer": {"size": 7, "multiplier": 3, "vector_search": False, "embedding_model": "wordllama"},
+                "buffer": {
+                    "size": 7,
+                    "multiplier": 3,
+                    "vector_search": False,
+                    "embedding_model": "wordllama",
+                },
                 "working": {"max_memory_mb": 2.5, "fifo_interval_min": 1, "vector_dimension": 64},
                 "persistent": {"enabled": False, "connection_string": "elsewhere"},
                 "synopsis": {"identity_ttl": 60, "context_ttl": 6, "refresh_on_access": False},
@@ -363,21 +491,37 @@ def test_muxi_values_arrive() -> None:
         }
     )
     buffer, working, synopsis = config.buffer, config.working, config.synopsis
-    assert (buffer.policy, buffer.size, buffer.multiplier, buffer.vector_search) == ("ring", 7, 3, False)
+    assert (buffer.policy, buffer.size, buffer.multiplier, buffer.vector_search) == (
+        "ring",
+        7,
+        3,
+        False,
+    )
     assert (working.max_memory_mb, working.fifo_interval_min) == (2.5, 1)
-    assert (synopsis.identity_ttl, synopsis.context_ttl, synopsis.refresh_on_access) == (60, 6, False)
+    assert (synopsis.identity_ttl, synopsis.context_ttl, synopsis.refresh_on_access) == (
+        60,
+        6,
+        False,
+    )
     assert (config.models.embedder, config.models.embedding_dimension) == ("wordllama", 64)
     assert (config.long_term.enabled, config.long_term.uri.reveal()) == (False, "elsewhere")
 
 
 def test_muxi_defaults() -> None:
-    """S2.33, S2.02: the document's defaults are remora's; its dimension is the endpoint's, the default
-    embedder has one of its own.
+    """S2.33, S2.02: the document's defaults are remora's; its dimension is the endpoint's, the
+    default embedder has one of its own.
     """
     config = Config()
-    assert (config.buffer.size, config.buffer.multiplier, config.buffer.vector_search) == (50, 10, True)
+    assert (config.buffer.size, config.buffer.multiplier, config.buffer.vector_search) == (
+        50,
+        10,
+        True,
+    )
     assert (config.working.max_memory_mb, config.working.fifo_interval_min) == (10, 5)
-    assert (config.models.embedding_model, config.models.embedding_dimension) == ("text-embedding-3-small", 1536)
+    assert (config.models.embedding_model, config.models.embedding_dimension) == (
+        "text-embedding-3-small",
+        1536,
+    )
     assert config.models.embedder == "wordllama"
     assert config.long_term.enabled is True
     assert config.synopsis.identity_ttl == 604_800
@@ -392,16 +536,42 @@ def test_muxi_defaults() -> None:
         ({"bufer": {}}, "memory.bufer", "did you mean memory.buffer?"),
         ({"buffer": 3}, "memory.buffer", "must be a section"),
         ({"buffer": {"sizes": 3}}, "memory.buffer.sizes", "did you mean memory.buffer.size?"),
-        ({"buffer": {"size": 0}}, "buffer.size", "buffer.size (written as memory.buffer.size) must be over 0, not 0"),
-        ({"buffer": {"size": "x"}}, "buffer.size", "(written as memory.buffer.size): expected `int`"),
-        ({"buffer": {"embedding_model": "cohere/x"}}, "memory.buffer.embedding_model", "Runtime(…, embedder=…)"),
-        ({"buffer": {"embedding_model": "openai/"}}, "memory.buffer.embedding_model", "openai/NAME"),
-        ({"persistent": {"provider": "postgresql"}}, "memory.persistent.provider", "port LongTermStore"),
-        ({"persistent": {"user_isolation": False}}, "memory.persistent.user_isolation", "cannot be switched off"),
+        (
+            {"buffer": {"size": 0}},
+            "buffer.size",
+            "buffer.size (written as memory.buffer.size) must be over 0, not 0",
+        ),
+        (
+            {"buffer": {"size": "x"}},
+            "buffer.size",
+            "(written as memory.buffer.size): expected `int`",
+        ),
+        (
+            {"buffer": {"embedding_model": "cohere/x"}},
+            "memory.buffer.embedding_model",
+            "Runtime(…, embedder=…)",
+        ),
+        (
+            {"buffer": {"embedding_model": "openai/"}},
+            "memory.buffer.embedding_model",
+            "openai/NAME",
+        ),
+        (
+            {"persistent": {"provider": "postgresql"}},
+            "memory.persistent.provider",
+            "port LongTermStore",
+        ),
+        (
+            {"persistent": {"user_isolation": False}},
+            "memory.persistent.user_isolation",
+            "cannot be switched off",
+        ),
     ],
 )
 def test_muxi_tree_is_checked(memory: Any, key: str, said: str) -> None:
-    """S2.33: an unknown key there is named with the nearest, a bad value by both its names, and what remora lacks is said."""
+    """S2.33: an unknown key there is named with the nearest, a bad value by both its names, and
+    what remora lacks is said.
+    """
     with pytest.raises(ConfigError) as caught:
         Config.from_dict({"memory": memory})
     assert said in str(caught.value)
@@ -409,7 +579,9 @@ def test_muxi_tree_is_checked(memory: Any, key: str, said: str) -> None:
 
 
 def test_muxi_tree_beside_remoras_own(tmp_path: Path) -> None:
-    """S2.33: a key given in both trees is refused; another policy and the environment have the last word."""
+    """S2.33: a key given in both trees is refused; another policy and the environment have the last
+    word.
+    """
     with pytest.raises(ConfigError, match=r"buffer\.size is given twice"):
         Config.from_dict({"memory": {"buffer": {"size": 3}}, "buffer": {"size": 3}})
     with pytest.raises(ConfigError, match="buffer must be a section"):
@@ -423,16 +595,22 @@ def test_muxi_tree_beside_remoras_own(tmp_path: Path) -> None:
     assert (config.buffer.size, config.buffer.policy) == (4, "ring")
 
 
-# -- two ways to make a runtime -----------------------------------------------------------------------------------
+# -- two ways to make a runtime --------------------------------------------------------------------
 
 
 def test_simple_and_whole_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S4.24: a directory and models suffice, a whole tree goes as well, nothing at all means the embedded defaults; a model that
-    was chosen and cannot work is named.
+    """S4.24: a directory and models suffice, a whole tree goes as well, nothing at all means the
+    embedded defaults; a model that was chosen and cannot work is named.
     """
-    simple = Runtime("agent-memory", chat_model=lambda prompt: prompt, embedder=lambda texts: [[1.0] for _ in texts])
+    simple = Runtime(
+        "agent-memory",
+        chat_model=lambda prompt: prompt,
+        embedder=lambda texts: [[1.0] for _ in texts],
+    )
     assert simple.config.models == Config().models
-    whole = Runtime(Config.from_dict({"directory": "agent-memory", "models": {"chat_model": "my-model"}}))
+    whole = Runtime(
+        Config.from_dict({"directory": "agent-memory", "models": {"chat_model": "my-model"}})
+    )
     assert whole.config.models.chat_model == "my-model"
     assert Runtime().config.models.summarizer == "extractive"
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):

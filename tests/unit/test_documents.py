@@ -30,7 +30,9 @@ def test_links_lead_somewhere() -> None:
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_code_in_guides_is_an_examples_own(guide: str) -> None:
-    """S4.32, S3.31: every block of Python in a guide names the example that it is from, and is in it, line for line."""
+    """S4.32, S3.31: every block of Python in a guide names the example that it is from, and is in
+    it, line for line.
+    """
     text = page(guide)
     blocks = re.findall(r"(?:<!-- (examples/\w+\.py) -->\n)?```python\n(.*?)```", text, re.DOTALL)
     assert blocks
@@ -45,35 +47,57 @@ def test_guides_are_listed() -> None:
     """S4.32: a reader finds every page from the index."""
     index = page("index.md")
     for found in (ROOT / "docs").glob("*.md"):
-        assert found.name == "index.md" or f"({found.name})" in index, f"{found.name} is not in docs/index.md"
+        assert found.name == "index.md" or f"({found.name})" in index, (
+            f"{found.name} is not in docs/index.md"
+        )
 
 
 def test_layout() -> None:
     """S4.32: public exports, README, design, adapters and runnable examples are there."""
     assert massgen.__all__ == ["ConversationMemory", "PersistentMemory"]
-    for path in ("README.md", "docs/architecture.md", "docs/cookbook.md", "remora/adapters/massgen.py", "CHANGELOG.md"):
+    for path in (
+        "README.md",
+        "docs/architecture.md",
+        "docs/cookbook.md",
+        "remora/adapters/massgen.py",
+        "CHANGELOG.md",
+    ):
         assert (ROOT / path).stat().st_size > 500
-    examples = [example for example in (ROOT / "examples").glob("*.py") if example.name != "__init__.py"]
+    examples = [
+        example for example in (ROOT / "examples").glob("*.py") if example.name != "__init__.py"
+    ]
     tested = "".join(test.read_text() for test in (ROOT / "tests" / "integration").glob("*.py"))
     for example in examples:
-        assert f'"{example.stem}' in tested or f"examples.{example.stem}" in tested, f"no test runs {example.name}"
+        assert f'"{example.stem}' in tested or f"examples.{example.stem}" in tested, (
+            f"no test runs {example.name}"
+        )
 
 
 def test_suites_are_apart() -> None:
-    """S4.31: unit, integration and performance have suites and tasks of their own, and CI runs the first two whole."""
+    """S4.31: unit, integration and performance have suites and tasks of their own, and CI runs the
+    first two whole.
+    """
     for suite in ("unit", "integration", "property", "simulation", "faults"):
         assert list((ROOT / "tests" / suite).glob("test_*.py")), suite
     assert {"unit", "prop", "fault", "bench", "check"} <= set(tasks.TASKS)
-    programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
+    programs = {
+        path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()
+    }
     assert {"many_sessions", "sizing"} <= programs
     assert (ROOT / "benchmarks" / "speed" / "__main__.py").exists()
     for test in (ROOT / "tests" / "unit").glob("test_*.py"):
-        opened = [line for line in test.read_text().splitlines() if line.strip().startswith("import lancedb")]
+        opened = [
+            line
+            for line in test.read_text().splitlines()
+            if line.strip().startswith("import lancedb")
+        ]
         assert not opened, f"{test.name} opens a real store"
 
 
 def test_what_is_covered_and_what_is_not() -> None:
-    """S0.31: the cookbook says that long-term and many-user memory are covered, and a knowledge base is not."""
+    """S0.31: the cookbook says that long-term and many-user memory are covered, and a knowledge
+    base is not.
+    """
     table = page("cookbook.md").split("## What remora covers")[1]
     rows = {row.split("|")[1].strip(): row for row in table.splitlines() if row.startswith("| ")}
     assert "covered" in rows["long-term memory of what was said"]
@@ -82,14 +106,25 @@ def test_what_is_covered_and_what_is_not() -> None:
 
 
 def test_older_memory_types_are_mapped() -> None:
-    """S3.30, S1.20: each of the older memories has a row that names what stands for it, and what it names exists."""
-    rows = {row.split("|")[1].strip(): row.split("|")[2] for row in page("migration.md").splitlines() if row.startswith("| `")}
+    """S3.30, S1.20: each of the older memories has a row that names what stands for it, and what it
+    names exists.
+    """
+    rows = {
+        row.split("|")[1].strip(): row.split("|")[2]
+        for row in page("migration.md").splitlines()
+        if row.startswith("| `")
+    }
     for old, new in (
-        ("ChatMemoryBuffer", "token_window"), ("ChatSummaryMemoryBuffer", "summary_buffer"), ("VectorMemory", "recall"),
-        ("SimpleComposableMemory", "blocks"), ("ConversationSummaryBufferMemory", "summary_buffer"),
-        ("ConversationBufferMemory", "keep_all"), ("ConversationBufferWindowMemory", "window"),
-        ("ConversationTokenBufferMemory", "token_window"), ("ConversationSummaryMemory", "summary"),
-    ):  # fmt: skip
+        ("ChatMemoryBuffer", "token_window"),
+        ("ChatSummaryMemoryBuffer", "summary_buffer"),
+        ("VectorMemory", "recall"),
+        ("SimpleComposableMemory", "blocks"),
+        ("ConversationSummaryBufferMemory", "summary_buffer"),
+        ("ConversationBufferMemory", "keep_all"),
+        ("ConversationBufferWindowMemory", "window"),
+        ("ConversationTokenBufferMemory", "token_window"),
+        ("ConversationSummaryMemory", "summary"),
+    ):
         row = next(value for key, value in rows.items() if key.startswith(f"`{old}"))
         assert new in row, old
     policies = set(re.findall(r"BufferPolicy\.(\w+)\(", page("migration.md")))
@@ -99,32 +134,48 @@ def test_older_memory_types_are_mapped() -> None:
 
 
 def test_agentscope_names_are_mapped() -> None:
-    """S4.44: every row of the document's table has its place in remora's, and the names that it gives exist."""
+    """S4.44: every row of the document's table has its place in remora's, and the names that it
+    gives exist.
+    """
     table = page("migration.md").split("## MassGen and agentscope")[1].split("\n## ")[0]
-    rows = {tuple(cell.strip() for cell in row.split("|")[1:4]) for row in table.splitlines() if row.startswith("| ")}
+    rows = {
+        tuple(cell.strip() for cell in row.split("|")[1:4])
+        for row in table.splitlines()
+        if row.startswith("| ")
+    }
     mapped = {(old, new): remoras for old, new, remoras in rows}
     for old, new, remoras in (
-        ("`Msg` objects", "`Dict[str, Any]`", "remora.Message"), ("`StateModule`", "no base class", "state_dict"),
+        ("`Msg` objects", "`Dict[str, Any]`", "remora.Message"),
+        ("`StateModule`", "no base class", "state_dict"),
         ("`InMemoryMemory`", "`ConversationMemory`", "remora.adapters.massgen.ConversationMemory"),
         ("`Mem0LongTermMemory`", "`PersistentMemory`", "remora.adapters.massgen.PersistentMemory"),
         ("`AgentScope*` adapters", "`MassGen*` adapters", "remora.models.ports"),
         ("`record_to_memory`", "`save_to_memory`", "save_to_memory"),
         ("`retrieve_from_memory`", "`recall_from_memory`", "recall_from_memory"),
         ("academic style", "practical examples", "cookbook.md"),
-    ):  # fmt: skip
+    ):
         assert remoras in mapped[old, new]
-    for name in ("save_to_memory", "recall_from_memory", "record_to_memory", "retrieve_from_memory"):
+    for name in (
+        "save_to_memory",
+        "recall_from_memory",
+        "record_to_memory",
+        "retrieve_from_memory",
+    ):
         assert hasattr(massgen.PersistentMemory, name)
         assert hasattr(MemoryTools, name)
 
 
 def test_storage_ports_are_described() -> None:
-    """S2.16, S3.26: the page names every method of both ports, the parameter that takes a journal, and PostgreSQL."""
+    """S2.16, S3.26: the page names every method of both ports, the parameter that takes a journal,
+    and PostgreSQL.
+    """
     from remora.storage.ports import Journal, LongTermStore  # noqa: PLC0415
 
     text = page("storage-ports.md")
     for port in (Journal, LongTermStore):
-        for name in (name for base in port.__mro__ for name in vars(base) if not name.startswith("_")):
+        for name in (
+            name for base in port.__mro__ for name in vars(base) if not name.startswith("_")
+        ):
             assert f"`{name}" in text, f"{port.__name__}.{name} is not described"
     assert "Runtime(journal=" in text
     assert "PostgreSQL" in text

@@ -41,7 +41,9 @@ class RecordingEmbedder(HashEmbedder):
 
 
 async def test_least_recently_used_goes() -> None:
-    """S2.05: 1 001 texts make one eviction, of the least recently used; a repeated text costs no call."""
+    """S2.05: 1 001 texts make one eviction, of the least recently used; a repeated text costs no
+    call.
+    """
     inner = RecordingEmbedder()
     cache = CachingEmbedder(inner)
     assert isinstance(cache, Embedder)
@@ -50,7 +52,9 @@ async def test_least_recently_used_goes() -> None:
     await cache.embed(["text 0"])
     assert len(inner.calls) == 1
     await cache.embed(["text 1000"])
-    assert cache.statistics() == EmbeddingCacheStatistics(hits=1, misses=1001, evictions=1, size=1000)
+    assert cache.statistics() == EmbeddingCacheStatistics(
+        hits=1, misses=1001, evictions=1, size=1000
+    )
     await cache.embed(["text 0", "text 2", "text 999", "text 1000"])
     assert inner.calls[2:] == []
     await cache.embed(["text 1"])
@@ -58,7 +62,9 @@ async def test_least_recently_used_goes() -> None:
 
 
 async def test_one_call_for_what_is_missing() -> None:
-    """S2.05: what is not held goes into one call, each text once, and the vectors come back in the order asked for."""
+    """S2.05: what is not held goes into one call, each text once, and the vectors come back in the
+    order asked for.
+    """
     inner = RecordingEmbedder()
     cache = CachingEmbedder(inner)
     await cache.embed(["held"])
@@ -82,7 +88,9 @@ async def test_callers_cannot_change_what_is_held() -> None:
 
 
 async def test_a_failure_leaves_nothing() -> None:
-    """S2.05: what the model refused, or answered wrongly, is asked for again; what was held is still there."""
+    """S2.05: what the model refused, or answered wrongly, is asked for again; what was held is
+    still there.
+    """
     inner = RecordingEmbedder()
     cache = CachingEmbedder(inner)
     await cache.embed(["held"])
@@ -99,7 +107,9 @@ async def test_a_failure_leaves_nothing() -> None:
 
 
 async def test_concurrent_calls() -> None:
-    """S2.05: calls that overlap, with evictions between, all get the right vectors, and the cache keeps its bound."""
+    """S2.05: calls that overlap, with evictions between, all get the right vectors, and the cache
+    keeps its bound.
+    """
     inner = RecordingEmbedder()
     cache = CachingEmbedder(inner, size=2)
     await cache.embed(["a", "b"])
@@ -133,7 +143,9 @@ async def test_cancelled_call() -> None:
 
 
 async def test_a_text_that_is_being_embedded_is_waited_for() -> None:
-    """S2.05: texts that are asked for at once go to the embedder once; the other texts of a call do not wait for them."""
+    """S2.05: texts that are asked for at once go to the embedder once; the other texts of a call do
+    not wait for them.
+    """
     inner = RecordingEmbedder()
     cache = CachingEmbedder(inner)
     gate = inner.gate = anyio.Event()
@@ -171,7 +183,7 @@ class FirstFails(RecordingEmbedder):
 
 @pytest.mark.parametrize("cancelled", [True, False])
 async def test_who_waits_for_a_call_that_fails(cancelled: bool) -> None:
-    """S2.05, G11: when the call that one waits for fails or is cancelled, one's own call is made."""
+    """S2.05, G11: when the call that one waits for fails or is cancelled, one's own call is made."""  # noqa: E501
     inner = FirstFails()
     cache = CachingEmbedder(inner)
     gate = inner.gate = anyio.Event()
@@ -203,9 +215,14 @@ async def test_it_needs_room() -> None:
         CachingEmbedder(HashEmbedder(), size=0)
 
 
-@given(st.integers(1, 6), st.lists(st.lists(st.sampled_from("abcdefghi\ud800"), max_size=9), max_size=12))
+@given(
+    st.integers(1, 6),
+    st.lists(st.lists(st.sampled_from("abcdefghi\ud800"), max_size=9), max_size=12),
+)
 def test_any_calls(size: int, calls: list[list[str]]) -> None:
-    """S2.05: vectors are right whatever was asked before; a text is embedded exactly when a plain LRU list would not hold it."""
+    """S2.05: vectors are right whatever was asked before; a text is embedded exactly when a plain
+    LRU list would not hold it.
+    """
     inner = RecordingEmbedder()
     cache = CachingEmbedder(inner, size=size)
     held: OrderedDict[str, None] = OrderedDict()
@@ -214,7 +231,9 @@ def test_any_calls(size: int, calls: list[list[str]]) -> None:
         for texts in calls:
             missing = list(dict.fromkeys(text for text in texts if text not in held))
             before = len(inner.calls)
-            assert np.array_equal(await cache.embed(texts), await embed_texts(HashEmbedder(8), texts))
+            assert np.array_equal(
+                await cache.embed(texts), await embed_texts(HashEmbedder(8), texts)
+            )
             assert inner.calls[before:] == ([missing] if missing else [])
             for text in [*(text for text in texts if text not in missing), *missing]:
                 held[text] = None

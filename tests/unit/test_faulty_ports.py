@@ -1,4 +1,6 @@
-"""Faulty ports do what their fault says, at any speed, on any event loop: what tests of G3, G6 and G7 rest on."""
+"""Faulty ports do what their fault says, at any speed, on any event loop: what tests of G3, G6 and
+G7 rest on.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     """Trio's time jumps; asyncio's is real, so what is slow there is slow by milliseconds."""
-    return ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}) if request.param == "trio" else "asyncio"
+    return (
+        ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})
+        if request.param == "trio"
+        else "asyncio"
+    )
 
 
 @pytest.fixture
@@ -53,7 +59,21 @@ async def took_s(operation: Callable[[], Any]) -> float:
 
 
 def row(number: int) -> MemoryRow:
-    return MemoryRow(f"r{number}", "alice", "chat", number, "user", "", "tea", "tea", "tea", "message", 0.5, number, 1)
+    return MemoryRow(
+        f"r{number}",
+        "alice",
+        "chat",
+        number,
+        "user",
+        "",
+        "tea",
+        "tea",
+        "tea",
+        "message",
+        0.5,
+        number,
+        1,
+    )
 
 
 def plan(*faults: Any) -> Callable[[], Any]:
@@ -70,7 +90,9 @@ def store_of(*faults: Any, **options: Any) -> FaultyStore:
 
 @pytest.mark.parametrize("fault", [None, "hang", "kept", "lost"])
 async def test_a_commit_that_hangs_succeeds_late(fault: Any, slow_s: float) -> None:
-    """G3: of the commits that do not simply succeed, that which hangs is acknowledged, and no other."""
+    """G3: of the commits that do not simply succeed, that which hangs is acknowledged, and no
+    other.
+    """
     journal = FaultyJournal(plan(fault), hang_s=slow_s)
     async with committing(journal):
         before = anyio.current_time()
@@ -91,7 +113,7 @@ async def test_a_commit_that_hangs_succeeds_late(fault: Any, slow_s: float) -> N
 
 @pytest.mark.parametrize("fault", ["refused", "conflict", "kept"])
 async def test_a_write_that_fails_is_done_or_not_as_its_fault_says(fault: Any) -> None:
-    """G7: ``kept`` was done, the others were not; whoever asked is told the same, and tries again."""
+    """G7: ``kept`` was done, the others were not; whoever asked is told the same, and tries again."""  # noqa: E501
     store = store_of(fault, None, fault)
     with pytest.raises(LongTermError, match="injected") as told:
         await store.add([row(1)], None, may_exist=False)
@@ -120,14 +142,20 @@ async def test_a_write_that_hangs_is_done_in_the_end(slow_s: float) -> None:
     assert await store.row_ids() == ["r1"]
 
 
-@pytest.mark.parametrize("verb", ["rows", "embedded_rows", "search", "row_ids", "statistics", "verify", "compact", "erase"])
+@pytest.mark.parametrize(
+    "verb",
+    ["rows", "embedded_rows", "search", "row_ids", "statistics", "verify", "compact", "erase"],
+)
 @pytest.mark.parametrize("fault", ["refused", "kept", "conflict", "timeout"])
 async def test_every_operation_fails_when_it_is_told_to(verb: str, fault: Any) -> None:
     """G6: reads fail whatever the fault; none of them is ever half an answer."""
     store = store_of(fault, timeout_s=0.0)
     arguments: dict[str, Any] = {
-        "rows": ("alice",), "embedded_rows": ("alice",), "search": ("alice", "tea", None), "erase": ("digest",),
-    }  # fmt: skip
+        "rows": ("alice",),
+        "embedded_rows": ("alice",),
+        "search": ("alice", "tea", None),
+        "erase": ("digest",),
+    }
     ask = getattr(store, verb)
     options = {"depth": 3} if verb == "search" else {}
     with pytest.raises(LongTermError):
@@ -197,6 +225,8 @@ async def test_garbage_is_what_was_asked_for() -> None:
     chat = FaultyChatModel(ScriptedChatModel([]), lambda: "garbage", garbage=[None])
     assert await chat.complete([]) is None
     assert ChatSummarizer(chat).name == "scripted"
-    faulty = embedder("garbage", garbage=[lambda rows, dimension: np.full((rows, dimension), np.nan)])
+    faulty = embedder(
+        "garbage", garbage=[lambda rows, dimension: np.full((rows, dimension), np.nan)]
+    )
     assert np.isnan(await faulty.embed(["a", "b"])).all()
     assert (faulty.name, faulty.dimension) == ("hash-4", 4)

@@ -1,4 +1,6 @@
-"""How lists become one ranking: who spoke, what kind of message it is, and whether the vectors are to be believed."""
+"""How lists become one ranking: who spoke, what kind of message it is, and whether the vectors are
+to be believed.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,29 @@ from remora.storage.ports import Candidate, MemoryRow
 
 
 def candidate(
-    seq: int, text: str = "", *, speaker: str = "", role: str = "user", session: str = "s", **scores: float
+    seq: int,
+    text: str = "",
+    *,
+    speaker: str = "",
+    role: str = "user",
+    session: str = "s",
+    **scores: float,
 ) -> Candidate:
-    row = MemoryRow(f"{session}-{seq}", "u", session, seq, role, speaker, text, text, text, "message", 0.5, seq, 1)
+    row = MemoryRow(
+        f"{session}-{seq}",
+        "u",
+        session,
+        seq,
+        role,
+        speaker,
+        text,
+        text,
+        text,
+        "message",
+        0.5,
+        seq,
+        1,
+    )
     return Candidate(row, scores)
 
 
@@ -32,7 +54,10 @@ def order(candidates: list[Candidate], query: str = "", **config: Any) -> list[i
         ("what did caroline paint?", {"Caroline"}),
         ("What is CAROLINE's job?", {"Caroline"}),
         ("When will Ann call?", {"Ann"}),
-        ("Will Ann call Bob?", {"Will", "Ann", "Bob 2"}),  # at its start a sentence has a capital anyway
+        (
+            "Will Ann call Bob?",
+            {"Will", "Ann", "Bob 2"},
+        ),  # at its start a sentence has a capital anyway
         ("Does Anna Maria like it?", {"anna_maria"}),
         ("Is 2 the answer?", set()),
         ("张伟说了什么?", {"张伟"}),
@@ -40,13 +65,24 @@ def order(candidates: list[Candidate], query: str = "", **config: Any) -> list[i
     ],
 )
 def test_speakers_named(query: str, named: set[str]) -> None:
-    """S2.28: a name counts as one; the word that it also is does not, unless the query has no capitals at all."""
-    assert speakers_named(query, {"Caroline", "Will", "Ann", "anna_maria", "Bob 2", "张伟", ""}) == named
+    """S2.28: a name counts as one; the word that it also is does not, unless the query has no
+    capitals at all.
+    """
+    assert (
+        speakers_named(query, {"Caroline", "Will", "Ann", "anna_maria", "Bob 2", "张伟", ""})
+        == named
+    )
 
 
 def test_a_named_speaker_comes_first() -> None:
-    """S2.28: of two messages that match alike, the one by whom the query names; elsewhere nothing changes."""
-    both = [candidate(1, speaker="Bob", turn=2.0), candidate(5, speaker="Ann", turn=2.0), candidate(9, speaker="Bob", turn=1.0)]
+    """S2.28: of two messages that match alike, the one by whom the query names; elsewhere nothing
+    changes.
+    """
+    both = [
+        candidate(1, speaker="Bob", turn=2.0),
+        candidate(5, speaker="Ann", turn=2.0),
+        candidate(9, speaker="Bob", turn=1.0),
+    ]
     assert order(both, "what did Ann say") == [5, 1, 9]
     assert order(both, "what was said") == [1, 5, 9]
     assert order(both, "what did Ann say", speaker_prior=1.0) == [1, 5, 9]
@@ -74,7 +110,9 @@ def test_what_a_question_is(text: str, share: float | None, ends: bool) -> None:
 
 
 def test_an_answer_comes_before_its_question() -> None:
-    """S2.28: the words match the question, the answer stands after it; an assistant's answer to a user gains nothing."""
+    """S2.28: the words match the question, the answer stands after it; an assistant's answer to a
+    user gains nothing.
+    """
     asked, answer, other = "Where do you live?", "In Porto, by the river.", "It rained."
     people = [
         candidate(1, asked, speaker="Ann", turn=3.0),
@@ -83,20 +121,35 @@ def test_an_answer_comes_before_its_question() -> None:
         candidate(9, other, speaker="Bob", turn=1.0),
     ]
     assert order(people) == [2, 1, 7, 9]
-    assert order(people, question_penalty=0.0, answer_bonus=0.0, neighbour_bonus=0.0) == [1, 7, 2, 9]
-    chat = [candidate(1, asked, turn=3.0), candidate(2, answer, role="assistant", turn=2.0), candidate(9, other, turn=1.0)]
+    assert order(people, question_penalty=0.0, answer_bonus=0.0, neighbour_bonus=0.0) == [
+        1,
+        7,
+        2,
+        9,
+    ]
+    chat = [
+        candidate(1, asked, turn=3.0),
+        candidate(2, answer, role="assistant", turn=2.0),
+        candidate(9, other, turn=1.0),
+    ]
     with_bonus, without = (fuse(chat, RecallConfig(answer_bonus=bonus)) for bonus in (5.0, 0.0))
     assert [one.score for one in with_bonus] == [one.score for one in without]
 
 
 def test_a_long_message_stands_for_itself() -> None:
-    """S2.28: beside a match a short message comes up, a long one does not; the longer, the less it gains."""
+    """S2.28: beside a match a short message comes up, a long one does not; the longer, the less it
+    gains.
+    """
     match, stray = candidate(1, "bees", turn=9.0), candidate(9, "bees, once", turn=3.0)
     bottom = candidate(20, "b", turn=0.0)
 
     def gained(text: str) -> float:
         beside = candidate(2, text, turn=1.0)
-        return next(one.score for one in fuse([match, beside, stray, bottom], RecallConfig()) if one.row.seq == 2)
+        return next(
+            one.score
+            for one in fuse([match, beside, stray, bottom], RecallConfig())
+            if one.row.seq == 2
+        )
 
     assert gained("Eleven hives.") == gained("x" * 300) > gained("x" * 600) > gained("x" * 6_000)
     assert order([match, candidate(2, "Eleven hives.", turn=1.0), stray, bottom])[:2] == [1, 2]
@@ -104,15 +157,25 @@ def test_a_long_message_stands_for_itself() -> None:
 
 
 def test_vectors_that_contradict_the_words_weigh_little() -> None:
-    """S4.03: with an embedder that knows nothing, text decides; with one that agrees, or without words, the vectors count."""
+    """S4.03: with an embedder that knows nothing, text decides; with one that agrees, or without
+    words, the vectors count.
+    """
     rng = random.Random(1)
     noise = [rng.random() for _ in range(100)]
     noise[99] = 1.0
     words = [float(100 - n) for n in range(100)]
-    useless = [candidate(3 * n, turn=words[n], window=words[n], vector=noise[n]) for n in range(100)]
-    useful = [candidate(3 * n, turn=words[n], window=words[n], vector=words[n] + 10 * noise[n]) for n in range(100)]
+    useless = [
+        candidate(3 * n, turn=words[n], window=words[n], vector=noise[n]) for n in range(100)
+    ]
+    useful = [
+        candidate(3 * n, turn=words[n], window=words[n], vector=words[n] + 10 * noise[n])
+        for n in range(100)
+    ]
     plain = [candidate(3 * n, turn=words[n], window=words[n]) for n in range(100)]
-    trusted, guarded = RecallConfig(vector_weight=1.0, vector_agreement=0.0), RecallConfig(vector_weight=1.0)
+    trusted, guarded = (
+        RecallConfig(vector_weight=1.0, vector_agreement=0.0),
+        RecallConfig(vector_weight=1.0),
+    )
 
     def moved(candidates: list[Candidate], config: RecallConfig) -> int:
         best = [one.row.seq for one in fuse(plain, config)][:10]
@@ -138,9 +201,15 @@ rows = st.builds(
 )
 
 
-@given(st.lists(rows, max_size=60, unique_by=lambda one: one.row.id), st.randoms(use_true_random=False))
-def test_every_candidate_once_and_in_one_order(candidates: list[Candidate], rng: random.Random) -> None:
-    """S2.29: whatever the lists held and in whichever order, each message comes out once, best first, always the same."""
+@given(
+    st.lists(rows, max_size=60, unique_by=lambda one: one.row.id), st.randoms(use_true_random=False)
+)
+def test_every_candidate_once_and_in_one_order(
+    candidates: list[Candidate], rng: random.Random
+) -> None:
+    """S2.29: whatever the lists held and in whichever order, each message comes out once, best
+    first, always the same.
+    """
     ranked = fuse(candidates, RecallConfig(), "what did Ann say?")
     assert sorted(one.row.id for one in ranked) == sorted(one.row.id for one in candidates)
     assert [one.score for one in ranked] == sorted((one.score for one in ranked), reverse=True)

@@ -59,7 +59,7 @@ from tests.strategies import programs, small_histories
 FOREVER = float("inf")
 
 
-# -- the search -----------------------------------------------------------------------------------------------------------
+# -- the search ------------------------------------------------------------------------------------
 
 
 def counts(total: int, operation: Operation) -> int | None:
@@ -74,7 +74,10 @@ def explained_by_trying_all(operations: Sequence[Operation]) -> bool:
     for happened in itertools.product([False, True], repeat=len(unknown)):
         chosen = known + [one for one, did in zip(unknown, happened, strict=True) if did]
         for order in itertools.permutations(chosen):
-            if any(later.returned < earlier.called for earlier, later in itertools.combinations(order, 2)):
+            if any(
+                later.returned < earlier.called
+                for earlier, later in itertools.combinations(order, 2)
+            ):
                 continue
             total: int | None = 0
             for one in order:
@@ -87,13 +90,17 @@ def explained_by_trying_all(operations: Sequence[Operation]) -> bool:
 @settings(max_examples=300)
 @given(small_histories(size=5))
 def test_search_is_exhaustive(operations: list[Operation]) -> None:
-    """G2: an order is found exactly where trying every order, and every fate of what nobody knows, finds one."""
+    """G2: an order is found exactly where trying every order, and every fate of what nobody knows,
+    finds one.
+    """
     assert (linearizable(operations, 0, counts) is not None) == explained_by_trying_all(operations)
 
 
 @given(small_histories(size=8))
 def test_order_is_one(operations: list[Operation]) -> None:
-    """G2: the order that is given is true to real time, has every operation that is known to have happened, and explains it."""
+    """G2: the order that is given is true to real time, has every operation that is known to have
+    happened, and explains it.
+    """
     found = explain(operations, 0, counts)
     total: int | None = 0
     for earlier, later in itertools.combinations(found.order, 2):
@@ -103,13 +110,17 @@ def test_order_is_one(operations: list[Operation]) -> None:
         total = counts(total, one)
     assert total is not None
     if found.complete:
-        assert {id(one) for one in operations if not one.pending} <= {id(one) for one in found.order}
+        assert {id(one) for one in operations if not one.pending} <= {
+            id(one) for one in found.order
+        }
     else:
         assert found.stuck
 
 
 def test_what_died_happened_before_or_never() -> None:
-    """G4: an operation whose process died counts before its death or not at all; one that may still happen, at any time."""
+    """G4: an operation whose process died counts before its death or not at all; one that may still
+    happen, at any time.
+    """
     add, get = Operation(1, 3, "add", None, None, unknown=True), Operation(4, 5, "get", None, 0)
     seen = Operation(6, 7, "get", None, 1)
     assert linearizable([add, get], 0, counts) is not None
@@ -121,13 +132,15 @@ def test_what_died_happened_before_or_never() -> None:
 
 def test_bounded_search_says_so() -> None:
     """G2: a search that was cut short claims nothing."""
-    operations = [Operation(0, FOREVER, "add", None, None) for _ in range(12)] + [Operation(1, 2, "get", None, 99)]
+    operations = [Operation(0, FOREVER, "add", None, None) for _ in range(12)] + [
+        Operation(1, 2, "get", None, 99)
+    ]
     found = explain(operations, 0, counts, most=5)
     assert (found.complete, found.decided) == (False, False)
     assert explain(operations, 0, counts).decided
 
 
-# -- histories made by hand -----------------------------------------------------------------------------------------------
+# -- histories made by hand ------------------------------------------------------------------------
 
 
 class Script:
@@ -137,13 +150,23 @@ class Script:
         self.history = History()
         self._number = itertools.count()
 
-    def begin(self, kind: Kind, *shapes: Any, key: str | None = None, session: str = "s", **options: Any) -> Record:
+    def begin(
+        self, kind: Kind, *shapes: Any, key: str | None = None, session: str = "s", **options: Any
+    ) -> Record:
         number = next(self._number)
-        call = Call(number, kind, "alice", session, shapes=shapes, key=key, max_tokens=options.get("budget"))
+        call = Call(
+            number, kind, "alice", session, shapes=shapes, key=key, max_tokens=options.get("budget")
+        )
         messages: list[ChatDict] = options.get("messages") or messages_of(Caller(0, (call,)), call)
         return self.history.call(0, call, messages=messages, argument=options.get("argument"))
 
-    def append(self, *seqs: int, shapes: Sequence[Any] | None = None, duplicate: bool = False, **options: Any) -> Record:
+    def append(
+        self,
+        *seqs: int,
+        shapes: Sequence[Any] | None = None,
+        duplicate: bool = False,
+        **options: Any,
+    ) -> Record:
         record = self.begin("append", *(shapes or ["user"] * len(seqs)), **options)
         self.end(record, Receipt(seqs, tuple(map(str, seqs)), duplicate))
         return record
@@ -254,7 +277,9 @@ def test_pending_left_out() -> None:
 
 
 def test_read_that_a_crash_undid() -> None:
-    """G3: a load showed an append that nobody acknowledged; after the crash it is gone, although the load was answered."""
+    """G3: a load showed an append that nobody acknowledged; after the crash it is gone, although
+    the load was answered.
+    """
     script = Script()
     script.begin("append", "user")
     script.load("m0.0.0")
@@ -284,7 +309,9 @@ def test_half_a_batch() -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 def test_crash_decides(there: bool) -> None:
-    """G4: what was under way is wholly there or wholly absent, and its retry under the same key knows."""
+    """G4: what was under way is wholly there or wholly absent, and its retry under the same key
+    knows.
+    """
     script = Script()
     script.append(1)
     script.begin("append", "user", "user", key="k")
@@ -400,7 +427,9 @@ def test_another_sessions_message() -> None:
 
 
 def test_delete_and_rewind() -> None:
-    """G2: what was deleted or rewound is gone from everything, and a rewind to before a clear undoes it."""
+    """G2: what was deleted or rewound is gone from everything, and a rewind to before a clear
+    undoes it.
+    """
     script = Script()
     script.append(1, 2)
     script.clear(2)
@@ -449,7 +478,7 @@ def test_degraded_summary_is_judged_by_what_is_shown() -> None:
     assert found(script) == {"G2 G3 G4"}
 
 
-# -- summaries ------------------------------------------------------------------------------------------------------------
+# -- summaries -------------------------------------------------------------------------------------
 
 
 async def _summary(previous: str | None, *names: str) -> str:
@@ -460,7 +489,9 @@ async def _summary(previous: str | None, *names: str) -> str:
 
 @pytest.mark.anyio
 async def test_union_summarizer() -> None:
-    """G6: a summary names what it covers; one that was cut short, or was built on another's, does not pass for whole."""
+    """G6: a summary names what it covers; one that was cut short, or was built on another's, does
+    not pass for whole.
+    """
     first = await _summary(None, "m0.0.0", "m0.0.1")
     assert covered_by(first) == ("m0.0.0", "m0.0.1")
     assert covered_by(await _summary(first, "m0.1.0")) == ("m0.0.0", "m0.0.1", "m0.1.0")
@@ -472,7 +503,7 @@ async def test_union_summarizer() -> None:
     assert covered_by(await _summary(partly, "m0.2.0")) is None
 
 
-# -- programs and players -------------------------------------------------------------------------------------------------
+# -- programs and players --------------------------------------------------------------------------
 
 CONFIG = Config.from_dict(
     {
@@ -490,21 +521,43 @@ POLICIES = [
     BufferPolicy.window(5),
 ]
 QUICK: tuple[Kind, ...] = (
-    "append", "load", "messages", "clear", "history", "flush", "delete", "rewind", "remember", "recall", "synopsis",
-    "forget_session", "forget_user",
-)  # fmt: skip
+    "append",
+    "load",
+    "messages",
+    "clear",
+    "history",
+    "flush",
+    "delete",
+    "rewind",
+    "remember",
+    "recall",
+    "synopsis",
+    "forget_session",
+    "forget_user",
+)
 
 
 async def play(
-    program: Program, rng: random.Random, *, faults: Sequence[CommitFault | None] = (), policy: BufferPolicy | None = None
+    program: Program,
+    rng: random.Random,
+    *,
+    faults: Sequence[CommitFault | None] = (),
+    policy: BufferPolicy | None = None,
 ) -> tuple[History, list[Violation]]:
     plan, policy = list(faults), policy or POLICIES[0]
-    journal = FaultyJournal(lambda: plan.pop(0) if plan else None, latency_s=lambda: rng.choice([0.0, 0.0, 0.001]))
+    journal = FaultyJournal(
+        lambda: plan.pop(0) if plan else None, latency_s=lambda: rng.choice([0.0, 0.0, 0.001])
+    )
     history = History()
     player = Player(program, history, rng, think_s=(0.0, 0.0, 0.001), again_s=(0.001, 0.005))
-    models: Any = {"summarizer": UnionSummarizer(rng, latency_s=(0.0, 0.001)), "embedder": HashEmbedder()}
+    models: Any = {
+        "summarizer": UnionSummarizer(rng, latency_s=(0.0, 0.001)),
+        "embedder": HashEmbedder(),
+    }
     with anyio.fail_after(30):
-        async with Runtime.in_memory(config=CONFIG, journal=journal, store=MemoryStore(64), policy=policy, **models) as runtime:
+        async with Runtime.in_memory(
+            config=CONFIG, journal=journal, store=MemoryStore(64), policy=policy, **models
+        ) as runtime:
             await player.play(runtime)
             assert player.finished
             plan.clear()
@@ -516,11 +569,17 @@ async def play(
 @pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(24))
 async def test_random_programs(seed: int) -> None:
-    """G1 to G11, G13: whatever callers do while commits fail, one order explains what they saw; in the end nothing is owed."""
+    """G1 to G11, G13: whatever callers do while commits fail, one order explains what they saw; in
+    the end nothing is owed.
+    """
     rng = random.Random(seed)
     program = draw_program(rng, size=30, kinds=QUICK)
-    faults: list[CommitFault | None] = [rng.choice([None, None, None, "refused", "lost", "kept"]) for _ in range(15)]
-    history, violations = await play(program, rng, faults=faults, policy=POLICIES[seed % len(POLICIES)])
+    faults: list[CommitFault | None] = [
+        rng.choice([None, None, None, "refused", "lost", "kept"]) for _ in range(15)
+    ]
+    history, violations = await play(
+        program, rng, faults=faults, policy=POLICIES[seed % len(POLICIES)]
+    )
     assert violations == [], counterexample(Case(program, seed, tuple(faults)), history, violations)
 
 
@@ -529,7 +588,9 @@ _FAULTS = st.lists(st.sampled_from([None, None, "refused", "lost", "kept"]), max
 
 @settings(max_examples=25)
 @given(programs(kinds=QUICK, calls=6), _FAULTS, st.integers(0, 2**32), st.sampled_from(POLICIES))
-def test_drawn_programs(program: Program, faults: list[CommitFault | None], seed: int, policy: BufferPolicy) -> None:
+def test_drawn_programs(
+    program: Program, faults: list[CommitFault | None], seed: int, policy: BufferPolicy
+) -> None:
     """G1 to G11, G13: the same with programs that hypothesis draws, and makes small."""
 
     async def main() -> tuple[History, list[Violation]]:
@@ -541,8 +602,12 @@ def test_drawn_programs(program: Program, faults: list[CommitFault | None], seed
 
 @pytest.mark.anyio
 async def test_play_goes_on_after_a_restart() -> None:
-    """G4, G12: what was under way when a runtime died is tried again on the next, under its key, and has one effect."""
-    calls = tuple(Call(n, "append", "alice", "s0", shapes=("user",), key=f"k{n}", retries=5) for n in range(6))
+    """G4, G12: what was under way when a runtime died is tried again on the next, under its key,
+    and has one effect.
+    """
+    calls = tuple(
+        Call(n, "append", "alice", "s0", shapes=("user",), key=f"k{n}", retries=5) for n in range(6)
+    )
     program, history = Program((Caller(0, calls), Caller(1, calls))), History()
     player = Player(program, history, random.Random(1), think_s=(0.0,), again_s=(0.0,))
     life, commits = anyio.CancelScope(), itertools.count(1)
@@ -552,7 +617,12 @@ async def test_play_goes_on_after_a_restart() -> None:
             life.cancel()
 
     journal = FaultyJournal(dies)
-    options: Any = {"config": CONFIG, "journal": journal, "store": MemoryStore(64), "embedder": HashEmbedder()}
+    options: Any = {
+        "config": CONFIG,
+        "journal": journal,
+        "store": MemoryStore(64),
+        "embedder": HashEmbedder(),
+    }
     async with Runtime.in_memory(**options) as runtime:
         with life:
             await player.play(runtime)
@@ -599,7 +669,13 @@ async def play_with_crashes(
         journal, store = WatchedJournal(witness, kept[0]), WatchedStore(witness, kept[1])
         witness.watch(journal, store)
         violations = await check_watermark(journal, store)
-        options: Any = {"config": CONFIG, "journal": journal, "store": store, "policy": policy, "embedder": HashEmbedder()}
+        options: Any = {
+            "config": CONFIG,
+            "journal": journal,
+            "store": store,
+            "policy": policy,
+            "embedder": HashEmbedder(),
+        }
         summarizer = UnionSummarizer(rng, latency_s=(0.0, 0.001))
         async with Runtime.in_memory(summarizer=summarizer, **options) as runtime:
             with life:
@@ -619,27 +695,41 @@ async def play_with_crashes(
 @pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(40))
 async def test_random_programs_with_crashes(seed: int) -> None:
-    """G3, G4, G7, G8: the process dies between any two steps, again and again; each life goes on with what was durable."""
+    """G3, G4, G7, G8: the process dies between any two steps, again and again; each life goes on
+    with what was durable.
+    """
     rng = random.Random(seed)
     program = draw_program(rng, size=30, kinds=QUICK)
-    crashes = tuple(rng.choice([1, 3, 8, 20, 60]) + rng.randrange(5) for _ in range(rng.randrange(1, 5)))
+    crashes = tuple(
+        rng.choice([1, 3, 8, 20, 60]) + rng.randrange(5) for _ in range(rng.randrange(1, 5))
+    )
     with anyio.fail_after(30):
-        history, violations = await play_with_crashes(program, rng, crashes, POLICIES[seed % len(POLICIES)])
+        history, violations = await play_with_crashes(
+            program, rng, crashes, POLICIES[seed % len(POLICIES)]
+        )
     assert violations == [], counterexample(Case(program, seed, (), crashes), history, violations)
 
 
 def test_draws_repeat() -> None:
-    """S5.05: one seed gives one program, and seeds give different ones, which meet in few sessions."""
+    """S5.05: one seed gives one program, and seeds give different ones, which meet in few sessions."""  # noqa: E501
     drawn = [draw_program(random.Random(seed)) for seed in range(50)]
     assert drawn == [draw_program(random.Random(seed)) for seed in range(50)]
     assert len(set(drawn)) == 50
-    assert {call.kind for program in drawn for caller in program.callers for call in caller.calls} >= {*QUICK, "pause"}
-    keys = [call.key for program in drawn for caller in program.callers for call in caller.calls if call.key in {"k0", "k1"}]
+    assert {
+        call.kind for program in drawn for caller in program.callers for call in caller.calls
+    } >= {*QUICK, "pause"}
+    keys = [
+        call.key
+        for program in drawn
+        for caller in program.callers
+        for call in caller.calls
+        if call.key in {"k0", "k1"}
+    ]
     assert len(keys) > 50
 
 
 def test_results_answer_their_callers_calls() -> None:
-    """G8: a result answers the newest call that its caller made in the session and that has none."""
+    """G8: a result answers the newest call that its caller made in the session and that has none."""  # noqa: E501
     calls = (
         Call(0, "append", "alice", "s", shapes=("call",)),
         Call(1, "append", "alice", "s", shapes=("call2", "result")),
@@ -647,11 +737,22 @@ def test_results_answer_their_callers_calls() -> None:
         Call(3, "append", "alice", "s", shapes=("result", "result", "result")),
     )
     caller = Caller(7, calls)
-    answered = [message["tool_call_id"] for call in calls for message in messages_of(caller, call) if message["role"] == "tool"]
-    assert answered == ["call-m7.1.0-0", "none-m7.2.0", "call-m7.1.0-1", "call-m7.0.0-0", "none-m7.3.2"]
+    answered = [
+        message["tool_call_id"]
+        for call in calls
+        for message in messages_of(caller, call)
+        if message["role"] == "tool"
+    ]
+    assert answered == [
+        "call-m7.1.0-0",
+        "none-m7.2.0",
+        "call-m7.1.0-1",
+        "call-m7.0.0-0",
+        "none-m7.3.2",
+    ]
 
 
-# -- what finds a bug says what it is -------------------------------------------------------------------------------------
+# -- what finds a bug says what it is --------------------------------------------------------------
 
 
 class Stuttering(FaultyJournal):
@@ -660,17 +761,23 @@ class Stuttering(FaultyJournal):
     def _store(self, record: Any) -> None:
         if isinstance(record, Appended) and len(record.entries) == 3:
             first, second, third = record.entries
-            record = msgspec.structs.replace(record, entries=(first, first.with_seq(second.seq), third))
+            record = msgspec.structs.replace(
+                record, entries=(first, first.with_seq(second.seq), third)
+            )
         super()._store(record)
 
 
 def lossy(case: Case) -> tuple[History, list[Violation]]:
     async def main() -> tuple[History, list[Violation]]:
         history = History()
-        player = Player(case.program, history, random.Random(case.seed), think_s=(0.0,), again_s=(0.0,))
+        player = Player(
+            case.program, history, random.Random(case.seed), think_s=(0.0,), again_s=(0.0,)
+        )
         journal = Stuttering(lambda: None)
         options: Any = {"journal": journal, "store": MemoryStore(64), "embedder": HashEmbedder()}
-        async with Runtime.in_memory(config=CONFIG, policy=BufferPolicy.keep_all(), **options) as runtime:
+        async with Runtime.in_memory(
+            config=CONFIG, policy=BufferPolicy.keep_all(), **options
+        ) as runtime:
             await player.play(runtime)
             return history, await check_at_rest(runtime, history) + check(history)
 
@@ -678,19 +785,35 @@ def lossy(case: Case) -> tuple[History, list[Violation]]:
 
 
 def test_shrinks_to_what_matters() -> None:
-    """S5.05: a planted bug in a large program comes down to one call, and the report says what it was."""
+    """S5.05: a planted bug in a large program comes down to one call, and the report says what it
+    was.
+    """
     kinds: tuple[Kind, ...] = ("append", "load", "history", "flush", "clear")
     seed = next(
         seed
         for seed in range(50)
-        if lossy(Case(draw_program(random.Random(seed), kinds=kinds), seed, ("a fault", "another"), (9, 99)))[1]
+        if lossy(
+            Case(
+                draw_program(random.Random(seed), kinds=kinds),
+                seed,
+                ("a fault", "another"),
+                (9, 99),
+            )
+        )[1]
     )
-    case = Case(draw_program(random.Random(seed), kinds=kinds), seed, ("a fault", "another"), (9, 99))
+    case = Case(
+        draw_program(random.Random(seed), kinds=kinds), seed, ("a fault", "another"), (9, 99)
+    )
     small = shrink(case, lambda tried: lossy(tried)[1])
     assert small.minimal
     assert (small.case.faults, small.case.crashes) == ((), ())
     ((call,),) = [caller.calls for caller in small.case.program.callers]
-    assert (call.kind, call.shapes, call.words, call.key) == ("append", ("user", "user", "user"), 0, None)
+    assert (call.kind, call.shapes, call.words, call.key) == (
+        "append",
+        ("user", "user", "user"),
+        0,
+        None,
+    )
     history, violations = lossy(small.case)
     text = counterexample(small.case, history, violations)
     assert f"seed {seed}" in text
@@ -709,8 +832,9 @@ def test_shrinking_is_bounded() -> None:
 
 
 def test_overtaken_append() -> None:
-    """G2: of two appends that were under way at once the one that came first stands behind the other; a sequential order would
-    explain it, a mailbox does not."""
+    """G2: of two appends that were under way at once the one that came first stands behind the
+    other; a sequential order would explain it, a mailbox does not.
+    """
     script = Script()
     one, other = script.begin("append", "user"), script.begin("append", "user")
     script.end(other, Receipt((1,), ("1",)))
@@ -734,7 +858,9 @@ def test_slow_answer() -> None:
 
 
 def test_failure_without_a_cause() -> None:
-    """G11: somebody is told of a failed commit, and the journal was sound; whoever set a deadline may be told that it passed."""
+    """G11: somebody is told of a failed commit, and the journal was sound; whoever set a deadline
+    may be told that it passed.
+    """
     script = Script()
     script.history.unknown(script.begin("append", "user"), OutcomeUnknown("its neighbour gave up"))
     assert check(script.history) == []
@@ -742,7 +868,7 @@ def test_failure_without_a_cause() -> None:
 
 
 def test_forgotten_and_found() -> None:
-    """G13: what was said before a user was forgotten is found after it; what was said later may be."""
+    """G13: what was said before a user was forgotten is found after it; what was said later may be."""  # noqa: E501
     script = Script()
     script.append(1)
     script.end(script.begin("forget_user", session=""), None)
@@ -764,7 +890,7 @@ def test_turn_parted_from_its_result() -> None:
     assert "G2 G3 G4" in found(script)
 
 
-# -- content --------------------------------------------------------------------------------------------------------------
+# -- content ---------------------------------------------------------------------------------------
 
 
 def whole(script: Script, name: str, seq: int | None = None, **changed: Any) -> Seen:
@@ -772,7 +898,12 @@ def whole(script: Script, name: str, seq: int | None = None, **changed: Any) -> 
     said = script.history.messages[name]
     seen = Seen(name, {key: value for key, value in said.items() if key != "metadata"})
     if seq is not None:
-        seen = seen._replace(seq=seq, id=str(seq), created_at=datetime(2026, 1, 1, tzinfo=UTC), metadata=said.get("metadata"))
+        seen = seen._replace(
+            seq=seq,
+            id=str(seq),
+            created_at=datetime(2026, 1, 1, tzinfo=UTC),
+            metadata=said.get("metadata"),
+        )
     return seen._replace(**changed)
 
 
@@ -786,7 +917,11 @@ def test_garbled_words() -> None:
     """G3: a message whose name is right and whose words, role or tool calls are not, in a load."""
     script = Script()
     script.append(1, 2, shapes=["user", "call"])
-    script.append(3, shapes=["result"], messages=[{"role": "tool", "tool_call_id": "call-m0.0.1-0", "content": "m0.1.0 found"}])
+    script.append(
+        3,
+        shapes=["result"],
+        messages=[{"role": "tool", "tool_call_id": "call-m0.0.1-0", "content": "m0.1.0 found"}],
+    )
     names = ("m0.0.0", "m0.0.1", "m0.1.0")
     script.load(*names).seen = tuple(whole(script, name) for name in names)
     assert check(script.history) == []
@@ -803,7 +938,9 @@ def test_garbled_words() -> None:
 
 
 def test_lost_envelope() -> None:
-    """G3, G4: metadata, time and id of a message are the same in every history, and in the receipt of a duplicate."""
+    """G3, G4: metadata, time and id of a message are the same in every history, and in the receipt
+    of a duplicate.
+    """
     script = Script()
     said = {"role": "user", "content": "m0.0.0", "metadata": {"of": "m0.0.0"}}
     script.append(1, key="k", messages=[said])
@@ -837,7 +974,9 @@ class Mishearing(MemoryStore):
 
     async def add(self, rows: Sequence[MemoryRow], vectors: Any, *, may_exist: bool = True) -> None:
         rows = [
-            msgspec.structs.replace(row, **{name: change(getattr(row, name)) for name, change in self._changed.items()})
+            msgspec.structs.replace(
+                row, **{name: change(getattr(row, name)) for name, change in self._changed.items()}
+            )
             for row in rows
         ]
         await super().add(rows, vectors, may_exist=may_exist)
@@ -847,7 +986,11 @@ class Mishearing(MemoryStore):
 @pytest.mark.parametrize("field", ["", "content", "turn", "window", "role"])
 async def test_wrong_words_in_long_term_memory(field: str) -> None:
     """G7: a row that is there, once, under the right id, with the wrong words or speaker."""
-    changed = {field: lambda text: text.replace("lorem", "morel").replace("user", "tool")} if field else {}
+    changed = (
+        {field: lambda text: text.replace("lorem", "morel").replace("user", "tool")}
+        if field
+        else {}
+    )
     program = Program((Caller(0, (Call(0, "append", "alice", "s0", shapes=("user",), words=3),)),))
     history = History()
     options: Any = {"config": CONFIG, "store": Mishearing(**changed), "embedder": HashEmbedder()}
@@ -857,7 +1000,7 @@ async def test_wrong_words_in_long_term_memory(field: str) -> None:
     assert {violation.guarantee for violation in violations} == ({"G7"} if field else set())
 
 
-# -- what a policy keeps --------------------------------------------------------------------------------------------------
+# -- what a policy keeps ---------------------------------------------------------------------------
 
 SIX = BufferPolicy(above_messages=6, keep_messages=3)
 NAMES = tuple(f"m0.0.{place}" for place in range(9))
@@ -873,11 +1016,16 @@ class Weighed(Script):
         self.append(*range(1, count + 1))
 
     def found(self, *, sound_models: bool = True) -> set[str]:
-        return {violation.guarantee for violation in check(self.history, policy=self.policy, sound_models=sound_models)}
+        return {
+            violation.guarantee
+            for violation in check(self.history, policy=self.policy, sound_models=sound_models)
+        }
 
 
 def test_delete_that_deletes_nothing() -> None:
-    """S4.12: where no fold can have taken a message it is there to be deleted; the newest always is."""
+    """S4.12: where no fold can have taken a message it is there to be deleted; the newest always
+    is.
+    """
     script = Weighed(6)
     script.end(script.begin("delete", argument=(1, NAMES[0])), 1)
     assert script.found() == set()
@@ -888,14 +1036,18 @@ def test_delete_that_deletes_nothing() -> None:
     script.load(*NAMES[4:7], covered=NAMES[:4])
     assert script.found() == set()
     script.load(*NAMES[1:7], covered=NAMES[:1])
-    assert script.found(sound_models=False) == {"G2 G3 G4"}, "what left the buffer does not come back"
+    assert script.found(sound_models=False) == {"G2 G3 G4"}, (
+        "what left the buffer does not come back"
+    )
     script = Weighed(7)
     script.end(script.begin("delete", argument=(7, NAMES[6])), 0)
     assert script.found() == {"G2 G3 G4"}
 
 
 def test_clear_counts_all_that_was_there() -> None:
-    """S1.14: with nothing folded, a clear takes out all that was said; what was said last in any case."""
+    """S1.14: with nothing folded, a clear takes out all that was said; what was said last in any
+    case.
+    """
     script = Weighed(6)
     script.clear(6)
     assert script.found() == set()
@@ -941,7 +1093,10 @@ def test_flush_counts_no_message_twice() -> None:
     assert script.found() == {"G2 G3 G4"}
 
 
-@pytest.mark.parametrize(("count", "pending", "good"), [(6, 0, True), (6, 3, False), (7, 4, True), (7, 0, False), (7, 3, False)])
+@pytest.mark.parametrize(
+    ("count", "pending", "good"),
+    [(6, 0, True), (6, 3, False), (7, 4, True), (7, 0, False), (7, 3, False)],
+)
 def test_pending_is_counted(count: int, pending: int, good: bool) -> None:
     """G6: what a fold took and no summary covers yet is pending, all of it and nothing else."""
     script = Weighed(count)
@@ -973,7 +1128,9 @@ def test_summary_that_fits_is_shown() -> None:
 
 
 def test_extract_without_need() -> None:
-    """G6: an extract in the place of a summary, though the model never failed and the overdraft was never reached."""
+    """G6: an extract in the place of a summary, though the model never failed and the overdraft was
+    never reached.
+    """
     for overdraft, guarantees in ((100, {"G6"}), (5, set())):
         script = Weighed(7, msgspec.structs.replace(SIX, overdraft_tokens=overdraft))
         script.end(script.begin("load"), Shown(None, True, None, NAMES[4:7], 1, 1, 0, (), 0))
@@ -998,10 +1155,14 @@ class Modest(SessionBehavior):
 
 @pytest.mark.parametrize("patience_s", [0.0, 10.0])
 @pytest.mark.parametrize("behavior", [SessionBehavior, Stubborn, Modest])
-def test_what_is_flushed_at_rest(behavior: type[SessionBehavior], patience_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_flushed_at_rest(
+    behavior: type[SessionBehavior], patience_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """G7: an idle session hands over what it has by itself, and a flush says how much there was."""
     monkeypatch.setattr("remora.api.runtime.SessionBehavior", behavior)
-    pause = Call(0, "pause", pause_s=5.0)  # longer than a runtime waits with what its earlier runs left
+    pause = Call(
+        0, "pause", pause_s=5.0
+    )  # longer than a runtime waits with what its earlier runs left
     program = Program((Caller(0, (pause, Call(1, "append", "alice", "s0", shapes=("user",)))),))
     history = History()
 
@@ -1011,4 +1172,6 @@ def test_what_is_flushed_at_rest(behavior: type[SessionBehavior], patience_s: fl
             return await check_at_rest(runtime, history, patience_s=patience_s)
 
     caught = behavior is (Stubborn if patience_s else Modest)
-    assert {violation.guarantee for violation in World(1).run(life)} == ({"G7"} if caught else set())
+    assert {violation.guarantee for violation in World(1).run(life)} == (
+        {"G7"} if caught else set()
+    )

@@ -1,4 +1,6 @@
-"""Users' rows in memory: found as the store finds them, bounded, never stale, gone when the user is."""
+"""Users' rows in memory: found as the store finds them, bounded, never stale, gone when the user
+is.
+"""
 
 from __future__ import annotations
 
@@ -76,18 +78,29 @@ async def running(store: LongTermStore, **config: Any) -> AsyncIterator[Recall]:
         tasks.cancel_scope.cancel()
 
 
-async def found(recall: Recall, query: str = "tea", user: str = "alice", **options: Any) -> list[str]:
+async def found(
+    recall: Recall, query: str = "tea", user: str = "alice", **options: Any
+) -> list[str]:
     return [memory.id for memory in await recall(user, query, k=100, **options)]
 
 
 def teas(user: str, count: int) -> list[MemoryRow]:
-    return [long_term_row(f"{user}-{n}", f"tea number {n} of {user}", user=user, created_us=n) for n in range(count)]
+    return [
+        long_term_row(f"{user}-{n}", f"tea number {n} of {user}", user=user, created_us=n)
+        for n in range(count)
+    ]
 
 
 async def test_rows_are_read_once() -> None:
-    """S4.39: the first recall reads the user's rows, the next ones search them in memory, whatever they ask."""
+    """S4.39: the first recall reads the user's rows, the next ones search them in memory, whatever
+    they ask.
+    """
     store = WatchedStore()
-    await store.put(long_term_row("r1", "green tea"), long_term_row("r2", "black coffee"), long_term_row("b", "tea", user="bob"))
+    await store.put(
+        long_term_row("r1", "green tea"),
+        long_term_row("r2", "black coffee"),
+        long_term_row("b", "tea", user="bob"),
+    )
     async with running(store) as recall:
         assert (await found(recall))[0] == "r1"
         assert (await found(recall, "coffee"))[0] == "r2"
@@ -95,7 +108,12 @@ async def test_rows_are_read_once() -> None:
         assert await found(recall, user="bob") == ["b"]
         assert await found(recall, user="nobody") == []
         statistics = recall.index_statistics()
-        assert (statistics.hits, statistics.misses, statistics.users, statistics.rows) == (1, 3, 3, 3)
+        assert (statistics.hits, statistics.misses, statistics.users, statistics.rows) == (
+            1,
+            3,
+            3,
+            3,
+        )
 
 
 async def test_no_memory_where_it_is_switched_off() -> None:
@@ -111,7 +129,9 @@ async def test_no_memory_where_it_is_switched_off() -> None:
 
 @pytest.mark.parametrize("change", ["written", "removed", "forget"])
 async def test_a_write_is_seen_by_the_next_recall(change: str) -> None:
-    """S4.39: what the user wrote is found, what was removed is not; nobody else's rows are read again."""
+    """S4.39: what the user wrote is found, what was removed is not; nobody else's rows are read
+    again.
+    """
     store = WatchedStore()
     await store.put(*teas("alice", 3), *teas("bob", 2))
     async with running(store) as recall:
@@ -126,7 +146,9 @@ async def test_a_write_is_seen_by_the_next_recall(change: str) -> None:
 
 
 async def test_a_write_during_a_read() -> None:
-    """S4.39: rows that a write overtook answer who asked before it; who asks after it reads anew, and only that is kept."""
+    """S4.39: rows that a write overtook answer who asked before it; who asks after it reads anew,
+    and only that is kept.
+    """
     store = WatchedStore()
     await store.put(*teas("alice", 1))
     answers: dict[str, list[str]] = {}
@@ -172,7 +194,7 @@ async def test_many_who_ask_wait_for_one_read() -> None:
 
 
 async def test_a_deadline_ends_the_waiting_and_not_the_reading() -> None:
-    """G11: who gives up takes nothing from others, and what was being read is there for the next."""
+    """G11: who gives up takes nothing from others, and what was being read is there for the next."""  # noqa: E501
     store = WatchedStore()
     await store.put(*teas("alice", 2))
     store.held["alice"] = anyio.Event()
@@ -189,7 +211,9 @@ async def test_a_deadline_ends_the_waiting_and_not_the_reading() -> None:
 
 
 async def test_without_the_task_each_reads_for_itself() -> None:
-    """S4.39: a `Recall` whose `run` is not running, or has ended, answers as well; after one that is cancelled the next reads."""
+    """S4.39: a `Recall` whose `run` is not running, or has ended, answers as well; after one that
+    is cancelled the next reads.
+    """
     store = WatchedStore()
     await store.put(*teas("alice", 2))
     recall = recall_over(store)
@@ -219,12 +243,13 @@ async def test_rows_that_cannot_be_read() -> None:
         assert (store.searches, store.reads) == (2, 3)
 
 
-# -- bounds -----------------------------------------------------------------------------------------------------------
+# -- bounds ----------------------------------------------------------------------------------------
 
 
 async def test_users_of_too_many_rows_are_searched_in_the_store() -> None:
-    """G10: who has more rows than recall.hot_rows is searched in the store, without reading the rows each time; less so after a
-    removal."""
+    """G10: who has more rows than recall.hot_rows is searched in the store, without reading the
+    rows each time; less so after a removal.
+    """
     store = WatchedStore()
     await store.put(*teas("alice", 6))
     async with running(store, hot_rows=5) as recall:
@@ -241,7 +266,9 @@ async def test_users_of_too_many_rows_are_searched_in_the_store() -> None:
 
 
 async def test_a_removal_overtakes_the_reading_of_too_many() -> None:
-    """G10, G13: who was too large when a read began, and was trimmed or forgotten meanwhile, is not taken for too large."""
+    """G10, G13: who was too large when a read began, and was trimmed or forgotten meanwhile, is not
+    taken for too large.
+    """
     store = WatchedStore()
     await store.put(*teas("alice", 6))
     async with running(store, hot_rows=5) as recall, anyio.create_task_group() as tasks:
@@ -257,7 +284,9 @@ async def test_a_removal_overtakes_the_reading_of_too_many() -> None:
 
 
 async def test_least_recently_used_goes() -> None:
-    """G10: rows are held within the bytes that are allowed, those of who recalled last; never one user's that are more."""
+    """G10: rows are held within the bytes that are allowed, those of who recalled last; never one
+    user's that are more.
+    """
     store = WatchedStore()
     users = [f"user-{n}" for n in range(12)]
     for user in users:
@@ -286,16 +315,22 @@ async def test_what_is_counted_is_what_it_takes() -> None:
     """G10: the bytes that are counted are within a fifth of what Python's allocator gave."""
     store = WatchedStore(256)
     embedder = HashEmbedder(256)
-    said = [f"message {n} of the {n % 7}th day about {' '.join(f'word{n * k % 900}' for k in range(20))}" for n in range(1_000)]
+    said = [
+        f"message {n} of the {n % 7}th day about "
+        f"{' '.join(f'word{n * k % 900}' for k in range(20))}"
+        for n in range(1_000)
+    ]
     rows = [
-        long_term_row(f"{n:032x}", text, session=f"s{n // 20}", seq=n % 20 + 1, window="\n".join(said[max(n - 2, 0) : n + 3]),
+        long_term_row(f"{n:032x}", text, session=f"s{n // 20}", seq=n % 20 + 1, window="\n".join(said[max(n - 2, 0) : n + 3]),  # noqa: E501
                       memory_type="message", role="user", created_us=1_700_000_000_000_000 + n)
         for n, text in enumerate(said)
     ]  # fmt: skip
     await store.add(rows, await embed_texts(embedder, said), may_exist=False)
     UserIndex(*await store.embedded_rows("alice"))  # what is loaded once is no user's
     read, vectors = await store.embedded_rows("alice")
-    copies = msgspec.msgpack.decode(msgspec.msgpack.encode(read), type=list[MemoryRow])  # no string shared with the store's
+    copies = msgspec.msgpack.decode(
+        msgspec.msgpack.encode(read), type=list[MemoryRow]
+    )  # no string shared with the store's
     del read
     gc.collect()
     tracemalloc.start()
@@ -312,7 +347,9 @@ async def test_what_is_counted_is_what_it_takes() -> None:
 
 
 async def test_nothing_is_left_of_who_is_forgotten() -> None:
-    """G13: after `forget` none of the user's rows is in memory, not even of a read that was under way."""
+    """G13: after `forget` none of the user's rows is in memory, not even of a read that was under
+    way.
+    """
     store = WatchedStore()
     await store.put(*teas("alice", 3))
     recall = recall_over(store, cache=10, hot_rows=2)
@@ -337,34 +374,53 @@ async def test_nothing_is_left_of_who_is_forgotten() -> None:
         assert await found(recall) == []
 
 
-# -- what is found ----------------------------------------------------------------------------------------------------
+# -- what is found ---------------------------------------------------------------------------------
 
 
 async def test_scope() -> None:
-    """S4.17, S3.15: session, agent and types narrow, all that is given must hold; rows of memory blocks are never found."""
+    """S4.17, S3.15: session, agent and types narrow, all that is given must hold; rows of memory
+    blocks are never found.
+    """
     store = WatchedStore()
     await store.put(
-        long_term_row("a", "tea", session="one", created_us=1), long_term_row("b", "tea one", session="two", created_us=2),
+        long_term_row("a", "tea", session="one", created_us=1), long_term_row("b", "tea one", session="two", created_us=2),  # noqa: E501
         long_term_row("c", "tea two", agent="cook", created_us=3),
-        long_term_row("d", "tea three", session="two", agent="cook", memory_type="preference", created_us=4),
+        long_term_row("d", "tea three", session="two", agent="cook", memory_type="preference", created_us=4),  # noqa: E501
         long_term_row("e", "tea four", session="two", memory_type=BLOCK_TYPE),
     )  # fmt: skip
     scopes = {
-        Scope(): "abcd", Scope(session="two"): "bd", Scope(agent=""): "ab", Scope(agent="cook"): "cd",
-        Scope(types=("fact",)): "abc", Scope(types=(BLOCK_TYPE,)): "",
-        Scope(types=("fact", "preference")): "abcd", Scope(session="two", agent="cook", types=("preference", "summary")): "d",
-        Scope(session="three"): "", Scope(types=("summary",)): "", Scope(session="one", agent="cook"): "",
-    }  # fmt: skip
+        Scope(): "abcd",
+        Scope(session="two"): "bd",
+        Scope(agent=""): "ab",
+        Scope(agent="cook"): "cd",
+        Scope(types=("fact",)): "abc",
+        Scope(types=(BLOCK_TYPE,)): "",
+        Scope(types=("fact", "preference")): "abcd",
+        Scope(session="two", agent="cook", types=("preference", "summary")): "d",
+        Scope(session="three"): "",
+        Scope(types=("summary",)): "",
+        Scope(session="one", agent="cook"): "",
+    }
     async with running(store) as warm, running(store, hot_mb=0) as asked:
         for scope, wanted in scopes.items():
-            assert set(await found(warm, scope=scope)) == set(wanted) == set(await found(asked, scope=scope))
+            assert (
+                set(await found(warm, scope=scope))
+                == set(wanted)
+                == set(await found(asked, scope=scope))
+            )
         assert store.reads == 1
 
 
 async def test_without_vectors() -> None:
-    """S2.28: where nothing is embedded, words alone decide; a query that matches none finds nothing."""
+    """S2.28: where nothing is embedded, words alone decide; a query that matches none finds
+    nothing.
+    """
     store = WatchedStore(None)
-    await store.add([long_term_row("r1", "green tea"), long_term_row("r2", "black coffee")], None, may_exist=False)
+    await store.add(
+        [long_term_row("r1", "green tea"), long_term_row("r2", "black coffee")],
+        None,
+        may_exist=False,
+    )
 
     async def opened() -> LongTermStore:
         return store
@@ -388,7 +444,10 @@ async def test_many_rows_are_searched_in_a_thread(monkeypatch: pytest.MonkeyPatc
 async def test_each_list_is_as_deep_as_it_is_said_to_be() -> None:
     """S2.28: recall.depth bounds each list; of equals the earlier."""
     store = WatchedStore(None)
-    rows = [long_term_row(f"{n:02}", f"tea {'tea ' if n == 7 else ''}number{n}", created_us=n) for n in range(30)]
+    rows = [
+        long_term_row(f"{n:02}", f"tea {'tea ' if n == 7 else ''}number{n}", created_us=n)
+        for n in range(30)
+    ]
     await store.add(rows, None, may_exist=False)
 
     async def opened() -> LongTermStore:
@@ -414,12 +473,16 @@ async def test_each_list_is_as_deep_as_it_is_said_to_be() -> None:
     ],
 )
 def test_words(text: str, stems: list[str]) -> None:
-    """S2.28: runs of letters and digits, folded, stemmed; words of scripts with vowel signs stay whole."""
+    """S2.28: runs of letters and digits, folded, stemmed; words of scripts with vowel signs stay
+    whole.
+    """
     assert words(text) == stems
 
 
 def test_texts_without_words() -> None:
-    """S2.28: a user without rows, rows without words and a query without words are searched as any other."""
+    """S2.28: a user without rows, rows without words and a query without words are searched as any
+    other.
+    """
     empty, blank = text_indices([[]])[0], text_indices([["", "the", "?!"]])[0]
     assert empty.scores(["tea"]).tolist() == []
     assert blank.scores(["tea"]).tolist() == [0, 0, 0]
@@ -430,9 +493,14 @@ def test_texts_without_words() -> None:
     assert one.scores(words("zeppelin " * 100_000 + "tea"))[1] > 0
 
 
-@pytest.mark.parametrize("vectors", [lambda n: np.zeros((n, 16), np.float32), lambda n: np.full((n, 16), 2.0, np.float32)])
+@pytest.mark.parametrize(
+    "vectors",
+    [lambda n: np.zeros((n, 16), np.float32), lambda n: np.full((n, 16), 2.0, np.float32)],
+)
 async def test_vectors_of_any_length(vectors: Callable[[int], Any]) -> None:
-    """S2.28: a row without a vector is near to nothing; one whose vector is not of unit length is as near as its direction is."""
+    """S2.28: a row without a vector is near to nothing; one whose vector is not of unit length is
+    as near as its direction is.
+    """
     rows = teas("alice", 4)
     made = UserIndex(rows, vectors(4))
     query = np.full(16, 0.25, np.float32)
@@ -448,7 +516,11 @@ async def _ids(made: UserIndex, query: str) -> Sequence[str]:
 async def test_the_order_of_reading_does_not_matter() -> None:
     """S2.29: whichever order a store gives its rows in, the ranking is the same."""
     rows = [
-        long_term_row(str(n), f"tea of {n % 3}", created_us=n % 4, seq=n, session="s", memory_type="message")
+        long_term_row(
+            str(n), f"tea of {n % 3}", created_us=n % 4, seq=n, session="s", memory_type="message"
+        )
         for n in range(1, 30)
     ]
-    assert await _ids(UserIndex(rows, None), "tea of 1") == await _ids(UserIndex(rows[::-1], None), "tea of 1")
+    assert await _ids(UserIndex(rows, None), "tea of 1") == await _ids(
+        UserIndex(rows[::-1], None), "tea of 1"
+    )

@@ -1,4 +1,4 @@
-"""What a memory is worth: golden values of both formulas, and the traps of the one that was given."""
+"""What a memory is worth: golden values of both formulas, and the traps of the one that was given."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.policies.importance import bounded_importance, importance_formula, seed_importance
+from remora.actors.policies.importance import (
+    bounded_importance,
+    importance_formula,
+    seed_importance,
+)
 from remora.errors import ConfigError, InvalidInput
 
 DAY = 86_400.0
@@ -33,7 +37,9 @@ half_lives = st.floats(1e-3, 1e12)
     ],
 )
 def test_seed_golden(age: float, count: int, explicit: float | None, score: float) -> None:
-    """S2.19: the given formula to the letter, an explicit 0.0 respected; its logarithm has no bound."""
+    """S2.19: the given formula to the letter, an explicit 0.0 respected; its logarithm has no
+    bound.
+    """
     assert seed_importance(age, count, explicit, half_life_s=DAY) == pytest.approx(score, abs=1e-4)
 
 
@@ -57,7 +63,9 @@ def test_bounded_golden(age: float, count: int, explicit: float | None, score: f
 
 
 @given(ages, counts, explicits, half_lives)
-def test_bounded_stays_within_bounds(age: float, count: int, explicit: float | None, half_life: float) -> None:
+def test_bounded_stays_within_bounds(
+    age: float, count: int, explicit: float | None, half_life: float
+) -> None:
     """S2.19: whatever it is asked, the bounded score is in 0…1."""
     assert 0 <= bounded_importance(age, count, explicit, half_life_s=half_life) <= 1
 
@@ -69,8 +77,12 @@ def test_bounded_stays_within_bounds(age: float, count: int, explicit: float | N
     st.tuples(st.floats(-10, 10), st.floats(-10, 10)).map(sorted),
     half_lives,
 )
-def test_monotone_in_each_argument(formula: Any, age: Any, count: Any, explicit: Any, half_life: float) -> None:
-    """S2.20: younger, more often asked for, called more important: none of them lowers the score, other things equal."""
+def test_monotone_in_each_argument(
+    formula: Any, age: Any, count: Any, explicit: Any, half_life: float
+) -> None:
+    """S2.20: younger, more often asked for, called more important: none of them lowers the score,
+    other things equal.
+    """
     score = importance_formula(formula)
     base = score(age[1], count[0], explicit[0], half_life_s=half_life)
     assert score(age[0], count[0], explicit[0], half_life_s=half_life) >= base
@@ -81,9 +93,18 @@ def test_monotone_in_each_argument(formula: Any, age: Any, count: Any, explicit:
 @pytest.mark.parametrize("score", [bounded_importance, seed_importance])
 @pytest.mark.parametrize(
     ("age", "count", "explicit", "half_life"),
-    [(0, 0, None, 0), (0, 0, None, -1), (0, 0, None, math.nan), (math.nan, 0, None, 1), (0, -1, None, 1), (0, 0, math.nan, 1)],
+    [
+        (0, 0, None, 0),
+        (0, 0, None, -1),
+        (0, 0, None, math.nan),
+        (math.nan, 0, None, 1),
+        (0, -1, None, 1),
+        (0, 0, math.nan, 1),
+    ],
 )
-def test_nonsense_is_refused(score: Any, age: float, count: int, explicit: float | None, half_life: float) -> None:
+def test_nonsense_is_refused(
+    score: Any, age: float, count: int, explicit: float | None, half_life: float
+) -> None:
     """S2.19: what would make a score that compares with nothing is an error."""
     with pytest.raises(InvalidInput):
         score(age, count, explicit, half_life_s=half_life)

@@ -1,4 +1,6 @@
-"""What `import remora` loads, and what it leaves to whoever needs it; each in an interpreter of its own."""
+"""What `import remora` loads, and what it leaves to whoever needs it; each in an interpreter of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,40 @@ import remora
 from remora.messages import Receipt
 
 LEFT_OUT = (
-    "aiosqlite", "asyncio", "attr", "difflib", "filelock", "httpx2", "importlib.metadata", "importlib.resources", "lancedb",
-    "logging", "numpy", "openai", "pyarrow", "pygments", "requests", "rich", "sentencex", "sqlite3", "Stemmer", "structlog",
-    "tiktoken", "trio", "wordllama", "yaml", "remora.adapters", "remora.cli", "remora.testing",
-)  # fmt: skip
+    "aiosqlite",
+    "asyncio",
+    "attr",
+    "difflib",
+    "filelock",
+    "httpx2",
+    "importlib.metadata",
+    "importlib.resources",
+    "lancedb",
+    "logging",
+    "numpy",
+    "openai",
+    "pyarrow",
+    "pygments",
+    "requests",
+    "rich",
+    "sentencex",
+    "sqlite3",
+    "Stemmer",
+    "structlog",
+    "tiktoken",
+    "trio",
+    "wordllama",
+    "yaml",
+    "remora.adapters",
+    "remora.cli",
+    "remora.testing",
+)
 
 
 def ran(program: str) -> str:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
 
 
 @pytest.mark.parametrize(
@@ -33,7 +61,9 @@ def ran(program: str) -> str:
     ],
 )
 def test_import_is_light(statement: str) -> None:
-    """S4.01: a program that has remora in it starts as fast as one that has not; what opens a runtime loads the rest."""
+    """S4.01: a program that has remora in it starts as fast as one that has not; what opens a
+    runtime loads the rest.
+    """
     # what `site` loads is not ours: an editable install or a coverage tool has a say there
     program = (
         f"import sys; before = set(sys.modules)\n{statement}\nloaded = set(sys.modules) - before\n"
@@ -49,15 +79,22 @@ def test_what_is_public_is_there() -> None:
         "print([one for one in remora.__all__ if one not in dir(remora) or one not in globals()])"
     )
     assert ran(program) == "[]"
-    for struct in (remora.Message(role="user", content="hi"), remora.BufferPolicy(), Receipt((1,), ("id",))):
+    for struct in (
+        remora.Message(role="user", content="hi"),
+        remora.BufferPolicy(),
+        Receipt((1,), ("id",)),
+    ):
         assert isinstance(struct, msgspec.Struct)
         assert pickle.loads(pickle.dumps(struct)) == struct
 
 
 def test_a_line_is_written_without_a_runtime() -> None:
-    """What loads structlog first is the first line: it is written through the standard library, as any other."""
+    """What loads structlog first is the first line: it is written through the standard library, as
+    any other.
+    """
     program = (
-        "import logging, sys; logging.basicConfig(stream=sys.stdout, format='%(name)s %(levelname)s %(message)s')\n"
+        "import logging, sys; logging.basicConfig(stream=sys.stdout, format='%(name)s "
+        "%(levelname)s %(message)s')\n"
         "from remora.logging import get_logger\n"
         "logger = get_logger('remora.test'); assert 'structlog' not in sys.modules\n"
         "logger.warning('odd', user='alice'); logger.info('quiet')\n"

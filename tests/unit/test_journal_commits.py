@@ -55,7 +55,9 @@ async def test_all_of_a_large_commit_are_told_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_who_was_not_told_yet_is_told_by_the_end(tmp_path: Path) -> None:
-    """G3, G12: a journal that closes in the midst of telling tells the rest: their messages are durable."""
+    """G3, G12: a journal that closes in the midst of telling tells the rest: their messages are
+    durable.
+    """
     journal = await SqliteJournal.open(tmp_path / "journal.db", durability="none")
     told: list[Exception | None] = []
     first = anyio.Event()
@@ -79,7 +81,9 @@ async def test_who_was_not_told_yet_is_told_by_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_failure_is_told_after_all_that_landed_before_it(tmp_path: Path) -> None:
-    """G2, G4: a session's writes settle in their order, also where a large commit succeeds and the next one fails."""
+    """G2, G4: a session's writes settle in their order, also where a large commit succeeds and the
+    next one fails.
+    """
     journal = await SqliteJournal.open(tmp_path / "journal.db", durability="none")
     told: list[tuple[int, bool]] = []
     done = anyio.Event()
@@ -111,7 +115,9 @@ async def test_a_failure_is_told_after_all_that_landed_before_it(tmp_path: Path)
 
 
 def test_marks_of_one_actor_go_one_after_the_other() -> None:
-    """G4: where an actor moves twice in a commit, both moves are made, so that one which must not be is noticed."""
+    """G4: where an actor moves twice in a commit, both moves are made, so that one which must not
+    be is noticed.
+    """
     rows = Rows()
     for generation in (1, 2):
         for sid in (7, 8):
@@ -121,7 +127,8 @@ def test_marks_of_one_actor_go_one_after_the_other() -> None:
     rows.add(JobDone("b"))
     found = {statement.split()[0]: parameters for statement, parameters in rows.others()}
     layers = [
-        sqlite3.connect(":memory:").execute("SELECT value ->> 6 FROM json_each(?)", row).fetchall() for row in found["UPDATE"]
+        sqlite3.connect(":memory:").execute("SELECT value ->> 6 FROM json_each(?)", row).fetchall()
+        for row in found["UPDATE"]
     ]
     assert layers == [[(7,), (8,)], [(7,), (8,)], [(7,)]]
     assert found["DELETE"] == [('[["a"],["b"]]',)]
@@ -133,7 +140,9 @@ def test_a_transaction_stops_at_its_first_failure(tmp_path: Path) -> None:
         database.execute("CREATE TABLE t (a INTEGER PRIMARY KEY)")
         steps = [Step("BEGIN"), Step("INSERT INTO t VALUES (?)", [(1,), (2,)])]
         with pytest.raises(sqlite3.IntegrityError):
-            run_steps(database, [*steps, Step("INSERT INTO t VALUES (?)", [(2,)]), Step("COMMIT", [()])])
+            run_steps(
+                database, [*steps, Step("INSERT INTO t VALUES (?)", [(2,)]), Step("COMMIT", [()])]
+            )
         assert database.in_transaction
         database.execute("ROLLBACK")
         with pytest.raises(NothingChanged):
@@ -144,7 +153,9 @@ def test_a_transaction_stops_at_its_first_failure(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_connection_does_a_transaction_in_its_thread(tmp_path: Path) -> None:
-    """G1: what aiosqlite gives is enough for it, whichever version is there, and its errors come back as SQLite's."""
+    """G1: what aiosqlite gives is enough for it, whichever version is there, and its errors come
+    back as SQLite's.
+    """
     connection = JournalConnection(tmp_path / "x.db")
     await connection
     try:

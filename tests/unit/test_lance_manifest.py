@@ -1,4 +1,6 @@
-"""Which files a version of a LanceDB table consists of, read from the manifests that LanceDB writes."""
+"""Which files a version of a LanceDB table consists of, read from the manifests that LanceDB
+writes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
 
 async def _versions(base: Path) -> list[tuple[Manifest, int, bytes]]:
-    """Versions of a table through all that is done to one, each with its count of rows and its bytes."""
+    """Versions of a table through all that is done to one, each with its count of rows and its
+    bytes.
+    """
     found = []
     async with lance(base, compact_fragments=1, index_user_rows=1, keep_versions_s=600.0) as store:
 
@@ -45,7 +49,9 @@ async def _versions(base: Path) -> list[tuple[Manifest, int, bytes]]:
 
 
 async def test_every_file_is_named(tmp_path: Path) -> None:
-    """G6: after each kind of write, the files of a version are those that it cannot be read without, and rows add up."""
+    """G6: after each kind of write, the files of a version are those that it cannot be read
+    without, and rows add up.
+    """
     base = tmp_path / "lance"
     found = await _versions(base)
     kinds = {path.partition("/")[0] for manifest, _, _ in found for path in manifest.files}
@@ -54,15 +60,25 @@ async def test_every_file_is_named(tmp_path: Path) -> None:
         assert sum(one.rows for one in manifest.fragments) == rows
         assert len({one.number for one in manifest.fragments}) == len(manifest.fragments)
     newest, _, _ = found[-1]  # alone after erasing: whatever is there is named
-    there = {str(path.relative_to(base / "mem_000.lance")) for path in (base / "mem_000.lance").rglob("*") if path.is_file()}
-    other = {f"_versions/{manifest_name(newest.version)}", "_versions/latest_version_hint.json", newest.transaction}
+    there = {
+        str(path.relative_to(base / "mem_000.lance"))
+        for path in (base / "mem_000.lance").rglob("*")
+        if path.is_file()
+    }
+    other = {
+        f"_versions/{manifest_name(newest.version)}",
+        "_versions/latest_version_hint.json",
+        newest.transaction,
+    }
     assert there - other == set(newest.files)
     for path, size in newest.files.items():
         assert size in {None, (base / "mem_000.lance" / path).stat().st_size}
 
 
 async def test_a_torn_manifest_is_none(tmp_path: Path) -> None:
-    """G6: cut off anywhere, zeroed, or of other bytes, it is refused, with ValueError and nothing else."""
+    """G6: cut off anywhere, zeroed, or of other bytes, it is refused, with ValueError and nothing
+    else.
+    """
     rng = random.Random(3)
     for _, _, data in (await _versions(tmp_path / "lance"))[::2]:
         for size in (0, 1, 15, 16, len(data) // 2, len(data) - 1):
@@ -74,16 +90,28 @@ async def test_a_torn_manifest_is_none(tmp_path: Path) -> None:
             at = rng.randrange(len(data))
             changed: Any = None
             try:
-                changed = parse_manifest(data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :])
+                changed = parse_manifest(
+                    data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :]
+                )
             except ValueError:
                 continue
-            assert isinstance(changed, Manifest)  # a bit of what it does not look at: the record's digest sees that
+            assert isinstance(
+                changed, Manifest
+            )  # a bit of what it does not look at: the record's digest sees that
 
 
 @pytest.mark.parametrize("version", [1, 2, 9_999, 2**40])
 def test_names_of_versions(version: int) -> None:
-    """G6: the file of a version has its number in its name, newest first in a listing; other files have none."""
+    """G6: the file of a version has its number in its name, newest first in a listing; other files
+    have none.
+    """
     assert version_of(manifest_name(version)) == version
     assert manifest_name(version + 1) < manifest_name(version)
-    for name in ("latest_version_hint.json", ".tmpabc", f"{version}.manifest", manifest_name(version) + ".new", "manifest"):
+    for name in (
+        "latest_version_hint.json",
+        ".tmpabc",
+        f"{version}.manifest",
+        manifest_name(version) + ".new",
+        "manifest",
+    ):
         assert version_of(name) is None

@@ -1,4 +1,6 @@
-"""What must not be asked of LanceDB 0.40: each was measured to inject, to lose rows, to skip them, or to hold the event loop."""
+"""What must not be asked of LanceDB 0.40: each was measured to inject, to lose rows, to skip them,
+or to hold the event loop.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,16 @@ import pytest
 import remora
 
 SOURCES = sorted(Path(remora.__file__).parent.rglob("*.py"))
-FILTERS = {"where", "delete", "count_rows", "update", "when_matched_update_all", "when_not_matched_by_source_delete"}
-# (module, function) that may: numbers of ours become a filter; the table's one writer merges; what is erased leaves no version
+FILTERS = {
+    "where",
+    "delete",
+    "count_rows",
+    "update",
+    "when_matched_update_all",
+    "when_not_matched_by_source_delete",
+}
+# (module, function) that may: numbers of ours become a filter; the table's one writer merges; what
+# is erased leaves no version
 FILTERS_OF_NUMBERS = {("shard.py", "_rows_from")}
 MERGES = ("shard.py", "merge")
 FORGETS = ("shard.py", "forget_versions")
@@ -25,7 +35,11 @@ def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.Call):
                 yield function, child
-            name = child.name if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) else function
+            name = (
+                child.name
+                if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+                else function
+            )
             yield from inside(child, name)
 
     yield from inside(tree, "")
@@ -40,7 +54,11 @@ def _text(node: ast.AST) -> bool:
             and isinstance(one.op, ast.Mod | ast.Add)
             and isinstance(one.left, ast.Constant | ast.JoinedStr)
         )
-        or (isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr in {"format", "join", "to_sql"})
+        or (
+            isinstance(one, ast.Call)
+            and isinstance(one.func, ast.Attribute)
+            and one.func.attr in {"format", "join", "to_sql"}
+        )
         for one in ast.walk(node)
     )
 
@@ -50,7 +68,13 @@ def violations(source: str, module: str) -> list[str]:
     lance = "lance" in source
     found = []
     for function, call in _calls(ast.parse(source)):
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
+        name = (
+            call.func.attr
+            if isinstance(call.func, ast.Attribute)
+            else call.func.id
+            if isinstance(call.func, ast.Name)
+            else ""
+        )
         options = {option.arg: option.value for option in call.keywords}
         place = (module, function)
         arguments = [*call.args, *options.values()]
@@ -62,28 +86,46 @@ def violations(source: str, module: str) -> list[str]:
             found.append("LSM: loses acknowledged rows")
         if not lance:
             continue
-        if name in FILTERS and place not in FILTERS_OF_NUMBERS and any(_text(one) for one in arguments):
+        if (
+            name in FILTERS
+            and place not in FILTERS_OF_NUMBERS
+            and any(_text(one) for one in arguments)
+        ):
             found.append(f"{name}: a filter put together from text can be injected")
         if (
             name == "update"
             and "where" in options
             and not (
                 isinstance(options["where"], ast.Constant)
-                or (isinstance(options["where"], ast.Call) and getattr(options["where"].func, "id", "") == "_rows_from")
+                or (
+                    isinstance(options["where"], ast.Call)
+                    and getattr(options["where"].func, "id", "") == "_rows_from"
+                )
             )
         ):
             found.append("update(where=Expr): goes through SQL, and can be injected")
         if name == "merge_insert" and place != MERGES:
             found.append("merge_insert: doubles rows unless one writer merges alone")
         if name == "to_list":
-            found.append("to_list: holds the event loop for as long as it takes to make objects of all rows")
-        if name == "add" and any(isinstance(one, ast.List | ast.ListComp | ast.Dict) for one in call.args[:1]):
+            found.append(
+                "to_list: holds the event loop for as long as it takes to make objects of all rows"
+            )
+        if name == "add" and any(
+            isinstance(one, ast.List | ast.ListComp | ast.Dict) for one in call.args[:1]
+        ):
             found.append("add of a list of dicts: holds the event loop")
-        if name == "optimize" and place != FORGETS and any(_nothing(one) for one in options.values()):
+        if (
+            name == "optimize"
+            and place != FORGETS
+            and any(_nothing(one) for one in options.values())
+        ):
             found.append("cleanup_older_than=0: takes files from those who read them")
         if name in {"tags", "create_tag"}:
             found.append("tags: stop versions from ever being removed")
-    if lance and any(isinstance(node, ast.Attribute) and node.attr == "tags" for node in ast.walk(ast.parse(source))):
+    if lance and any(
+        isinstance(node, ast.Attribute) and node.attr == "tags"
+        for node in ast.walk(ast.parse(source))
+    ):
         found.append("tags: stop versions from ever being removed")
     return found
 
@@ -93,14 +135,17 @@ def _nothing(node: ast.AST) -> bool:
         isinstance(node, ast.Call)
         and getattr(node.func, "id", "") == "timedelta"
         and all(
-            isinstance(one, ast.Constant) and not one.value for one in [*node.args, *(option.value for option in node.keywords)]
+            isinstance(one, ast.Constant) and not one.value
+            for one in [*node.args, *(option.value for option in node.keywords)]
         )
     )
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.name))
 def test_nothing_banned_is_done(path: Path) -> None:
-    """G7, G13, S2.18: no filter from text, merge side by side, fast_search, tags, LSM, list of dicts, cleaning under readers."""
+    """G7, G13, S2.18: no filter from text, merge side by side, fast_search, tags, LSM, list of
+    dicts, cleaning under readers.
+    """
     assert violations(path.read_text(), path.name) == []
 
 

@@ -1,4 +1,6 @@
-"""Every module stands in a layer, and imports between folders point downward: what `lint-imports` checks, without its help."""
+"""Every module stands in a layer, and imports between folders point downward: what `lint-imports`
+checks, without its help.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def test_no_module_is_outside_a_layer() -> None:
-    names = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")} - {"__init__"}
+    names = {
+        path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")
+    } - {"__init__"}
     assert names == set(layers())
 
 
@@ -46,5 +50,7 @@ def test_imports_between_folders_point_downward() -> None:
     for path in PACKAGE.rglob("*.py"):
         home = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
         if home != "__init__":  # the face of the whole
-            upward[home] |= {other for other in imported(path) if other != home and height[other] > height[home]}
+            upward[home] |= {
+                other for other in imported(path) if other != home and height[other] > height[home]
+            }
     assert not {home: others for home, others in upward.items() if others}

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_alone_is_alone(seed: int) -> None:
-    """S4.41: whoever is alone with a key has nobody beside; others share it, and no lock is left over."""
+    """S4.41: whoever is alone with a key has nobody beside; others share it, and no lock is left
+    over.
+    """
     rng = random.Random(seed)
     locks, inside = SharedLocks(), {"a": [0, 0], "b": [0, 0]}
     most_sharing = 0
@@ -55,7 +57,9 @@ async def test_alone_is_alone(seed: int) -> None:
 
 
 async def test_giving_up_blocks_nobody() -> None:
-    """S4.41, G11: whoever waits and is cancelled leaves no trace, and whoever fails inside lets the next one in."""
+    """S4.41, G11: whoever waits and is cancelled leaves no trace, and whoever fails inside lets the
+    next one in.
+    """
     locks = SharedLocks()
     async with anyio.create_task_group() as tasks, locks.shared("a"):
         for _ in range(3):

@@ -52,7 +52,9 @@ class Killed(BaseException):
 
 
 class Mortal:
-    """Long-term memory and a journal whose process ends at the n-th step: before it took effect, or right after."""
+    """Long-term memory and a journal whose process ends at the n-th step: before it took effect, or
+    right after.
+    """
 
     def __init__(self, journal: MemoryJournal, store: MemoryStore) -> None:
         self.journal, self.store = journal, store
@@ -81,7 +83,11 @@ class MortalStore(MemoryStore):
         real = super().add
         for place in range(len(rows)):  # a commit may have taken in some of them
             part = vectors[place : place + 1]
-            await self._step(lambda place=place, part=part: real(rows[place : place + 1], part, may_exist=may_exist))
+            await self._step(
+                lambda place=place, part=part: real(
+                    rows[place : place + 1], part, may_exist=may_exist
+                )
+            )
 
     async def delete(self, user: str, ids: Sequence[str]) -> int:
         real = super().delete
@@ -130,17 +136,27 @@ class Bench:
         async def look(_: UserKey) -> UserView:
             return UserView(1, 0, 0, 0, self.accesses, Synopsis("", "", "empty"), 0, 0, {})
 
-        self.record = RecordHandler(self.journal, store, embedder, redact=redact, written=self.told.append, users=users)
+        self.record = RecordHandler(
+            self.journal, store, embedder, redact=redact, written=self.told.append, users=users
+        )
         self.prune = PruneHandler(
-            self.journal, store, look, now=lambda: self.now, importance=ImportanceConfig(), written=self.told.append, users=users
+            self.journal,
+            store,
+            look,
+            now=lambda: self.now,
+            importance=ImportanceConfig(),
+            written=self.told.append,
+            users=users,
         )
         self.flush = FlushHandler(
-            self.journal, store, embedder, HeuristicCounter(), window_chars=100, batch_tokens=10, redact=redact,
+            self.journal, store, embedder, HeuristicCounter(), window_chars=100, batch_tokens=10, redact=redact,  # noqa: E501
             written=self.told.append, users=users,
         )  # fmt: skip
 
     async def open(self) -> None:
-        await commit_records(self.journal, [Opened(1, "alice", "", 0), Opened(2, "alice", "chat", 0)])
+        await commit_records(
+            self.journal, [Opened(1, "alice", "", 0), Opened(2, "alice", "chat", 0)]
+        )
 
     async def remember(self, *items: MemoryItem) -> JobAttempt:
         spec = RecordSpec(1, tuple(item.id for item in items))
@@ -151,13 +167,21 @@ class Bench:
     async def say(self, *texts: str) -> JobAttempt:
         entries = []
         for seq, text in enumerate(texts, start=1):
-            entry, _ = encode_message({"role": "user", "content": text, "created_at": NOW - 1_000 + seq})
+            entry, _ = encode_message(
+                {"role": "user", "content": text, "created_at": NOW - 1_000 + seq}
+            )
             entries.append(entry.with_seq(seq))
         await commit_records(self.journal, [Appended(2, tuple(entries), None)])
-        return JobAttempt(Job("flush", "flush", CHAT, FlushSpec(2, 1, len(texts))), last=False, expedited=False)
+        return JobAttempt(
+            Job("flush", "flush", CHAT, FlushSpec(2, 1, len(texts))), last=False, expedited=False
+        )
 
     def pruning(self, keep: int, strategy: str = "fifo", **options: Any) -> JobAttempt:
-        return JobAttempt(Job("prune", "prune", ALICE, PruneSpec(1, keep, strategy, **options)), last=False, expedited=False)
+        return JobAttempt(
+            Job("prune", "prune", ALICE, PruneSpec(1, keep, strategy, **options)),
+            last=False,
+            expedited=False,
+        )
 
     async def ids(self) -> list[str]:
         return sorted(await self.store.row_ids())
@@ -173,9 +197,18 @@ async def bench(**options: Any) -> AsyncIterator[Bench]:
         tasks.cancel_scope.cancel()
 
 
-def item(content: str, *, importance: float = 0.5, age_s: float = 0.0, kind: str = "fact", agent: str = "") -> MemoryItem:
+def item(
+    content: str,
+    *,
+    importance: float = 0.5,
+    age_s: float = 0.0,
+    kind: str = "fact",
+    agent: str = "",
+) -> MemoryItem:
     at_us = int((NOW - age_s) * 1_000_000)
-    return MemoryItem(memory_id("alice", agent, content), "chat", agent, content, kind, importance, at_us, 5)
+    return MemoryItem(
+        memory_id("alice", agent, content), "chat", agent, content, kind, importance, at_us, 5
+    )
 
 
 def again(attempt: JobAttempt) -> JobAttempt:
@@ -183,7 +216,9 @@ def again(attempt: JobAttempt) -> JobAttempt:
 
 
 async def test_a_memory_becomes_a_row() -> None:
-    """S2.17, S4.43: type, importance, session, agent and date arrive; what must not be kept is taken out first."""
+    """S2.17, S4.43: type, importance, session, agent and date arrive; what must not be kept is
+    taken out first.
+    """
     async with bench(redact=lambda text: text.replace("4711", "…")) as made:
         memory = item("My PIN is 4711", importance=0.9, kind="preference", agent="scout")
         await made.record(await made.remember(memory))
@@ -214,9 +249,12 @@ async def test_a_hook_that_fails_keeps_it_out() -> None:
 
 
 async def test_twice_is_once() -> None:
-    """S4.23, G7: the same words recorded by two jobs, at once or one after the other, are one row."""
+    """S4.23, G7: the same words recorded by two jobs, at once or one after the other, are one row."""  # noqa: E501
     async with bench() as made:
-        first, second = await made.remember(item("likes tea")), await made.remember(item("likes tea", importance=1.0))
+        first, second = (
+            await made.remember(item("likes tea")),
+            await made.remember(item("likes tea", importance=1.0)),
+        )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(made.record, first)
             tasks.start_soon(made.record, second)
@@ -225,7 +263,9 @@ async def test_twice_is_once() -> None:
 
 
 async def test_what_was_removed_meanwhile_stays_away() -> None:
-    """S4.41: a memory that is removed while a model embeds it is not put into long-term memory any more."""
+    """S4.41: a memory that is removed while a model embeds it is not put into long-term memory any
+    more.
+    """
     async with bench() as made:
         attempt = await made.remember(item("one"), item("two"))
 
@@ -255,7 +295,9 @@ async def test_recording_survives_a_kill_at_any_step(step: int, when: str) -> No
             assert step == 3, "there is no such step"
         life.at = None
         await made.record(again(attempt))
-        assert await made.ids() == sorted(memory.id for memory in await made.journal.memories("alice"))
+        assert await made.ids() == sorted(
+            memory.id for memory in await made.journal.memories("alice")
+        )
 
 
 PRUNED_STEPS = 5  # one commit, then a delete for each of four rows
@@ -264,9 +306,13 @@ PRUNED_STEPS = 5  # one commit, then a delete for each of four rows
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", range(PRUNED_STEPS))
 async def test_pruning_survives_a_kill_at_any_step(step: int, when: str) -> None:
-    """S4.41, G7: cut off at any step, run again in a changed world: no row is half forgotten, and not one too many is gone."""
+    """S4.41, G7: cut off at any step, run again in a changed world: no row is half forgotten, and
+    not one too many is gone.
+    """
     async with bench() as made:
-        await made.record(await made.remember(*(item(f"fact {n}", age_s=5_000 - n) for n in range(3))))
+        await made.record(
+            await made.remember(*(item(f"fact {n}", age_s=5_000 - n) for n in range(3)))
+        )
         said = await made.say("one", "two", "three")
         await made.flush(said)
         attempt = made.pruning(2, "lru")
@@ -275,7 +321,8 @@ async def test_pruning_survives_a_kill_at_any_step(step: int, when: str) -> None
         with pytest.raises((Killed, RuntimeError)):
             await made.prune(attempt)
         life.at = None
-        # Meanwhile the user asked for what was about to go, time went on: another choice would be made today.
+        # Meanwhile the user asked for what was about to go, time went on: another choice would be
+        # made today.
         for place, id_ in enumerate(sorted(await made.store.row_ids())):
             made.accesses[id_] = (1, int((NOW + 60 + place) * 1_000_000))
         made.now = NOW + 100
@@ -283,7 +330,9 @@ async def test_pruning_survives_a_kill_at_any_step(step: int, when: str) -> None
         left = await made.ids()
         assert len(left) == 2
         recorded = {memory.id for memory in await made.journal.memories("alice")}
-        unpruned = {row_id(CHAT, seq) for seq in (1, 2, 3)} - {row_id(CHAT, seq) for seq in await made.journal.pruned(CHAT)}
+        unpruned = {row_id(CHAT, seq) for seq in (1, 2, 3)} - {
+            row_id(CHAT, seq) for seq in await made.journal.pruned(CHAT)
+        }
         assert set(left) == recorded | unpruned
         # what was said is still in the history
         assert len(await made.journal.read(CHAT, 1, 9)) == 3
@@ -323,7 +372,9 @@ async def test_a_repeated_flush_does_not_undo_pruning() -> None:
     ],
 )
 async def test_strategies(strategy: str, options: dict[str, float], left: list[str]) -> None:
-    """S4.41, S2.20, S2.21: first in first out, age, importance and last use choose each for themselves."""
+    """S4.41, S2.20, S2.21: first in first out, age, importance and last use choose each for
+    themselves.
+    """
     async with bench() as made:
         memories = {
             "dull": item("dull", importance=0.1, age_s=9_000),
@@ -342,15 +393,21 @@ async def test_strategies(strategy: str, options: dict[str, float], left: list[s
 async def test_pruning_looks_at_the_types_that_it_is_told_of() -> None:
     """S4.41: with types, others neither count nor go."""
     async with bench() as made:
-        await made.record(await made.remember(item("a", kind="context"), item("b", kind="context", age_s=9), item("c", age_s=99)))
+        await made.record(
+            await made.remember(
+                item("a", kind="context"), item("b", kind="context", age_s=9), item("c", age_s=99)
+            )
+        )
         await made.prune(made.pruning(1, types=("context",)))
         assert sorted(row.content for row in await made.store.rows("alice")) == ["a", "c"]
 
 
-# -- ranking --------------------------------------------------------------------------------------------------------
+# -- ranking ---------------------------------------------------------------------------------------
 
 
-async def recalled(rows: Sequence[MemoryRow], query: str, *, weight: float = 0.2, **config: Any) -> list[str]:
+async def recalled(
+    rows: Sequence[MemoryRow], query: str, *, weight: float = 0.2, **config: Any
+) -> list[str]:
     store = MemoryStore(None)
     await store.add(rows, None, may_exist=False)
 
@@ -362,16 +419,25 @@ async def recalled(rows: Sequence[MemoryRow], query: str, *, weight: float = 0.2
 
 
 async def test_importance_moves_the_rank() -> None:
-    """S2.20: other things equal, the more important comes first; 0.5 moves nothing; a weight of 0 switches it off."""
+    """S2.20: other things equal, the more important comes first; 0.5 moves nothing; a weight of 0
+    switches it off.
+    """
     levels = [0.3, 1.0, 0.0, 0.5, 0.7]
-    rows = [long_term_row(str(level), "green tea", importance=level, created_us=n) for n, level in enumerate(levels)]
+    rows = [
+        long_term_row(str(level), "green tea", importance=level, created_us=n)
+        for n, level in enumerate(levels)
+    ]
     assert await recalled(rows, "green tea") == ["1.0", "0.7", "0.5", "0.3", "0.0"]
     plain = [msgspec.structs.replace(row, importance=0.5) for row in rows]
-    assert await recalled(plain, "green tea", weight=0.2) == await recalled(plain, "green tea", weight=0.0)
+    assert await recalled(plain, "green tea", weight=0.2) == await recalled(
+        plain, "green tea", weight=0.0
+    )
 
 
 async def test_relevance_comes_before_importance() -> None:
-    """S2.20: importance tips the scales between near equals, and does not bring up what has nothing to do with the question."""
+    """S2.20: importance tips the scales between near equals, and does not bring up what has nothing
+    to do with the question.
+    """
     rows = [
         long_term_row("answer", "Ottilie keeps bees near Coimbra", importance=0.0),
         long_term_row("vital", "The alarm code is blue", importance=1.0),
@@ -383,7 +449,13 @@ async def test_relevance_comes_before_importance() -> None:
 @pytest.mark.parametrize("weight", [0.0, 0.2, 1.0, 50.0])
 async def test_rank_is_monotone_in_importance(weight: float) -> None:
     """S2.20: whatever the weight, raising a memory's importance never lowers its place."""
-    texts = ["green tea", "green tea with milk", "black tea", "green apples", "a green hat and a cup of tea"]
+    texts = [
+        "green tea",
+        "green tea with milk",
+        "black tea",
+        "green apples",
+        "a green hat and a cup of tea",
+    ]
     rows = [long_term_row(str(n), text, created_us=n) for n, text in enumerate(texts)]
     for place in range(len(rows)):
         places = []
@@ -395,20 +467,26 @@ async def test_rank_is_monotone_in_importance(weight: float) -> None:
 
 
 def test_recorded_memories_are_nobodys_neighbours() -> None:
-    """S4.17: memories of one session share no place: each keeps its own score, and lends nothing to the session's messages."""
+    """S4.17: memories of one session share no place: each keeps its own score, and lends nothing to
+    the session's messages.
+    """
     config = RecallConfig()
     strong = memory_row("alice", item("strong"))
     weak = memory_row("alice", item("weak"))
-    message = long_term_row("m1", "hello", session="chat", seq=1, role="assistant", memory_type="message")
+    message = long_term_row(
+        "m1", "hello", session="chat", seq=1, role="assistant", memory_type="message"
+    )
     scores = {"strong": 9.0, "weak": 1.0}
-    candidates = [Candidate(row, {"turn": scores[row.content]}) for row in (weak, strong)] + [Candidate(message, {"turn": 0.0})]
+    candidates = [Candidate(row, {"turn": scores[row.content]}) for row in (weak, strong)] + [
+        Candidate(message, {"turn": 0.0})
+    ]
     ranked = {one.row.content: one.score for one in fuse(candidates, config)}
     assert ranked["strong"] == pytest.approx(0.5)
     assert ranked["weak"] == pytest.approx(0.5 / 9)
     assert ranked["hello"] == 0.0
 
 
-# -- the cache ------------------------------------------------------------------------------------------------------
+# -- the cache -------------------------------------------------------------------------------------
 
 
 class CountingStore(MemoryStore):
@@ -431,9 +509,15 @@ def recall_over(store: MemoryStore, cache: int = 10) -> Recall:
 
 
 async def test_a_repeated_query_is_not_searched_again() -> None:
-    """S4.39: the second time it comes from the cache, until the user's memory changes; another scope is another question."""
+    """S4.39: the second time it comes from the cache, until the user's memory changes; another
+    scope is another question.
+    """
     store = CountingStore(None)
-    await store.add([long_term_row("r1", "green tea"), long_term_row("b1", "green tea", user="bob")], None, may_exist=False)
+    await store.add(
+        [long_term_row("r1", "green tea"), long_term_row("b1", "green tea", user="bob")],
+        None,
+        may_exist=False,
+    )
     recall = recall_over(store)
     first = await recall("alice", "tea", k=5)
     assert await recall("alice", "tea", k=5) == first
@@ -472,10 +556,15 @@ async def test_a_write_during_a_search_is_seen_by_the_next() -> None:
 
 
 async def test_what_one_caller_does_not_want_another_gets() -> None:
-    """S4.39: `without` neither poisons the cache nor is answered wrongly from it, however much it takes away."""
+    """S4.39: `without` neither poisons the cache nor is answered wrongly from it, however much it
+    takes away.
+    """
     store = CountingStore(None)
     rows = [
-        long_term_row(f"r{n}", f"tea {'x ' * n}", session="s", seq=n, memory_type="message", created_us=n) for n in range(1, 60)
+        long_term_row(
+            f"r{n}", f"tea {'x ' * n}", session="s", seq=n, memory_type="message", created_us=n
+        )
+        for n in range(1, 60)
     ]
     await store.add(rows, None, may_exist=False)
     recall, plain = recall_over(store), recall_over(store, cache=0)

@@ -14,16 +14,35 @@ from remora.ids import MAX_ID_BYTES, SessionKey, row_id, user_key, validate_id
 from remora.messages import Message, decode_chat, encode_message, plain_text, restore_message
 
 BAD: list[Any] = [
-    None, 7, "hello", b"hello", [], {}, {"content": "no role"}, {"role": "robot", "content": "x"}, {"role": "user"},
-    {"role": "user", "content": None}, {"role": "user", "content": 7}, {"role": "user", "content": ["x"]},
-    {"role": "user", "content": [{"type": "hologram"}]}, {"role": "tool", "content": "x"},
-    {"role": "user", "content": "x", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}}]},
-    {"role": "assistant", "content": None, "tool_calls": []}, {"role": "assistant", "tool_calls": [{"id": "a"}]},
-    {"role": "user", "content": "lone \ud800 surrogate"}, {"role": "user", "content": "x", "metadata": 7},
-    {"role": "user", "content": "x", "metadata": {"f": object()}}, {"role": "user", "content": "x", "id": ""},
-    {"role": "user", "content": "x", "created_at": "yesterday"}, {"role": "user", "content": "x", "created_at": 1e30},
+    None,
+    7,
+    "hello",
+    b"hello",
+    [],
+    {},
+    {"content": "no role"},
+    {"role": "robot", "content": "x"},
+    {"role": "user"},
+    {"role": "user", "content": None},
+    {"role": "user", "content": 7},
+    {"role": "user", "content": ["x"]},
+    {"role": "user", "content": [{"type": "hologram"}]},
+    {"role": "tool", "content": "x"},
+    {
+        "role": "user",
+        "content": "x",
+        "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}}],
+    },
+    {"role": "assistant", "content": None, "tool_calls": []},
+    {"role": "assistant", "tool_calls": [{"id": "a"}]},
+    {"role": "user", "content": "lone \ud800 surrogate"},
+    {"role": "user", "content": "x", "metadata": 7},
+    {"role": "user", "content": "x", "metadata": {"f": object()}},
+    {"role": "user", "content": "x", "id": ""},
+    {"role": "user", "content": "x", "created_at": "yesterday"},
+    {"role": "user", "content": "x", "created_at": 1e30},
     {"role": "user", "content": "x", "big": 2**80},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("bad", BAD, ids=repr)
@@ -46,22 +65,35 @@ contents = st.one_of(
     st.text(),
     st.lists(
         st.one_of(
-            st.builds(lambda t: {"type": "text", "text": t, "cache_control": {"type": "ephemeral"}}, st.text()),
+            st.builds(
+                lambda t: {"type": "text", "text": t, "cache_control": {"type": "ephemeral"}},
+                st.text(),
+            ),
             st.just({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}),
             st.just({"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}),
         ),
         max_size=3,
     ),
 )
-extras = st.dictionaries(st.sampled_from(["refusal", "annotations", "reasoning_content"]), st.none() | st.text(), max_size=2)
+extras = st.dictionaries(
+    st.sampled_from(["refusal", "annotations", "reasoning_content"]),
+    st.none() | st.text(),
+    max_size=2,
+)
 
 
-@given(contents, extras, st.none() | st.dictionaries(st.text(), st.integers() | st.text(), min_size=1, max_size=3))
+@given(
+    contents,
+    extras,
+    st.none() | st.dictionaries(st.text(), st.integers() | st.text(), min_size=1, max_size=3),
+)
 def test_kept_messages_are_exact(content: Any, extra: dict[str, Any], metadata: Any) -> None:
     """S0.02, S1.18: what went in comes out: unknown keys, parts and metadata too."""
     try:
         given_message = {"role": "user", "content": content, **extra}
-        entry, chat = encode_message({**given_message, "metadata": metadata, "created_at": "2024-02-29T12:00:00+02:00"})
+        entry, chat = encode_message(
+            {**given_message, "metadata": metadata, "created_at": "2024-02-29T12:00:00+02:00"}
+        )
     except InvalidMessage as e:
         assert "cannot be encoded" in str(e)  # a lone surrogate, or a number beyond 64 bits  # noqa: PT017
         return
@@ -87,14 +119,27 @@ def test_constructors_and_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "good", ["a", "a:b", "O'Brien", 'say "hi"', "org/team/x", "a' OR 1=1 --", "ümläut 漢字 🚀", "x" * MAX_ID_BYTES]
+    "good",
+    [
+        "a",
+        "a:b",
+        "O'Brien",
+        'say "hi"',
+        "org/team/x",
+        "a' OR 1=1 --",
+        "ümläut 漢字 🚀",
+        "x" * MAX_ID_BYTES,
+    ],
 )
 def test_ids_that_name(good: str) -> None:
     """S2.31: any printable text may be an id."""
     assert validate_id(good, "a user id") == good
 
 
-@pytest.mark.parametrize("bad", ["", "a\x00b", "a\nb", "a\x7fb", "\ud800", "x" * (MAX_ID_BYTES + 1), "é" * 257, None, 7, b"x"])
+@pytest.mark.parametrize(
+    "bad",
+    ["", "a\x00b", "a\nb", "a\x7fb", "\ud800", "x" * (MAX_ID_BYTES + 1), "é" * 257, None, 7, b"x"],
+)
 def test_ids_that_do_not(bad: Any) -> None:
     """S2.31: empty, over-long, control characters, no text: refused, by name."""
     with pytest.raises(InvalidId, match="a user id"):
@@ -102,8 +147,12 @@ def test_ids_that_do_not(bad: Any) -> None:
 
 
 @given(st.text(), st.text(), st.text(), st.text(), st.integers(1, 2**32), st.integers(1, 2**32))
-def test_digests_do_not_collide_by_construction(a: str, b: str, c: str, d: str, m: int, n: int) -> None:
-    """S2.31, G7: a row's id is a function of user, session and number, and of nothing that could shift between them."""
+def test_digests_do_not_collide_by_construction(
+    a: str, b: str, c: str, d: str, m: int, n: int
+) -> None:
+    """S2.31, G7: a row's id is a function of user, session and number, and of nothing that could
+    shift between them.
+    """
     try:
         first, second = row_id(SessionKey(a, b), m), row_id(SessionKey(c, d), n)
     except UnicodeEncodeError:

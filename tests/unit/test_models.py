@@ -1,4 +1,6 @@
-"""What may be a chat model: anything that answers a prompt, at once or piece by piece; and what becomes of garbage."""
+"""What may be a chat model: anything that answers a prompt, at once or piece by piece; and what
+becomes of garbage.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +56,15 @@ class Streaming:
             yield piece
 
 
-@pytest.mark.parametrize("model", [plain, later, stream, stream_later, stream_handed_over, Whole(), Streaming()], ids=str)
+@pytest.mark.parametrize(
+    "model", [plain, later, stream, stream_later, stream_handed_over, Whole(), Streaming()], ids=str
+)
 async def test_sync_async_and_streaming(model: Any) -> None:
     """S4.20: sync or async, whole or in pieces, callable or object: the answer is one text."""
-    assert await as_chat_model(model).complete([{"role": "user", "content": "hello"}]) == "What you said: hello"
+    assert (
+        await as_chat_model(model).complete([{"role": "user", "content": "hello"}])
+        == "What you said: hello"
+    )
 
 
 async def test_what_fails_within_a_stream() -> None:
@@ -75,15 +82,23 @@ async def test_what_fails_within_a_stream() -> None:
 
 @pytest.mark.parametrize("garbage", GARBAGE_VECTORS)
 async def test_an_embedder_that_answers_garbage_is_told_so(garbage: Any) -> None:
-    """G6: never a vector that is none, nor one of zeros for numbers too large to be told apart (it came as one)."""
+    """G6: never a vector that is none, nor one of zeros for numbers too large to be told apart (it
+    came as one).
+    """
     embedder = FaultyEmbedder(HashEmbedder(4), lambda: "garbage", garbage=[garbage])
     with pytest.raises(ModelAnswerInvalid):
         await embed_texts(embedder, ["tea", "boats"])
 
 
-@pytest.mark.parametrize("text", ["a" * 1_000_000, "and so on and " * 100_000, "=" * 1_000_000], ids=lambda text: text[:9])
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 1_000_000, "and so on and " * 100_000, "=" * 1_000_000],
+    ids=lambda text: text[:9],
+)
 def test_an_endless_answer_is_cut_before_it_is_counted(text: str) -> None:
-    """G5: a million letters took the event loop a second to count, for everybody (it counted all of them)."""
+    """G5: a million letters took the event loop a second to count, for everybody (it counted all of
+    them).
+    """
     exact, longest = TiktokenCounter(), [0]
 
     def count(piece: str) -> int:

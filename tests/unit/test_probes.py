@@ -1,4 +1,4 @@
-"""Probes are placed where their table says, and count what is reached (issue: named rare branches)."""
+"""Probes are placed where their table says, and count what is reached (issue: named rare branches)."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ _CALL = re.compile(r"\bprobe\(([^)]*)\)")
 
 @pytest.mark.blocking  # reads the package's files
 def test_every_probe_is_placed_and_every_place_is_in_the_table():
-    """A misspelt name would count where nobody looks; a name without a place could never be reached."""
+    """A misspelt name would count where nobody looks; a name without a place could never be
+    reached.
+    """
     placed = Counter[str]()
     for path in Path(remora.__file__).parent.rglob("*.py"):
         if path.name != "probes.py":
             placed.update(_CALL.findall(path.read_text(encoding="utf-8")))
     assert {name.strip('"') for name in placed} == set(PROBES)
-    assert all(name.startswith('"') for name in placed), "a probe's name stands where it is called, so that it can be found"
+    assert all(name.startswith('"') for name in placed), (
+        "a probe's name stands where it is called, so that it can be found"
+    )
     assert all(re.fullmatch(r"[a-z_]+", name) and told.strip() for name, told in PROBES.items())
 
 
@@ -53,10 +57,14 @@ def test_observing_ends_with_its_block_whatever_it_raises():
 @pytest.mark.blocking  # runs pytest
 @pytest.mark.parametrize("left_out", [0, 1])
 def test_a_suite_that_misses_a_probe_fails(tmp_path: Path, left_out: int):
-    """``pytest --probes FILE`` writes down how often each was reached, and fails a run that passed but for one of them."""
+    """``pytest --probes FILE`` writes down how often each was reached, and fails a run that passed
+    but for one of them.
+    """
     suite, table = tmp_path / "test_suite.py", tmp_path / "build" / "probes.txt"
     reach = f"[probe(name) for name in list(PROBES)[{left_out}:]]"
-    suite.write_text(f"from remora.runtime.probes import PROBES, probe\n\ndef test_all():\n    {reach}\n")
+    suite.write_text(
+        f"from remora.runtime.probes import PROBES, probe\n\ndef test_all():\n    {reach}\n"
+    )
     root = Path(__file__).parents[2]
     words = [
         "-c",
@@ -69,7 +77,13 @@ def test_a_suite_that_misses_a_probe_fails(tmp_path: Path, left_out: int):
         str(table),
         str(suite),
     ]
-    done = subprocess.run([sys.executable, "-m", "pytest", *words], cwd=root, check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=root,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == left_out, done.stdout
     first, *others = table.read_text().splitlines()
     assert first.split()[:2] == [next(iter(PROBES)), str(1 - left_out)]

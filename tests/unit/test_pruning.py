@@ -18,7 +18,14 @@ OPTIONS: dict[str, Any] = {"now_us": NOW, "half_life_s": 30 * 86_400}
 STRATEGIES = ["fifo", "age", "importance", "lru"]
 
 
-def row(id_: str, days: float, *, accessed: float | None = None, count: int = 0, importance: float | None = None) -> PruneRow:
+def row(
+    id_: str,
+    days: float,
+    *,
+    accessed: float | None = None,
+    count: int = 0,
+    importance: float | None = None,
+) -> PruneRow:
     accessed_us = None if accessed is None else NOW - int(accessed * DAY_US)
     return PruneRow(id_, NOW - int(days * DAY_US), accessed_us, count, importance)
 
@@ -47,16 +54,27 @@ def test_each_strategy_has_its_own_victims(strategy: Any, gone: list[str]) -> No
 
 
 def test_age_removes_all_that_is_too_old() -> None:
-    """S4.41: beyond the greatest age a memory goes though there is room; one of exactly that age stays."""
-    assert victims(ROWS, 10, "age", max_age_s=150 * 86_400, **OPTIONS) == ["old-but-dear", "old-but-read-today"]
+    """S4.41: beyond the greatest age a memory goes though there is room; one of exactly that age
+    stays.
+    """
+    assert victims(ROWS, 10, "age", max_age_s=150 * 86_400, **OPTIONS) == [
+        "old-but-dear",
+        "old-but-read-today",
+    ]
     assert victims(ROWS, 10, "age", max_age_s=200 * 86_400, **OPTIONS) == ["old-but-dear"]
-    assert victims(ROWS, 1, "age", max_age_s=150 * 86_400, **OPTIONS) == ["old-but-dear", "old-but-read-today", "middling"]
+    assert victims(ROWS, 1, "age", max_age_s=150 * 86_400, **OPTIONS) == [
+        "old-but-dear",
+        "old-but-read-today",
+        "middling",
+    ]
     with pytest.raises(InvalidInput, match="max_age_s"):
         victims(ROWS, 10, "age", **OPTIONS)
 
 
 def test_formulas_differ() -> None:
-    """S2.19, S4.41: the given formula lets a much-read trifle outlive what was called all-important; the bounded one does not."""
+    """S2.19, S4.41: the given formula lets a much-read trifle outlive what was called
+    all-important; the bounded one does not.
+    """
     rows = [row("trifle", 1, count=10, importance=0.0), row("vow", 1, importance=1.0)]
     assert victims(rows, 1, "importance", formula="seed", **OPTIONS) == ["vow"]
     assert victims(rows, 1, "importance", formula="bounded", **OPTIONS) == ["trifle"]
@@ -64,7 +82,9 @@ def test_formulas_differ() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_ties_are_settled(strategy: Any) -> None:
-    """S4.41: of equals the older goes, then what stands first: of messages that came at once, the first."""
+    """S4.41: of equals the older goes, then what stands first: of messages that came at once, the
+    first.
+    """
     rows = [row(name, 5, accessed=5) for name in "cab"]
     assert victims(rows, 1, strategy, max_age_s=1e9, **OPTIONS) == ["c", "a"]
     accessed = [row("a", 5, accessed=1), row("b", 6, accessed=1)]
@@ -94,9 +114,19 @@ rows_strategy = st.lists(
 strategies = st.sampled_from(STRATEGIES)
 
 
-@given(rows_strategy, st.integers(0, 14), strategies, st.sampled_from(["bounded", "seed"]), st.randoms())
-def test_at_most_keep_stay(rows: list[PruneRow], keep: int, strategy: Any, formula: Any, random: Any) -> None:
-    """S4.41, S4.27: at most `keep` stay and none goes without need; the outcome does not depend on the order of the rows."""
+@given(
+    rows_strategy,
+    st.integers(0, 14),
+    strategies,
+    st.sampled_from(["bounded", "seed"]),
+    st.randoms(),
+)
+def test_at_most_keep_stay(
+    rows: list[PruneRow], keep: int, strategy: Any, formula: Any, random: Any
+) -> None:
+    """S4.41, S4.27: at most `keep` stay and none goes without need; the outcome does not depend on
+    the order of the rows.
+    """
     gone = victims(rows, keep, strategy, formula=formula, max_age_s=1e9, **OPTIONS)
     assert len(set(gone)) == len(gone) == max(len(rows) - keep, 0)
     assert set(gone) <= {one.id for one in rows}
@@ -105,9 +135,19 @@ def test_at_most_keep_stay(rows: list[PruneRow], keep: int, strategy: Any, formu
     assert victims(shuffled, keep, strategy, formula=formula, max_age_s=1e9, **OPTIONS) == gone
 
 
-@given(rows_strategy, st.integers(0, 14), st.sampled_from(["bounded", "seed"]), st.floats(0, 1), st.floats(0, 1))
-def test_monotone_in_importance(rows: list[PruneRow], keep: int, formula: Any, one: float, other: float) -> None:
-    """S2.20: of two memories that differ in importance alone, the more important never goes before the other."""
+@given(
+    rows_strategy,
+    st.integers(0, 14),
+    st.sampled_from(["bounded", "seed"]),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
+def test_monotone_in_importance(
+    rows: list[PruneRow], keep: int, formula: Any, one: float, other: float
+) -> None:
+    """S2.20: of two memories that differ in importance alone, the more important never goes before
+    the other.
+    """
     if abs(one - other) < 1e-9:
         return
     twins = [

@@ -10,7 +10,11 @@ import pytest
 
 import remora
 
-MODULES = [name for _, name, _ in pkgutil.walk_packages(remora.__path__, "remora.") if not name.endswith("__main__")]
+MODULES = [
+    name
+    for _, name, _ in pkgutil.walk_packages(remora.__path__, "remora.")
+    if not name.endswith("__main__")
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -21,7 +25,9 @@ def test_all_is_true(name: str) -> None:
     path = Path(str(module.__file__))
     if path.name == "__init__.py" and name != "remora.testing":
         return
-    assert module.__all__ == sorted(module.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
+    assert module.__all__ == sorted(
+        module.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n)
+    )
     for public in module.__all__:
         thing = getattr(module, public)
         if callable(thing) and getattr(thing, "__module__", "").startswith("remora"):

@@ -30,11 +30,20 @@ def gone(text: str) -> str:
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": f"my card is {SECRET}", "name": f"Ann {SECRET}"},
-    {"role": "assistant", "content": None, "refusal": f"I will not say {SECRET}", "reasoning_content": f"hm, {SECRET}"},
+    {
+        "role": "assistant",
+        "content": None,
+        "refusal": f"I will not say {SECRET}",
+        "reasoning_content": f"hm, {SECRET}",
+    },
     {
         "role": "user",
         "content": [
-            {"type": "text", "text": f"a picture of {SECRET}", "cache_control": {"type": "ephemeral"}},
+            {
+                "type": "text",
+                "text": f"a picture of {SECRET}",
+                "cache_control": {"type": "ephemeral"},
+            },
             {"type": "refusal", "refusal": SECRET},
             {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
             {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
@@ -44,7 +53,13 @@ MESSAGES: list[dict[str, Any]] = [
     {
         "role": "assistant",
         "content": None,
-        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "pay", "arguments": f'{{"card": "{SECRET}"}}'}}],
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "pay", "arguments": f'{{"card": "{SECRET}"}}'},
+            }
+        ],
         "annotations": [{"quote": SECRET, "start": 3}],
     },
     {"role": "tool", "tool_call_id": "call_1", "content": f"paid with {SECRET}"},
@@ -53,7 +68,9 @@ MESSAGES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("chat", MESSAGES, ids=[str(i) for i in range(len(MESSAGES))])
 def test_no_text_is_missed(chat: dict[str, Any]) -> None:
-    """S4.43: content, parts, name, refusal, arguments and keys that nobody knows are redacted; what was given is not changed."""
+    """S4.43: content, parts, name, refusal, arguments and keys that nobody knows are redacted; what
+    was given is not changed.
+    """
     before = copy.deepcopy(chat)
     fresh = redact_chat(chat, mask)
     assert chat == before
@@ -63,24 +80,48 @@ def test_no_text_is_missed(chat: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("chat", [m for m in MESSAGES if "refusal" not in m], ids=str)
 def test_what_holds_a_message_together_stays(chat: dict[str, Any]) -> None:
-    """S4.43: a hook that replaces every text leaves a message that is still one: roles, ids, types, tool names, media."""
+    """S4.43: a hook that replaces every text leaves a message that is still one: roles, ids, types,
+    tool names, media.
+    """
     fresh = redact_chat(chat, gone)
     entry, _ = encode_message(fresh)
     original, _ = encode_message(chat)
-    assert (entry.role, entry.calls, entry.answers) == (original.role, original.calls, original.answers)
+    assert (entry.role, entry.calls, entry.answers) == (
+        original.role,
+        original.calls,
+        original.answers,
+    )
     if isinstance(chat["content"], list):
-        assert fresh["content"][0] == {"type": "text", "text": "gone", "cache_control": {"type": "ephemeral"}}
+        assert fresh["content"][0] == {
+            "type": "text",
+            "text": "gone",
+            "cache_control": {"type": "ephemeral"},
+        }
         assert fresh["content"][2:] == chat["content"][2:]
     for call in fresh.get("tool_calls", ()):
-        assert call == {"id": "call_1", "type": "function", "function": {"name": "pay", "arguments": "gone"}}
+        assert call == {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "pay", "arguments": "gone"},
+        }
 
 
 def test_metadata() -> None:
     """S4.43: texts of the metadata are redacted too, however deep; numbers and keys are kept."""
-    metadata = {"card": SECRET, "n": 7, "ok": True, "none": None, "deep": [{"card": SECRET}, [SECRET, 1.5]]}
+    metadata = {
+        "card": SECRET,
+        "n": 7,
+        "ok": True,
+        "none": None,
+        "deep": [{"card": SECRET}, [SECRET, 1.5]],
+    }
     assert redact_metadata(metadata, mask) == {
-        "card": "[card]", "n": 7, "ok": True, "none": None, "deep": [{"card": "[card]"}, ["[card]", 1.5]],
-    }  # fmt: skip
+        "card": "[card]",
+        "n": 7,
+        "ok": True,
+        "none": None,
+        "deep": [{"card": "[card]"}, ["[card]", 1.5]],
+    }
     assert metadata["card"] == SECRET
 
 
@@ -93,12 +134,20 @@ async def later(text: str) -> str:
     return text
 
 
-HOOKS: list[Any] = [Failing(), lambda _: None, lambda text: text.encode(), lambda text: [text], later]
+HOOKS: list[Any] = [
+    Failing(),
+    lambda _: None,
+    lambda text: text.encode(),
+    lambda text: [text],
+    later,
+]
 
 
 @pytest.mark.parametrize("hook", HOOKS, ids=["raises", "None", "bytes", "list", "coroutine"])
 def test_a_failing_hook_refuses_the_message(hook: Any) -> None:
-    """S4.43: a hook that raises or returns no text refuses the message, and the error holds nothing of it."""
+    """S4.43: a hook that raises or returns no text refuses the message, and the error holds nothing
+    of it.
+    """
     for attempt in (
         functools.partial(redact_chat, {"role": "user", "content": SECRET}, hook),
         functools.partial(redact_metadata, {"card": [SECRET]}, hook),
@@ -122,7 +171,9 @@ async def stream(text: str) -> AsyncIterator[str]:
     yield text
 
 
-@pytest.mark.parametrize("hook", [later, functools.partial(later), Async(), stream, "mask", None, 7])
+@pytest.mark.parametrize(
+    "hook", [later, functools.partial(later), Async(), stream, "mask", None, 7]
+)
 def test_what_cannot_be_a_hook(hook: Any) -> None:
     """S4.43: an async hook, or what is no function, is refused when it is configured."""
     with pytest.raises(ConfigError, match="redaction hook"):
@@ -151,7 +202,9 @@ def texts_of(value: Any) -> list[str]:
 
 @given(st.dictionaries(st.text(), json))
 def test_every_text_goes_through_once(metadata: dict[str, Any]) -> None:
-    """S4.43: the hook sees each text of any metadata once, and what it returns is what stands there."""
+    """S4.43: the hook sees each text of any metadata once, and what it returns is what stands
+    there.
+    """
     seen: list[str] = []
 
     def note(text: str) -> str:

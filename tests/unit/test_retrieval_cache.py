@@ -36,7 +36,9 @@ def test_a_write_invalidates_its_user_alone() -> None:
 
 
 def test_a_late_result_is_not_taken() -> None:
-    """S4.39: a search begins, a write lands, the search's result comes: it is not served, nor does it replace a newer one."""
+    """S4.39: a search begins, a write lands, the search's result comes: it is not served, nor does
+    it replace a newer one.
+    """
     cache: RetrievalCache[str] = RetrievalCache(10)
     early = cache.version("alice")
     cache.invalidate("alice")
@@ -48,7 +50,9 @@ def test_a_late_result_is_not_taken() -> None:
 
 
 def test_a_forgotten_version_is_no_way_round() -> None:
-    """S4.39, G10: writes of others push a user's version out of the table; a late result of that user is refused still."""
+    """S4.39, G10: writes of others push a user's version out of the table; a late result of that
+    user is refused still.
+    """
     cache: RetrievalCache[str] = RetrievalCache(4)
     early = cache.version("alice")
     cache.invalidate("alice")
@@ -96,7 +100,9 @@ steps = st.lists(
 
 @given(st.integers(1, 5), steps)
 def test_never_stale(size: int, history: list[tuple[str, Any, Any]]) -> None:
-    """S4.39: however searches and writes interleave, what is served is the present truth, and every table stays bounded."""
+    """S4.39: however searches and writes interleave, what is served is the present truth, and every
+    table stays bounded.
+    """
     cache: RetrievalCache[tuple[str, str, int]] = RetrievalCache(size)
     truth = dict.fromkeys("abcdefg", 0)
     searches: list[tuple[str, str, int, tuple[str, str, int]]] = []

@@ -19,7 +19,13 @@ def score(text: Any, role: str = "user", **more: Any) -> float:
     return heuristic_score({"role": role, "content": text, **more})
 
 
-CALL = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"q": "my name is Ann, remember 7 May"}'}}]
+CALL = [
+    {
+        "id": "a",
+        "type": "function",
+        "function": {"name": "f", "arguments": '{"q": "my name is Ann, remember 7 May"}'},
+    }
+]
 
 RAISED = [
     "I work nights.",
@@ -32,15 +38,34 @@ RAISED = [
     "the flight leaves at 07:45",
     "the dentist, on tuesday",
     "we drove through Lisbon on the way",
-    [{"type": "text", "text": "my sister is moving"}, {"type": "image_url", "image_url": {"url": "x"}}],
+    [
+        {"type": "text", "text": "my sister is moving"},
+        {"type": "image_url", "image_url": {"url": "x"}},
+    ],
 ]
-NEUTRAL = ["the train was late and the coffee cold", "", None, [{"type": "image_url", "image_url": {"url": "x"}}]]
-LOWERED = ["hi", "Hello there!", "Thanks a lot!", "ok", "okay, great, thanks", "👋 hey", "because", "what is the weather like?"]
+NEUTRAL = [
+    "the train was late and the coffee cold",
+    "",
+    None,
+    [{"type": "image_url", "image_url": {"url": "x"}}],
+]
+LOWERED = [
+    "hi",
+    "Hello there!",
+    "Thanks a lot!",
+    "ok",
+    "okay, great, thanks",
+    "👋 hey",
+    "because",
+    "what is the weather like?",
+]
 
 
 @pytest.mark.parametrize("text", RAISED, ids=str)
 def test_what_raises(text: Any) -> None:
-    """S4.35: statements in the first person, facts, preferences, numbers, dates, names and "remember" are above neutral."""
+    """S4.35: statements in the first person, facts, preferences, numbers, dates, names and
+    "remember" are above neutral.
+    """
     assert score(text) > 0.5
 
 
@@ -57,13 +82,19 @@ def test_what_lowers(text: str) -> None:
 
 
 def test_order_of_a_conversation() -> None:
-    """S4.35: what should outlive the rest does: explicit facts, then statements, then talk, then noise."""
+    """S4.35: what should outlive the rest does: explicit facts, then statements, then talk, then
+    noise.
+    """
     said: list[dict[str, Any]] = [
         {"role": "user", "content": "Remember: my daughter's birthday is on 7 May."},
         {"role": "user", "content": "I moved to Lisbon last week"},
         {"role": "assistant", "content": "That sounds like a good change"},
         {"role": "assistant", "content": None, "tool_calls": CALL},
-        {"role": "tool", "tool_call_id": "a", "content": '{"I remember": "my name is Ann", "at": "7 May 2023"}'},
+        {
+            "role": "tool",
+            "tool_call_id": "a",
+            "content": '{"I remember": "my name is Ann", "at": "7 May 2023"}',
+        },
         {"role": "user", "content": "thanks!"},
     ]
     scores = [heuristic_score(chat) for chat in said]
@@ -98,23 +129,32 @@ words = st.sampled_from(
     ]
 )
 texts = st.text() | st.lists(words).map(" ".join)
-contents = st.none() | texts | st.lists(texts.map(lambda text: {"type": "text", "text": text}), max_size=3)
+contents = (
+    st.none() | texts | st.lists(texts.map(lambda text: {"type": "text", "text": text}), max_size=3)
+)
 
 
-@given(st.sampled_from(["user", "assistant", "system", "developer", "tool"]), contents, st.booleans())
+@given(
+    st.sampled_from(["user", "assistant", "system", "developer", "tool"]), contents, st.booleans()
+)
 def test_always_within_bounds(role: str, content: Any, calls: bool) -> None:
     """S4.35: any message scores from 0 to 1, by what a scorer's answer must be."""
     found = score(content, role, **({"tool_calls": CALL} if calls else {}))
     assert validate_score(found, "heuristic") == found
 
 
-@pytest.mark.parametrize("text", ["ok " * 100_000, "my " * 100_000, "Thanks" * 100_000, "a" * 1_000_000, "ok, " * 990 + "x"])
+@pytest.mark.parametrize(
+    "text",
+    ["ok " * 100_000, "my " * 100_000, "Thanks" * 100_000, "a" * 1_000_000, "ok, " * 990 + "x"],
+)
 def test_long_texts_end(text: str) -> None:
     """S4.35: no text makes the patterns run wild."""
     assert 0 <= score(text) <= 1
 
 
-@pytest.mark.parametrize("value", [0, 1, 0.0, 1.0, 0.3, Fraction(1, 3), np.float32(0.5), np.int64(1)])
+@pytest.mark.parametrize(
+    "value", [0, 1, 0.0, 1.0, 0.3, Fraction(1, 3), np.float32(0.5), np.int64(1)]
+)
 def test_good_scores(value: Any) -> None:
     """S4.35: any number from 0 to 1 is taken, numpy's too, and comes out as a float."""
     assert type(validate_score(value)) is float
@@ -122,7 +162,9 @@ def test_good_scores(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [-0.01, 1.01, math.nan, math.inf, 10**400, True, None, "0.5", [0.5], 1j], ids=lambda value: f"{value!r:.20}"
+    "value",
+    [-0.01, 1.01, math.nan, math.inf, 10**400, True, None, "0.5", [0.5], 1j],
+    ids=lambda value: f"{value!r:.20}",
 )
 def test_bad_scores(value: Any) -> None:
     """S4.35: anything else is an error that names the scorer."""

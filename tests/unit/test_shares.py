@@ -12,7 +12,12 @@ KB = 1_024
 
 
 def pool(max_bytes: int = 100 * KB, **limits: int) -> QuotaPool:
-    return QuotaPool(max_bytes, limits.get("max_units", 4), limits.get("max_units_alone", 64), lambda key: str(key)[0])
+    return QuotaPool(
+        max_bytes,
+        limits.get("max_units", 4),
+        limits.get("max_units_alone", 64),
+        lambda key: str(key)[0],
+    )
 
 
 def filled(quota: Quota, size: int) -> int:
@@ -25,7 +30,9 @@ def filled(quota: Quota, size: int) -> int:
 
 
 def test_one_owner_has_half_and_others_the_rest() -> None:
-    """G10: one alone fills half of the room, each that comes later an equal share of that half, until there is no room."""
+    """G10: one alone fills half of the room, each that comes later an equal share of that half,
+    until there is no room.
+    """
     room = pool()
     shares = [room.quota(name) for name in "abcde"]
     assert room.quota("a, another actor") is shares[0]
@@ -33,7 +40,9 @@ def test_one_owner_has_half_and_others_the_rest() -> None:
     assert room.bytes == room.max_bytes
     for _ in range(40):
         shares[0].give(0)
-    assert [quota.allows(0) for quota in shares] == [True, False, False, True, True], "below an equal share, 12"
+    assert [quota.allows(0) for quota in shares] == [True, False, False, True, True], (
+        "below an equal share, 12"
+    )
 
 
 def test_room_is_given_back() -> None:
@@ -51,7 +60,9 @@ def test_room_is_given_back() -> None:
 
 
 def test_a_request_over_all_bounds_may_wait_alone() -> None:
-    """G10: a single message larger than the room is taken where nothing else waits, or it could never be delivered."""
+    """G10: a single message larger than the room is taken where nothing else waits, or it could
+    never be delivered.
+    """
     quota = pool().quota("a")
     assert quota.allows(10**9)
     quota.take(1)
@@ -59,7 +70,9 @@ def test_a_request_over_all_bounds_may_wait_alone() -> None:
 
 
 def test_who_is_alone_may_send_more() -> None:
-    """G10: one owner has few writes on their way while others ask as well, and many when nobody else did for a second."""
+    """G10: one owner has few writes on their way while others ask as well, and many when nobody
+    else did for a second.
+    """
     room = pool()
     a, b = room.quota("a"), room.quota("b")
     room.asked(a, 0.0)
@@ -75,7 +88,9 @@ def test_who_is_alone_may_send_more() -> None:
     assert room.open(a, 1.51)
     for _ in range(60):
         a.wrote(0)
-    assert not room.open(a, 9.0), "nor is one alone without bound: whoever comes would wait behind all of it"
+    assert not room.open(a, 9.0), (
+        "nor is one alone without bound: whoever comes would wait behind all of it"
+    )
 
 
 @pytest.mark.parametrize(("size", "units"), [(0, 1), (1_023, 1), (1_024, 2), (100 * KB, 101)])

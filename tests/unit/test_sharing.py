@@ -14,10 +14,20 @@ PAGE = Path(__file__).parents[2] / "docs" / "sharing.md"
 
 
 def test_messages_between_agents_are_documented() -> None:
-    """S4.42: docs/sharing.md names each message that agents share by with exactly its fields, and each can cross a process."""
+    """S4.42: docs/sharing.md names each message that agents share by with exactly its fields, and
+    each can cross a process.
+    """
     table = re.findall(r"^\| `(\w+)` \|([^|]*)\|", PAGE.read_text(), re.MULTILINE)
     rows = {name: re.findall(r"`(\w+)`", fields) for name, fields in table}
-    assert set(rows) == {"Grant", "ReadGrants", "Remember", "Touch", "PruneNow", "MemoryItem", "RememberReceipt"}
+    assert set(rows) == {
+        "Grant",
+        "ReadGrants",
+        "Remember",
+        "Touch",
+        "PruneNow",
+        "MemoryItem",
+        "RememberReceipt",
+    }
     item = MemoryItem("id", "s", "a", "text", "fact", 0.5, 1, 2)
     samples = {
         "Grant": user_protocol.Grant("lead", "scout", None),

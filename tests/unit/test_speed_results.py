@@ -29,7 +29,7 @@ FIGURES: Figures = {
 
 
 def test_ratios_are_paired_by_repeat() -> None:
-    """S4.31: the ratio of each repeat, and not of medians; a repeat that one side missed has none."""
+    """S4.31: the ratio of each repeat, and not of medians; a repeat that one side missed has none."""  # noqa: E501
     assert ratios([100.0, 400.0, None], [200.0, 500.0, 100.0]) == [0.5, 0.8, None]
     assert spread([0.5, 0.8, None]) == Spread(0.65, 0.5, 0.8, 2)
     assert spread([None]) is None
@@ -56,20 +56,44 @@ def test_a_page_names_no_place_of_the_machine() -> None:
 
 
 def test_runs_join_case_by_case() -> None:
-    """S4.31: several runs make one page; a case is whole, of the last run that measured it, so that no ratio is of two runs."""
+    """S4.31: several runs make one page; a case is whole, of the last run that measured it, so that
+    no ratio is of two runs.
+    """
 
     def run(number: int, claims: dict[str, Any], failures: dict[str, Any]) -> dict[str, Any]:
-        about = {"date": f"day {number}", "command": f"command {number}", "repeats": number, "took": "1 min"}
-        sizes = {claim: {case: {"sessions": number} for case in cases} for claim, cases in claims.items()}
+        about = {
+            "date": f"day {number}",
+            "command": f"command {number}",
+            "repeats": number,
+            "took": "1 min",
+        }
+        sizes = {
+            claim: {case: {"sessions": number} for case in cases} for claim, cases in claims.items()
+        }
         return {
-            "about": about, "machine": "m", "versions": {f"v{number}": "1"}, "seed": 1, "load": f"{number}",
-            "claims": claims, "sizes": sizes, "failures": failures,
-        }  # fmt: skip
+            "about": about,
+            "machine": "m",
+            "versions": {f"v{number}": "1"},
+            "seed": 1,
+            "load": f"{number}",
+            "claims": claims,
+            "sizes": sizes,
+            "failures": failures,
+        }
 
     first = run(
-        1, {"append": {"1": {"remora": {"per_s": [1.0]}, "limit": {"per_s": [2.0]}}, "16": {"remora": {}}}}, {"append": {"1": {}}}
+        1,
+        {
+            "append": {
+                "1": {"remora": {"per_s": [1.0]}, "limit": {"per_s": [2.0]}},
+                "16": {"remora": {}},
+            }
+        },
+        {"append": {"1": {}}},
     )
-    second = run(2, {"append": {"1": {"remora": {"per_s": [3.0]}}}, "load": {"20": {"remora": {}}}}, {})
+    second = run(
+        2, {"append": {"1": {"remora": {"per_s": [3.0]}}}, "load": {"20": {"remora": {}}}}, {}
+    )
     whole = joined([first, second])
     assert whole["claims"] == {
         "append": {"1": {"remora": {"per_s": [3.0]}}, "16": {"remora": {}}},
@@ -87,9 +111,16 @@ def test_the_best_of_several() -> None:
     assert best([[10.0, 20.0], [None, 50.0]], highest=True) == [10.0, 50.0]
     assert best([[10.0, 20.0], [None, 50.0]], highest=False) == [10.0, 20.0]
     assert best([[None]], highest=True) == [None]
-    assert [higher_is_better(name) for name in ("per_s", "loads_per_s", "p99_ms", "bytes_live", "lag_p99_ms")] == [
-        True, True, False, False, False,
-    ]  # fmt: skip
+    assert [
+        higher_is_better(name)
+        for name in ("per_s", "loads_per_s", "p99_ms", "bytes_live", "lag_p99_ms")
+    ] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +137,7 @@ def test_the_best_of_several() -> None:
     ],
 )
 def test_bars(bar: Bar, median: float, *, met: bool) -> None:
-    """S4.31: absolute ones, and ones against a contestant, the best of several, and another case."""
+    """S4.31: absolute ones, and ones against a contestant, the best of several, and another case."""  # noqa: E501
     verdict = held(bar, FIGURES)
     assert verdict.measured is not None
     assert (round(verdict.measured.median, 4), verdict.met) == (median, met)
@@ -115,7 +146,7 @@ def test_bars(bar: Bar, median: float, *, met: bool) -> None:
 def test_a_bar_without_figures_is_not_met() -> None:
     """S4.31: what was not measured is neither met nor missed."""
     for bar in (
-        Bar("256", "", "per_s", "nobody", least=0), Bar("7", "", "per_s", least=0), Bar("256", "", "p1_ms", most=9),
+        Bar("256", "", "per_s", "nobody", least=0), Bar("7", "", "per_s", least=0), Bar("256", "", "p1_ms", most=9),  # noqa: E501
         Bar("256", "", "per_s", than_case="7", least=0),
     ):  # fmt: skip
         assert held(bar, FIGURES).met is None
@@ -123,12 +154,24 @@ def test_a_bar_without_figures_is_not_met() -> None:
 
 def results() -> dict[str, Any]:
     found: dict[str, Any] = {
-        "about": {"date": "today"}, "machine": "a machine", "seed": 1, "load": "0.1", "versions": {"SQLite": "3"},
-        "claims": {}, "sizes": {}, "failures": {},
-    }  # fmt: skip
+        "about": {"date": "today"},
+        "machine": "a machine",
+        "seed": 1,
+        "load": "0.1",
+        "versions": {"SQLite": "3"},
+        "claims": {},
+        "sizes": {},
+        "failures": {},
+    }
     case = Case("load", "64", {"messages": 64})
     for repeat, took in enumerate((100.0, 300.0, 120.0)):
-        keep(found, case, repeat, "remora", {"figures": {"p50_us": took}, "versions": {"remora": "1"}})
+        keep(
+            found,
+            case,
+            repeat,
+            "remora",
+            {"figures": {"p50_us": took}, "versions": {"remora": "1"}},
+        )
     keep(found, case, 0, "limit", {"figures": {"p50_us": 10.0}})
     keep(found, case, 1, "limit", {"failed": "OSError: disk | full"})
     keep(found, case, 2, "limit", {"figures": {"p50_us": 20.0}})
@@ -148,9 +191,14 @@ def test_the_page() -> None:
     """S4.31: medians with their range, paired ratios, verdicts, and why there is no figure."""
     page = rendered(results(), {"load": claim("load")}, {"load": ["plots/load.svg"]})
     assert "| 64 messages | remora | 120 (100 to 300) |  |" in page
-    assert "| 64 messages | limit | 15 (10 to 20) | 8 (6 to 10) (1 failed: OSError: disk \\| full) |" in page
+    assert (
+        "| 64 messages | limit | 15 (10 to 20) | 8 (6 to 10) (1 failed: OSError: disk \\| full) |"
+        in page
+    )
     assert "| 64 messages | redis | skipped: no redis-server on the path |" in page
-    assert re.search(r"\| 64 messages \| < 100 µs p50, warm \| 120 \(100 to 300\) \| \*\*missed\*\* \|", page)
+    assert re.search(
+        r"\| 64 messages \| < 100 µs p50, warm \| 120 \(100 to 300\) \| \*\*missed\*\* \|", page
+    )
     assert re.search(r"\| 20 messages \| < 100 µs p50, warm \| 10 \| met \|", page)
     assert "2 000" not in page.split("## Load a context")[0], "a case that was not run has no bar"
     assert "![Load a context](plots/load.svg)" in page
@@ -160,36 +208,58 @@ def test_the_page() -> None:
 
 def test_every_row_has_its_columns() -> None:
     """S4.31: the page's tables are whole, whatever failed."""
-    for line in rendered(results(), {"load": claim("load")}).split("## Load a context")[1].splitlines():
+    for line in (
+        rendered(results(), {"load": claim("load")}).split("## Load a context")[1].splitlines()
+    ):
         if line.startswith("|"):
             assert len(re.findall(r"(?<!\\)\|", line)) == 5, line
 
 
 def test_texts_of_figures() -> None:
     """S4.31: three digits are enough."""
-    assert [figure_text("p50_us", value) for value in (0.01234, 1.234, 123.4, 12345.6)] == ["0.0123", "1.23", "123", "12 346"]
+    assert [figure_text("p50_us", value) for value in (0.01234, 1.234, 123.4, 12345.6)] == [
+        "0.0123",
+        "1.23",
+        "123",
+        "12 346",
+    ]
     assert figure_text("per_s", 1234567.8) == "1 234 568"
     assert case_text("2000", {"sessions": 2_000}) == "2 000 sessions"
     assert case_text("idle", {"sessions": 1}) == "idle"
 
 
 def options(**given: Any) -> Any:
-    return SimpleNamespace(**({"smoke": False, "repeat": 2, "cases": [], "contestants": ""} | given))
+    return SimpleNamespace(
+        **({"smoke": False, "repeat": 2, "cases": [], "contestants": ""} | given)
+    )
 
 
 def test_the_order_rotates() -> None:
     """S4.31: contestants take turns within a repeat, and each repeat begins with the next."""
     plan = planned(["append"], [], options(cases=["16"], contestants="remora,limit,prototype"))
     assert [(repeat, one) for _, repeat, one in plan] == [
-        (0, "remora"), (0, "limit"), (0, "prototype"), (1, "limit"), (1, "prototype"), (1, "remora"),
-    ]  # fmt: skip
-    assert len(planned(["append"], [], options(cases=["1"], contestants="remora"))) == 7, "what the disk decides has more repeats"
-    assert not {one for *_, one in planned(["append"], ["redis"], options(cases=["16"]))} & {"adk", "mem0", "langgraph"}
+        (0, "remora"),
+        (0, "limit"),
+        (0, "prototype"),
+        (1, "limit"),
+        (1, "prototype"),
+        (1, "remora"),
+    ]
+    assert len(planned(["append"], [], options(cases=["1"], contestants="remora"))) == 7, (
+        "what the disk decides has more repeats"
+    )
+    assert not {one for *_, one in planned(["append"], ["redis"], options(cases=["16"]))} & {
+        "adk",
+        "mem0",
+        "langgraph",
+    }
 
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_claims_fit_together(name: str) -> None:
-    """S4.31: names are unique, bars name cases and contestants that there are, and a smoke run has remora in each claim."""
+    """S4.31: names are unique, bars name cases and contestants that there are, and a smoke run has
+    remora in each claim.
+    """
     module = claim(name)
     cases = [case.name for case in module.cases(smoke=False)]
     assert name == module.NAME
@@ -206,9 +276,21 @@ def test_claims_fit_together(name: str) -> None:
 def test_curves() -> None:
     """S4.31: what has a figure at two sizes is a curve, by its first size; counts are none."""
     found = results()
-    keep(found, Case("load", "64", {"messages": 64}), 0, "adk", {"figures": {"p50_us": 7.0, "errors": 2.0}})
+    keep(
+        found,
+        Case("load", "64", {"messages": 64}),
+        0,
+        "adk",
+        {"figures": {"p50_us": 7.0, "errors": 2.0}},
+    )
     assert curves(found, "load") == {("p50_us", "messages"): {"remora": [(20, 10.0), (64, 120.0)]}}
-    keep(found, Case("load", "64 others", {"messages": 64}), 0, "remora", {"figures": {"p50_us": 7.0}})
+    keep(
+        found,
+        Case("load", "64 others", {"messages": 64}),
+        0,
+        "remora",
+        {"figures": {"p50_us": 7.0}},
+    )
     assert curves(found, "load") == {}, "two cases of one size differ in something else"
     assert curves(found, "append") == {}
 
@@ -222,7 +304,9 @@ def test_windows() -> None:
 
 
 def test_texts_differ_and_repeat() -> None:
-    """S4.31: the same seed gives the same messages, hardly one twice, each of the size that was asked for."""
+    """S4.31: the same seed gives the same messages, hardly one twice, each of the size that was
+    asked for.
+    """
     found = texts(3, 500)
     assert found == texts(3, 500)
     assert found != texts(4, 500)

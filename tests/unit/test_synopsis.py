@@ -35,38 +35,66 @@ AT_US = 1_700_000_000_000_000
         ('{"identity": "Ada.", "context": "Bees."}', "Ada.", "Bees."),
         ('```json\n{"identity": "Ada.", "context": "Bees."}\n```', "Ada.", "Bees."),
         ('Here you are:\n{"identity": "Ada.", "context": ""} I hope it helps.', "Ada.", ""),
-        ('{"identity": {"name": "Ada", "likes": ["tea", "rye"], "age": null}, "context": ["bees", "beans"]}',
-         "name: Ada; likes: tea; rye", "bees; beans"),
+        (
+            (
+                '{"identity": {"name": "Ada", "likes": ["tea", "rye"], "age": null}, "context": '
+                '["bees", "beans"]}'
+            ),
+            "name: Ada; likes: tea; rye",
+            "bees; beans",
+        ),
         ('{"context": "Bees."}', "", "Bees."),
         ('{"identity": null, "context": ""}', "", ""),
         ("Ada likes tea and keeps {three} hives.", "Ada likes tea and keeps {three} hives.", ""),
         ("An emoji cut in half: \ud83d", "An emoji cut in half: ?", ""),
     ],
-)  # fmt: skip
+)
 def test_what_an_answer_says(answer: str, identity: str, context: str) -> None:
-    """S2.23: the JSON that was asked for, fenced or amid prose, structured or not; plain prose is the identity."""
+    """S2.23: the JSON that was asked for, fenced or amid prose, structured or not; plain prose is
+    the identity.
+    """
     assert parse_synopsis(answer) == (identity, context)
 
 
 @pytest.mark.parametrize(
     "answer",
-    ["", "  \n", None, 7, '{"identity": "cut o', '{"error": "overloaded"}', "[1, 2]", "42", "I'm sorry, but I can't do that."],
+    [
+        "",
+        "  \n",
+        None,
+        7,
+        '{"identity": "cut o',
+        '{"error": "overloaded"}',
+        "[1, 2]",
+        "42",
+        "I'm sorry, but I can't do that.",
+    ],
 )
 def test_what_is_no_answer(answer: Any) -> None:
-    """S2.23, G6: nothing, a refusal, JSON of another shape or cut off fails the attempt rather than being kept for a week."""
+    """S2.23, G6: nothing, a refusal, JSON of another shape or cut off fails the attempt rather than
+    being kept for a week.
+    """
     with pytest.raises(ModelAnswerInvalid):
         parse_synopsis(answer)
 
 
 def attempt(*, last: bool = False, attempts: int = 0) -> JobAttempt:
-    return JobAttempt(Job("synopsis-1-1", "synopsis", KEY, SynopsisSpec(1, 1), attempts), last, expedited=False)
+    return JobAttempt(
+        Job("synopsis-1-1", "synopsis", KEY, SynopsisSpec(1, 1), attempts), last, expedited=False
+    )
 
 
 async def journal_with(memories: list[MemoryItem], messages: list[dict[str, Any]]) -> MemoryJournal:
     journal = MemoryJournal()
-    records: list[Any] = [Opened(1, "ada", "", 0), Remembered(1, tuple(memories), ()), Opened(2, "ada", "chat", 0)]
+    records: list[Any] = [
+        Opened(1, "ada", "", 0),
+        Remembered(1, tuple(memories), ()),
+        Opened(2, "ada", "chat", 0),
+    ]
     for seq, message in enumerate(messages, start=1):
-        entry, _ = encode_message({**message, "created_at": f"2023-11-14T22:{seq // 60:02}:{seq % 60:02}+00:00"})
+        entry, _ = encode_message(
+            {**message, "created_at": f"2023-11-14T22:{seq // 60:02}:{seq % 60:02}+00:00"}
+        )
         records.append(Appended(2, (entry.with_seq(seq),), None))
     journal.write(Write(records, lambda *_: None))
     await journal._commit()
@@ -76,7 +104,13 @@ async def journal_with(memories: list[MemoryItem], messages: list[dict[str, Any]
 def handler(journal: MemoryJournal, model: Any = None, **options: Any) -> SynopsisHandler:
     counter = options.pop("counter", HeuristicCounter())
     breaker = CircuitBreaker(SystemClock(), failures=5, rest_s=30)
-    given: dict[str, Any] = {"clock": SystemClock(), "breaker": breaker, "counter": counter, "max_tokens": 1_000, **options}
+    given: dict[str, Any] = {
+        "clock": SystemClock(),
+        "breaker": breaker,
+        "counter": counter,
+        "max_tokens": 1_000,
+        **options,
+    }
     return SynopsisHandler(journal, model, ExtractiveSummarizer(counter.count), **given)
 
 
@@ -86,20 +120,30 @@ async def written(lane: SynopsisHandler, one: JobAttempt | None = None) -> Synop
     return message
 
 
-def memory(n: int, text: str, type_: str = "fact", importance: float = 0.5, agent: str = "") -> MemoryItem:
+def memory(
+    n: int, text: str, type_: str = "fact", importance: float = 0.5, agent: str = ""
+) -> MemoryItem:
     return MemoryItem(f"m{n}", "", agent, text, type_, importance, AT_US + n, 5)
 
 
 @pytest.mark.anyio
 async def test_the_extract_knows_them_apart() -> None:
-    """S2.22, S4.44: without a model, identity is of memories by importance and first-person words, context of what was said."""
+    """S2.22, S4.44: without a model, identity is of memories by importance and first-person words,
+    context of what was said.
+    """
     journal = await journal_with(
-        [memory(1, "Likes rye bread.", "preference", 0.2), memory(2, "Is allergic to nuts.", "fact", 0.9),
-         memory(3, "Is planning a trip to Porto.", "context"), memory(4, "Was told a secret.", agent="spy")],
-        [{"role": "user", "content": "My name is Ada and I live in Lisbon."},
-         {"role": "assistant", "content": "The bus to Coimbra leaves at nine on Tuesday."},
-         {"role": "tool", "tool_call_id": "c", "content": "tool noise 12345"}],
-    )  # fmt: skip
+        [
+            memory(1, "Likes rye bread.", "preference", 0.2),
+            memory(2, "Is allergic to nuts.", "fact", 0.9),
+            memory(3, "Is planning a trip to Porto.", "context"),
+            memory(4, "Was told a secret.", agent="spy"),
+        ],
+        [
+            {"role": "user", "content": "My name is Ada and I live in Lisbon."},
+            {"role": "assistant", "content": "The bus to Coimbra leaves at nine on Tuesday."},
+            {"role": "tool", "tool_call_id": "c", "content": "tool noise 12345"},
+        ],
+    )
     result = await written(handler(journal))
     assert result.identity.splitlines()[:2] == ["- Is allergic to nuts.", "- Likes rye bread."]
     assert "I live in Lisbon" in result.identity
@@ -114,11 +158,18 @@ async def test_the_extract_knows_them_apart() -> None:
 
 @pytest.mark.anyio
 async def test_one_call_for_both_parts() -> None:
-    """S2.23: one request; the prompt is the application's own if it gave one; what is asked for is bounded."""
+    """S2.23: one request; the prompt is the application's own if it gave one; what is asked for is
+    bounded.
+    """
     journal = await journal_with([memory(1, "Likes rye bread.")], [])
     model = ScriptedChatModel(['{"identity": "Ada.", "context": "Bread."}'])
     result = await written(handler(journal, model, prompt="Write of them in Latin.", max_tokens=77))
-    assert (result.identity, result.context, result.degraded, result.model) == ("Ada.", "Bread.", False, "scripted")
+    assert (result.identity, result.context, result.degraded, result.model) == (
+        "Ada.",
+        "Bread.",
+        False,
+        "scripted",
+    )
     (request,) = model.requests
     assert request[0]["content"].startswith("Write of them in Latin.")
     assert "77 tokens" in request[0]["content"]
@@ -126,14 +177,19 @@ async def test_one_call_for_both_parts() -> None:
 
 @pytest.mark.anyio
 async def test_the_newest_are_shown() -> None:
-    """S2.23, G10: of many sessions and many messages, the newest; the prompt does not grow with what was ever said."""
+    """S2.23, G10: of many sessions and many messages, the newest; the prompt does not grow with
+    what was ever said.
+    """
     texts = [f"Message number {n} " + "x" * 2_000 for n in range(400)]
-    journal = await journal_with([memory(n, f"Memory {n} " + "y" * 2_000, importance=n / 300) for n in range(300)], [
-        {"role": "user", "content": text} for text in texts
-    ])  # fmt: skip
+    journal = await journal_with(
+        [memory(n, f"Memory {n} " + "y" * 2_000, importance=n / 300) for n in range(300)],
+        [{"role": "user", "content": text} for text in texts],
+    )
     model = ScriptedChatModel(['{"identity": "Ada."}'])
     await written(handler(journal, model))
-    lines = [line for line in str(model.requests[0][1]["content"]).splitlines() if line.startswith("{")]
+    lines = [
+        line for line in str(model.requests[0][1]["content"]).splitlines() if line.startswith("{")
+    ]
     said = [msgspec.json.decode(line)["text"] for line in lines]
     assert said[0].startswith("Memory 299 ")
     assert said[-1].startswith("Message number 399 ")
@@ -162,13 +218,18 @@ async def test_the_last_attempt_comes_to_something(broken: str) -> None:
     assert (result.identity, result.context, result.degraded) == ("", "", True)
 
 
-COUNTERS: dict[str, Any] = {"heuristic": HeuristicCounter(), "tiktoken": TiktokenCounter("cl100k_base")}
+COUNTERS: dict[str, Any] = {
+    "heuristic": HeuristicCounter(),
+    "tiktoken": TiktokenCounter("cl100k_base"),
+}
 words = st.text("abc é漢 \n", max_size=400).map(lambda text: text * 3)
 
 
 @given(words, words, st.integers(1, 120), st.sampled_from(sorted(COUNTERS)))
 def test_both_parts_are_within_the_bound(identity: str, context: str, most: int, name: str) -> None:
-    """S2.26: whatever a model answers, both parts together take at most `max_tokens`; what fits is left as it is."""
+    """S2.26: whatever a model answers, both parts together take at most `max_tokens`; what fits is
+    left as it is.
+    """
     counter = COUNTERS[name]
     lane = handler(MemoryJournal(), max_tokens=most, counter=counter)
     first, second, tokens = lane._fit(identity, context)
@@ -179,9 +240,11 @@ def test_both_parts_are_within_the_bound(identity: str, context: str, most: int,
 
 @pytest.mark.anyio
 async def test_a_wordy_model_is_cut() -> None:
-    """S2.26: an answer of 20 000 words leaves at most 1 000 tokens, with something of both parts."""
+    """S2.26: an answer of 20 000 words leaves at most 1 000 tokens, with something of both parts."""  # noqa: E501
     journal = await journal_with([memory(1, "Likes rye bread.")], [])
-    answer = msgspec.json.encode({"identity": "tea " * 10_000, "context": "bees " * 10_000}).decode()
+    answer = msgspec.json.encode(
+        {"identity": "tea " * 10_000, "context": "bees " * 10_000}
+    ).decode()
     counter = COUNTERS["tiktoken"]
     result = await written(handler(journal, ScriptedChatModel([answer]), counter=counter))
     assert 900 < counter.count(result.identity) + counter.count(result.context) <= 1_000
@@ -195,4 +258,9 @@ def test_nothing_known_asks_nobody() -> None:
         return await written(handler(await journal_with([], []), ScriptedChatModel([])))
 
     result = anyio.run(run)
-    assert (result.identity, result.context, result.degraded, result.tokens) == ("", "", False, (0, 0))
+    assert (result.identity, result.context, result.degraded, result.tokens) == (
+        "",
+        "",
+        False,
+        (0, 0),
+    )

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.errors import ConfigError
-from remora.tokens import CallableCounter, HeuristicCounter, TiktokenCounter, count_message, load_encoding
+from remora.tokens import (
+    CallableCounter,
+    HeuristicCounter,
+    TiktokenCounter,
+    count_message,
+    load_encoding,
+)
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +26,11 @@ def tiktoken_counter() -> TiktokenCounter:
 
 def test_heuristic() -> None:
     """S1.15: a quarter of the bytes, at least 1; characters on request, which matters for CJK."""
-    assert [HeuristicCounter().count(text) for text in ("", "What is Rust?", "漢字漢字")] == [1, 3, 3]
+    assert [HeuristicCounter().count(text) for text in ("", "What is Rust?", "漢字漢字")] == [
+        1,
+        3,
+        3,
+    ]
     assert HeuristicCounter("characters").count("漢字漢字") == 1
     with pytest.raises(ConfigError):
         HeuristicCounter("words")
@@ -35,11 +45,20 @@ def test_custom_tokenizer() -> None:
 def test_known_counts(tiktoken_counter: TiktokenCounter) -> None:
     """S3.23: the counts that OpenAI documents for these texts and encodings."""
     assert tiktoken_counter.count("tiktoken is great!") == 6
-    assert load_encoding("cl100k_base").encode_ordinary("tiktoken is great!") == [83, 1609, 5963, 374, 2294, 0]
+    assert load_encoding("cl100k_base").encode_ordinary("tiktoken is great!") == [
+        83,
+        1609,
+        5963,
+        374,
+        2294,
+        0,
+    ]
 
 
 def test_definitions_match_tiktokens_own() -> None:
-    """S3.23: split patterns and special tokens are those that tiktoken itself would use with the same vocabulary."""
+    """S3.23: split patterns and special tokens are those that tiktoken itself would use with the
+    same vocabulary.
+    """
     program = """
 import tiktoken_ext.openai_public as public
 public.load_tiktoken_bpe = lambda url, expected_hash: {"hash": expected_hash}
@@ -61,7 +80,9 @@ def test_any_text_counts(tiktoken_counter: TiktokenCounter, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [" " * 1_000_000, "\n" * 300_000, "a" * 300_000, "^" * 300_000], ids=["blanks", "lines", "a", "^"]
+    "text",
+    [" " * 1_000_000, "\n" * 300_000, "a" * 300_000, "^" * 300_000],
+    ids=["blanks", "lines", "a", "^"],
 )
 def test_pathological_texts_count(tiktoken_counter: TiktokenCounter, text: str) -> None:
     """G9: tiktoken itself panics on a million blanks."""

@@ -1,4 +1,6 @@
-"""The user's own actor, turn by turn: working memory, the synopsis and its terms, figures of access, grants."""
+"""The user's own actor, turn by turn: working memory, the synopsis and its terms, figures of
+access, grants.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +61,21 @@ def restored(model: UserModel, **options: Any) -> UserState:
             for place in record.dropped:
                 state_items.pop(place, None)
     actor = UserBehavior(options.pop("dimension", 4), **{**model.options, **options})
-    return actor.restore(KEY, SavedUser(1, opened=True, state_items=tuple(state_items.values()), jobs=tuple(model.jobs.values())))
+    return actor.restore(
+        KEY,
+        SavedUser(
+            1, opened=True, state_items=tuple(state_items.values()), jobs=tuple(model.jobs.values())
+        ),
+    )
 
 
-# -- working memory -------------------------------------------------------------------------------------------------
+# -- working memory --------------------------------------------------------------------------------
 
 
 def test_what_is_learned_is_found() -> None:
-    """S2.10, S2.11, S2.12: nearest first, with source, scope and time; a session sees its own items and the user's."""
+    """S2.10, S2.11, S2.12: nearest first, with source, scope and time; a session sees its own items
+    and the user's.
+    """
     model = UserModel()
     assert model.learn(item("a"), item("b", axis=1), item("c", scope="s1")) == 3
     found = model.ask(SearchWorking(axis(0), 2))
@@ -77,7 +86,9 @@ def test_what_is_learned_is_found() -> None:
 
 
 def test_an_item_is_learned_once() -> None:
-    """S2.11: the same id again, in the same message or later, adds nothing, writes nothing, and keeps its age."""
+    """S2.11: the same id again, in the same message or later, adds nothing, writes nothing, and
+    keeps its age.
+    """
     model = UserModel()
     assert model.learn(item("a"), item("b"), item("a")) == 2
     writes = model.writes
@@ -92,13 +103,19 @@ def test_the_first_write_opens_the_actor() -> None:
     model = UserModel()
     model.learn(item("a"))
     model.learn(item("b"))
-    assert [record for record in model.records if isinstance(record, Opened)] == [Opened(1, "alice", "", NOW_US)]
+    assert [record for record in model.records if isinstance(record, Opened)] == [
+        Opened(1, "alice", "", NOW_US)
+    ]
     assert isinstance(model.records[0], Opened)
 
 
-@pytest.mark.parametrize("bad", [item("x", dimension=3), msgspec.structs.replace(item("x"), vector=b"\0\0\0\x40" * 4)])
+@pytest.mark.parametrize(
+    "bad", [item("x", dimension=3), msgspec.structs.replace(item("x"), vector=b"\0\0\0\x40" * 4)]
+)
 def test_a_wrong_vector_is_refused_whole(bad: Any) -> None:
-    """S2.10: another dimension, or a length that is not 1, refuses the whole message and changes nothing."""
+    """S2.10: another dimension, or a length that is not 1, refuses the whole message and changes
+    nothing.
+    """
     model = UserModel()
     with pytest.raises(InvalidInput, match="item 'x' has a vector of"):
         model.learn(item("good"), bad)
@@ -125,7 +142,9 @@ def limit_for(count: int) -> int:
 
 
 def test_cleanup_removes_a_prefix_by_age() -> None:
-    """S2.13, S2.14: while over the limit the oldest go, no more of them than need to, and then the memory is within it."""
+    """S2.13, S2.14: while over the limit the oldest go, no more of them than need to, and then the
+    memory is within it.
+    """
     model = UserModel(max_bytes=limit_for(20))
     model.learn(*(item(f"i{n:02}") for n in range(30)))
     limit = limit_for(12)
@@ -140,7 +159,9 @@ def test_cleanup_removes_a_prefix_by_age() -> None:
 
 
 def test_cleanup_ends_when_nothing_is_left() -> None:
-    """S2.13: a limit that nothing fits into empties the memory and ends; on an empty one it does nothing."""
+    """S2.13: a limit that nothing fits into empties the memory and ends; on an empty one it does
+    nothing.
+    """
     model = UserModel()
     model.learn(item("a"), item("b"))
     assert model.ask(CleanUp(0)) == 2
@@ -162,7 +183,9 @@ def test_cleanup_gives_free_rows_back() -> None:
 
 
 def test_a_flood_does_not_wait_for_the_cleanup() -> None:
-    """G10, S2.13: beyond twice the limit the oldest leave in the same turn; short of it nothing leaves."""
+    """G10, S2.13: beyond twice the limit the oldest leave in the same turn; short of it nothing
+    leaves.
+    """
     limit = limit_for(10)
     model = UserModel(max_bytes=limit)
     model.learn(*(item(f"i{n:02}") for n in range(20)))
@@ -171,13 +194,17 @@ def test_a_flood_does_not_wait_for_the_cleanup() -> None:
     assert model.learn(item("i20")) == 1
     assert model.held == [f"i{n:02}" for n in range(11, 21)]
     assert model.writes == writes + 1
-    assert model.learn(*(item(f"j{n:02}") for n in range(50))) == 50, "a message may be larger than all that is held"
+    assert model.learn(*(item(f"j{n:02}") for n in range(50))) == 50, (
+        "a message may be larger than all that is held"
+    )
     assert model.held == [f"j{n:02}" for n in range(40, 50)]
     assert [one.id for one in restored(model).working.items] == model.held  # type: ignore[union-attr]
 
 
 def test_an_item_that_can_never_be_held() -> None:
-    """G10, S2.14: larger than the whole memory: refused, rather than evicting everything for nothing."""
+    """G10, S2.14: larger than the whole memory: refused, rather than evicting everything for
+    nothing.
+    """
     model = UserModel(max_bytes=limit_for(10))
     model.learn(item("a"))
     with pytest.raises(InvalidInput, match="'huge' takes"):
@@ -193,15 +220,22 @@ def test_deciding_changes_nothing() -> None:
     model.write_synopsis()
     before = (model.held, model.ask(InspectUser()), model.state.number, dict(model.state.parts))
     for message in (
-        Learn(tuple(item(f"k{n:02}") for n in range(9))), CleanUp(0), Touch(tuple(f"r{n}" for n in range(300)), NOW_US),
+        Learn(tuple(item(f"k{n:02}") for n in range(9))), CleanUp(0), Touch(tuple(f"r{n}" for n in range(300)), NOW_US),  # noqa: E501
         PruneNow(5, "fifo"), Remember((memory("m"),)), Grant("a", "b", "read"),
     ):  # fmt: skip
         assert model.actor.handle(model.state, message) is not None
-    assert (model.held, model.ask(InspectUser()), model.state.number, dict(model.state.parts)) == before
+    assert (
+        model.held,
+        model.ask(InspectUser()),
+        model.state.number,
+        dict(model.state.parts),
+    ) == before
 
 
 def test_vectors_of_another_embedder_are_left_aside() -> None:
-    """S2.10: after a change of embedder nothing of the old one's is compared with the new one's; learning clears it away."""
+    """S2.10: after a change of embedder nothing of the old one's is compared with the new one's;
+    learning clears it away.
+    """
     model = UserModel(embedder="old/4")
     model.learn(item("a"), item("b"))
     state = restored(model, embedder="new/4")
@@ -213,10 +247,12 @@ def test_vectors_of_another_embedder_are_left_aside() -> None:
     again = restored(model, embedder="new/4")
     assert [one.id for one in again.working.items] == ["b", "c"]  # type: ignore[union-attr]
     assert not again.stale
-    assert len(restored(model, embedder="", dimension=None).stale) == 2, "without an embedder they keep"
+    assert len(restored(model, embedder="", dimension=None).stale) == 2, (
+        "without an embedder they keep"
+    )
 
 
-# -- synopsis -------------------------------------------------------------------------------------------------------
+# -- synopsis --------------------------------------------------------------------------------------
 
 
 def test_terms_to_the_second() -> None:
@@ -224,7 +260,12 @@ def test_terms_to_the_second() -> None:
     model = UserModel(refresh_on_access=False)
     model.write_synopsis()
     almost = model.synopsis(59 * 60)
-    assert (almost.identity, almost.context, almost.state, almost.tokens) == ("Ada.", "Bees.", "ok", 2)
+    assert (almost.identity, almost.context, almost.state, almost.tokens) == (
+        "Ada.",
+        "Bees.",
+        "ok",
+        2,
+    )
     later = model.synopsis(HOUR)
     assert (later.identity, later.context, later.state, later.tokens) == ("Ada.", "", "pending", 1)
     assert model.synopsis(6 * DAY + 23 * HOUR).identity == "Ada."
@@ -233,7 +274,11 @@ def test_terms_to_the_second() -> None:
     assert (gone.identity, gone.context, gone.tokens) == ("", "", 0)
     assert model.jobs.keys() == {later.job}
     defaults = Config().synopsis
-    assert (defaults.identity_ttl, defaults.context_ttl, defaults.refresh_on_access) == (7 * DAY, HOUR, True)
+    assert (defaults.identity_ttl, defaults.context_ttl, defaults.refresh_on_access) == (
+        7 * DAY,
+        HOUR,
+        True,
+    )
 
 
 def test_two_parts_in_one_turn() -> None:
@@ -242,20 +287,29 @@ def test_two_parts_in_one_turn() -> None:
     pending = model.synopsis(0)
     assert (pending.state, pending.identity, pending.context) == ("pending", "", "")
     writes = model.writes
-    assert model.ask(SynopsisReady(pending.job, "Ada.", "Bees.", NOW, degraded=False, model="m", tokens=(1, 2)))
+    assert model.ask(
+        SynopsisReady(pending.job, "Ada.", "Bees.", NOW, degraded=False, model="m", tokens=(1, 2))
+    )
     assert model.writes == writes + 1
-    assert {name: part.expires_at - NOW for name, part in model.state.parts.items()} == {"identity": 7 * DAY, "context": HOUR}
+    assert {name: part.expires_at - NOW for name, part in model.state.parts.items()} == {
+        "identity": 7 * DAY,
+        "context": HOUR,
+    }
     assert (model.jobs, model.state.job) == ({}, "")
     assert restored(model).parts == model.state.parts
 
 
 def test_a_hit_starts_nothing() -> None:
-    """S2.24: the miss writes the names that the hit reads: a hundred reads after one job start no other."""
+    """S2.24: the miss writes the names that the hit reads: a hundred reads after one job start no
+    other.
+    """
     model = UserModel()
     jobs = {model.synopsis(0).job for _ in range(100)}
     (job,) = jobs
     assert model.started == [job]
-    assert model.ask(SynopsisReady(job, "Ada.", "Bees.", NOW, degraded=False, model="m", tokens=(1, 2)))
+    assert model.ask(
+        SynopsisReady(job, "Ada.", "Bees.", NOW, degraded=False, model="m", tokens=(1, 2))
+    )
     writes = model.writes
     assert {model.synopsis(1 + n).state for n in range(100)} == {"ok"}
     assert (model.started, model.writes) == ([job], writes)
@@ -264,7 +318,7 @@ def test_a_hit_starts_nothing() -> None:
 
 
 def test_refresh_on_access_extends_to_a_whole_term() -> None:
-    """S2.25: read at t, valid until t + ttl and no longer; without it, until the first term ends."""
+    """S2.25: read at t, valid until t + ttl and no longer; without it, until the first term ends."""  # noqa: E501
     for refresh in (True, False):
         model = UserModel(refresh_on_access=refresh)
         model.write_synopsis()
@@ -273,11 +327,15 @@ def test_refresh_on_access_extends_to_a_whole_term() -> None:
         if refresh:
             assert model.synopsis(2 * HOUR + 48 * 60 + 59).state == "ok"
             assert model.synopsis(3 * HOUR + 48 * 60 + 59).context == ""
-            assert model.synopsis(7 * DAY + 2 * HOUR).identity == "Ada.", "identity moved along with it"
+            assert model.synopsis(7 * DAY + 2 * HOUR).identity == "Ada.", (
+                "identity moved along with it"
+            )
 
 
 def test_reading_is_no_write() -> None:
-    """S2.25, S2.21: an extension is journalled when a tenth of a term has gone by, or before the actor leaves memory."""
+    """S2.25, S2.21: an extension is journalled when a tenth of a term has gone by, or before the
+    actor leaves memory.
+    """
     model = UserModel()
     model.write_synopsis()
     writes = model.writes
@@ -304,7 +362,7 @@ def test_an_extension_never_shortens() -> None:
 
 
 def test_refresh_is_asked_for_once() -> None:
-    """S2.24: asked to write it anew, it shows what still holds, and joins a job that is under way."""
+    """S2.24: asked to write it anew, it shows what still holds, and joins a job that is under way."""  # noqa: E501
     model = UserModel()
     model.write_synopsis()
     first = model.synopsis(10, refresh=True)
@@ -315,11 +373,27 @@ def test_refresh_is_asked_for_once() -> None:
 
 
 def test_a_late_result_is_dropped() -> None:
-    """S2.23, G5: the result of a job that nobody waits for changes nothing and leaves no job behind."""
+    """S2.23, G5: the result of a job that nobody waits for changes nothing and leaves no job
+    behind.
+    """
     model = UserModel()
     model.write_synopsis()
-    assert model.ask(SynopsisReady("synopsis-1-99", "Eve.", "Lies.", NOW, degraded=False, model="m", tokens=(1, 1))) is False
-    assert model.ask(SynopsisReady(model.started[0], "Eve.", "Lies.", NOW, degraded=False, model="m", tokens=(1, 1))) is False
+    assert (
+        model.ask(
+            SynopsisReady(
+                "synopsis-1-99", "Eve.", "Lies.", NOW, degraded=False, model="m", tokens=(1, 1)
+            )
+        )
+        is False
+    )
+    assert (
+        model.ask(
+            SynopsisReady(
+                model.started[0], "Eve.", "Lies.", NOW, degraded=False, model="m", tokens=(1, 1)
+            )
+        )
+        is False
+    )
     assert model.synopsis(1).identity == "Ada."
 
 
@@ -333,7 +407,9 @@ def test_a_stand_in_holds_for_the_short_term() -> None:
 
 
 def test_nothing_to_know_is_known_for_the_short_term() -> None:
-    """S2.22, S2.24: an empty synopsis is held as well, or each read of a new user would be a miss; not for ever, though."""
+    """S2.22, S2.24: an empty synopsis is held as well, or each read of a new user would be a miss;
+    not for ever, though.
+    """
     model = UserModel()
     model.write_synopsis(identity="", context="")
     assert model.synopsis(1).state == "empty"
@@ -352,11 +428,19 @@ def test_job_ids_outlive_a_restart() -> None:
     model.ask(Remember((memory("m2"),)))
     model.synopsis(0, refresh=True)
     assert len(set(model.started)) == 5
-    assert model.started == ["synopsis-1-1", "record-1-2", "prune-1-3", "record-1-4", "synopsis-1-5"]
+    assert model.started == [
+        "synopsis-1-1",
+        "record-1-2",
+        "prune-1-3",
+        "record-1-4",
+        "synopsis-1-5",
+    ]
 
 
 def test_a_job_under_way_is_known_after_a_restart() -> None:
-    """S2.24: the synopsis that was being written when the process ended is waited for, not asked for anew."""
+    """S2.24: the synopsis that was being written when the process ended is waited for, not asked
+    for anew.
+    """
     model = UserModel()
     job = model.synopsis(0).job
     model.state = restored(model)
@@ -364,11 +448,13 @@ def test_a_job_under_way_is_known_after_a_restart() -> None:
     assert model.started == [job]
 
 
-# -- long-term memory -----------------------------------------------------------------------------------------------
+# -- long-term memory ------------------------------------------------------------------------------
 
 
 def test_each_retrieval_counts_once() -> None:
-    """S2.21: figures go up by one for each retrieval, whatever its list looks like; the latest time stays."""
+    """S2.21: figures go up by one for each retrieval, whatever its list looks like; the latest time
+    stays.
+    """
     model = UserModel()
     model.ask(Touch(("r1", "r2", "r1"), NOW_US))
     model.ask(Touch(("r1",), NOW_US + 5))
@@ -378,7 +464,9 @@ def test_each_retrieval_counts_once() -> None:
 
 
 def test_figures_are_written_in_batches() -> None:
-    """S2.21: 2 560 retrievals are ten writes or fewer, not one each; none is lost when the actor leaves memory."""
+    """S2.21: 2 560 retrievals are ten writes or fewer, not one each; none is lost when the actor
+    leaves memory.
+    """
     model = UserModel()
     for number in range(2_560):
         model.ask(Touch((f"r{number}",), NOW_US + number))
@@ -386,12 +474,18 @@ def test_figures_are_written_in_batches() -> None:
     assert len(model.state.pending) <= 256
     model.rest()
     assert model.state.pending == {}
-    assert restored(model).accesses == model.state.accesses == {f"r{n}": (1, NOW_US + n) for n in range(2_560)}
+    assert (
+        restored(model).accesses
+        == model.state.accesses
+        == {f"r{n}": (1, NOW_US + n) for n in range(2_560)}
+    )
     assert model.actor.on_idle(model.state) is None
 
 
 def test_figures_are_bounded() -> None:
-    """G10, S2.21: of more rows than are kept, the least recently retrieved are forgotten, in the journal, too."""
+    """G10, S2.21: of more rows than are kept, the least recently retrieved are forgotten, in the
+    journal, too.
+    """
     model = UserModel()
     for number in range(0, 10_500, 300):
         model.ask(Touch(tuple(f"r{n}" for n in range(number, number + 300)), NOW_US + number))
@@ -403,7 +497,9 @@ def test_figures_are_bounded() -> None:
 
 
 def test_remember_journals_the_memory_with_its_job() -> None:
-    """S2.17, G7: the memories and the job that makes them searchable are of one write; nothing to remember starts nothing."""
+    """S2.17, G7: the memories and the job that makes them searchable are of one write; nothing to
+    remember starts nothing.
+    """
     model = UserModel()
     reply: RememberReceipt = model.ask(Remember((memory("m1"), memory("m2"), memory("m1"))))
     assert reply == RememberReceipt(("m1", "m2", "m1"), "record-1-1")
@@ -419,14 +515,19 @@ def test_prune_is_a_job() -> None:
     """S4.41: what to bring down to how much is journalled as a job of its own."""
     model = UserModel()
     id_ = model.ask(PruneNow(100, "age", 3_600.0, ("fact",)))
-    assert (model.jobs[id_].lane, model.jobs[id_].payload) == ("prune", PruneSpec(1, 100, "age", 3_600.0, ("fact",)))
+    assert (model.jobs[id_].lane, model.jobs[id_].payload) == (
+        "prune",
+        PruneSpec(1, 100, "age", 3_600.0, ("fact",)),
+    )
 
 
-# -- grants ---------------------------------------------------------------------------------------------------------
+# -- grants ----------------------------------------------------------------------------------------
 
 
 def test_only_owners_grant() -> None:
-    """S4.33: the first to grant owns the scope; owners grant and take away; nobody else does, and nothing changes then."""
+    """S4.33: the first to grant owns the scope; owners grant and take away; nobody else does, and
+    nothing changes then.
+    """
     model = UserModel()
     model.ask(Grant("planner", "critic", "read"))
     assert model.ask(ReadGrants()) == {"planner": "own", "critic": "read"}
@@ -441,7 +542,9 @@ def test_only_owners_grant() -> None:
 
 
 def test_the_last_owner_stays() -> None:
-    """S4.33: a scope is never without an owner, neither by the last one leaving nor by its stepping down, nor at the start."""
+    """S4.33: a scope is never without an owner, neither by the last one leaving nor by its stepping
+    down, nor at the start.
+    """
     model = UserModel()
     with pytest.raises(NotGranted, match="last owner"):
         model.ask(Grant("planner", "planner", "read"))
@@ -456,14 +559,22 @@ def test_the_last_owner_stays() -> None:
     assert (model.ask(ReadGrants()), model.writes) == ({"planner": "own"}, writes)
 
 
-# -- two kinds ------------------------------------------------------------------------------------------------------
+# -- two kinds -------------------------------------------------------------------------------------
 
 
 def test_each_kind_has_its_behaviour() -> None:
-    """G1: behind one directory, a session's calls reach the session's behaviour, and a user's the user's."""
+    """G1: behind one directory, a session's calls reach the session's behaviour, and a user's the
+    user's.
+    """
     policy = BufferPolicy(above_tokens=100, keep_tokens=50, overdraft_tokens=400)
-    both = ByKind(SessionBehavior(lambda _: policy, instance="0", flushes=True), UserBehavior(4, max_bytes=1_000))
-    session = both.restore(SessionKey("alice", "chat"), SavedSession(1, False, Watermarks(), 1, (), None, frozenset(), True))
+    both = ByKind(
+        SessionBehavior(lambda _: policy, instance="0", flushes=True),
+        UserBehavior(4, max_bytes=1_000),
+    )
+    session = both.restore(
+        SessionKey("alice", "chat"),
+        SavedSession(1, False, Watermarks(), 1, (), None, frozenset(), True),
+    )
     user = both.restore(UserKey("alice"), SavedUser(2, opened=False))
     assert (type(session), type(user)) == (SessionState, UserState)
     with pytest.raises(TypeError, match="a session has no answer to InspectUser"):

@@ -27,8 +27,18 @@ def unit(numbers: Iterable[float]) -> npt.NDArray[np.float32]:
     return (vector / np.linalg.norm(vector)).astype(np.float32)
 
 
-def item(id_: str, vector: npt.NDArray[np.float32], *, scope: str = "", text: str = "") -> WorkingItem:
-    return WorkingItem(id_, text or f"text of {id_}", "tool", scope, 1_700_000_000_000_000, 12, vector.astype("<f4").tobytes())
+def item(
+    id_: str, vector: npt.NDArray[np.float32], *, scope: str = "", text: str = ""
+) -> WorkingItem:
+    return WorkingItem(
+        id_,
+        text or f"text of {id_}",
+        "tool",
+        scope,
+        1_700_000_000_000_000,
+        12,
+        vector.astype("<f4").tobytes(),
+    )
 
 
 def filled(*vectors: npt.NDArray[np.float32], dimension: int = DIMENSION) -> WorkingMemory:
@@ -52,7 +62,9 @@ def test_nearest_first() -> None:
     memory = filled(*(unit([np.cos(a), np.sin(a), 0, 0]) for a in angles))
     hits = memory.search(AXES[0])
     assert ids(one for one, _ in hits) == ["6", "1", "3", "0", "5"]
-    assert [score for _, score in hits] == pytest.approx([np.cos(a) for a in [0.0, 0.1, 0.5, 0.9, 1.2]], abs=1e-6)
+    assert [score for _, score in hits] == pytest.approx(
+        [np.cos(a) for a in [0.0, 0.1, 0.5, 0.9, 1.2]], abs=1e-6
+    )
     assert found(memory, AXES[0], k=100) == ["6", "1", "3", "0", "5", "2", "4"]
     assert found(memory, AXES[0], k=0) == []
 
@@ -60,7 +72,11 @@ def test_nearest_first() -> None:
 @pytest.mark.anyio
 async def test_search_is_by_meaning() -> None:
     """S2.12: with embeddings, the items that share what was asked for come first."""
-    texts = ["the train to Porto leaves at nine", "bread and cheese for lunch", "a train ticket costs ten euros"]
+    texts = [
+        "the train to Porto leaves at nine",
+        "bread and cheese for lunch",
+        "a train ticket costs ten euros",
+    ]
     embedder = HashEmbedder()
     memory = filled(*await embed_texts(embedder, texts), dimension=embedder.dimension)
     assert set(found(memory, (await embed_texts(embedder, ["train ticket"]))[0], k=2)) == {"2", "0"}
@@ -82,7 +98,9 @@ def test_items_come_back_whole() -> None:
 
 
 def test_wrong_vectors_are_refused() -> None:
-    """S2.10: a vector of another dimension, or of no unit length, is refused with a clear error, and nothing is held."""
+    """S2.10: a vector of another dimension, or of no unit length, is refused with a clear error,
+    and nothing is held.
+    """
     memory = WorkingMemory(DIMENSION)
     for vector, message in [
         (np.ones(3), "3 numbers, not 4"),
@@ -103,7 +121,9 @@ def test_wrong_vectors_are_refused() -> None:
 
 
 def test_known_id_replaces_nothing() -> None:
-    """S2.11: an id that is present is neither doubled nor overwritten, nor made younger; evicted, it may come again."""
+    """S2.11: an id that is present is neither doubled nor overwritten, nor made younger; evicted,
+    it may come again.
+    """
     memory = filled(AXES[0], AXES[1])
     assert not memory.add(item("0", AXES[2], text="other"))
     assert ids(memory.items) == ["0", "1"]
@@ -114,7 +134,9 @@ def test_known_id_replaces_nothing() -> None:
 
 
 def test_zeros_are_near_to_nothing() -> None:
-    """S2.12: a query without a known word finds nothing; an item without one is held, and ranks as unrelated."""
+    """S2.12: a query without a known word finds nothing; an item without one is held, and ranks as
+    unrelated.
+    """
     memory = filled(AXES[0] * 0, AXES[0], -AXES[0])
     assert memory.search(AXES[0] * 0) == []
     assert memory.search(AXES[0])[1][1] == 0
@@ -122,7 +144,9 @@ def test_zeros_are_near_to_nothing() -> None:
 
 
 def test_scope_narrows() -> None:
-    """S2.28: a session sees its own items and those of no session, never another's, and still gets its `k`."""
+    """S2.28: a session sees its own items and those of no session, never another's, and still gets
+    its `k`.
+    """
     memory = WorkingMemory(DIMENSION)
     for number in range(40):
         memory.add(item(f"{number}", AXES[0], scope=["", "a", "b", "c"][number % 4]))
@@ -154,7 +178,9 @@ def test_equals_go_by_age() -> None:
 
 
 def test_eviction_gives_back_room_before_items() -> None:
-    """S2.13: items go only when the matrix, cut to size, still does not fit; then the fewest that do."""
+    """S2.13: items go only when the matrix, cut to size, still does not fit; then the fewest that
+    do.
+    """
     memory = filled(*[AXES[0]] * 17)  # in a matrix of 32 rows
     spare = 15 * (DIMENSION * 4 + 12)
     full = memory.size_bytes
@@ -193,8 +219,12 @@ vectors = st.lists(st.integers(-2, 2), min_size=DIMENSION, max_size=DIMENSION).f
 scopes = st.sampled_from(["", "a", "b"])
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), st.builds(lambda n, v, s: item(n, v, scope=s), names, vectors, scopes)),
-        st.tuples(st.just("add"), st.builds(lambda n, v, s: item(n, v, scope=s), names, vectors, scopes)),
+        st.tuples(
+            st.just("add"), st.builds(lambda n, v, s: item(n, v, scope=s), names, vectors, scopes)
+        ),
+        st.tuples(
+            st.just("add"), st.builds(lambda n, v, s: item(n, v, scope=s), names, vectors, scopes)
+        ),
         st.tuples(st.just("many"), st.integers(1, 40)),
         st.tuples(st.just("evict"), st.floats(0, 1.1)),
         st.tuples(st.just("remove"), st.lists(names, max_size=20)),
@@ -206,7 +236,8 @@ steps = st.lists(
 
 @given(steps)
 def test_any_history(history: list[tuple[str, Any]]) -> None:
-    """S2.10, S2.12, S2.13: whatever was added, evicted and removed, it holds and finds what a plain list would.
+    """S2.10, S2.12, S2.13: whatever was added, evicted and removed, it holds and finds what a plain
+    list would.
 
     An eviction takes a prefix by age, ends within the limit, and takes no more than it must.
     """
@@ -248,14 +279,23 @@ def test_any_history(history: list[tuple[str, Any]]) -> None:
 @pytest.mark.parametrize("sessions", [1, 3000])
 @pytest.mark.parametrize("count", [700, 3000])
 def test_size_is_what_is_held(dimension: int, sessions: int, count: int) -> None:
-    """S2.14: the size it states is within 20 % of what Python's allocator counts, growing, full and after eviction."""
+    """S2.14: the size it states is within 20 % of what Python's allocator counts, growing, full and
+    after eviction.
+    """
     rng = np.random.default_rng(1)
     source = [unit(rng.normal(size=dimension)) for _ in range(20)]
 
     def fresh(number: int) -> WorkingItem:
         text = f"{number}: " + "something that a tool said " * (number % 10)
-        one = item(f"item-{number}-abcdef", source[number % 20], scope=f"session-{number % sessions}", text=text)
-        return msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=WorkingItem)  # every string its own, as from a journal
+        one = item(
+            f"item-{number}-abcdef",
+            source[number % 20],
+            scope=f"session-{number % sessions}",
+            text=text,
+        )
+        return msgspec.msgpack.decode(
+            msgspec.msgpack.encode(one), type=WorkingItem
+        )  # every string its own, as from a journal
 
     def check(memory: WorkingMemory) -> None:
         held = tracemalloc.get_traced_memory()[0] - before

@@ -1,1 +1,3 @@
-"""One driver for each library: its documented interface behind `benchmarks.correctness.protocol.Subject`."""
+"""One driver for each library: its documented interface behind
+`benchmarks.correctness.protocol.Subject`.
+"""

@@ -37,7 +37,9 @@ class LangChainMemory:
     async def append(self, session: str, texts: Sequence[str], *, key: str = "") -> None:  # noqa: ARG002 -- it has none
         # What asave_context does, for messages of any number.
         memory = self._session(session)
-        await memory.chat_memory.aadd_messages([_KINDS[n % 2](text) for n, text in enumerate(texts)])
+        await memory.chat_memory.aadd_messages(
+            [_KINDS[n % 2](text) for n, text in enumerate(texts)]
+        )
         await memory.aprune()
 
     async def load(self, session: str, query: str = "") -> list[str]:  # noqa: ARG002

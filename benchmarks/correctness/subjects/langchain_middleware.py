@@ -1,4 +1,6 @@
-"""LangChain agents: `create_agent` with `SummarizationMiddleware`, `AsyncSqliteSaver` on a file; a turn is one `ainvoke`."""
+"""LangChain agents: `create_agent` with `SummarizationMiddleware`, `AsyncSqliteSaver` on a file; a
+turn is one `ainvoke`.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,14 @@ class LangChainMiddleware(LangGraph):
             limit = self._setting.limit_tokens
             middleware = [
                 SummarizationMiddleware(
-                    model=Model(answer=self._setting.summarize), trigger=("tokens", limit), keep=("tokens", limit // 2)
+                    model=Model(answer=self._setting.summarize),
+                    trigger=("tokens", limit),
+                    keep=("tokens", limit // 2),
                 )
             ]
-        return create_agent(Model(answer=ok), tools=[], middleware=middleware, checkpointer=self._saver)
+        return create_agent(
+            Model(answer=ok), tools=[], middleware=middleware, checkpointer=self._saver
+        )
 
 
 async def opened(directory: Path, setting: Setting) -> LangChainMiddleware:

@@ -1,4 +1,6 @@
-"""The chat model that LangChain's two are given: it summarizes with the benchmark's summarizer, and says "ok" to all else."""
+"""The chat model that LangChain's two are given: it summarizes with the benchmark's summarizer, and
+says "ok" to all else.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""LangGraph: a graph of one node over `MessagesState`, `AsyncSqliteSaver` on a file; a turn is one `ainvoke` with a thread id.
+"""LangGraph: a graph of one node over `MessagesState`, `AsyncSqliteSaver` on a file; a turn is one
+`ainvoke` with a thread id.
 
-Long-term memory is `AsyncSqliteStore` beside it, whose namespaces the application chooses: here ``(user, "memories")``. It is
-listed, not searched by meaning, which would take an extension that not every Python's SQLite can load.
+Long-term memory is `AsyncSqliteStore` beside it, whose namespaces the application chooses: here
+``(user, "memories")``. It is listed, not searched by meaning, which would take an extension that
+not every Python's SQLite can load.
 """
 
 from __future__ import annotations
@@ -30,9 +32,13 @@ LACKS: Mapping[str, str] = {
 
 
 def messages_of(texts: Sequence[str], key: str = "") -> list[AnyMessage]:
-    """The texts, by turns the user's and the assistant's; a message's id is what LangGraph knows messages by."""
+    """The texts, by turns the user's and the assistant's; a message's id is what LangGraph knows
+    messages by.
+    """
     kinds = (HumanMessage, AIMessage)
-    return [kinds[n % 2](text, id=f"{key}/{n}" if key else str(uuid4())) for n, text in enumerate(texts)]
+    return [
+        kinds[n % 2](text, id=f"{key}/{n}" if key else str(uuid4())) for n, text in enumerate(texts)
+    ]
 
 
 class LangGraph:
@@ -80,7 +86,9 @@ class LangGraph:
 
     async def kept(self, session: str) -> list[str]:
         states = [state async for state in self._graph.aget_state_history(_thread(session))]
-        return [str(message.content) for state in states for message in state.values.get("messages", [])]
+        return [
+            str(message.content) for state in states for message in state.values.get("messages", [])
+        ]
 
     async def delivered(self) -> list[str]:
         return []

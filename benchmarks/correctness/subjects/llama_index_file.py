@@ -1,4 +1,6 @@
-"""LlamaIndex: `Memory.from_defaults` as in `llama_index_memory`, with one SQLite file for all sessions (`async_database_uri`)."""
+"""LlamaIndex: `Memory.from_defaults` as in `llama_index_memory`, with one SQLite file for all
+sessions (`async_database_uri`).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""LlamaIndex: `Memory.from_defaults`, one object for a session, in its default database, which is SQLite in memory.
+"""LlamaIndex: `Memory.from_defaults`, one object for a session, in its default database, which is
+SQLite in memory.
 
-Summaries are made by `FactExtractionMemoryBlock`, long-term memory by `VectorMemoryBlock` over one vector store for all sessions.
+Summaries are made by `FactExtractionMemoryBlock`, long-term memory by `VectorMemoryBlock` over one
+vector store for all sessions.
 """
 
 from __future__ import annotations
@@ -10,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse, LLMMetadata
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    CompletionResponse,
+    LLMMetadata,
+)
 from llama_index.core.bridge.pydantic import Field
 from llama_index.core.llms import CustomLLM
 from llama_index.core.memory import FactExtractionMemoryBlock, Memory, VectorMemoryBlock
@@ -41,7 +48,9 @@ class _Model(CustomLLM):
 
     async def achat(self, messages: Sequence[ChatMessage], **_: Any) -> ChatResponse:
         summary = await self.summarize("\n".join(message.content or "" for message in messages))
-        return ChatResponse(message=ChatMessage("<facts><fact>" + summary + "</fact></facts>", role="assistant"))
+        return ChatResponse(
+            message=ChatMessage("<facts><fact>" + summary + "</fact></facts>", role="assistant")
+        )
 
 
 class _Embedder(BaseEmbedding):
@@ -77,11 +86,20 @@ class _Store(BasePydanticVectorStore):
 
     def query(self, query: Any, **_: Any) -> VectorStoreQueryResult:
         filters = query.filters.filters if query.filters else []
-        rows = [node for node in self.rows if all(node.metadata.get(one.key) == one.value for one in filters)]
-        scored = [(sum(a * b for a, b in zip(node.embedding, query.query_embedding, strict=True)), node) for node in rows]
+        rows = [
+            node
+            for node in self.rows
+            if all(node.metadata.get(one.key) == one.value for one in filters)
+        ]
+        scored = [
+            (sum(a * b for a, b in zip(node.embedding, query.query_embedding, strict=True)), node)
+            for node in rows
+        ]
         best = sorted(scored, key=lambda one: -one[0])[: query.similarity_top_k]
         return VectorStoreQueryResult(
-            nodes=[node for _, node in best], similarities=[score for score, _ in best], ids=[node.node_id for _, node in best]
+            nodes=[node for _, node in best],
+            similarities=[score for score, _ in best],
+            ids=[node.node_id for _, node in best],
         )
 
 
@@ -90,17 +108,23 @@ class LlamaIndexMemory:
         self._uri = f"sqlite+aiosqlite:///{directory / 'memory.db'}" if on_file else None
         self._setting = setting
         self._store = _Store()
-        self._block = self._vector_block() if setting.embed is not None and setting.one_block else None
+        self._block = (
+            self._vector_block() if setting.embed is not None and setting.one_block else None
+        )
         self._sessions: dict[str, Memory] = {}
 
     def _vector_block(self) -> VectorMemoryBlock:
-        return VectorMemoryBlock(vector_store=self._store, embed_model=_Embedder(embed=self._setting.embed))
+        return VectorMemoryBlock(
+            vector_store=self._store, embed_model=_Embedder(embed=self._setting.embed)
+        )
 
     def _session(self, session: str) -> Memory:
         if session not in self._sessions:
             blocks: list[Any] = []
             if self._setting.summarize is not None:
-                blocks.append(FactExtractionMemoryBlock(llm=_Model(summarize=self._setting.summarize)))
+                blocks.append(
+                    FactExtractionMemoryBlock(llm=_Model(summarize=self._setting.summarize))
+                )
             if self._setting.embed is not None:
                 blocks.append(self._block or self._vector_block())
             limit = self._setting.limit_tokens
@@ -121,10 +145,16 @@ class LlamaIndexMemory:
             await self._session(session).aput_messages(messages)
 
     async def load(self, session: str, query: str = "") -> list[str]:
-        return [message.content or "" for message in await self._session(session).aget(input=query or None)]
+        return [
+            message.content or ""
+            for message in await self._session(session).aget(input=query or None)
+        ]
 
     async def buffered(self, session: str) -> list[str]:
-        return [message.content or "" for message in await self._session(session).aget_all(status=MessageStatus.ACTIVE)]
+        return [
+            message.content or ""
+            for message in await self._session(session).aget_all(status=MessageStatus.ACTIVE)
+        ]
 
     async def kept(self, session: str) -> list[str]:
         return [message.content or "" for message in await self._session(session).aget_all()]

@@ -1,7 +1,8 @@
-"""mem0: `AsyncMemory.add(…, infer=False)`, so that no model is asked; its default vector store, Qdrant, kept in the directory.
+"""mem0: `AsyncMemory.add(…, infer=False)`, so that no model is asked; its default vector store,
+Qdrant, kept in the directory.
 
-Its messages are rows of long-term memory from the start; a session is a `run_id`. The embedder is the benchmark's, in place of
-OpenAI's.
+Its messages are rows of long-term memory from the start; a session is a `run_id`. The embedder is
+the benchmark's, in place of OpenAI's.
 """
 
 from __future__ import annotations
@@ -37,11 +38,19 @@ class _Embedder:
 
 class Mem0:
     def __init__(self, directory: Path, setting: Setting) -> None:
-        store = {"path": str(directory / "qdrant"), "on_disk": True, "embedding_model_dims": DIMENSION, "collection_name": "mem0"}
+        store = {
+            "path": str(directory / "qdrant"),
+            "on_disk": True,
+            "embedding_model_dims": DIMENSION,
+            "collection_name": "mem0",
+        }
         self._memory = AsyncMemory.from_config(
             {
                 "vector_store": {"provider": "qdrant", "config": store},
-                "embedder": {"provider": "openai", "config": {"api_key": "none", "embedding_dims": DIMENSION}},
+                "embedder": {
+                    "provider": "openai",
+                    "config": {"api_key": "none", "embedding_dims": DIMENSION},
+                },
                 "llm": {"provider": "openai", "config": {"api_key": "none"}},
                 "history_db_path": str(directory / "history.db"),
             }
@@ -54,9 +63,13 @@ class Mem0:
 
     async def load(self, session: str, query: str = "") -> list[str]:
         if query:
-            found = await self._memory.search(query, filters={"user_id": user_of(session)}, top_k=10)
+            found = await self._memory.search(
+                query, filters={"user_id": user_of(session)}, top_k=10
+            )
         else:
-            found = await self._memory.get_all(filters={"user_id": user_of(session), "run_id": session}, top_k=_MANY)
+            found = await self._memory.get_all(
+                filters={"user_id": user_of(session), "run_id": session}, top_k=_MANY
+            )
         rows: list[Any] = found["results"]
         return [row["memory"] for row in sorted(rows, key=lambda row: row["created_at"])]
 

@@ -36,10 +36,15 @@ class OpenAIAgents:
     async def _compact(self, *, input: Sequence[Any], **_: Any) -> Any:  # noqa: A002 -- the API's own name
         assert self._setting.summarize is not None
         summary = await self._setting.summarize("\n".join(_text(item) for item in input))
-        return SimpleNamespace(output=[{"type": "message", "role": "assistant", "content": summary}], usage=None)
+        return SimpleNamespace(
+            output=[{"type": "message", "role": "assistant", "content": summary}], usage=None
+        )
 
     def _full(self, context: Mapping[str, Any]) -> bool:
-        return sum(len(_text(item)) // 4 for item in context["session_items"]) > self._setting.limit_tokens
+        return (
+            sum(len(_text(item)) // 4 for item in context["session_items"])
+            > self._setting.limit_tokens
+        )
 
     def _session(self, session: str) -> Any:
         if session not in self._sessions:
@@ -53,7 +58,9 @@ class OpenAIAgents:
 
     async def append(self, session: str, texts: Sequence[str], *, key: str = "") -> None:  # noqa: ARG002 -- it has none
         handle = self._session(session)
-        await handle.add_items([{"role": _ROLES[n % 2], "content": text} for n, text in enumerate(texts)])
+        await handle.add_items(
+            [{"role": _ROLES[n % 2], "content": text} for n, text in enumerate(texts)]
+        )
         if self._setting.summarize is not None:
             await handle.run_compaction({})
 

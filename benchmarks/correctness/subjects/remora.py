@@ -1,4 +1,6 @@
-"""remora, on its default configuration: SQLite with `synchronous=FULL`, LanceDB, the embedded tokenizer and embedder."""
+"""remora, on its default configuration: SQLite with `synchronous=FULL`, LanceDB, the embedded
+tokenizer and embedder.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,15 @@ class _Embedder:
 
     async def embed(self, texts: Sequence[str]) -> Any:
         assert self._setting.embed is not None
-        return np.array([self._setting.embed(text) for text in texts], dtype=np.float32).reshape(len(texts), DIMENSION)
+        return np.array([self._setting.embed(text) for text in texts], dtype=np.float32).reshape(
+            len(texts), DIMENSION
+        )
 
 
 class Remora:
     def __init__(self, directory: Path, setting: Setting) -> None:
-        # The fold begins at fold_ratio of the limit, which is short-term and long-term memory together.
+        # The fold begins at fold_ratio of the limit, which is short-term and long-term memory
+        # together.
         buffer = {"token_limit": math.ceil(setting.limit_tokens / 0.7)}
         config = Config.from_dict({"buffer": buffer})
         models: dict[str, Any] = {}

@@ -1,4 +1,6 @@
-"""The claims, in the order of the table: each name is a module here. Imports nothing but the standard library."""
+"""The claims, in the order of the table: each name is a module here. Imports nothing but the
+standard library.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,19 @@ from benchmarks.speed.claim import Claim
 __all__ = ["CLAIMS", "claim"]
 
 CLAIMS = (
-    "append", "turn", "load", "tokens", "ask", "activation", "memory", "model", "overload", "million", "growth", "start",
-)  # fmt: skip
+    "append",
+    "turn",
+    "load",
+    "tokens",
+    "ask",
+    "activation",
+    "memory",
+    "model",
+    "overload",
+    "million",
+    "growth",
+    "start",
+)
 
 
 def claim(name: str) -> Claim:

@@ -1,13 +1,15 @@
 """The first message to a passivated session of 50 messages of 300 bytes.
 
-The runtime is opened on a journal that has them: none is in memory, and the kernel's page cache has the file. Then each is spoken
-to once: *load* (what a model should see now), *append* (one more message, durable by `synchronous=FULL`), or all of a group of
-256 at once, which remora reads in one batch.
+The runtime is opened on a journal that has them: none is in memory, and the kernel's page cache has
+the file. Then each is spoken to once: *load* (what a model should see now), *append* (one more
+message, durable by `synchronous=FULL`), or all of a group of 256 at once, which remora reads in one
+batch.
 
-The limit is the bare `SELECT` of the same columns of the same rows, found by user and session and fetched, on a connection with
-the same cache: by `sqlite3` on the calling thread (*limit*), and through aiosqlite, as remora reads (*limit-aiosqlite*). For
-*append* an `INSERT` of one row into the same table and its commit, same pragmas, come on top; for 256 at once the limit reads
-one session after another. SQLite has read none of these pages before, neither here nor there.
+The limit is the bare `SELECT` of the same columns of the same rows, found by user and session and
+fetched, on a connection with the same cache: by `sqlite3` on the calling thread (*limit*), and
+through aiosqlite, as remora reads (*limit-aiosqlite*). For *append* an `INSERT` of one row into the
+same table and its commit, same pragmas, come on top; for 256 at once the limit reads one session
+after another. SQLite has read none of these pages before, neither here nor there.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ from remora.storage.sqlite.schema import SEQ_BITS
 NAME = "activation"
 TITLE = "Activation"
 WORK = (
-    "The first load of, or append to, a passivated session of 50 messages of 300 bytes, one at a time, and 256 at once; the "
-    "journal is in the page cache. *limit* is the bare `SELECT` of its rows by `sqlite3` (for append the `INSERT` and its "
+    "The first load of, or append to, a passivated session of 50 messages of 300 bytes, one at a "
+    "time, and 256 at once; the "
+    "journal is in the page cache. *limit* is the bare `SELECT` of its rows by `sqlite3` (for "
+    "append the `INSERT` and its "
     "commit, too), *limit-aiosqlite* the same through aiosqlite's thread."
 )
 CONTESTANTS = ("remora", "limit", "limit-aiosqlite")
@@ -42,12 +46,14 @@ _MESSAGES = 50
 _AT_ONCE = 256
 _SELECT = (
     f"SELECT {ENTRY_COLUMNS} FROM actors AS s JOIN messages AS m "
-    f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {(1 << SEQ_BITS) - 1} WHERE s.user = ? AND s.session = ?"
+    f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {(1 << SEQ_BITS) - 1} "
+    "WHERE s.user = ? AND s.session = ?"
 )
 _INSERT = (
     "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, importance) "
     f"SELECT max(m.pos) + 1, 0, 60, 2, 1, ?3, 0.5 FROM actors AS s JOIN messages AS m "
-    f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {(1 << SEQ_BITS) - 1} WHERE s.user = ?1 AND s.session = ?2"
+    f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {(1 << SEQ_BITS) - 1} "
+    "WHERE s.user = ?1 AND s.session = ?2"
 )
 
 
@@ -58,24 +64,40 @@ def cases(smoke: bool) -> Sequence[Case]:
     return [
         Case(NAME, "load", sizes),
         *([] if smoke else [Case(NAME, "append", sizes, least_repeats=5)]),
-        Case(NAME, f"load, {_AT_ONCE} at once", {**sizes, "sessions": max(sessions, at_once), "at_once": at_once}),
+        Case(
+            NAME,
+            f"load, {_AT_ONCE} at once",
+            {**sizes, "sessions": max(sessions, at_once), "at_once": at_once},
+        ),
     ]
 
 
 _HELD_BACK = (
-    "by parts, on a quiet machine, of 420 µs: to aiosqlite's thread and back 65 (the bare SELECT through it costs as much more), "
-    "the statement there 143, as seven kinds of rows are asked for at once, rows to messages 86 (half of it their checksums), "
+    "by parts, on a quiet machine, of 420 µs: to aiosqlite's thread and back 65 (the bare SELECT "
+    "through it costs as much more), "
+    "the statement there 143, as seven kinds of rows are asked for at once, rows to messages 86 "
+    "(half of it their checksums), "
     "tasks that wake each other 60, the state 33, the turn and the context 42."
 )
 _TOGETHER = (
-    "what one at a time costs without the ways to the thread and back: the statement for seven kinds of rows, rows to messages "
+    "what one at a time costs without the ways to the thread and back: the statement for seven "
+    "kinds of rows, rows to messages "
     "(86 µs each, half of it their checksums), the state (33), the turn and the context (42)."
 )
 BARS = (
     Bar("load", "≤ 3 times the SELECT", "p50_us", than="limit", most=3.0, note=_HELD_BACK),
-    Bar("load", "≤ 3 times the SELECT through aiosqlite", "p50_us", than="limit-aiosqlite", most=3.0),
+    Bar(
+        "load", "≤ 3 times the SELECT through aiosqlite", "p50_us", than="limit-aiosqlite", most=3.0
+    ),
     Bar("append", "≤ 3 times the SELECT and a commit", "p50_us", than="limit", most=3.0),
-    Bar(f"load, {_AT_ONCE} at once", "≤ 3 times the SELECTs", "each_us", than="limit", most=3.0, note=_TOGETHER),
+    Bar(
+        f"load, {_AT_ONCE} at once",
+        "≤ 3 times the SELECTs",
+        "each_us",
+        than="limit",
+        most=3.0,
+        note=_TOGETHER,
+    ),
 )
 
 
@@ -99,7 +121,9 @@ async def _remora(directory: Path, case: Case) -> dict[str, float]:
     return _latencies(took) | found
 
 
-async def _time_speaking(case: Case, speak: Callable[[int], Coroutine[Any, Any, object]]) -> dict[str, float]:
+async def _time_speaking(
+    case: Case, speak: Callable[[int], Coroutine[Any, Any, object]]
+) -> dict[str, float]:
     sessions, at_once = int(case.sizes["sessions"]), int(case.sizes.get("at_once", 1))
     begun = time.perf_counter()
     for first in range(0, sessions - at_once + 1, at_once):
@@ -157,7 +181,13 @@ async def _aiosqlite(directory: Path, case: Case) -> dict[str, float]:
     return _latencies(took) | found
 
 
-def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
+def measure(
+    contestant: str,
+    case: Case,
+    directory: Path,
+    seed: int,
+    smoke: bool,  # noqa: ARG001
+) -> dict[str, float]:
     anyio.run(filled, directory, int(case.sizes["sessions"]), _MESSAGES, seed)
     if contestant == "limit":
         return _sqlite(directory, case)

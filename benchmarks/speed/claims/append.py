@@ -15,42 +15,83 @@ from benchmarks.speed.text import POOL, counter, percentile, texts
 NAME = "append"
 TITLE = "Durable appends"
 WORK = (
-    "So many sessions, each with one caller that appends a message of 300 bytes, waits until it is durable, and appends the "
-    "next; tokens are counted (o200k_base), but for *openai_agents*, *langgraph*, *langgraph_store*, *adk* and *mem0*, which "
-    "count none. Everything is synced at every commit, but *dict-sqlite-normal* and *redis-everysec*. *limit* is one thread that "
-    "counts as many texts as there are sessions and commits them to remora's schema with its pragmas, and again; *limit-bare* "
-    "has the barest table instead; *prototype* is a hundred lines of asyncio with dicts and a thread that commits what waits. "
-    "*remora-heuristic* takes a quarter of the length for a text's tokens: what a faster tokenizer could gain at most. "
-    "*remora* neither folds nor has long-term memory, as its peers; *remora-folds* has a budget of 4 000 tokens and the embedded "
+    "So many sessions, each with one caller that appends a message of 300 bytes, waits until it "
+    "is durable, and appends the "
+    "next; tokens are counted (o200k_base), but for *openai_agents*, *langgraph*, "
+    "*langgraph_store*, *adk* and *mem0*, which "
+    "count none. Everything is synced at every commit, but *dict-sqlite-normal* and "
+    "*redis-everysec*. *limit* is one thread that "
+    "counts as many texts as there are sessions and commits them to remora's schema with its "
+    "pragmas, and again; *limit-bare* "
+    "has the barest table instead; *prototype* is a hundred lines of asyncio with dicts and a "
+    "thread that commits what waits. "
+    "*remora-heuristic* takes a quarter of the length for a text's tokens: what a faster "
+    "tokenizer could gain at most. "
+    "*remora* neither folds nor has long-term memory, as its peers; *remora-folds* has a budget "
+    "of 4 000 tokens and the embedded "
     "summarizer, *remora-default* everything at its default."
 )
 LIBRARIES = ("openai_agents", "langgraph", "llama_index", "adk", "mem0")
 """Session libraries; `AsyncSqliteStore` and Redis are stores, with no notion of a session."""
 CONTESTANTS = (
-    "remora", "limit", "limit-bare", "prototype", "remora-uvloop", "remora-heuristic", "remora-folds", "remora-default",
-    "dict-sqlite", "dict-sqlite-normal", *LIBRARIES, "langgraph_store", "redis", "redis-everysec",
-)  # fmt: skip
+    "remora",
+    "limit",
+    "limit-bare",
+    "prototype",
+    "remora-uvloop",
+    "remora-heuristic",
+    "remora-folds",
+    "remora-default",
+    "dict-sqlite",
+    "dict-sqlite-normal",
+    *LIBRARIES,
+    "langgraph_store",
+    "redis",
+    "redis-everysec",
+)
 _ALONE = (
-    "half of an append is its sync (strace); the rest is waking up: to the journal's task, to the connection's thread and "
-    "back, four turns of the event loop and two switches between threads. The library hands each call to a thread as well, "
+    "half of an append is its sync (strace); the rest is waking up: to the journal's task, to the "
+    "connection's thread and "
+    "back, four turns of the event loop and two switches between threads. The library hands each "
+    "call to a thread as well, "
     "but in two turns, and counts no tokens."
 )
 _LOOP = (
-    "where *limit* divided by the other side is below the bar, no group commit into these rows could meet it. Of remora's "
-    "own time a third is SQLite (each session's messages lie together in the tree, so each row of a commit dirties a page "
-    "of its own), a fifth tiktoken, and the rest Python on the event loop: 135 000 instructions an append by callgrind, in "
+    "where *limit* divided by the other side is below the bar, no group commit into these rows "
+    "could meet it. Of remora's "
+    "own time a third is SQLite (each session's messages lie together in the tree, so each row of "
+    "a commit dirties a page "
+    "of its own), a fifth tiktoken, and the rest Python on the event loop: 135 000 instructions "
+    "an append by callgrind, in "
     "some sixty functions, the largest a tenth."
 )
 _STORE = (
-    "the store puts a row into a table as it comes. It counts no tokens, keeps no order within a session, checks nothing, "
+    "the store puts a row into a table as it comes. It counts no tokens, keeps no order within a "
+    "session, checks nothing, "
     "and has neither a buffer nor a budget: what *remora-heuristic* saves is the counting alone."
 )
 BARS = (
-    Bar("1", "not slower than the best session library", "per_s", LIBRARIES, least=1.0, note=_ALONE),
+    Bar(
+        "1", "not slower than the best session library", "per_s", LIBRARIES, least=1.0, note=_ALONE
+    ),
     Bar("256", "≥ 0.6 of the limit", "per_s", "limit", least=0.6),
     Bar("256", "≥ 25 times the best session library", "per_s", LIBRARIES, least=25, note=_LOOP),
-    Bar("256", "≥ 5 times dict and SQLite commit inline", "per_s", "dict-sqlite", least=5, note=_LOOP),
-    Bar("256", "parity with AsyncSqliteStore's puts (≥ 0.9)", "per_s", "langgraph_store", least=0.9, note=_STORE),
+    Bar(
+        "256",
+        "≥ 5 times dict and SQLite commit inline",
+        "per_s",
+        "dict-sqlite",
+        least=5,
+        note=_LOOP,
+    ),
+    Bar(
+        "256",
+        "parity with AsyncSqliteStore's puts (≥ 0.9)",
+        "per_s",
+        "langgraph_store",
+        least=0.9,
+        note=_STORE,
+    ),
 )
 
 
@@ -64,7 +105,9 @@ def cases(smoke: bool) -> Sequence[Case]:
     ]
 
 
-def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:
+def measure(
+    contestant: str, case: Case, directory: Path, seed: int, smoke: bool
+) -> dict[str, float]:
     sessions = int(case.sizes["sessions"])
     box_s = 0.3 if smoke else 1.0 if sessions == 1 else 2.0
     if contestant == "limit":
@@ -73,7 +116,14 @@ def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool
         return _limit(_bare_schema(directory), sessions, seed, box_s)
     figures: dict[str, float] = ran(
         lambda: measured(
-            contestant, directory, _append, sessions=sessions, seed=seed, box_s=box_s, prepare_s=1.0 if smoke else 4.0, filled=1
+            contestant,
+            directory,
+            _append,
+            sessions=sessions,
+            seed=seed,
+            box_s=box_s,
+            prepare_s=1.0 if smoke else 4.0,
+            filled=1,
         ),
         contestant,
     )
@@ -124,15 +174,17 @@ def _remora_schema(directory: Path, sessions: int) -> Commit:
     ):  # fmt: skip
         database.execute(f"PRAGMA {pragma}")
     encode = msgspec.msgpack.Encoder().encode
-    insert = (
-        "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, importance, crc) VALUES (?, ?, ?, 2, 1, ?, 0.5, 4000000000)"
-    )
+    insert = "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, importance, crc) VALUES (?, ?, ?, 2, 1, ?, 0.5, 4000000000)"  # noqa: E501
 
     def commit(seq: int, rows: list[tuple[int, str, int]]) -> None:
         at = time.time_ns() // 1_000
         database.execute("BEGIN IMMEDIATE")
         database.executemany(
-            insert, [(n << SEQ_BITS | seq, at, tokens, encode({"role": "user", "content": text})) for n, text, tokens in rows]
+            insert,
+            [
+                (n << SEQ_BITS | seq, at, tokens, encode({"role": "user", "content": text}))
+                for n, text, tokens in rows
+            ],
         )
         database.execute("COMMIT")
 
@@ -147,7 +199,9 @@ def _bare_schema(directory: Path) -> Commit:
     def commit(seq: int, rows: list[tuple[int, str, int]]) -> None:
         at = time.time()
         database.execute("BEGIN IMMEDIATE")
-        database.executemany(INSERT, [(f"s{n}", seq, "user", text, tokens, at) for n, text, tokens in rows])
+        database.executemany(
+            INSERT, [(f"s{n}", seq, "user", text, tokens, at) for n, text, tokens in rows]
+        )
         database.execute("COMMIT")
 
     return commit

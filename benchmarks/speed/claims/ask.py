@@ -1,15 +1,17 @@
 """Asking an actor for something that touches no storage.
 
-*Kernel*: `ActorRegistry.ask` on a behaviour whose turn returns a number, over a log in memory: nothing but the runtime's own way to
-a turn and back. *Session*: the same call with a session's `Inspect` (marks, counts, keys) or `Load` (what a model should see) on
-a session of 20 messages. *Idle*: one task asks, again once answered; the actor runs the turn on its caller's stack.
-*Contended*: 100 tasks ask one actor whose mailbox is in use: a posted message fills it, and since a task that is answered asks
-again at once, it never empties; each ask goes through the mailbox and wakes its task (`queued_share` says how many did).
+*Kernel*: `ActorRegistry.ask` on a behaviour whose turn returns a number, over a log in memory:
+    nothing but the runtime's own way to
+a turn and back. *Session*: the same call with a session's `Inspect` (marks, counts, keys) or `Load`
+(what a model should see) on a session of 20 messages. *Idle*: one task asks, again once answered;
+the actor runs the turn on its caller's stack. *Contended*: 100 tasks ask one actor whose mailbox is
+in use: a posted message fills it, and since a task that is answered asks again at once, it never
+empties; each ask goes through the mailbox and wakes its task (`queued_share` says how many did).
 *Spread*: 100 tasks, each with an actor of its own.
 
-Figures are microseconds of wall time for each ask, the median of slices. The limits are a call of a coroutine that returns
-at once (*limit-call*), and a future resolved by `call_soon` and awaited (*limit-hop*): what an event loop takes for any
-message between two tasks at all, by as many tasks.
+Figures are microseconds of wall time for each ask, the median of slices. The limits are a call of a
+coroutine that returns at once (*limit-call*), and a future resolved by `call_soon` and awaited
+(*limit-hop*): what an event loop takes for any message between two tasks at all, by as many tasks.
 """
 
 from __future__ import annotations
@@ -36,9 +38,12 @@ from remora.storage.memory import MemoryJournal
 NAME = "ask"
 TITLE = "Asking an actor"
 WORK = (
-    "An operation that touches no storage: the kernel's ask of a trivial turn, and a session's `Inspect` and `Load` of 20 "
-    "messages; by one task (idle), by 100 tasks through one mailbox (contended), by 100 tasks of 100 actors (spread). "
-    "*limit-call* calls a coroutine, *limit-hop* awaits a future that `call_soon` resolves, by as many tasks."
+    "An operation that touches no storage: the kernel's ask of a trivial turn, and a session's "
+    "`Inspect` and `Load` of 20 "
+    "messages; by one task (idle), by 100 tasks through one mailbox (contended), by 100 tasks of "
+    "100 actors (spread). "
+    "*limit-call* calls a coroutine, *limit-hop* awaits a future that `call_soon` resolves, by as "
+    "many tasks."
 )
 CONTESTANTS = ("remora", "remora-uvloop", "limit-call", "limit-hop")
 
@@ -49,10 +54,14 @@ Ask = Callable[[int], Awaitable[object]]
 
 
 def cases(smoke: bool) -> Sequence[Case]:
-    rest: dict[str, int | float] = {"asks": 1_000, "slices": 3} if smoke else {"asks": 20_000, "slices": 15}
+    rest: dict[str, int | float] = (
+        {"asks": 1_000, "slices": 3} if smoke else {"asks": 20_000, "slices": 15}
+    )
     ours = ("remora", "remora-uvloop")
     found = []
-    for name, tasks in (("idle", 1), ("contended", _TASKS), ("spread", _TASKS))[: 2 if smoke else 3]:
+    for name, tasks in (("idle", 1), ("contended", _TASKS), ("spread", _TASKS))[
+        : 2 if smoke else 3
+    ]:
         sizes = {"tasks": tasks} | rest
         found.append(Case(NAME, f"{name}, kernel", sizes))
         if not smoke:
@@ -119,7 +128,9 @@ async def _slices(ask: Ask, case: Case) -> float:
     return statistics.median(found)
 
 
-async def _through(directory: ActorRegistry, keys: Sequence[Hashable], message: Any, case: Case) -> dict[str, float]:
+async def _through(
+    directory: ActorRegistry, keys: Sequence[Hashable], message: Any, case: Case
+) -> dict[str, float]:
     contended = case.name.startswith("contended")
 
     async def ask(number: int) -> object:
@@ -136,7 +147,10 @@ async def _through(directory: ActorRegistry, keys: Sequence[Hashable], message: 
     took = await _slices(ask if contended else plain, case)
     after = directory.statistics()
     queued = after.queued_turns - before.queued_turns
-    return {"ask_us": took, "queued_share": queued / (queued + after.inline_turns - before.inline_turns)}
+    return {
+        "ask_us": took,
+        "queued_share": queued / (queued + after.inline_turns - before.inline_turns),
+    }
 
 
 async def _kernel(case: Case, _: int) -> dict[str, float]:
@@ -163,7 +177,10 @@ def _nothing(_: Decision) -> None:
 async def _session(case: Case, seed: int) -> dict[str, float]:
     message = Load(_BUDGET) if case.name.endswith("load") else Inspect()
     async with Runtime.in_memory(config=CONFIG) as runtime:
-        handles = [runtime.session(f"user-{n}", "chat") for n in range(_TASKS if case.name.startswith("spread") else 1)]
+        handles = [
+            runtime.session(f"user-{n}", "chat")
+            for n in range(_TASKS if case.name.startswith("spread") else 1)
+        ]
         for handle in handles:
             await handle.append(messages(seed, 20))
         return await _through(runtime.directory, [handle.key for handle in handles], message, case)
@@ -190,7 +207,13 @@ async def _hop(case: Case, _: int) -> dict[str, float]:
     return {"ask_us": await _slices(ask, case)}
 
 
-def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
+def measure(
+    contestant: str,
+    case: Case,
+    directory: Path,  # noqa: ARG001
+    seed: int,
+    smoke: bool,  # noqa: ARG001
+) -> dict[str, float]:
     work: Callable[[Case, int], Coroutine[Any, Any, dict[str, float]]]
     if contestant == "limit-call":
         work = _call
@@ -198,4 +221,6 @@ def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool
         work = _hop
     else:
         work = _kernel if case.name.endswith("kernel") else _session
-    return anyio.run(work, case, seed, backend_options={"use_uvloop": contestant == "remora-uvloop"})
+    return anyio.run(
+        work, case, seed, backend_options={"use_uvloop": contestant == "remora-uvloop"}
+    )

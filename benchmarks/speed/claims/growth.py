@@ -1,12 +1,16 @@
 """What size does to cost: each row is a directory ten times as large as the one before.
 
-*Sessions*: so many sessions of 20 messages of 300 bytes, ten of each user, without long-term memory, and none in memory. On 500
-drawn from all (100 where there are no more): *activation*, a load of each, passivated, one at a time; *load*, of each, live, one
-at a time; *append* by 64 callers, durable, microseconds of wall time for each.
+*Sessions*: so many sessions of 20 messages of 300 bytes, ten of each user, without long-term
+    memory, and none in memory. On 500
+drawn from all (100 where there are no more): *activation*, a load of each, passivated, one at a
+time; *load*, of each, live, one at a time; *append* by 64 callers, durable, microseconds of wall
+time for each.
 
-*Rows*: long-term memory of so many rows, 200 of each user, vectors of 256 numbers, compacted. *flush* adds 20 rows of a user (a
-session that ended), synced to the disk; *recall* searches one user's memories with what nobody asked before: the user's *first*
-question, for which rows are read, and another, which finds them in memory.
+*Rows*: long-term memory of so many rows, 200 of each user, vectors of 256 numbers, compacted.
+    *flush* adds 20 rows of a user (a
+session that ended), synced to the disk; *recall* searches one user's memories with what nobody
+asked before: the user's *first* question, for which rows are read, and another, which finds them in
+memory.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ from remora.storage.lance.store import LanceStore
 NAME = "growth"
 TITLE = "What size costs"
 WORK = (
-    "Activation, load and append on a sample of 100 to 100 000 sessions of 20 messages; flush of 20 rows to, and recall from, a "
+    "Activation, load and append on a sample of 100 to 100 000 sessions of 20 messages; flush of "
+    "20 rows to, and recall from, a "
     "long-term memory of 1 000 to 100 000 rows. Each is compared with a tenth of its size."
 )
 CONTESTANTS = ("remora",)
@@ -54,14 +59,26 @@ def _named(count: int, what: str) -> str:
 def cases(smoke: bool) -> Sequence[Case]:
     sessions, rows = ((100,), (400,)) if smoke else (_SESSIONS, _ROWS)
     return [
-        *(Case(NAME, _named(count, "sessions"), {"sessions": count}, limit_s=300.0) for count in sessions),
+        *(
+            Case(NAME, _named(count, "sessions"), {"sessions": count}, limit_s=300.0)
+            for count in sessions
+        ),
         *(Case(NAME, _named(count, "rows"), {"rows": count}, limit_s=300.0) for count in rows),
     ]
 
 
 BARS = tuple(
-    Bar(_named(count, what), f"{figure}: ≤ 1.5 times a tenth of it", figure, than_case=_named(count // 10, what), most=1.5)
-    for what, counts, figures in (("sessions", _SESSIONS[1:], _FIGURES), ("rows", _ROWS[1:], _ROW_FIGURES))
+    Bar(
+        _named(count, what),
+        f"{figure}: ≤ 1.5 times a tenth of it",
+        figure,
+        than_case=_named(count // 10, what),
+        most=1.5,
+    )
+    for what, counts, figures in (
+        ("sessions", _SESSIONS[1:], _FIGURES),
+        ("rows", _ROWS[1:], _ROW_FIGURES),
+    )
     for figure in figures
     for count in counts
 )
@@ -71,7 +88,10 @@ async def _sessions(directory: Path, count: int, seed: int, seconds: float) -> d
     pool, rng = messages(seed), random.Random(seed)
     await filled(directory, count, _MESSAGES, seed)
     async with Runtime(directory, config=CONFIG) as runtime:
-        handles = [runtime.session(*session_name(number)) for number in rng.sample(range(count), min(_SAMPLE, count))]
+        handles = [
+            runtime.session(*session_name(number))
+            for number in rng.sample(range(count), min(_SAMPLE, count))
+        ]
         await runtime.session("warm", "up").append(pool[0])
         activations = await _latencies(len(handles), lambda n: handles[n].load())
         loads = await _latencies(len(handles) * 4, lambda n: handles[n % len(handles)].load())
@@ -110,7 +130,9 @@ async def _rows(directory: Path, count: int, seed: int, asked: int) -> dict[str,
     users = [f"user-{number}" for number in range(count // _A_USER)]
     async with opened(directory, batch_ms=0.0, batch_rows=20_000, compact_fragments=1) as store:
         for first in range(0, len(users), 100):
-            batch = [row for user in users[first : first + 100] for row in rows_of(user, _A_USER, words)]
+            batch = [
+                row for user in users[first : first + 100] for row in rows_of(user, _A_USER, words)
+            ]
             await store.add(batch, vectors_of(len(batch), rng), may_exist=False)
             progress(f"{(first + 100) * _A_USER} rows of {count}")
         await store.compact()
@@ -146,7 +168,13 @@ async def _rows(directory: Path, count: int, seed: int, asked: int) -> dict[str,
     }
 
 
-def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
+def measure(
+    contestant: str,  # noqa: ARG001
+    case: Case,
+    directory: Path,
+    seed: int,
+    smoke: bool,
+) -> dict[str, float]:
     if "rows" in case.sizes:
         return anyio.run(_rows, directory, int(case.sizes["rows"]), seed, 5 if smoke else 60)
     return anyio.run(_sessions, directory, int(case.sizes["sessions"]), seed, 0.3 if smoke else 3.0)

@@ -16,31 +16,57 @@ from benchmarks.speed.text import counter, percentile, role_of, texts
 NAME = "load"
 TITLE = "Load a context"
 WORK = (
-    "The newest messages of one session within 4 000 tokens, no query, again and again, with nobody else there; messages of 300 "
-    "bytes. Twenty are all shown; 64 just exceed the budget, so that 2 000 show as many: flat means that these two cost the "
-    "same. *remora* keeps all of them in its buffer, *remora-folds* has folded what the budget does not hold, as it does by "
-    "default. *limit* decodes the messages that are shown from the msgpack that remora keeps, *limit-dict* copies as many dicts. "
-    "Libraries as with turns: *openai_agents*, *langgraph*, *langgraph_store*, *adk* and *mem0* count tokens at each load."
+    "The newest messages of one session within 4 000 tokens, no query, again and again, with "
+    "nobody else there; messages of 300 "
+    "bytes. Twenty are all shown; 64 just exceed the budget, so that 2 000 show as many: flat "
+    "means that these two cost the "
+    "same. *remora* keeps all of them in its buffer, *remora-folds* has folded what the budget "
+    "does not hold, as it does by "
+    "default. *limit* decodes the messages that are shown from the msgpack that remora keeps, "
+    "*limit-dict* copies as many dicts. "
+    "Libraries as with turns: *openai_agents*, *langgraph*, *langgraph_store*, *adk* and *mem0* "
+    "count tokens at each load."
 )
 CONTESTANTS = (
-    "remora", "limit", "limit-dict", "remora-folds", "openai_agents", "langgraph", "llama_index", "adk", "mem0",
-    "langgraph_store", "redis",
-)  # fmt: skip
+    "remora",
+    "limit",
+    "limit-dict",
+    "remora-folds",
+    "openai_agents",
+    "langgraph",
+    "llama_index",
+    "adk",
+    "mem0",
+    "langgraph_store",
+    "redis",
+)
 BARS = (
     Bar("20", "< 100 µs p50, warm", "p50_us", most=100),
     Bar("64", "< 100 µs p50, warm", "p50_us", most=100),
     Bar("2000", "< 100 µs p50, warm", "p50_us", most=100),
     Bar("2000", "flat beyond the window: ≤ 1.2 of 64 messages", "p50_us", than_case="64", most=1.2),
-    Bar("2000", "the same, folded as by default", "p50_us", than_case="64", most=1.2, contestant="remora-folds"),
+    Bar(
+        "2000",
+        "the same, folded as by default",
+        "p50_us",
+        than_case="64",
+        most=1.2,
+        contestant="remora-folds",
+    ),
 )
 _WARM = 20
 
 
 def cases(smoke: bool) -> Sequence[Case]:
-    return [Case(NAME, str(count), {"messages": count}) for count in ((64,) if smoke else (20, 64, 2_000))]
+    return [
+        Case(NAME, str(count), {"messages": count})
+        for count in ((64,) if smoke else (20, 64, 2_000))
+    ]
 
 
-def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:
+def measure(
+    contestant: str, case: Case, directory: Path, seed: int, smoke: bool
+) -> dict[str, float]:
     pool, loads, box_s = texts(seed, int(case.sizes["messages"])), 200 if smoke else 5_000, 3.0
     if contestant.startswith("limit"):
         latencies = _limit(pool, loads, copying=contestant == "limit-dict")
@@ -49,7 +75,9 @@ def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool
     return {"p50_us": percentile(latencies, 0.5) * 1e6, "p99_us": percentile(latencies, 0.99) * 1e6}
 
 
-async def _loads(contestant: str, directory: Path, pool: Sequence[str], loads: int, box_s: float) -> list[float]:
+async def _loads(
+    contestant: str, directory: Path, pool: Sequence[str], loads: int, box_s: float
+) -> list[float]:
     """How long each took, until there are enough or time is up.
 
     Raises:
@@ -81,9 +109,14 @@ async def _loads(contestant: str, directory: Path, pool: Sequence[str], loads: i
 def _limit(pool: Sequence[str], loads: int, *, copying: bool) -> list[float]:
     import msgspec  # noqa: PLC0415
 
-    messages: list[dict[str, Any]] = [{"role": role_of(n), "content": text} for n, text in enumerate(pool)]
+    messages: list[dict[str, Any]] = [
+        {"role": role_of(n), "content": text} for n, text in enumerate(pool)
+    ]
     shown = counted(messages, lambda message: str(message["content"]), counter())
-    encoded, decode = [msgspec.msgpack.encode(message) for message in shown], msgspec.msgpack.Decoder().decode
+    encoded, decode = (
+        [msgspec.msgpack.encode(message) for message in shown],
+        msgspec.msgpack.Decoder().decode,
+    )
     latencies = []
     for _ in range(loads):
         begun = time.perf_counter()

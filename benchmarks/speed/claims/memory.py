@@ -1,19 +1,22 @@
 """Bytes of memory that a session takes: live and idle, and passivated.
 
-Sessions of 20 messages of 300 bytes, ten of each user, are appended a session at a time, and live, idle, in memory. Then the
-runtime's clock is moved past `activation.idle_s`, and all are passivated. What is measured is resident memory of the process,
-after garbage collection and `malloc_trim`, less what it was before the first of them, by their number. Before that first look
-100 sessions have come and gone, so that what is made once (code, tokenizer, tables) is there already.
+Sessions of 20 messages of 300 bytes, ten of each user, are appended a session at a time, and live,
+idle, in memory. Then the runtime's clock is moved past `activation.idle_s`, and all are passivated.
+What is measured is resident memory of the process, after garbage collection and `malloc_trim`, less
+what it was before the first of them, by their number. Before that first look 100 sessions have come
+and gone, so that what is made once (code, tokenizer, tables) is there already.
 
-Allocators keep much of what they once had, for what comes next: `bytes_kept_by_allocators` is what is left, by the sessions of
-this one round; it is paid once, for the most that ever lived at once. So what passivated sessions take is seen where as many
-others live: after a second round come three more, and memory with the sessions of the last one live, less memory with those of
-the second live, is by the number of those that were passivated in between. Less than nothing counts as 0. `objects_passivated` is
-exact: blocks of Python's allocator, over the same rounds.
+Allocators keep much of what they once had, for what comes next: `bytes_kept_by_allocators` is what
+is left, by the sessions of this one round; it is paid once, for the most that ever lived at once.
+So what passivated sessions take is seen where as many others live: after a second round come three
+more, and memory with the sessions of the last one live, less memory with those of the second live,
+is by the number of those that were passivated in between. Less than nothing counts as 0.
+`objects_passivated` is exact: blocks of Python's allocator, over the same rounds.
 
-SQLite's two page caches are bounded (64 MB each), and are no session's: here they are bounded to 1 MB, and filled by those first
-100 sessions. Everything else is at its default, without long-term memory. The limit is the bytes of the messages as remora keeps
-them, msgpack of the chat format, and nothing around them.
+SQLite's two page caches are bounded (64 MB each), and are no session's: here they are bounded to 1
+MB, and filled by those first 100 sessions. Everything else is at its default, without long-term
+memory. The limit is the bytes of the messages as remora keeps them, msgpack of the chat format, and
+nothing around them.
 """
 
 from __future__ import annotations
@@ -33,9 +36,12 @@ from remora.storage.sqlite.journal import SqliteJournal
 NAME = "memory"
 TITLE = "Memory of a session"
 WORK = (
-    "Resident bytes that a live, idle session of 20 messages of 300 bytes adds, and what is left of it once all are passivated; "
-    "SQLite's page caches, which are bounded and no session's, are held at 1 MB. *limit* is the bytes of the encoded messages; "
-    "`of_allowance` is the live bytes by twice that and 2 kB. Passivated: by how much memory grows, with as many others "
+    "Resident bytes that a live, idle session of 20 messages of 300 bytes adds, and what is left "
+    "of it once all are passivated; "
+    "SQLite's page caches, which are bounded and no session's, are held at 1 MB. *limit* is the "
+    "bytes of the encoded messages; "
+    "`of_allowance` is the live bytes by twice that and 2 kB. Passivated: by how much memory "
+    "grows, with as many others "
     "live, while sessions come and go."
 )
 CONTESTANTS = ("remora", "limit")
@@ -82,7 +88,9 @@ async def _remora(directory: Path, count: int, rounds: int, seed: int) -> dict[s
 
         async def make(number: int) -> None:
             start = number % (len(pool) - _MESSAGES)
-            await runtime.session(f"{prefix}-{number // 10}", f"session-{number}").append(pool[start : start + _MESSAGES])
+            await runtime.session(f"{prefix}-{number // 10}", f"session-{number}").append(
+                pool[start : start + _MESSAGES]
+            )
             if number % 10_000 == 9_999:
                 progress(f"{number + 1} sessions of {count}")
 
@@ -117,7 +125,10 @@ async def _remora(directory: Path, count: int, rounds: int, seed: int) -> dict[s
         "resident_mb": live / 1e6,
     }
     if looks:
-        grown, more = (max(last - first, 0) / count / rounds for first, last in zip(looks[0], looks[-1], strict=True))
+        grown, more = (
+            max(last - first, 0) / count / rounds
+            for first, last in zip(looks[0], looks[-1], strict=True)
+        )
         found |= {"bytes_passivated": grown, "objects_passivated": more}
     return found
 
@@ -127,7 +138,15 @@ def _encoded(pool: Sequence[dict[str, str]]) -> float:
     return sum(len(msgspec.msgpack.encode(message)) for message in pool) / len(pool) * _MESSAGES
 
 
-def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
+def measure(
+    contestant: str,
+    case: Case,
+    directory: Path,
+    seed: int,
+    smoke: bool,  # noqa: ARG001
+) -> dict[str, float]:
     if contestant == "limit":
         return {"bytes_live": _encoded(messages(seed))}
-    return anyio.run(_remora, directory, int(case.sizes["sessions"]), int(case.sizes["rounds"]), seed)
+    return anyio.run(
+        _remora, directory, int(case.sizes["sessions"]), int(case.sizes["rounds"]), seed
+    )

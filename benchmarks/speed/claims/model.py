@@ -1,11 +1,13 @@
 """Append and load while every session waits for a model.
 
-Two runtimes on one disk, in one process, take the same load by turns, a few seconds each (A B B A A B, after a B to warm up):
-256 sessions, appends and loads at a steady rate each (an open loop: each is begun when it is due, and its latency counts from
-then; 600 of each a second are about half of what two cores take), on sessions that begin each turn with one to eight messages.
-In A buffers fold: a session folds when it exceeds 700 tokens, down to 350, and the summary takes 2 s (a sleep, as waiting for
-an endpoint is), with as many at once as there are sessions; in these 2 s come the next 350 tokens. In B the limit is so high
-that nothing folds. Ratios are of the two p99; `summaries` says how many there were.
+Two runtimes on one disk, in one process, take the same load by turns, a few seconds each (A B B A A
+B, after a B to warm up): 256 sessions, appends and loads at a steady rate each (an open loop: each
+is begun when it is due, and its latency counts from then; 600 of each a second are about half of
+what two cores take), on sessions that begin each turn with one to eight messages. In A buffers
+fold: a session folds when it exceeds 700 tokens, down to 350, and the summary takes 2 s (a sleep,
+as waiting for an endpoint is), with as many at once as there are sessions; in these 2 s come the
+next 350 tokens. In B the limit is so high that nothing folds. Ratios are of the two p99;
+`summaries` says how many there were.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from remora.models.ports import Line
 NAME = "model"
 TITLE = "A model in the way"
 WORK = (
-    "p99 of append and of load at a steady rate on 256 sessions, all of which fold all the time with a model that takes 2 s, by "
+    "p99 of append and of load at a steady rate on 256 sessions, all of which fold all the time "
+    "with a model that takes 2 s, by "
     "that of the same load where nothing folds; both in one process, by turns."
 )
 CONTESTANTS = ("remora", "remora-uvloop")
@@ -50,13 +53,27 @@ def cases(smoke: bool) -> Sequence[Case]:
 
 
 _FOLDS = (
-    "nobody waits for the model; what is left is the folds' own work. One takes the event loop about a millisecond "
-    "(cProfile: its messages are read and written out for the prompt, its summary is counted), in pieces, and the commits "
+    "nobody waits for the model; what is left is the folds' own work. One takes the event loop "
+    "about a millisecond "
+    "(cProfile: its messages are read and written out for the prompt, its summary is counted), in "
+    "pieces, and the commits "
     "in which it begins and ends are several statements longer. Medians differ by a tenth."
 )
 BARS = (
-    Bar("every session", "append p99: ≤ 1.2 times that without folds", "append_ratio", most=1.2, note=_FOLDS),
-    Bar("every session", "load p99: ≤ 1.2 times that without folds", "load_ratio", most=1.2, note=_FOLDS),
+    Bar(
+        "every session",
+        "append p99: ≤ 1.2 times that without folds",
+        "append_ratio",
+        most=1.2,
+        note=_FOLDS,
+    ),
+    Bar(
+        "every session",
+        "load p99: ≤ 1.2 times that without folds",
+        "load_ratio",
+        most=1.2,
+        note=_FOLDS,
+    ),
 )
 
 
@@ -69,10 +86,12 @@ class _Slow:
         self.seconds = seconds
         self.summaries = 0
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
         await anyio.sleep(self.seconds)
         self.summaries += 1
-        return f"{len(lines)} messages, within {max_tokens} tokens, after {len(previous or '')} characters"
+        return f"{len(lines)} messages, within {max_tokens} tokens, after {len(previous or '')} characters"  # noqa: E501
 
 
 def _config(limit: int, sessions: int) -> Config:
@@ -90,7 +109,9 @@ class _Load:
 
     def __init__(self, runtime: Runtime, case: Case, seed: int) -> None:
         self.latencies: Latencies = {"append": [], "load": []}
-        self._handles = [runtime.session(f"user-{n}", "chat") for n in range(int(case.sizes["sessions"]))]
+        self._handles = [
+            runtime.session(f"user-{n}", "chat") for n in range(int(case.sizes["sessions"]))
+        ]
         self._pool = messages(seed)
         self._rng = random.Random(seed)
         self._places = itertools.count()
@@ -116,7 +137,9 @@ class _Load:
         append = functools.partial(handle.append, self._pool[place % len(self._pool)])
         tasks.start_soon(self._one, "append", due, append)
         other = self._rng.choice(self._handles)
-        tasks.start_soon(self._one, "load", due, functools.partial(other.load, max_tokens=_SHOWN_TOKENS))
+        tasks.start_soon(
+            self._one, "load", due, functools.partial(other.load, max_tokens=_SHOWN_TOKENS)
+        )
 
     async def run(self) -> None:
         begun, number = time.perf_counter(), 0
@@ -132,7 +155,9 @@ async def _measure(directory: Path, case: Case, seed: int) -> dict[str, float]:
     sessions = int(case.sizes["sessions"])
     slow = _Slow(case.sizes["model_s"])
     async with (
-        Runtime(directory / "folding", config=_config(_SHOWN_TOKENS, sessions), summarizer=slow) as folding,
+        Runtime(
+            directory / "folding", config=_config(_SHOWN_TOKENS, sessions), summarizer=slow
+        ) as folding,
         Runtime(directory / "plain", config=_config(1_000_000, sessions), summarizer=slow) as plain,
     ):
         loads = [_Load(folding, case, seed), _Load(plain, case, seed)]
@@ -144,12 +169,28 @@ async def _measure(directory: Path, case: Case, seed: int) -> dict[str, float]:
     found: dict[str, float] = {}
     for what in ("append", "load"):
         with_folds, without = (percentile(one.latencies[what], 0.99) * 1e3 for one in loads)
-        found |= {f"{what}_ratio": with_folds / without, f"{what}_p99_ms": with_folds, f"{what}_unfolded_p99_ms": without}
+        found |= {
+            f"{what}_ratio": with_folds / without,
+            f"{what}_p99_ms": with_folds,
+            f"{what}_unfolded_p99_ms": without,
+        }
     for what in ("append", "load"):
         found |= {f"{what}_p50_ms": percentile(loads[0].latencies[what], 0.5) * 1e3}
         found |= {f"{what}_unfolded_p50_ms": percentile(loads[1].latencies[what], 0.5) * 1e3}
     return found | {"summaries": slow.summaries}
 
 
-def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
-    return anyio.run(_measure, directory, case, seed, backend_options={"use_uvloop": contestant == "remora-uvloop"})
+def measure(
+    contestant: str,
+    case: Case,
+    directory: Path,
+    seed: int,
+    smoke: bool,  # noqa: ARG001
+) -> dict[str, float]:
+    return anyio.run(
+        _measure,
+        directory,
+        case,
+        seed,
+        backend_options={"use_uvloop": contestant == "remora-uvloop"},
+    )

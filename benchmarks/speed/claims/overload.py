@@ -1,8 +1,10 @@
-"""Senders at twice what the disk takes, for a minute; `benchmarks.overload` says how, and is run here.
+"""Senders at twice what the disk takes, for a minute; `benchmarks.overload` says how, and is run
+here.
 
-The deadline of each request is 5 s. `longest_of_allowed` is the longest time that any answer took, whatever it was,
-by deadline and 1 s. `untyped` counts answers that were neither an acknowledgement, `MailboxFull` nor `OutcomeUnknown`, and
-`wrong` messages that were acknowledged and lost, refused and run, or doubled, and sessions out of order.
+The deadline of each request is 5 s. `longest_of_allowed` is the longest time that any answer took,
+whatever it was, by deadline and 1 s. `untyped` counts answers that were neither an acknowledgement,
+`MailboxFull` nor `OutcomeUnknown`, and `wrong` messages that were acknowledged and lost, refused
+and run, or doubled, and sessions out of order.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from benchmarks.speed.claim import Bar, Case
 NAME = "overload"
 TITLE = "More than the disk takes"
 WORK = (
-    "Senders at twice the sustainable rate for 60 s: 48 users send 1 800 messages a second to a journal that takes 900, whether "
-    "or not they are answered; deadline 5 s, at most 6 MB waiting. Then every history is compared with what its sender was told."
+    "Senders at twice the sustainable rate for 60 s: 48 users send 1 800 messages a second to a "
+    "journal that takes 900, whether "
+    "or not they are answered; deadline 5 s, at most 6 MB waiting. Then every history is compared "
+    "with what its sender was told."
 )
 CONTESTANTS = ("remora", "remora-uvloop")
 
@@ -37,9 +41,17 @@ BARS = (
 )
 
 
-def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
+def measure(
+    contestant: str,
+    case: Case,
+    directory: Path,
+    seed: int,
+    smoke: bool,  # noqa: ARG001
+) -> dict[str, float]:
     async def whole() -> dict[str, float]:
-        found = await overload(directory / "memory", seconds=float(case.sizes["seconds"]), seed=seed)
+        found = await overload(
+            directory / "memory", seconds=float(case.sizes["seconds"]), seed=seed
+        )
         later = found.rss_mb[len(found.rss_mb) // 3 :]
         return {
             "longest_of_allowed": found.longest_ms / 1e3 / (DEADLINE_S + LATE_S),

@@ -1,12 +1,15 @@
 """How long a program waits before it can talk: `import remora`, and opening a directory of 1 GB.
 
-*Import*: wall time of `python -c "import remora"`, and of `python -c pass` (*limit*); each the best of several, by turns.
+*Import*: wall time of `python -c "import remora"`, and of `python -c pass` (*limit*); each the best
+    of several, by turns.
 
-*Open*: a journal of 1 GB of messages of 300 bytes, 50 to a session. A new process imports what it needs, and times
-`async with Runtime(directory)` until its body is entered, the best of three: without long-term memory (`sessions_s`), at its
-default (`open_s`; long-term memory is there, and empty), and as the default where 1 000 sessions had folds under way when the
-last process ended (`open_with_jobs_s`; once); `jobs_s` is how much longer it takes until those are done, by the
-embedded summarizer. All files are in the page cache.
+*Open*: a journal of 1 GB of messages of 300 bytes, 50 to a session. A new process imports what it
+    needs, and times
+`async with Runtime(directory)` until its body is entered, the best of three: without long-term
+memory (`sessions_s`), at its default (`open_s`; long-term memory is there, and empty), and as the
+default where 1 000 sessions had folds under way when the last process ended (`open_with_jobs_s`;
+once); `jobs_s` is how much longer it takes until those are done, by the embedded summarizer. All
+files are in the page cache.
 """
 
 from __future__ import annotations
@@ -29,8 +32,10 @@ from remora.models.ports import Line
 NAME = "start"
 TITLE = "Import and start"
 WORK = (
-    "`import remora` in a new interpreter, and the same interpreter with nothing to do (*limit*); in new processes, "
-    "`async with Runtime(…)` on a directory of 1 GB: at its default, without long-term memory, and with 1 000 folds left by the "
+    "`import remora` in a new interpreter, and the same interpreter with nothing to do (*limit*); "
+    "in new processes, "
+    "`async with Runtime(…)` on a directory of 1 GB: at its default, without long-term memory, "
+    "and with 1 000 folds left by the "
     "last run."
 )
 CONTESTANTS = ("remora", "limit")
@@ -50,7 +55,7 @@ async def main(directory, long_term):
         settled = time.perf_counter()
     print(json.dumps({"open_s": opened - begun, "settle_s": settled - opened}))
 anyio.run(main, *sys.argv[1:])
-"""
+"""  # noqa: E501
 
 
 def cases(smoke: bool) -> Sequence[Case]:
@@ -70,8 +75,12 @@ BARS = (
 
 
 def _compiled(directory: Path) -> dict[str, str]:
-    """An environment in which modules are compiled once, as an installed package is, wherever this one is not."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    """An environment in which modules are compiled once, as an installed package is, wherever this
+    one is not.
+    """
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     return environment | {"PYTHONPYCACHEPREFIX": str(directory / "compiled")}
 
 
@@ -93,7 +102,13 @@ class _Never:
 
     name = "never"
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:  # noqa: ARG002
+    async def summarize(
+        self,
+        previous: str | None,  # noqa: ARG002
+        lines: Sequence[Line],  # noqa: ARG002
+        *,
+        max_tokens: int,  # noqa: ARG002
+    ) -> str:
         await anyio.sleep_forever()
         raise AssertionError
 
@@ -123,7 +138,9 @@ def _opened(directory: Path, environment: dict[str, str], *, long_term: bool) ->
     return found
 
 
-def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:
+def measure(
+    contestant: str, case: Case, directory: Path, seed: int, smoke: bool
+) -> dict[str, float]:
     if case.name == "import":
         times = int(case.sizes["times"])
         environment = _compiled(directory)
@@ -136,7 +153,9 @@ def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool
     jobs, mb = int(case.sizes["jobs"]), case.sizes["mb"]
     anyio.run(filled, home, int(mb * 1e6 / (_MESSAGES * _ROW_BYTES)), _MESSAGES, seed)
     times = 1 if smoke else 3
-    default = alone = min(_opened(home, environment, long_term=False)["open_s"] for _ in range(times))
+    default = alone = min(
+        _opened(home, environment, long_term=False)["open_s"] for _ in range(times)
+    )
     if not smoke:
         _opened(home, environment, long_term=True)  # long-term memory is made at the first start
         default = min(_opened(home, environment, long_term=True)["open_s"] for _ in range(times))

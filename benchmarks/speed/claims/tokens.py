@@ -1,14 +1,16 @@
 """Counting tokens: how fast, whether exactly, and what a long message does to the event loop.
 
-*300 B*, *2 kB*: distinct texts of Python's manual, one call each. *200 kB*: texts as long as that, each counted in a thread
-(`asyncio.to_thread`) while a task on the event loop sleeps a millisecond over and over; `lag_…` is how much later than that it
-wakes, so that who keeps the interpreter to himself while he counts is seen. *1 MB without a blank*: the same. *200 kB
-appended*: `Session.append` of such messages. *base64 2 kB*: 20 MB of text that never repeats, as tools return it; `bytes_grown`
-is what resident memory has grown by at the end.
+*300 B*, *2 kB*: distinct texts of Python's manual, one call each. *200 kB*: texts as long as that,
+each counted in a thread (`asyncio.to_thread`) while a task on the event loop sleeps a millisecond
+over and over; `lag_…` is how much later than that it wakes, so that who keeps the interpreter to
+himself while he counts is seen. *1 MB without a blank*: the same. *200 kB appended*:
+`Session.append` of such messages. *base64 2 kB*: 20 MB of text that never repeats, as tools return
+it; `bytes_grown` is what resident memory has grown by at the end.
 
-`wrong` is how many texts are not counted as tiktoken's `encode_ordinary` does, or are refused. *every character*: one short text
-for each code point of the planes of Unicode that are in use: tables of different versions of Unicode differ there. *odd texts*:
-special tokens as text, long runs, combining marks, lone surrogates.
+`wrong` is how many texts are not counted as tiktoken's `encode_ordinary` does, or are refused.
+*every character*: one short text for each code point of the planes of Unicode that are in use:
+tables of different versions of Unicode differ there. *odd texts*: special tokens as text, long
+runs, combining marks, lone surrogates.
 """
 
 from __future__ import annotations
@@ -29,12 +31,18 @@ from benchmarks.speed.text import counter, percentile, texts
 NAME = "tokens"
 TITLE = "Counting tokens"
 WORK = (
-    "Tokens of texts, by o200k_base. *remora* is the counter it has by default, which is tiktoken's `encode_ordinary` with long "
-    "runs of blanks cut; *tiktoken-numpy* is `encode_to_numpy`, *tiktoken-batch* `encode_ordinary_batch` of 64 texts, "
-    "*tiktoken-thread* a hop of `anyio.to_thread` for each text. `wrong`: texts whose count is not tiktoken's; *every character* "
-    "has one text for each code point. Texts of 200 kB and more are counted in a thread, beside an event loop whose lag is "
-    "measured; *200 kB appended* is `Session.append` of such messages, one by one, where *remora-heuristic* takes a "
-    "quarter of the length instead of counting. *gigatoken* keeps the words that it has seen: the manual's recur, base64 not."
+    "Tokens of texts, by o200k_base. *remora* is the counter it has by default, which is "
+    "tiktoken's `encode_ordinary` with long "
+    "runs of blanks cut; *tiktoken-numpy* is `encode_to_numpy`, *tiktoken-batch* "
+    "`encode_ordinary_batch` of 64 texts, "
+    "*tiktoken-thread* a hop of `anyio.to_thread` for each text. `wrong`: texts whose count is "
+    "not tiktoken's; *every character* "
+    "has one text for each code point. Texts of 200 kB and more are counted in a thread, beside "
+    "an event loop whose lag is "
+    "measured; *200 kB appended* is `Session.append` of such messages, one by one, where "
+    "*remora-heuristic* takes a "
+    "quarter of the length instead of counting. *gigatoken* keeps the words that it has seen: the "
+    "manual's recur, base64 not."
 )
 PEERS = ("gigatoken", "rs_bpe", "bpe_openai", "kitoken")
 _WAYS = ("tiktoken-numpy", "tiktoken-batch", "tiktoken-thread")
@@ -55,20 +63,48 @@ def cases(smoke: bool) -> Sequence[Case]:
     few = 50 if smoke else 1
     alone = ("remora", *PEERS)
     return [
-        Case(NAME, "300 B", {"bytes": 300, "texts": 20_000 // few}, contestants=("remora", *_WAYS, *PEERS)),
-        Case(NAME, "2 kB", {"bytes": 2_000, "texts": 5_000 // few}, contestants=("remora", *_WAYS, *PEERS)),
+        Case(
+            NAME,
+            "300 B",
+            {"bytes": 300, "texts": 20_000 // few},
+            contestants=("remora", *_WAYS, *PEERS),
+        ),
+        Case(
+            NAME,
+            "2 kB",
+            {"bytes": 2_000, "texts": 5_000 // few},
+            contestants=("remora", *_WAYS, *PEERS),
+        ),
         Case(NAME, "200 kB", {"bytes": _LONG, "texts": 3 if smoke else 40}, contestants=alone),
-        Case(NAME, "1 MB without a blank", {"bytes": 1_000_000, "texts": 1 if smoke else 10}, contestants=alone),
-        Case(NAME, "200 kB appended", {"bytes": _LONG, "texts": 3 if smoke else 40}, contestants=("remora", "remora-heuristic")),
+        Case(
+            NAME,
+            "1 MB without a blank",
+            {"bytes": 1_000_000, "texts": 1 if smoke else 10},
+            contestants=alone,
+        ),
+        Case(
+            NAME,
+            "200 kB appended",
+            {"bytes": _LONG, "texts": 3 if smoke else 40},
+            contestants=("remora", "remora-heuristic"),
+        ),
         Case(NAME, "base64 2 kB", {"bytes": 2_000, "texts": 10_000 // few}, contestants=alone),
         Case(NAME, "every character", {"step": few}, contestants=alone),
         Case(NAME, "odd texts", {}, contestants=alone),
     ]
 
 
-def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:  # noqa: ARG001
+def measure(
+    contestant: str,
+    case: Case,
+    directory: Path,
+    seed: int,
+    smoke: bool,  # noqa: ARG001
+) -> dict[str, float]:
     if case.name == "200 kB appended":
-        return asyncio.run(_append_texts(contestant, directory, _long_texts(int(case.sizes["texts"]), seed)))
+        return asyncio.run(
+            _append_texts(contestant, directory, _long_texts(int(case.sizes["texts"]), seed))
+        )
     exact = counter()
     exact("warm")
     if contestant == "tiktoken-thread":
@@ -102,7 +138,9 @@ def _counter(contestant: str) -> Count:
         import gigatoken  # noqa: PLC0415
 
         # Without special tokens: it would find them in any text otherwise.
-        encode = gigatoken.Tokenizer.from_tiktoken(_vocabulary(), pretokenizer="o200k", special_tokens={}).encode
+        encode = gigatoken.Tokenizer.from_tiktoken(
+            _vocabulary(), pretokenizer="o200k", special_tokens={}
+        ).encode
         return lambda text: len(encode(text))
     if contestant == "rs_bpe":
         from rs_bpe.bpe import openai  # noqa: PLC0415
@@ -128,7 +166,8 @@ def _vocabulary() -> Path:
 
 def _texts(case: Case, seed: int) -> list[str]:
     if case.name == "every character":
-        # An apostrophe and an s count otherwise after a letter, a digit groups with digits, a blank sticks to a letter.
+        # An apostrophe and an s count otherwise after a letter, a digit groups with digits, a blank
+        # sticks to a letter.
         points = (n for n in range(0x40000) if not 0xD800 <= n < 0xE000)
         found = [f"a{c}b {c}{c} 1{c}'s" for c in map(chr, points)]
         return found[:: int(case.sizes["step"])]
@@ -169,9 +208,20 @@ def _odd(seed: int) -> list[str]:
     ]
     special = ["<|endoftext|>", "a <|endofprompt|> b", "<|endoftext", "<|im_start|>user"]
     return [
-        "", " ", letters, "e" + "\u0301" * 50_000, "don\u2019t I'VE we'LL", "\u017f's \u0130's \u212a's", "a\u00a0\u3000\u0085b",
-        "\x00\x1c\x1f", "\ud800", "a\udfffb", "\ud83d\ude00", *special, *(run * (90_000 // len(run)) for run in runs),
-    ]  # fmt: skip
+        "",
+        " ",
+        letters,
+        "e" + "\u0301" * 50_000,
+        "don\u2019t I'VE we'LL",
+        "\u017f's \u0130's \u212a's",
+        "a\u00a0\u3000\u0085b",
+        "\x00\x1c\x1f",
+        "\ud800",
+        "a\udfffb",
+        "\ud83d\ude00",
+        *special,
+        *(run * (90_000 // len(run)) for run in runs),
+    ]
 
 
 def _said(count: Count, text: str) -> int | None:
@@ -184,7 +234,9 @@ def _said(count: Count, text: str) -> int | None:
         return None
 
 
-def _figures(took: float, counts: Sequence[int | None], exact: Count, pool: Sequence[str]) -> dict[str, float]:
+def _figures(
+    took: float, counts: Sequence[int | None], exact: Count, pool: Sequence[str]
+) -> dict[str, float]:
     wrong = sum(found != exact(text) for found, text in zip(counts, pool, strict=True))
     return {"us_per_text": took / len(pool) * 1e6, "wrong": wrong}
 
@@ -195,7 +247,10 @@ def _count_in_batches(pool: Sequence[str], exact: Count) -> dict[str, float]:
     encode, counts = tiktoken.get_encoding("o200k_base").encode_ordinary_batch, []
     begun = time.perf_counter()
     for at in range(0, len(pool), _BATCH):
-        counts += [len(found) for found in encode(list(pool[at : at + _BATCH]), num_threads=os.cpu_count() or 1)]
+        counts += [
+            len(found)
+            for found in encode(list(pool[at : at + _BATCH]), num_threads=os.cpu_count() or 1)
+        ]
     return _figures(time.perf_counter() - begun, counts, exact, pool)
 
 
@@ -231,7 +286,10 @@ async def _append_texts(contestant: str, directory: Path, pool: Sequence[str]) -
                 begun = time.perf_counter()
                 await session.append({"role": "user", "content": text})
                 latencies.append(time.perf_counter() - begun)
-    return {"p50_ms": percentile(latencies, 0.5) * 1e3, "p99_ms": percentile(latencies, 0.99) * 1e3} | _lag(lags)
+    return {
+        "p50_ms": percentile(latencies, 0.5) * 1e3,
+        "p99_ms": percentile(latencies, 0.99) * 1e3,
+    } | _lag(lags)
 
 
 @contextlib.asynccontextmanager

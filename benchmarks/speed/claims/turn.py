@@ -13,24 +13,54 @@ from benchmarks.speed.stores.store import Store
 NAME = "turn"
 TITLE = "Turns"
 WORK = (
-    "So many sessions, each with one caller that appends the user's message, loads the newest messages within 4 000 tokens, "
-    "appends the assistant's, and begins again; messages of 300 bytes, 64 of them there before, which just exceed the budget. "
-    "Contestants as with appends; *limit-dict* is dicts and a token counter, with nothing on disk. Where a library knows no "
-    "budget, its newest 150 messages are asked for and counted from the newest until the budget is full; *langgraph*'s turn is "
+    "So many sessions, each with one caller that appends the user's message, loads the newest "
+    "messages within 4 000 tokens, "
+    "appends the assistant's, and begins again; messages of 300 bytes, 64 of them there before, "
+    "which just exceed the budget. "
+    "Contestants as with appends; *limit-dict* is dicts and a token counter, with nothing on "
+    "disk. Where a library knows no "
+    "budget, its newest 150 messages are asked for and counted from the newest until the budget "
+    "is full; *langgraph*'s turn is "
     "one `ainvoke`."
 )
 LIBRARIES = ("openai_agents", "langgraph", "llama_index", "adk", "mem0")
 CONTESTANTS = (
-    "remora", "limit-dict", "prototype", "remora-uvloop", "remora-heuristic", "remora-folds", "remora-default",
-    "dict-sqlite", "dict-sqlite-normal", *LIBRARIES, "langgraph_store", "redis", "redis-everysec",
-)  # fmt: skip
+    "remora",
+    "limit-dict",
+    "prototype",
+    "remora-uvloop",
+    "remora-heuristic",
+    "remora-folds",
+    "remora-default",
+    "dict-sqlite",
+    "dict-sqlite-normal",
+    *LIBRARIES,
+    "langgraph_store",
+    "redis",
+    "redis-everysec",
+)
 _PARTS = (
-    "a turn is two appends, see there, and a context of some sixty messages, each decoded anew into a dict of the caller's "
+    "a turn is two appends, see there, and a context of some sixty messages, each decoded anew "
+    "into a dict of the caller's "
     "own: four fifths of its time are the appends."
 )
 BARS = (
-    Bar("256", "≥ 25 times the best durable session library", "per_s", LIBRARIES, least=25, note=_PARTS),
-    Bar("256", "≥ 4 times dict and SQLite commit inline", "per_s", "dict-sqlite", least=4, note=_PARTS),
+    Bar(
+        "256",
+        "≥ 25 times the best durable session library",
+        "per_s",
+        LIBRARIES,
+        least=25,
+        note=_PARTS,
+    ),
+    Bar(
+        "256",
+        "≥ 4 times dict and SQLite commit inline",
+        "per_s",
+        "dict-sqlite",
+        least=4,
+        note=_PARTS,
+    ),
     Bar("256", "≥ 0.6 of the group-commit prototype", "per_s", "prototype", least=0.6, note=_PARTS),
     Bar("256", "event-loop lag p99 < 20 ms", "lag_p99_ms", most=20),
 )
@@ -41,11 +71,14 @@ def cases(smoke: bool) -> Sequence[Case]:
     if smoke:
         return [Case(NAME, "16", {"sessions": 16})]
     return [
-        Case(NAME, str(sessions), {"sessions": sessions}, least_repeats=7 if sessions == 1 else 1) for sessions in (1, 256, 2_000)
+        Case(NAME, str(sessions), {"sessions": sessions}, least_repeats=7 if sessions == 1 else 1)
+        for sessions in (1, 256, 2_000)
     ]
 
 
-def measure(contestant: str, case: Case, directory: Path, seed: int, smoke: bool) -> dict[str, float]:
+def measure(
+    contestant: str, case: Case, directory: Path, seed: int, smoke: bool
+) -> dict[str, float]:
     sessions = int(case.sizes["sessions"])
     # One round of so many turns takes the slowest of the libraries half a minute as it is.
     prepare_s = 1.0 if smoke else 6.0 if contestant in ENVIRONMENTS else 20.0

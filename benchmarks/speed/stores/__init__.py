@@ -1,4 +1,6 @@
-"""The contestants of `append`, `turn` and `load`: one module for each library, imported in its own environment."""
+"""The contestants of `append`, `turn` and `load`: one module for each library, imported in its own
+environment.
+"""
 
 from __future__ import annotations
 
@@ -27,5 +29,7 @@ _MODULES = {
 
 async def opened(contestant: str, directory: Path) -> Store:
     """Open it on a directory."""
-    module = importlib.import_module(f"benchmarks.speed.stores.{_MODULES.get(contestant, contestant)}")
+    module = importlib.import_module(
+        f"benchmarks.speed.stores.{_MODULES.get(contestant, contestant)}"
+    )
     return cast("Store", await module.opened(contestant, directory))

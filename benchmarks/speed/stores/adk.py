@@ -1,6 +1,7 @@
 """Google ADK: `DatabaseSessionService` on a SQLite file.
 
-An append is `append_event` to the session object that is held, a load `get_session` with its newest 150 events.
+An append is `append_event` to the session object that is held, a load `get_session` with its newest
+150 events.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Adk(Store):
 
     async def _session(self, session: str) -> Any:
         if session not in self._sessions:
-            self._sessions[session] = await self._service.create_session(app_name=_APP, user_id=session, session_id=session)
+            self._sessions[session] = await self._service.create_session(
+                app_name=_APP, user_id=session, session_id=session
+            )
         return self._sessions[session]
 
     async def append(self, session: str, role: str, text: str) -> None:
@@ -39,7 +42,9 @@ class Adk(Store):
 
     async def load(self, session: str) -> Sequence[Any]:
         recent = GetSessionConfig(num_recent_events=RECENT)
-        found: Any = await self._service.get_session(app_name=_APP, user_id=session, session_id=session, config=recent)
+        found: Any = await self._service.get_session(
+            app_name=_APP, user_id=session, session_id=session, config=recent
+        )
         self._sessions[session] = found
         return counted(found.events, lambda event: str(event.content.parts[0].text), self._count)
 

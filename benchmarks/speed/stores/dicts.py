@@ -1,4 +1,6 @@
-"""What a user would write instead: a dict of lists, tokens counted once, and a SQLite commit inline; or no durability at all."""
+"""What a user would write instead: a dict of lists, tokens counted once, and a SQLite commit
+inline; or no durability at all.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,14 @@ CREATE TABLE messages (
     sid TEXT NOT NULL, seq INTEGER NOT NULL, role TEXT NOT NULL, text TEXT NOT NULL, tokens INTEGER NOT NULL, at REAL NOT NULL
 );
 CREATE INDEX messages_by_session ON messages (sid, seq);
-"""
+"""  # noqa: E501
 INSERT = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)"
 
 
 def connected(file: Path, synchronous: str) -> sqlite3.Connection:
-    """A database of the barest table, in WAL mode; every statement is a transaction unless one is begun."""
+    """A database of the barest table, in WAL mode; every statement is a transaction unless one is
+    begun.
+    """
     connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
     connection.executescript(SCHEMA)
     connection.execute("PRAGMA journal_mode = WAL")
@@ -76,4 +80,6 @@ class DictsAndSqlite(Dicts):
 async def opened(contestant: str, directory: Path) -> Store:
     if contestant == "limit-dict":
         return Dicts()
-    return DictsAndSqlite(directory / "dict.db", "NORMAL" if contestant.endswith("normal") else "FULL")
+    return DictsAndSqlite(
+        directory / "dict.db", "NORMAL" if contestant.endswith("normal") else "FULL"
+    )

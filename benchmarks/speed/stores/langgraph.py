@@ -1,6 +1,7 @@
 """LangGraph: a graph of one node over `MessagesState`, `AsyncSqliteSaver` on a file.
 
-An append is `aupdate_state`, a load `aget_state` and a trim; a turn is one `ainvoke`, whose node trims and answers.
+An append is `aupdate_state`, a load `aget_state` and a trim; a turn is one `ainvoke`, whose node
+trims and answers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class LangGraph(Store):
         self._graph: Any = None
 
     async def open(self) -> None:
-        saver = await self._stack.enter_async_context(AsyncSqliteSaver.from_conn_string(str(self._file)))
+        saver = await self._stack.enter_async_context(
+            AsyncSqliteSaver.from_conn_string(str(self._file))
+        )
 
         def chat(state: MessagesState) -> dict[str, list[AnyMessage]]:
             shown = self._trimmed(state["messages"])
@@ -46,7 +49,9 @@ class LangGraph(Store):
 
     async def append(self, session: str, role: str, text: str) -> None:
         self._sessions.add(session)
-        await self._graph.aupdate_state(_thread(session), {"messages": [_message(role, text)]}, as_node="chat")
+        await self._graph.aupdate_state(
+            _thread(session), {"messages": [_message(role, text)]}, as_node="chat"
+        )
 
     async def load(self, session: str) -> Sequence[Any]:
         state = await self._graph.aget_state(_thread(session))
@@ -64,7 +69,9 @@ class LangGraph(Store):
     async def close(self) -> int:
         stored = 0
         for session in self._sessions:
-            stored += len((await self._graph.aget_state(_thread(session))).values.get("messages", []))
+            stored += len(
+                (await self._graph.aget_state(_thread(session))).values.get("messages", [])
+            )
         await self._stack.aclose()
         return stored
 

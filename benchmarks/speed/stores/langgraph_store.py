@@ -27,7 +27,9 @@ class LangGraphStore(Store):
         self._store: Any = None
 
     async def open(self) -> None:
-        self._store = await self._stack.enter_async_context(AsyncSqliteStore.from_conn_string(str(self._file)))
+        self._store = await self._stack.enter_async_context(
+            AsyncSqliteStore.from_conn_string(str(self._file))
+        )
         await self._store.setup()
 
     async def append(self, session: str, role: str, text: str) -> None:
@@ -36,11 +38,17 @@ class LangGraphStore(Store):
         await self._store.aput((session,), key, {"role": role, "content": text}, index=False)
 
     async def fill(self, session: str, texts: Sequence[str]) -> None:
-        await asyncio.gather(*(self.append(session, role_of(n), text) for n, text in enumerate(texts)))
+        await asyncio.gather(
+            *(self.append(session, role_of(n), text) for n, text in enumerate(texts))
+        )
 
     async def load(self, session: str) -> Sequence[Any]:
         found = await self._store.asearch((session,), limit=RECENT)
-        return counted(sorted(found, key=lambda item: item.key), lambda item: str(item.value["content"]), self._count)
+        return counted(
+            sorted(found, key=lambda item: item.key),
+            lambda item: str(item.value["content"]),
+            self._count,
+        )
 
     async def close(self) -> int:
         await self._stack.aclose()

@@ -1,4 +1,5 @@
-"""LlamaIndex: `Memory.from_defaults`, one object for a session, over one `SQLAlchemyChatStore` on a file.
+"""LlamaIndex: `Memory.from_defaults`, one object for a session, over one `SQLAlchemyChatStore` on a
+file.
 
 An append is `aput`, a load `aget`.
 """
@@ -23,7 +24,9 @@ _TABLE = "llama_index_memory"
 class LlamaIndex(Store):
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._store = SQLAlchemyChatStore(table_name=_TABLE, async_database_uri=f"sqlite+aiosqlite:///{file}")
+        self._store = SQLAlchemyChatStore(
+            table_name=_TABLE, async_database_uri=f"sqlite+aiosqlite:///{file}"
+        )
         self._encode = tiktoken.get_encoding("o200k_base").encode_ordinary
         self._sessions: dict[str, Memory] = {}
 
@@ -36,7 +39,7 @@ class LlamaIndex(Store):
         if found is None:
             # The share of the conversation is 0.7 by default.
             found = self._sessions[session] = Memory.from_defaults(
-                session_id=session, token_limit=int(BUDGET / 0.7), token_flush_size=400, chat_store=self._store,
+                session_id=session, token_limit=int(BUDGET / 0.7), token_flush_size=400, chat_store=self._store,  # noqa: E501
                 tokenizer_fn=self._encode,
             )  # fmt: skip
         return found
@@ -49,7 +52,9 @@ class LlamaIndex(Store):
         return found
 
     async def fill(self, session: str, texts: Sequence[str]) -> None:
-        await self._session(session).aput_messages([ChatMessage(text, role=role_of(n)) for n, text in enumerate(texts)])
+        await self._session(session).aput_messages(
+            [ChatMessage(text, role=role_of(n)) for n, text in enumerate(texts)]
+        )
 
     async def close(self) -> int:
         engine = self._store._async_engine  # noqa: SLF001 -- there is no public way to close it

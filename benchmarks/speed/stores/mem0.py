@@ -1,7 +1,8 @@
-"""mem0: `AsyncMemory.add(…, infer=False)`, so that no model is asked; Qdrant in a directory, its default.
+"""mem0: `AsyncMemory.add(…, infer=False)`, so that no model is asked; Qdrant in a directory, its
+default.
 
-Words are hashed in place of an embedder. One lock is held around every call: mem0 makes them in threads, which its embedded
-Qdrant does not survive.
+Words are hashed in place of an embedder. One lock is held around every call: mem0 makes them in
+threads, which its embedded Qdrant does not survive.
 """
 
 from __future__ import annotations
@@ -28,14 +29,20 @@ class _Embedder:
 class Mem0(Store):
     def __init__(self, directory: Path) -> None:
         store = {
-            "path": str(directory / "qdrant"), "on_disk": True, "embedding_model_dims": DIMENSION, "collection_name": _COLLECTION,
-        }  # fmt: skip
+            "path": str(directory / "qdrant"),
+            "on_disk": True,
+            "embedding_model_dims": DIMENSION,
+            "collection_name": _COLLECTION,
+        }
         self._count = counter()
         self._lock = asyncio.Lock()
         self._memory = AsyncMemory.from_config(
             {
                 "vector_store": {"provider": "qdrant", "config": store},
-                "embedder": {"provider": "openai", "config": {"api_key": "none", "embedding_dims": DIMENSION}},
+                "embedder": {
+                    "provider": "openai",
+                    "config": {"api_key": "none", "embedding_dims": DIMENSION},
+                },
                 "llm": {"provider": "openai", "config": {"api_key": "none"}},
                 "history_db_path": str(directory / "history.db"),
             }

@@ -1,4 +1,6 @@
-"""OpenAI Agents SDK: `SQLiteSession(id, file)`, one object for a session, kept. `add_items`, `get_items(limit=150)`."""
+"""OpenAI Agents SDK: `SQLiteSession(id, file)`, one object for a session, kept. `add_items`,
+`get_items(limit=150)`.
+"""
 
 from __future__ import annotations
 

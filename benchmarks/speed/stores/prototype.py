@@ -1,6 +1,8 @@
-"""Group commit in a hundred lines: dicts, and one writer thread that commits all that is queued in one transaction.
+"""Group commit in a hundred lines: dicts, and one writer thread that commits all that is queued in
+one transaction.
 
-An append returns when its commit is on the disk. There is nothing else: no bound, no deadline, no recovery, no order of failures.
+An append returns when its commit is on the disk. There is nothing else: no bound, no deadline, no
+recovery, no order of failures.
 """
 
 from __future__ import annotations

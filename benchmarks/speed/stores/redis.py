@@ -1,7 +1,8 @@
-"""Redis: Debian's redis-server, started here on a free loopback port, through redis-py with hiredis.
+"""Redis: Debian's redis-server, started here on a free loopback port, through redis-py with
+hiredis.
 
-An append counts the tokens and is one `RPUSH`, a load one `LRANGE` of the newest 150. The append-only file is synced at every
-write (`redis`) or every second (`redis-everysec`).
+An append counts the tokens and is one `RPUSH`, a load one `LRANGE` of the newest 150. The
+append-only file is synced at every write (`redis`) or every second (`redis-everysec`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Redis(Store):
         return within([(message, message["tokens"]) for message in found])
 
     async def fill(self, session: str, texts: Sequence[str]) -> None:
-        await self._client.rpush(session, *(self._row(role_of(n), text) for n, text in enumerate(texts)))
+        await self._client.rpush(
+            session, *(self._row(role_of(n), text) for n, text in enumerate(texts))
+        )
 
     async def close(self) -> int:
         stored = 0
@@ -69,9 +72,14 @@ async def opened(contestant: str, directory: Path) -> Store:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = {
-        "port": port, "bind": "127.0.0.1", "dir": directory, "save": "", "appendonly": "yes",
-        "appendfsync": "everysec" if contestant.endswith("everysec") else "always", "logfile": directory / "redis.log",
-    }  # fmt: skip
+        "port": port,
+        "bind": "127.0.0.1",
+        "dir": directory,
+        "save": "",
+        "appendonly": "yes",
+        "appendfsync": "everysec" if contestant.endswith("everysec") else "always",
+        "logfile": directory / "redis.log",
+    }
     words = [str(word) for name, value in settings.items() for word in (f"--{name}", value)]
     server = subprocess.Popen([binary, *words])  # noqa: ASYNC220 -- before anything is measured; ends with this process's group, should it not be ended below
     pool = redis.BlockingConnectionPool(host="127.0.0.1", port=port, max_connections=64, timeout=60)

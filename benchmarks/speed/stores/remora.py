@@ -37,7 +37,9 @@ class Remora(Store):
     async def open(self) -> None:
         await self._runtime.__aenter__()
         if self._remembers:
-            await self._runtime.long_term()  # opened at first use, which is to be before anything is measured
+            await (
+                self._runtime.long_term()
+            )  # opened at first use, which is to be before anything is measured
 
     @property
     def commits(self) -> int:

@@ -19,7 +19,8 @@ RECENT = 150
 
 
 class Store(ABC):
-    """A library, opened on a directory. Calls for different sessions are made concurrently, for one session never.
+    """A library, opened on a directory. Calls for different sessions are made concurrently, for one
+    session never.
 
     Attributes:
         server: id of a server's process, whose processor time counts as well.
@@ -41,7 +42,9 @@ class Store(ABC):
         """The newest messages within `BUDGET` tokens, in the library's own form."""
 
     async def fill(self, session: str, texts: Sequence[str]) -> None:
-        """Add many messages, by turns the user's and the assistant's, in whatever way is fastest; not measured."""
+        """Add many messages, by turns the user's and the assistant's, in whatever way is fastest;
+        not measured.
+        """
         for number, text in enumerate(texts):
             await self.append(session, role_of(number), text)
 
@@ -72,8 +75,12 @@ def within(texts: Sequence[tuple[Any, int]]) -> list[Any]:
     return [message for message, _ in texts[start:]]
 
 
-def counted(messages: Sequence[Any], text_of: Callable[[Any], str], count: Callable[[str], int]) -> list[Any]:
-    """The same for messages that come without their tokens: counted from the newest until the budget is full."""
+def counted(
+    messages: Sequence[Any], text_of: Callable[[Any], str], count: Callable[[str], int]
+) -> list[Any]:
+    """The same for messages that come without their tokens: counted from the newest until the
+    budget is full.
+    """
     left, start = BUDGET, len(messages)
     while start and (left := left - count(text_of(messages[start - 1]))) >= 0:
         start -= 1
@@ -85,7 +92,9 @@ def rows_in(file: Path, table: str, where: Mapping[str, str] | None = None) -> i
     condition = " AND ".join(f"{name} = ?" for name in where or {}) or "1"
     connection = sqlite3.connect(file)
     try:
-        (found,) = connection.execute(f"SELECT count(*) FROM {table} WHERE {condition}", tuple((where or {}).values())).fetchone()
+        (found,) = connection.execute(
+            f"SELECT count(*) FROM {table} WHERE {condition}", tuple((where or {}).values())
+        ).fetchone()
     finally:
         connection.close()
     return int(found)

@@ -1,9 +1,10 @@
 """Memory blocks: long-term memory in pieces that an application chooses, and may write itself.
 
-A block is shown the messages that leave a session's buffer (`aput`), and says what of them belongs into the next context
-(`aget`). What is handed to the runtime is a *prototype*: before each call a copy is made and given the state of the session that
-it is to work for, and what a put changed is written to the journal. So one prototype serves every session, and no two
-sessions share anything, whatever its author forgot.
+A block is shown the messages that leave a session's buffer (`aput`), and says what of them belongs
+into the next context (`aget`). What is handed to the runtime is a *prototype*: before each call a
+copy is made and given the state of the session that it is to work for, and what a put changed is
+written to the journal. So one prototype serves every session, and no two sessions share anything,
+whatever its author forgot.
 """
 
 from __future__ import annotations
@@ -101,9 +102,10 @@ class BlockServices(msgspec.Struct, frozen=True):
 class MemoryBlock(Protocol):
     """Anything that the runtime takes for a block; `BaseMemoryBlock` is the easy way to one.
 
-    Optional, and used where they are there: ``bind(services: BlockServices)``, called before each use; and ``state_dict() ->
-    dict`` with ``load_state_dict(state)``. Without these, what msgpack can encode of the object's attributes is its state; the
-    others (a client, a lock) are configuration, which all sessions share.
+    Optional, and used where they are there: ``bind(services: BlockServices)``, called before each
+    use; and ``state_dict() -> dict`` with ``load_state_dict(state)``. Without these, what msgpack
+    can encode of the object's attributes is its state; the others (a client, a lock) are
+    configuration, which all sessions share.
     """
 
     name: str
@@ -112,7 +114,10 @@ class MemoryBlock(Protocol):
     """0: always kept; 1, 2, 3 …: the order in which blocks are truncated."""
 
     async def aget(self, messages: Sequence[ChatMessage] | None = None, **block_kwargs: Any) -> Any:
-        """What belongs into a context that holds `messages`; `block_kwargs` are ``user_id`` and ``session_id``."""
+        """What belongs into a context that holds `messages`.
+
+        `block_kwargs` are ``user_id`` and ``session_id``.
+        """
         ...
 
     async def aput(self, messages: Sequence[ChatMessage], **block_kwargs: Any) -> None:
@@ -125,20 +130,26 @@ class MemoryBlock(Protocol):
 
 
 BlocksLike: TypeAlias = Sequence[MemoryBlock] | Callable[[SessionKey], Sequence[MemoryBlock]]
-"""The same blocks for all sessions, or a function that gives each session its own. It must give the same ones each time."""
+"""The same blocks for all sessions, or a function that gives each session its own.
+
+It must give the same ones each time.
+"""
 
 
 class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
-    """A memory block to derive from; its parameter is what it gives: str, or a list of content parts.
+    """A memory block to derive from.
 
-    A subclass declares its fields with defaults and defines `_aget`, usually `_aput`, and `atruncate` if it can do better than
-    leave the context as a whole. Fields that msgpack can encode are the block's state in its session, once a put has
-    changed them; the others are configuration. What `_aget` changes is not kept.
+    Its parameter is what it gives: str, or a list of content parts.
+
+    A subclass declares its fields with defaults and defines `_aget`, usually `_aput`, and
+    `atruncate` if it can do better than leave the context as a whole. Fields that msgpack can
+    encode are the block's state in its session, once a put has changed them; the others are
+    configuration. What `_aget` changes is not kept.
 
     Attributes:
         name: names its section; the class's name in snake_case without ``Block`` otherwise.
-        priority: 0: always kept; 1, 2, 3 …: the order in which blocks are truncated. Of equal ones the one that was given first
-            goes first.
+        priority: 0: always kept; 1, 2, 3 …: the order in which blocks are truncated. Of equal ones
+            the one that was given first goes first.
         description: for people.
         services: what it may use of the runtime; None until it is bound.
     """
@@ -155,7 +166,9 @@ class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
         """Take what the runtime offers; called on each copy before it is used."""
         self.services = services
 
-    async def aget(self, messages: Sequence[ChatMessage] | None = None, **block_kwargs: Any) -> T_co:
+    async def aget(
+        self, messages: Sequence[ChatMessage] | None = None, **block_kwargs: Any
+    ) -> T_co:
         """What belongs into a context that holds `messages`."""
         return await self._aget(None if messages is None else list(messages), **block_kwargs)
 
@@ -170,16 +183,23 @@ class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
         """Nothing is learned from messages unless a subclass does."""
 
     async def atruncate(self, content: Any, tokens_to_truncate: int) -> T_co | None:  # noqa: ARG002
-        """`content`, by at least `tokens_to_truncate` tokens shorter; None: the whole block goes."""
+        """`content`, by at least `tokens_to_truncate` tokens shorter.
+
+        None: the whole block goes.
+        """
         return None
 
     def state_dict(self) -> dict[str, Any]:
         """The fields that the subclass declared, as far as msgpack can encode them."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _BASE_FIELDS}
+        fields = {
+            name: getattr(self, name) for name in self.__struct_fields__ if name not in _BASE_FIELDS
+        }
         return {name: value for name, value in fields.items() if is_encodable(value)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set these fields, as they are declared; what the subclass does not declare is passed over.
+        """Set these fields, as they are declared.
+
+        What the subclass does not declare is passed over.
 
         Raises:
             msgspec.ValidationError: a value is none of its field's type.
@@ -187,7 +207,9 @@ class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
         types = _types(type(self))
         for name, value in state.items():
             if name in self.__struct_fields__ and name not in _BASE_FIELDS:
-                setattr(self, name, msgspec.convert(value, types.get(name, Any), builtin_types=_NATIVE))
+                setattr(
+                    self, name, msgspec.convert(value, types.get(name, Any), builtin_types=_NATIVE)
+                )
 
 
 _BASE_FIELDS = frozenset(BaseMemoryBlock.__struct_fields__)
@@ -197,12 +219,17 @@ class StaticMemoryBlock(BaseMemoryBlock[BlockContent], kw_only=True):
     """Always the same: who the user is, how to answer, a pinned file.
 
     Attributes:
-        static_content: text, or content parts: ``{"type": "text", …}``, ``{"type": "image_url", …}`` and so on.
+        static_content: text, or content parts: ``{"type": "text", …}``, ``{"type": "image_url",
+            …}`` and so on.
     """
 
     static_content: BlockContent
 
-    async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> BlockContent:  # noqa: ARG002
+    async def _aget(
+        self,
+        messages: list[ChatMessage] | None = None,  # noqa: ARG002
+        **block_kwargs: Any,  # noqa: ARG002
+    ) -> BlockContent:
         return self.static_content
 
 
@@ -211,7 +238,9 @@ def block_name(block: object) -> str:
     given = getattr(block, "name", "")
     if given:
         return str(given)
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(block).__name__).lower()
+    words = re.sub(
+        r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(block).__name__
+    ).lower()
     return words.removesuffix("_block") or words
 
 
@@ -226,7 +255,10 @@ def is_encodable(value: Any) -> bool:
 
 @lru_cache(maxsize=256)
 def _types(kind: type) -> dict[str, Any]:
-    """The declared types; without them (a name that exists for type checkers only) values stay as msgpack decodes them."""
+    """The declared types.
+
+    Without them (a name that exists for type checkers only) values stay as msgpack decodes them.
+    """
     try:
         return get_type_hints(kind)
     except Exception:

@@ -1,8 +1,8 @@
 """Facts taken from the conversation, and kept few.
 
-One model call takes the facts from each batch of messages. If there are more than `max_facts` then, one more call is asked to
-condense them. A model's answer may be anything: nothing that was known is given up for an answer that cannot be
-read; new facts wait then, and are part of the next attempt.
+One model call takes the facts from each batch of messages. If there are more than `max_facts` then,
+one more call is asked to condense them. A model's answer may be anything: nothing that was known is
+given up for an answer that cannot be read; new facts wait then, and are part of the next attempt.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Known already:
 Messages:
 {messages}
 
-Answer with the new facts alone, each as <fact>…</fact>, inside <facts>…</facts>; with <facts></facts> if there are none."""
+Answer with the new facts alone, each as <fact>…</fact>, inside <facts>…</facts>; with <facts></facts> if there are none."""  # noqa: E501
 
 CONDENSE_PROMPT = """\
 You keep the memory of a conversation. Below are too many facts. Write them anew as at most {max_facts}: join what belongs \
@@ -50,7 +50,7 @@ together, drop what was superseded or matters least, invent nothing.
 {known}
 </facts>
 
-Answer with the facts alone, each as <fact>…</fact>, inside <facts>…</facts>."""
+Answer with the facts alone, each as <fact>…</fact>, inside <facts>…</facts>."""  # noqa: E501
 
 _FACT = re.compile(r"<fact>(.*?)</fact\s*>", re.IGNORECASE | re.DOTALL)
 _FACTS = re.compile(r"<facts\s*/?>", re.IGNORECASE)
@@ -65,8 +65,9 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
     """Facts from the conversation, at most `max_facts` of them.
 
     Attributes:
-        llm: what extracts and condenses; the runtime's chat model otherwise. Where there is neither, the most telling sentences
-            stand for facts, and the least telling go when they are too many.
+        llm: what extracts and condenses; the runtime's chat model otherwise. Where there is
+            neither, the most telling sentences stand for facts, and the least telling go when they
+            are too many.
         max_facts: facts that are kept.
         extract_prompt: with ``{known}`` and ``{messages}``.
         condense_prompt: with ``{known}`` and ``{max_facts}``.
@@ -100,7 +101,11 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
         model = self._model()
-        found = await (self._extract_facts(model, messages) if model is not None else self._offline_facts(messages))
+        found = await (
+            self._extract_facts(model, messages)
+            if model is not None
+            else self._offline_facts(messages)
+        )
         known = _deduplicate([*self.facts, *self.waiting])
         everything = _deduplicate([*known, *found])
         if len(everything) <= self.max_facts:
@@ -122,7 +127,7 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
         """Facts mean little one by one out of many: the block goes as a whole."""
         return None
 
-    # -- with a model -------------------------------------------------------------------------------------------------
+    # -- with a model ------------------------------------------------------------------------------
 
     def _model(self) -> ChatModel | None:
         if self.llm is not None:
@@ -131,25 +136,39 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
 
     async def _extract_facts(self, model: ChatModel, messages: Sequence[ChatMessage]) -> list[str]:
         said = "\n".join(
-            f"<message role='{one.role}'>{escape_tags(one.content, ('message', 'facts', 'fact'))}</message>" for one in messages
+            "<message "
+            f"role='{one.role}'>{escape_tags(one.content, ('message', 'facts', 'fact'))}</message>"
+            for one in messages
         )
         known = _list_facts([*self.facts, *self.waiting])
-        return parse_facts(await _ask(model, _fill_prompt(self.extract_prompt, known=known, messages=said)))
+        return parse_facts(
+            await _ask(model, _fill_prompt(self.extract_prompt, known=known, messages=said))
+        )
 
     async def _condense_facts(self, model: ChatModel, facts: Sequence[str]) -> list[str]:
-        prompt = _fill_prompt(self.condense_prompt, known=_list_facts(facts), max_facts=str(self.max_facts))
+        prompt = _fill_prompt(
+            self.condense_prompt, known=_list_facts(facts), max_facts=str(self.max_facts)
+        )
         found = _deduplicate(parse_facts(await _ask(model, prompt)))
         if not found:
             _logger.warning("condense_unreadable", block=self.name, facts=len(facts))
         return found
 
-    # -- without one --------------------------------------------------------------------------------------------------
+    # -- without one -------------------------------------------------------------------------------
 
     async def _offline_facts(self, messages: Sequence[ChatMessage]) -> list[str]:
-        lines = [Line(one.role, one.name or "User", one.content, 0) for one in messages if one.role == "user"]
-        text = await ExtractiveSummarizer(self._count).summarize(None, lines, max_tokens=_OFFLINE_TOKENS)
+        lines = [
+            Line(one.role, one.name or "User", one.content, 0)
+            for one in messages
+            if one.role == "user"
+        ]
+        text = await ExtractiveSummarizer(self._count).summarize(
+            None, lines, max_tokens=_OFFLINE_TOKENS
+        )
         found = [_OFFLINE_HEAD.sub("", line) for line in text.splitlines()]
-        return [fact for fact in found if len(fact.split()) >= _OFFLINE_WORDS and not fact.endswith("?")]
+        return [
+            fact for fact in found if len(fact.split()) >= _OFFLINE_WORDS and not fact.endswith("?")
+        ]
 
     async def _select_telling(self, facts: Sequence[str]) -> list[str]:
         """As many as may stay, in the order in which they came; new ones compete with old ones."""
@@ -158,18 +177,24 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
         while len(chosen) > self.max_facts:
             left = left * 9 // 10
             text = await ExtractiveSummarizer(self._count).summarize(
-                "\n".join(f"- {number}: {fact}" for number, fact in enumerate(facts)), [], max_tokens=left
+                "\n".join(f"- {number}: {fact}" for number, fact in enumerate(facts)),
+                [],
+                max_tokens=left,
             )
             numbers = {int(line.removeprefix("- ").partition(":")[0]) for line in text.splitlines()}
             chosen = [fact for number, fact in enumerate(facts) if number in numbers]
         return chosen or list(facts[-self.max_facts :])
 
     def _count(self, text: str) -> int:
-        return (self.services.counter if self.services is not None else HeuristicCounter()).count(text)
+        return (self.services.counter if self.services is not None else HeuristicCounter()).count(
+            text
+        )
 
 
 def parse_facts(answer: str) -> list[str]:
-    """The facts in a model's answer: ``<fact>…</fact>``, a JSON list of texts (or ``{"facts": […]}``), or a bulleted list."""
+    """The facts in a model's answer: ``<fact>…</fact>``, a JSON list of texts (or ``{"facts":
+    […]}``), or a bulleted list.
+    """
     if tagged := _FACT.findall(answer):
         return _deduplicate(html.unescape(fact) for fact in tagged)
     if _FACTS.search(answer):
@@ -181,7 +206,11 @@ def parse_facts(answer: str) -> list[str]:
         return _deduplicate(_BULLET.findall(answer))
     if isinstance(value, dict):
         value = value.get("facts")
-    return _deduplicate(one for one in value if isinstance(one, str)) if isinstance(value, list) else []
+    return (
+        _deduplicate(one for one in value if isinstance(one, str))
+        if isinstance(value, list)
+        else []
+    )
 
 
 async def _ask(model: ChatModel, prompt: str) -> str:
@@ -192,7 +221,9 @@ async def _ask(model: ChatModel, prompt: str) -> str:
 
 
 def _fill_prompt(prompt: str, **values: str) -> str:
-    """The prompt with its places filled in one pass, so that no value's own braces mean anything."""
+    """The prompt with its places filled in one pass, so that no value's own braces mean
+    anything.
+    """
     return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), prompt)
 
 

@@ -1,7 +1,8 @@
 """Memory blocks in a context: asked at once, cut to size by priority, and put where they belong.
 
-What a context costs is only known once its messages stand: tags count, and two texts that become one may have another size
-than both. So every step is measured on the message that is really sent, by the configured counter.
+What a context costs is only known once its messages stand: tags count, and two texts that become
+one may have another size than both. So every step is measured on the message that is really sent,
+by the configured counter.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ _logger = get_logger("remora.blocks")
 _ENVELOPE = "memory"
 
 InsertMethod: TypeAlias = Literal["system", "user", "tail"]
-"""Where blocks go: into the first system message, into the newest user message, or a message of their own before that."""
+"""Where blocks go.
+
+Into the first system message, into the newest user message, or a message of their own before that.
+"""
 
 
 class BlockText(msgspec.Struct, frozen=True):
@@ -85,14 +89,21 @@ class BlockView:
     """
 
     def __init__(
-        self, blocks: BlockSet, *, count: Callable[[ChatDict], int], method: InsertMethod = "system", timeout_s: float = 5.0
+        self,
+        blocks: BlockSet,
+        *,
+        count: Callable[[ChatDict], int],
+        method: InsertMethod = "system",
+        timeout_s: float = 5.0,
     ) -> None:
         self._blocks = blocks
         self._count = count
         self._method: InsertMethod = method
         self._timeout_s = timeout_s
 
-    async def gather(self, key: SessionKey, states: Sequence[StateItem], messages: Sequence[ChatDict]) -> GatheredBlocks:
+    async def gather(
+        self, key: SessionKey, states: Sequence[StateItem], messages: Sequence[ChatDict]
+    ) -> GatheredBlocks:
         """Ask all blocks of a session at once; one that fails, or is late, is left out and named.
 
         Args:
@@ -116,19 +127,25 @@ class BlockView:
             try:
                 block = self._blocks.copy(key, prototype, now.state)
                 with anyio.move_on_after(self._timeout_s) as scope:
-                    given = await guarded_call(block.aget, list(shown), user_id=key.user, session_id=key.session)
+                    given = await guarded_call(
+                        block.aget, list(shown), user_id=key.user, session_id=key.session
+                    )
                 if scope.cancelled_caught:
                     sources[name] = Source("late", detail=f"no answer within {self._timeout_s:g} s")
                     return
                 content = _check_content(given)
             except Exception as e:
-                _logger.warning("block_failed", session=key, block=name, error=f"{type(e).__name__}: {e}")
+                _logger.warning(
+                    "block_failed", session=key, block=name, error=f"{type(e).__name__}: {e}"
+                )
                 sources[name] = Source("failed", detail=f"{type(e).__name__}: {e}")
             else:
                 if content:
                     found[name] = BlockText(block, name, block.priority, content)
                 # What it knows is shown, though it has not taken in what came last.
-                sources[name] = Source("failed" if now.error else "ok", 1 if content else 0, now.error)
+                sources[name] = Source(
+                    "failed" if now.error else "ok", 1 if content else 0, now.error
+                )
 
         async with anyio.create_task_group() as group:
             for name, prototype in prototypes.items():
@@ -142,13 +159,17 @@ class BlockView:
         return await self._size(kept, (), None)
 
     async def fit(
-        self, gathered: GatheredBlocks, room_tokens: int, messages: Sequence[ChatDict] = (), method: InsertMethod | None = None
+        self,
+        gathered: GatheredBlocks,
+        room_tokens: int,
+        messages: Sequence[ChatDict] = (),
+        method: InsertMethod | None = None,
     ) -> FittedBlocks:
         """Shorten until `insert` into these messages, by this method, adds at most `room_tokens`.
 
-        Priority 0 stays; then 1 goes first, then 2, and of equal priorities the one that was given first. A block that could make
-        room by getting shorter is asked once, with the tokens that are too many; if it has no answer, or one that is still
-        too long, it goes as a whole.
+        Priority 0 stays; then 1 goes first, then 2, and of equal priorities the one that was given
+        first. A block that could make room by getting shorter is asked once, with the tokens that
+        are too many; if it has no answer, or one that is still too long, it goes as a whole.
 
         Raises:
             InvalidInput: what is always kept needs more than there is room for.
@@ -184,18 +205,29 @@ class BlockView:
         if over > 0 and left:
             names = ", ".join(one.name for one in left.values())
             raise InvalidInput(
-                f"the memory blocks that are always kept ({names}) need {room_tokens + over} tokens; there is room for "
+                f"the memory blocks that are always kept ({names}) need {room_tokens + over} "
+                "tokens; there is room for "
                 f"{max(room_tokens, 0)}. Raise max_tokens, or give one of them a priority"
             )
-        return FittedBlocks(tuple((left[place].name, left[place].content) for place in sorted(left)), sources)
+        return FittedBlocks(
+            tuple((left[place].name, left[place].content) for place in sorted(left)), sources
+        )
 
     def insert(
         self, messages: Sequence[ChatDict], fitted: FittedBlocks, method: InsertMethod | None = None
     ) -> tuple[list[ChatDict], int]:
-        """The messages with the blocks among them, and the tokens that these add; the ones given stay as they are."""
+        """The messages with the blocks among them, and the tokens that these add.
+
+        The ones given stay as they are.
+        """
         return insert(messages, fitted.contents, method or self._method, self._count)
 
-    async def _size(self, contents: dict[int, BlockText], messages: Sequence[ChatDict], method: InsertMethod | None) -> int:
+    async def _size(
+        self,
+        contents: dict[int, BlockText],
+        messages: Sequence[ChatDict],
+        method: InsertMethod | None,
+    ) -> int:
         """Tokens that these add to the messages."""
         if not contents:
             return 0
@@ -220,7 +252,7 @@ class BlockView:
             return None
 
 
-# -- putting it into messages -------------------------------------------------------------------------------------------
+# -- putting it into messages ----------------------------------------------------------------------
 
 
 def insert(
@@ -231,8 +263,10 @@ def insert(
 ) -> tuple[list[ChatDict], int]:
     """Put sections into messages.
 
-    ``system``: at the end of the first system message, or a new one in front. ``user``: at the beginning of the newest user
-    message, or a new one at the end. ``tail``: a system message before the newest user message, or at the end.
+    ``system``: at the end of the first system message, or a new one in front. ``user``: at the
+        beginning of the newest user
+    message, or a new one at the end. ``tail``: a system message before the newest user message, or
+    at the end.
 
     Args:
         messages: stay as they are.
@@ -261,8 +295,12 @@ def insert(
 
 def _target(messages: Sequence[ChatDict], method: InsertMethod) -> int | None:
     if method == "system":
-        return next((i for i, one in enumerate(messages) if one["role"] in {"system", "developer"}), None)
-    return next((i for i in range(len(messages) - 1, -1, -1) if messages[i]["role"] == "user"), None)
+        return next(
+            (i for i, one in enumerate(messages) if one["role"] in {"system", "developer"}), None
+        )
+    return next(
+        (i for i in range(len(messages) - 1, -1, -1) if messages[i]["role"] == "user"), None
+    )
 
 
 def _merge(first: BlockContent | None, second: BlockContent | None) -> BlockContent:
@@ -308,11 +346,15 @@ def _check_content(content: Any) -> BlockContent:
     if isinstance(content, str):
         return without_surrogates(content) if content.strip() else ""
     if not isinstance(content, (list, tuple)):
-        raise TypeError(f"a memory block gives text or a list of content parts, not {type(content).__name__}")
+        raise TypeError(
+            f"a memory block gives text or a list of content parts, not {type(content).__name__}"
+        )
     parts: list[dict[str, Any]] = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
-        if not isinstance(kind, str) or not isinstance(part.get(kind), str if kind == "text" else (str, dict)):
+        if not isinstance(kind, str) or not isinstance(
+            part.get(kind), str if kind == "text" else (str, dict)
+        ):
             raise TypeError(f"no content part: {str(part)[:80]!r}")
         parts.append({**part, "text": without_surrogates(part["text"])} if kind == "text" else part)
     if all(part["type"] == "text" and not part["text"].strip() for part in parts):

@@ -13,9 +13,10 @@ class Source(msgspec.Struct, frozen=True):
     """What one tier gave to a context.
 
     Attributes:
-        status: ``ok``; ``late``: it missed its deadline and was left out; ``failed``: so was it, or it is behind;
-            ``degraded``: an extract stands in for the configured model's answer, or a memory block was shortened;
-            ``pending``: it is being made; ``omitted``: it did not fit; ``off``: not asked for, or switched off.
+        status: ``ok``; ``late``: it missed its deadline and was left out; ``failed``: so was it, or
+            it is behind; ``degraded``: an extract stands in for the configured model's answer, or a
+            memory block was shortened; ``pending``: it is being made; ``omitted``: it did not fit;
+            ``off``: not asked for, or switched off.
         count: messages, memories or blocks that it gave.
         detail: what went wrong.
     """

@@ -1,8 +1,9 @@
 """What the journal keeps of a session's memory blocks, and the copies that work on it.
 
-A block's facet holds which messages it has seen, as ranges, and its state after the last of them. Both change in one
-record, so a block has seen exactly what its state says, whatever crashed when. One more facet, with no name, holds
-which messages no block is to see: those that were cleared before they left the buffer.
+A block's facet holds which messages it has seen, as ranges, and its state after the last of them.
+Both change in one record, so a block has seen exactly what its state says, whatever crashed when.
+One more facet, with no name, holds which messages no block is to see: those that were cleared
+before they left the buffer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from remora.actors.blocks.base import BaseMemoryBlock, BlockServices, BlocksLike, MemoryBlock, block_name, is_encodable
+from remora.actors.blocks.base import (
+    BaseMemoryBlock,
+    BlockServices,
+    BlocksLike,
+    MemoryBlock,
+    block_name,
+    is_encodable,
+)
 from remora.errors import ConfigError
 from remora.ids import SessionKey
 from remora.storage.records import StateItem
@@ -66,12 +74,16 @@ _decode_progress = msgspec.msgpack.Decoder(BlockProgress).decode
 _decode_ranges = msgspec.msgpack.Decoder(Ranges).decode
 
 
-# -- facets -----------------------------------------------------------------------------------------------------------
+# -- facets ----------------------------------------------------------------------------------------
 
 
 def block_progress(state_items: Iterable[StateItem]) -> dict[str, BlockProgress]:
     """What a session's facets say of its blocks, by name."""
-    return {one.name: _decode_progress(one.value) for one in state_items if one.kind == _KIND and one.name != _UNSEEN}
+    return {
+        one.name: _decode_progress(one.value)
+        for one in state_items
+        if one.kind == _KIND and one.name != _UNSEEN
+    }
 
 
 def progress_item(name: str, progress: BlockProgress) -> StateItem:
@@ -80,8 +92,13 @@ def progress_item(name: str, progress: BlockProgress) -> StateItem:
 
 
 def excluded_ranges(state_items: Iterable[StateItem], cleared: int) -> Ranges:
-    """Messages that no block is to see; `cleared`: those that were cleared before anybody kept account of them."""
-    found = next((one.value for one in state_items if one.kind == _KIND and one.name == _UNSEEN), None)
+    """Messages that no block is to see.
+
+    `cleared`: those that were cleared before anybody kept account of them.
+    """
+    found = next(
+        (one.value for one in state_items if one.kind == _KIND and one.name == _UNSEEN), None
+    )
     if found is not None:
         return _decode_ranges(found)
     return ((1, cleared),) if cleared else ()
@@ -93,7 +110,9 @@ def excluded_item(ranges: Ranges) -> StateItem:
 
 
 def copy_block_items(state_items: Iterable[StateItem], front: int) -> tuple[StateItem, ...]:
-    """Block facets for a copy of a session whose messages are numbered anew: what is out of its buffer has been seen.
+    """Block facets for a copy of a session whose messages are numbered anew.
+
+    What is out of its buffer has been seen.
 
     Args:
         state_items: the original's, when no job of its blocks was under way.
@@ -101,11 +120,12 @@ def copy_block_items(state_items: Iterable[StateItem], front: int) -> tuple[Stat
     """
     seen = ((1, front),) if front else ()
     return tuple(
-        progress_item(name, BlockProgress(seen, one.state, one.error)) for name, one in block_progress(state_items).items()
+        progress_item(name, BlockProgress(seen, one.state, one.error))
+        for name, one in block_progress(state_items).items()
     )
 
 
-# -- ranges -----------------------------------------------------------------------------------------------------------
+# -- ranges ----------------------------------------------------------------------------------------
 
 
 def join_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -132,11 +152,14 @@ def missing_ranges(through: int, ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def renumber_ranges(ranges: Ranges, through: Callable[[int], int]) -> Ranges:
-    """The same messages where they are counted anew; `through` says how many are left up to a number."""
+    """The same messages where they are counted anew.
+
+    `through` says how many are left up to a number.
+    """
     return join_ranges((through(first - 1) + 1, through(last)) for first, last in ranges)
 
 
-# -- prototypes and their copies --------------------------------------------------------------------------------------
+# -- prototypes and their copies -------------------------------------------------------------------
 
 
 class BlockSet:
@@ -147,7 +170,8 @@ class BlockSet:
         services: what a session's blocks may use.
 
     Raises:
-        ConfigError: two blocks of one name, a name or a priority that cannot be one, or something that is no block.
+        ConfigError: two blocks of one name, a name or a priority that cannot be one, or something
+            that is no block.
     """
 
     def __init__(self, blocks: BlocksLike, services: Callable[[SessionKey], BlockServices]) -> None:
@@ -159,7 +183,9 @@ class BlockSet:
             self._blocks = lambda _: prototypes
         self._services = services
         if not callable(blocks):
-            for prototype in prototypes:  # what one lacks is said at once, and not with the first message that overflows
+            for prototype in (
+                prototypes
+            ):  # what one lacks is said at once, and not with the first message that overflows
                 self.copy(SessionKey("", ""), prototype, b"")
 
     def prototypes(self, key: SessionKey) -> dict[str, MemoryBlock]:
@@ -185,14 +211,20 @@ class BlockSet:
 
     @staticmethod
     def state(prototype: MemoryBlock, twin: MemoryBlock) -> bytes:
-        """What to keep of a copy: where the block does not say itself, what differs from the prototype.
+        """What to keep of a copy.
+
+        Where the block does not say itself, what differs from the prototype.
 
         So a prototype that is configured differently next time is so for old sessions, too.
         """
         state = _state(twin)
         if _is_plain(prototype):
             initial = _state(prototype)
-            state = {k: v for k, v in state.items() if k not in initial or _encode(v) != _encode(initial[k])}
+            state = {
+                k: v
+                for k, v in state.items()
+                if k not in initial or _encode(v) != _encode(initial[k])
+            }
         return _encode(state) if state else b""
 
 
@@ -207,17 +239,26 @@ def check_blocks(blocks: Sequence[MemoryBlock]) -> tuple[MemoryBlock, ...]:
         for method in ("aget", "aput", "atruncate"):
             if isinstance(block, type) or not callable(getattr(block, method, None)):
                 raise ConfigError(
-                    f"a memory block must have {method}, which {block!r} has not; see BaseMemoryBlock", key="blocks"
+                    f"a memory block must have {method}, which {block!r} has not; see "
+                    "BaseMemoryBlock",
+                    key="blocks",
                 )
         name, priority = block_name(block), block.priority
         if not _NAME.fullmatch(name) or name.lower() in _RESERVED:
             raise ConfigError(
-                f"a memory block's name must be letters, digits, _ - and ., and no tag of remora's own, not {name!r}"
+                "a memory block's name must be letters, digits, _ - and ., and no tag of "
+                f"remora's own, not {name!r}"
             )
         if name in names:
-            raise ConfigError(f"two memory blocks are called {name!r}; give one of them another name", key="blocks")
+            raise ConfigError(
+                f"two memory blocks are called {name!r}; give one of them another name",
+                key="blocks",
+            )
         if not isinstance(priority, int) or isinstance(priority, bool) or priority < 0:
-            raise ConfigError(f"the priority of the memory block {name} must be 0, 1, 2 …, not {priority!r}", key="blocks")
+            raise ConfigError(
+                f"the priority of the memory block {name} must be 0, 1, 2 …, not {priority!r}",
+                key="blocks",
+            )
         names.add(name)
     return tuple(blocks)
 
@@ -247,4 +288,6 @@ def _load(block: MemoryBlock, state: dict[str, Any]) -> None:
 
 
 def _attributes(block: object) -> dict[str, Any]:
-    return {name: value for name, value in getattr(block, "__dict__", {}).items() if name not in _GIVEN}
+    return {
+        name: value for name, value in getattr(block, "__dict__", {}).items() if name not in _GIVEN
+    }

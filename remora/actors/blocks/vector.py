@@ -1,8 +1,9 @@
 """Batches of messages, found again by what is being said now.
 
-Each batch that leaves the buffer is one row: its text, one vector over it, and whose it is. Every row is written with the
-user, the session and the block that it belongs to, every search asks for these three, and what a store brings back is checked
-against them: a store or a block that many sessions share leaks nothing.
+Each batch that leaves the buffer is one row: its text, one vector over it, and whose it is. Every
+row is written with the user, the session and the block that it belongs to, every search asks for
+these three, and what a store brings back is checked against them: a store or a block that many
+sessions share leaks nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class VectorHit(msgspec.Struct, frozen=True):
         id: the row's.
         text: the batch, as ``<message role='user'>…</message>`` lines.
         score: similarity to the query; more is nearer.
-        metadata: ``user_id``, ``session_id``, ``block``, and the batch's ``first`` and ``last`` message.
+        metadata: ``user_id``, ``session_id``, ``block``, and the batch's ``first`` and ``last``
+            message.
     """
 
     id: str
@@ -58,21 +60,35 @@ class VectorHit(msgspec.Struct, frozen=True):
 class VectorStore(Protocol):
     """Where batches are kept: an adapter of a few lines over any vector database."""
 
-    async def add(self, id: str, text: str, vector: npt.NDArray[np.float32], metadata: Mapping[str, Any]) -> None:  # noqa: A002
-        """Store a row, in place of the one with the same id: a batch may be handed over again after a crash."""
+    async def add(
+        self,
+        id: str,  # noqa: A002
+        text: str,
+        vector: npt.NDArray[np.float32],
+        metadata: Mapping[str, Any],
+    ) -> None:
+        """Store a row, in place of the one with the same id.
+
+        A batch may be handed over again after a crash.
+        """
         ...
 
-    async def query(self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]) -> Sequence[VectorHit]:
+    async def query(
+        self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]
+    ) -> Sequence[VectorHit]:
         """The `k` nearest rows whose metadata hold all of `where`, nearest first."""
         ...
 
 
-PostProcessor: TypeAlias = Callable[[list[VectorHit]], "list[VectorHit] | Awaitable[list[VectorHit]]"]
+PostProcessor: TypeAlias = Callable[
+    [list[VectorHit]], "list[VectorHit] | Awaitable[list[VectorHit]]"
+]
 """Filters, re-ranks or rewrites hits."""
 
 
 class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
-    """Stores what leaves the buffer in batches, and brings back those that are nearest to the newest messages.
+    """Stores what leaves the buffer in batches, and brings back those that are nearest to the
+    newest messages.
 
     Attributes:
         vector_store: where; the runtime's long-term memory otherwise.
@@ -106,17 +122,24 @@ class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
         """Take what the runtime offers.
 
         Raises:
-            ConfigError: there is no embedder or no store, or vectors of two models would be compared.
+            ConfigError: there is no embedder or no store, or vectors of two models would be
+                compared.
         """
         super().bind(services)
         if self.embed_model is None and services.embedder is None:
-            raise ConfigError(f"the memory block {self.name} needs an embed_model: the runtime has no embedder")
+            raise ConfigError(
+                f"the memory block {self.name} needs an embed_model: the runtime has no embedder"
+            )
         if self.vector_store is None:
             if services.long_term is None:
-                raise ConfigError(f"the memory block {self.name} needs a vector_store: long-term memory is switched off")
+                raise ConfigError(
+                    f"the memory block {self.name} needs a vector_store: long-term memory is "
+                    "switched off"
+                )
             if self.embed_model is not None:
                 raise ConfigError(
-                    f"the memory block {self.name} has an embed_model of its own and needs a vector_store of its own: the rows "
+                    f"the memory block {self.name} has an embed_model of its own and needs a "
+                    "vector_store of its own: the rows "
                     "of long-term memory are embedded by the runtime's embedder"
                 )
 
@@ -126,11 +149,19 @@ class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
         where = self._where()
-        text = "\n".join(f"<message role='{one.role}'>{escape_tags(one.content, ('message',))}</message>" for one in messages)
+        text = "\n".join(
+            f"<message role='{one.role}'>{escape_tags(one.content, ('message',))}</message>"
+            for one in messages
+        )
         said = "\n".join(f"{one.name or one.role.title()}: {one.content}" for one in messages)
         first, last = messages[0].seq or 0, messages[-1].seq or 0
         at = messages[-1].created_at
-        metadata = {**where, "first": first, "last": last, "created_us": int(at.timestamp() * 1_000_000) if at else 0}
+        metadata = {
+            **where,
+            "first": first,
+            "last": last,
+            "created_us": int(at.timestamp() * 1_000_000) if at else 0,
+        }
         (vector,) = await embed_texts(self._embedder(), [without_surrogates(said)])
         await self._store().add(_batch_id(where, first), without_surrogates(text), vector, metadata)
 
@@ -140,11 +171,17 @@ class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
         if not query:
             return ""
         (vector,) = await embed_texts(self._embedder(), [query])
-        if not vector.any():  # no word that the embedder knows: it would be equally near to everything
+        if (
+            not vector.any()
+        ):  # no word that the embedder knows: it would be equally near to everything
             return ""
         where = self._where()
         found = await self._store().query(vector, self.similarity_top_k, where)
-        hits = [hit for hit in found if all(hit.metadata.get(name) == value for name, value in where.items())]
+        hits = [
+            hit
+            for hit in found
+            if all(hit.metadata.get(name) == value for name, value in where.items())
+        ]
         for process in self.node_postprocessors:
             result = process(hits)
             hits = list(await result if inspect.isawaitable(result) else result)
@@ -152,8 +189,14 @@ class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
 
     def _where(self) -> dict[str, str]:
         if self.services is None:
-            raise RuntimeError(f"the memory block {self.name} is not bound to a session: call bind first")
-        return {"user_id": self.services.user_id, "session_id": self.services.session_id, "block": self.name}
+            raise RuntimeError(
+                f"the memory block {self.name} is not bound to a session: call bind first"
+            )
+        return {
+            "user_id": self.services.user_id,
+            "session_id": self.services.session_id,
+            "block": self.name,
+        }
 
     def _embedder(self) -> Embedder:
         if self.embed_model is not None:
@@ -171,7 +214,10 @@ class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
 
 
 def _batch_id(where: Mapping[str, str], first: int) -> str:
-    """Deterministic (32 hex characters), by the first message: a batch that is handed over again replaces itself."""
+    """Deterministic (32 hex characters), by the first message.
+
+    A batch that is handed over again replaces itself.
+    """
     parts = [part.encode() for part in (where["user_id"], where["session_id"], where["block"])]
     text = b"%d:" % first + b"".join(b"%d:%b" % (len(part), part) for part in parts)
     return blake2b(text, digest_size=16, person=b"remora.batch").hexdigest()
@@ -187,11 +233,19 @@ class InMemoryVectorStore:
         """Rows."""
         return len(self._rows)
 
-    async def add(self, id: str, text: str, vector: npt.NDArray[np.float32], metadata: Mapping[str, Any]) -> None:  # noqa: A002
+    async def add(
+        self,
+        id: str,  # noqa: A002
+        text: str,
+        vector: npt.NDArray[np.float32],
+        metadata: Mapping[str, Any],
+    ) -> None:
         """Store a row, in place of the one with the same id."""
         self._rows[id] = (text, vector, dict(metadata))
 
-    async def query(self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]) -> list[VectorHit]:
+    async def query(
+        self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]
+    ) -> list[VectorHit]:
         """The `k` nearest of the rows that hold all of `where`, by the product of unit vectors."""
         hits = [
             VectorHit(id_, text, float(other @ vector), dict(metadata))
@@ -202,20 +256,31 @@ class InMemoryVectorStore:
 
 
 class LongTermVectorStore:
-    """A `VectorStore` in the runtime's long-term memory: one row of the type ``block`` for each batch.
+    """A `VectorStore` in the runtime's long-term memory.
 
-    The texts that full-text search goes over are left empty: messages are searched one by one already.
+    One row of the type ``block`` for each batch.
+
+    The texts that full-text search goes over are left empty: messages are searched one by one
+    already.
 
     Args:
         store: opens long-term memory at first use.
         count: tokens in a text.
     """
 
-    def __init__(self, store: Callable[[], Awaitable[LongTermStore]], count: Callable[[str], int]) -> None:
+    def __init__(
+        self, store: Callable[[], Awaitable[LongTermStore]], count: Callable[[str], int]
+    ) -> None:
         self._store = store
         self._count = count
 
-    async def add(self, id: str, text: str, vector: npt.NDArray[np.float32], metadata: Mapping[str, Any]) -> None:  # noqa: A002
+    async def add(
+        self,
+        id: str,  # noqa: A002
+        text: str,
+        vector: npt.NDArray[np.float32],
+        metadata: Mapping[str, Any],
+    ) -> None:
         """Store a row, in place of the one with the same id.
 
         Raises:
@@ -241,7 +306,9 @@ class LongTermVectorStore:
         await store.delete(row.user, [id])
         await store.add([row], vector.reshape(1, -1), may_exist=True)
 
-    async def query(self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]) -> list[VectorHit]:
+    async def query(
+        self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]
+    ) -> list[VectorHit]:
         """The `k` nearest of the session's batches that this block stored.
 
         Raises:

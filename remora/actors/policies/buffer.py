@@ -1,4 +1,6 @@
-"""When a buffer folds, how much of it, and what becomes of that: one policy object = trigger, amount, fold.
+"""When a buffer folds, how much of it, and what becomes of that.
+
+One policy object = trigger, amount, fold.
 
 The source documents describe six memories; they are six choices of these three::
 
@@ -11,7 +13,7 @@ The source documents describe six memories; they are six choices of these three:
     ring              more than N messages   the oldest batch          an entry each
 
 Every cut falls on a turn's boundary (G8), and a single message is never folded.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -27,10 +29,20 @@ from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.messages import Entry
 
-__all__ = ["BufferPolicy", "BufferPreset", "Fold", "PolicyLike", "configured_policy", "resolve_policy"]
+__all__ = [
+    "BufferPolicy",
+    "BufferPreset",
+    "Fold",
+    "PolicyLike",
+    "configured_policy",
+    "resolve_policy",
+]
 
 Fold: TypeAlias = Literal["drop", "summary", "entry"]
-"""What becomes of a folded prefix: the journal alone keeps it; it is carried on in the running summary; it makes one entry."""
+"""What becomes of a folded prefix: the journal alone keeps it.
+
+It is carried on in the running summary; it makes one entry.
+"""
 
 
 class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +55,10 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
         keep_messages: amount: so many messages stay at most, or the newest turn alone.
         batch: amount: the oldest so many messages, up to a turn's boundary.
         fold: what becomes of them.
-        entries: summary entries that are kept; the oldest beyond is folded into the running summary.
-        overdraft_tokens: with a fold on its way, a buffer of more than this asks for it to be hastened (G6).
+        entries: summary entries that are kept; the oldest beyond is folded into the running
+            summary.
+        overdraft_tokens: with a fold on its way, a buffer of more than this asks for it to be
+            hastened (G6).
 
     Raises:
         InvalidInput: a number that is not positive, a trigger without an amount, or two amounts.
@@ -61,15 +75,25 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.fold not in get_args(Fold):
-            raise InvalidInput(f"a buffer policy's fold must be one of {', '.join(get_args(Fold))}, not {self.fold!r}")
+            raise InvalidInput(
+                f"a buffer policy's fold must be one of {', '.join(get_args(Fold))}, not "
+                f"{self.fold!r}"
+            )
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if name != "fold" and value is not None and (type(value) is not int or value < 1):
-                raise InvalidInput(f"a buffer policy's {name} must be a positive whole number, not {value!r}")
-        amounts = sum(amount is not None for amount in (self.keep_tokens, self.keep_messages, self.batch))
+                raise InvalidInput(
+                    f"a buffer policy's {name} must be a positive whole number, not {value!r}"
+                )
+        amounts = sum(
+            amount is not None for amount in (self.keep_tokens, self.keep_messages, self.batch)
+        )
         triggered = self.above_tokens is not None or self.above_messages is not None
         if amounts != triggered:
-            raise InvalidInput("a buffer policy with a trigger needs one amount: keep_tokens, keep_messages or batch")
+            raise InvalidInput(
+                "a buffer policy with a trigger needs one amount: keep_tokens, keep_messages or "
+                "batch"
+            )
 
     @classmethod
     def keep_all(cls) -> BufferPolicy:
@@ -93,19 +117,33 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def summary_buffer(cls, tokens: int, *, overdraft_tokens: int | None = None) -> BufferPolicy:
-        """A running summary, and the newest messages: more than `tokens` are folded down to half of that."""
+        """A running summary, and the newest messages.
+
+        More than `tokens` are folded down to half of that.
+        """
         if type(tokens) is not int:
-            raise InvalidInput(f"a buffer policy's tokens must be a positive whole number, not {tokens!r}")
+            raise InvalidInput(
+                f"a buffer policy's tokens must be a positive whole number, not {tokens!r}"
+            )
         keep = max(tokens // 2, 1)
-        return cls(above_tokens=tokens, keep_tokens=keep, overdraft_tokens=overdraft_tokens or max(3 * tokens, 1))
+        return cls(
+            above_tokens=tokens,
+            keep_tokens=keep,
+            overdraft_tokens=overdraft_tokens or max(3 * tokens, 1),
+        )
 
     @classmethod
     def ring(cls, size: int = 50, *, multiplier: int = 10, batch: int = 10) -> BufferPolicy:
-        """The newest `size` messages, and `size` times `multiplier` summary entries of `batch` messages each."""
+        """The newest `size` messages, and `size` times `multiplier` summary entries of `batch`
+        messages each.
+        """
         return cls(above_messages=size, batch=batch, fold="entry", entries=size * multiplier)
 
     def due(self, tokens: int, count: int) -> bool:
-        """Whether a buffer of `count` messages and `tokens` tokens is to be folded; a single message never is."""
+        """Whether a buffer of `count` messages and `tokens` tokens is to be folded.
+
+        A single message never is.
+        """
         if count < 2:
             return False
         if self.above_tokens is not None and tokens > self.above_tokens:
@@ -113,7 +151,10 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return self.above_messages is not None and count > self.above_messages
 
     def amount(self, entries: Sequence[Entry], tokens: int) -> int:
-        """How many entries, from the front, of a buffer of so many tokens to fold; 0 when no cut is possible yet."""
+        """How many entries, from the front, of a buffer of so many tokens to fold.
+
+        0 when no cut is possible yet.
+        """
         if self.batch is not None:
             return cut_oldest(entries, self.batch)
         if self.keep_messages is not None:
@@ -133,8 +174,13 @@ class BufferPreset(enum.Enum):
     """Technical discussions."""
 
 
-PolicyLike: TypeAlias = BufferPolicy | BufferPreset | Callable[[SessionKey], "BufferPolicy | BufferPreset"]
-"""One policy for all sessions, or a function that gives each session its own. It must give the same one each time."""
+PolicyLike: TypeAlias = (
+    BufferPolicy | BufferPreset | Callable[[SessionKey], "BufferPolicy | BufferPreset"]
+)
+"""One policy for all sessions, or a function that gives each session its own.
+
+It must give the same one each time.
+"""
 
 
 def resolve_policy(given: Any, key: SessionKey | None = None) -> BufferPolicy:
@@ -148,7 +194,10 @@ def resolve_policy(given: Any, key: SessionKey | None = None) -> BufferPolicy:
         return found.value
     if isinstance(found, BufferPolicy):
         return found
-    raise InvalidInput(f"policy must be a BufferPolicy, a BufferPreset or a function that gives one, not {found!r:.80}")
+    raise InvalidInput(
+        "policy must be a BufferPolicy, a BufferPreset or a function that gives one, not "
+        f"{found!r:.80}"
+    )
 
 
 def configured_policy(config: BufferConfig) -> BufferPolicy:
@@ -164,7 +213,9 @@ def configured_policy(config: BufferConfig) -> BufferPolicy:
         case "summary":
             policy = BufferPolicy.summary()
         case "ring":
-            policy = BufferPolicy.ring(config.size, multiplier=config.multiplier, batch=config.batch)
+            policy = BufferPolicy.ring(
+                config.size, multiplier=config.multiplier, batch=config.batch
+            )
         case "summary_buffer":
             policy = BufferPolicy.summary_buffer(config.fold_above_tokens)
     return msgspec.structs.replace(policy, overdraft_tokens=overdraft)

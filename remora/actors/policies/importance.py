@@ -2,14 +2,15 @@
 
 Two formulas weigh the same three terms 0.3, 0.3 and 0.4:
 
-- ``"bounded"``, the default, keeps each term in 0…1 (the access count on a logarithmic scale that is full at a thousand), and so
-  the score.
-- ``"seed"`` is the formula of the document that asked for it, ``0.3 * recency + 0.3 * log(access_count + 1) + 0.4 * explicit``.
-  Its logarithm has no bound: a memory that was read a thousand times scores 2.57, and neither age nor explicit importance can
-  outweigh that.
+- ``"bounded"``, the default, keeps each term in 0…1 (the access count on a logarithmic scale that
+  is full at a thousand), and so the score.
+- ``"seed"`` is the formula of the document that asked for it, ``0.3 * recency + 0.3 *
+  log(access_count + 1) + 0.4 * explicit``. Its logarithm has no bound: a memory that was read a
+  thousand times scores 2.57, and neither age nor explicit importance can outweigh that.
 
-The document calls recency `time_decay(created_at)` and never defines it; here it halves with every half-life. It also writes
-`explicit or 0.5`, which turns an explicit 0.0 (worth nothing) into the default; here only None is the default.
+The document calls recency `time_decay(created_at)` and never defines it; here it halves with every
+half-life. It also writes `explicit or 0.5`, which turns an explicit 0.0 (worth nothing) into the
+default; here only None is the default.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from typing import Literal, Protocol, TypeAlias
 
 from remora.errors import ConfigError, InvalidInput
 
-__all__ = ["DEFAULT_IMPORTANCE", "Formula", "Importance", "bounded_importance", "importance_formula", "seed_importance"]
+__all__ = [
+    "DEFAULT_IMPORTANCE",
+    "Formula",
+    "Importance",
+    "bounded_importance",
+    "importance_formula",
+    "seed_importance",
+]
 
 DEFAULT_IMPORTANCE = 0.5
 """What a memory is worth of which nobody said anything."""
@@ -32,14 +40,20 @@ _FULL_COUNT = 1000  # accesses beyond this one say no more
 
 
 class Importance(Protocol):
-    """A formula: the younger, more often asked for or more important of two memories, other things equal, scores no lower."""
+    """A formula: the younger, more often asked for or more important of two memories, other things
+    equal, scores no lower.
+    """
 
-    def __call__(self, age_s: float, access_count: int, explicit: float | None, *, half_life_s: float) -> float:
+    def __call__(
+        self, age_s: float, access_count: int, explicit: float | None, *, half_life_s: float
+    ) -> float:
         """The score; higher means kept longer and surfaced more often."""
         ...
 
 
-def seed_importance(age_s: float, access_count: int, explicit: float | None, *, half_life_s: float) -> float:
+def seed_importance(
+    age_s: float, access_count: int, explicit: float | None, *, half_life_s: float
+) -> float:
     """The document's formula, unbounded in `access_count`.
 
     Args:
@@ -49,13 +63,16 @@ def seed_importance(age_s: float, access_count: int, explicit: float | None, *, 
         half_life_s: seconds after which recency has halved.
 
     Raises:
-        InvalidInput: a number that is not finite, a negative count, or a half-life that is not positive.
+        InvalidInput: a number that is not finite, a negative count, or a half-life that is not
+            positive.
     """
     recency, explicit = _terms(age_s, access_count, explicit, half_life_s)
     return _RECENCY * recency + _ACCESS * math.log(access_count + 1) + _EXPLICIT * explicit
 
 
-def bounded_importance(age_s: float, access_count: int, explicit: float | None, *, half_life_s: float) -> float:
+def bounded_importance(
+    age_s: float, access_count: int, explicit: float | None, *, half_life_s: float
+) -> float:
     """The same three terms, each in 0…1, and so is the score.
 
     Args:
@@ -65,7 +82,8 @@ def bounded_importance(age_s: float, access_count: int, explicit: float | None, 
         half_life_s: seconds after which recency has halved.
 
     Raises:
-        InvalidInput: a number that is not finite, a negative count, or a half-life that is not positive.
+        InvalidInput: a number that is not finite, a negative count, or a half-life that is not
+            positive.
     """
     recency, explicit = _terms(age_s, access_count, explicit, half_life_s)
     access = math.log(min(access_count, _FULL_COUNT) + 1) / math.log(_FULL_COUNT + 1)
@@ -78,13 +96,20 @@ def importance_formula(formula: Formula) -> Importance:
     Raises:
         ConfigError: there is none.
     """
-    found: Callable[..., float] | None = {"bounded": bounded_importance, "seed": seed_importance}.get(formula)
+    found: Callable[..., float] | None = {
+        "bounded": bounded_importance,
+        "seed": seed_importance,
+    }.get(formula)
     if found is None:
-        raise ConfigError(f"importance must be 'bounded' or 'seed', not {formula!r}", key="importance")
+        raise ConfigError(
+            f"importance must be 'bounded' or 'seed', not {formula!r}", key="importance"
+        )
     return found
 
 
-def _terms(age_s: float, access_count: int, explicit: float | None, half_life_s: float) -> tuple[float, float]:
+def _terms(
+    age_s: float, access_count: int, explicit: float | None, half_life_s: float
+) -> tuple[float, float]:
     """Recency in 0…1, and the explicit importance."""
     if not (math.isfinite(half_life_s) and half_life_s > 0):
         raise InvalidInput(f"a half-life must be a positive number of seconds, not {half_life_s!r}")

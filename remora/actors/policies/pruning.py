@@ -1,7 +1,7 @@
 """Which memories go when there are too many: four strategies over plain rows.
 
-A strategy orders the rows by who goes first, and so many go that `keep` stay. Of equals the older goes, then the smaller id, so
-that a rerun after a crash removes the same ones.
+A strategy orders the rows by who goes first, and so many go that `keep` stay. Of equals the older
+goes, then the smaller id, so that a rerun after a crash removes the same ones.
 """
 
 from __future__ import annotations
@@ -52,17 +52,19 @@ def victims(
     Args:
         rows: all of a user's memories of one kind; of equals, those that stand first go first.
         keep: how many may stay.
-        strategy: ``fifo``: the oldest first; ``age``: everything older than `max_age_s`, and the oldest beyond `keep`;
-            ``importance``: the lowest score first; ``lru``: the least recently retrieved first, one never retrieved counting from
-            when it was made.
+        strategy: ``fifo``: the oldest first; ``age``: everything older than `max_age_s`, and the
+            oldest beyond `keep`; ``importance``: the lowest score first; ``lru``: the least
+            recently retrieved first, one never retrieved counting from when it was made.
         now_us: the present, in microseconds since the epoch.
         half_life_s: for ``importance``: seconds after which recency has halved.
-        formula: for ``importance``: see `remora.actors.policies.importance`. Either is monotone: of two rows that differ
-            in nothing but what they were said to be worth, the lesser goes first.
+        formula: for ``importance``: see `remora.actors.policies.importance`. Either is monotone: of
+            two rows that differ in nothing but what they were said to be worth, the lesser goes
+            first.
         max_age_s: for ``age``: seconds; a row of exactly this age stays.
 
     Raises:
-        InvalidInput: `keep` is negative, ``age`` without `max_age_s`, or a number out of range in a row.
+        InvalidInput: `keep` is negative, ``age`` without `max_age_s`, or a number out of range in a
+            row.
         ConfigError: no such strategy or formula.
     """
     if keep < 0:
@@ -76,17 +78,28 @@ def victims(
             if max_age_s is None:
                 raise InvalidInput("pruning by age needs max_age_s")
             order = by_age
-            surplus = max(surplus, sum(1 for row in rows if now_us - row.created_us > max_age_s * 1_000_000))
+            surplus = max(
+                surplus, sum(1 for row in rows if now_us - row.created_us > max_age_s * 1_000_000)
+            )
         case "importance":
             score = importance_formula(formula)
             order = sorted(
                 by_age,
                 key=lambda row: score(
-                    (now_us - row.created_us) / 1_000_000, row.access_count, row.importance, half_life_s=half_life_s
+                    (now_us - row.created_us) / 1_000_000,
+                    row.access_count,
+                    row.importance,
+                    half_life_s=half_life_s,
                 ),
             )
         case "lru":
-            order = sorted(by_age, key=lambda row: row.created_us if row.accessed_us is None else row.accessed_us)
+            order = sorted(
+                by_age,
+                key=lambda row: row.created_us if row.accessed_us is None else row.accessed_us,
+            )
         case _:
-            raise ConfigError(f"pruning must be 'fifo', 'age', 'importance' or 'lru', not {strategy!r}", key="pruning")
+            raise ConfigError(
+                f"pruning must be 'fifo', 'age', 'importance' or 'lru', not {strategy!r}",
+                key="pruning",
+            )
     return [row.id for row in order[:surplus]]

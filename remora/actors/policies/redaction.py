@@ -1,7 +1,8 @@
 """Taking out what must not be kept, before anything keeps it.
 
-A hook is a plain function from text to text. It sees every text of a message, those of keys that we do not know included, and
-nothing of what only holds the message together: roles, ids, types, the names of tools, and media.
+A hook is a plain function from text to text. It sees every text of a message, those of keys that we
+do not know included, and nothing of what only holds the message together: roles, ids, types, the
+names of tools, and media.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ _TEXT_PARTS = frozenset({"text", "refusal"})
 
 
 def redact_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
-    """A new chat dict whose texts went through `redact`: content, name, refusal, arguments of calls, and what else is text.
+    """A new chat dict whose texts went through `redact`: content, name, refusal, arguments of
+    calls, and what else is text.
 
     Args:
-        chat: a message that was checked (`remora.messages.encode_message`). It is not changed; media parts are shared with it.
+        chat: a message that was checked (`remora.messages.encode_message`). It is not changed;
+            media parts are shared with it.
         redact: see `validate_hook`.
 
     Raises:
@@ -37,7 +40,10 @@ def redact_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
     if isinstance(content, str):
         fresh["content"] = redact_text(content, redact)
     elif content:
-        fresh["content"] = [_mapping(part, redact, but=_PART) if part["type"] in _TEXT_PARTS else part for part in content]
+        fresh["content"] = [
+            _mapping(part, redact, but=_PART) if part["type"] in _TEXT_PARTS else part
+            for part in content
+        ]
     if calls := chat.get("tool_calls"):
         fresh["tool_calls"] = [
             {
@@ -62,17 +68,26 @@ def validate_hook(hook: Callable[[str], str]) -> Callable[[str], str]:
     """`hook`, if it can be one.
 
     Raises:
-        ConfigError: it cannot be called, or is async: a turn never waits, least of all with the text in hand.
+        ConfigError: it cannot be called, or is async: a turn never waits, least of all with the
+            text in hand.
     """
     if not callable(hook):
-        raise ConfigError(f"a redaction hook must be a function from text to text, not a {type(hook).__name__}", key="redact")
+        raise ConfigError(
+            f"a redaction hook must be a function from text to text, not a {type(hook).__name__}",
+            key="redact",
+        )
     for one in (hook, getattr(hook, "__call__", None)):  # noqa: B004
         if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
-            raise ConfigError(f"the redaction hook {_name(hook)} is async; it must be a plain function", key="redact")
+            raise ConfigError(
+                f"the redaction hook {_name(hook)} is async; it must be a plain function",
+                key="redact",
+            )
     return hook
 
 
-def _mapping(values: Mapping[str, Any], redact: Callable[[str], str], *, but: Collection[str] = ()) -> dict[str, Any]:
+def _mapping(
+    values: Mapping[str, Any], redact: Callable[[str], str], *, but: Collection[str] = ()
+) -> dict[str, Any]:
     return {key: value if key in but else _value(value, redact) for key, value in values.items()}
 
 
@@ -92,7 +107,8 @@ def redact_text(text: str, redact: Callable[[str], str]) -> str:
     Raises:
         RedactionFailed: the hook raised, or returned no text.
     """
-    # Raised outside of `except`, so that the hook's own error, which may quote the text, is nowhere in ours.
+    # Raised outside of `except`, so that the hook's own error, which may quote the text, is nowhere
+    # in ours.
     try:
         result: Any = redact(text)
     except Exception as e:
@@ -103,7 +119,9 @@ def redact_text(text: str, redact: Callable[[str], str]) -> str:
         if inspect.iscoroutine(result):
             result.close()
         problem = f"returned a {type(result).__name__}, not text"
-    raise RedactionFailed(f"the redaction hook {_name(redact)} {problem}; the message was refused", hook=_name(redact))
+    raise RedactionFailed(
+        f"the redaction hook {_name(redact)} {problem}; the message was refused", hook=_name(redact)
+    )
 
 
 def _name(hook: Callable[[str], str]) -> str:

@@ -1,9 +1,10 @@
 """How important a message looks, without asking a model.
 
-What people want remembered is mostly told in the first person, with names, numbers and dates, and often as a preference or with
-the word "remember" itself; what nobody misses is short, a greeting, or a tool's raw output. `heuristic_score` adds up such signs,
-each a pattern and a weight below. The patterns are English; a text in another language gets what its numbers and names earn. The
-weights were set by hand.
+What people want remembered is mostly told in the first person, with names, numbers and dates, and
+often as a preference or with the word "remember" itself; what nobody misses is short, a greeting,
+or a tool's raw output. `heuristic_score` adds up such signs, each a pattern and a weight below. The
+patterns are English; a text in another language gets what its numbers and names earn. The weights
+were set by hand.
 
 An application may bring a scorer of its own, whose answers go through `validate_score`.
 """
@@ -23,7 +24,9 @@ NEUTRAL_SCORE = 0.5
 """What a message without any sign gets."""
 
 _TOOL_SCORE = 0.2
-_READ = 2_000  # characters: what matters in a longer text is said before, and an append waits for this
+_READ = (
+    2_000  # characters: what matters in a longer text is said before, and an append waits for this
+)
 
 # Of what anyone says.
 _SIGNS = (
@@ -40,19 +43,28 @@ _SIGNS = (
 )
 # Of what a person says of themselves.
 _OWN_SIGNS = (
-    (re.compile(r"\b(?:remember|don't forget|do not forget|keep in mind|note that|for the record)\b", re.IGNORECASE), 0.25),
+    (
+        re.compile(
+            r"\b(?:remember|don't forget|do not forget|keep in mind|note that|for the record)\b",
+            re.IGNORECASE,
+        ),
+        0.25,
+    ),
     (re.compile(r"\bmy\b[^.?!\n]{1,60}?\b(?:is|are|was|were)\b", re.IGNORECASE), 0.15),
     (
         re.compile(
-            r"\b(?:prefer|favou?rite|love|like|enjoy|hate|dislike|avoid|allergic|always|never|can't stand)\b", re.IGNORECASE
+            r"\b(?:prefer|favou?rite|love|like|enjoy|hate|dislike|avoid|allergic|always|never|can't stand)\b",  # noqa: E501
+            re.IGNORECASE,
         ),
         0.12,
     ),
     (re.compile(r"\b(?:I(?:'(?:m|ve|d|ll))?|my|mine|me|we|our|us)\b"), 0.08),
 )
 _GREETING = re.compile(
-    r"\W*(?:(?:hi|hello|hey|good (?:morning|afternoon|evening|night)|how are you|what's up|thanks?(?: you)?(?: so much| a lot)?|"
-    r"bye|goodbye|see you|cheers|ok(?:ay)?|great|cool|sure|yes|no|yep|nope|you're welcome|there|again)\W*)+",
+    r"\W*(?:(?:hi|hello|hey|good (?:morning|afternoon|evening|night)|how are you|what's "
+    r"up|thanks?(?: you)?(?: so much| a lot)?|"
+    r"bye|goodbye|see you|cheers|ok(?:ay)?|great|cool|sure|yes|no|yep|nope|you're "
+    r"welcome|there|again)\W*)+",
     re.IGNORECASE,
 )
 _GREETING_WEIGHT = -0.35
@@ -64,9 +76,9 @@ _CALL_WEIGHT = -0.2
 def heuristic_score(chat: Mapping[str, Any]) -> float:
     """The importance of a chat message, from 0 to 1; 0.5 is neutral.
 
-    First-person statements, "my … is", preferences, "remember", numbers, dates and names raise it; greetings, answers of one
-    word, questions and calls of tools lower it; a tool's result is 0.2. What an assistant says of itself does not count.
-    Media are neutral.
+    First-person statements, "my … is", preferences, "remember", numbers, dates and names raise it;
+    greetings, answers of one word, questions and calls of tools lower it; a tool's result is 0.2.
+    What an assistant says of itself does not count. Media are neutral.
     """
     if chat.get("role") == "tool":
         return _TOOL_SCORE
@@ -97,9 +109,13 @@ def validate_score(value: object, scorer: str = "importance") -> float:
     Raises:
         InvalidInput: it is none.
     """
-    if not isinstance(value, bool) and isinstance(value, Real) and value <= 1 and not value < 0:  # no NaN is at most 1
+    if (
+        not isinstance(value, bool) and isinstance(value, Real) and value <= 1 and not value < 0
+    ):  # no NaN is at most 1
         return float(value)
-    raise InvalidInput(f"the scorer {scorer} must return a number from 0 to 1, not {_describe(value)}")
+    raise InvalidInput(
+        f"the scorer {scorer} must return a number from 0 to 1, not {_describe(value)}"
+    )
 
 
 def _describe(value: object) -> str:
@@ -111,5 +127,7 @@ def _spoken_text(chat: Mapping[str, Any]) -> str:
     """The beginning of what the message says in words."""
     content = chat.get("content")
     if not isinstance(content, str):
-        content = "\n".join(part["text"][:_READ] for part in content or () if part["type"] == "text")
+        content = "\n".join(
+            part["text"][:_READ] for part in content or () if part["type"] == "text"
+        )
     return content[:_READ].replace("\N{RIGHT SINGLE QUOTATION MARK}", "'").strip()

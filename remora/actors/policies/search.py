@@ -14,7 +14,10 @@ _K1, _B = 1.2, 0.75
 
 
 def lexical_scores(query: str, texts: Sequence[str]) -> list[float]:
-    """BM25 of each text for the query (Robertson & Zaragoza 2009); 0 for a text without any of its words."""
+    """BM25 of each text for the query (Robertson & Zaragoza 2009).
+
+    0 for a text without any of its words.
+    """
     bags = [Counter(_WORD.findall(text.lower())) for text in texts]
     lengths = [sum(bag.values()) for bag in bags]
     mean = sum(lengths) / len(lengths) if any(lengths) else 1.0
@@ -24,5 +27,10 @@ def lexical_scores(query: str, texts: Sequence[str]) -> list[float]:
         weight = math.log(1 + (len(texts) - holding + 0.5) / (holding + 0.5))
         for place, bag in enumerate(bags):
             if count := bag[word]:
-                scores[place] += weight * count * (_K1 + 1) / (count + _K1 * (1 - _B + _B * lengths[place] / mean))
+                scores[place] += (
+                    weight
+                    * count
+                    * (_K1 + 1)
+                    / (count + _K1 * (1 - _B + _B * lengths[place] / mean))
+                )
     return scores

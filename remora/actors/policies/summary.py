@@ -12,10 +12,11 @@ from remora.tokens import TokenCounter
 
 __all__ = ["DEFAULT_PROMPT", "ChatSummarizer", "refuses", "shorten"]
 
-DEFAULT_PROMPT = "Summarize the following conversation concisely, focusing on key facts and important information:\n\n"
+DEFAULT_PROMPT = "Summarize the following conversation concisely, focusing on key facts and important information:\n\n"  # noqa: E501
 """Stands before the conversation's lines; `models.summary_prompt` gives another."""
 _REFUSAL = re.compile(
-    r"(i['\u2019]?m|i am) (sorry|unable|not able)|(sorry|unfortunately),? (but )?i|i (can['\u2019]?t|cannot|won['\u2019]?t)\b",
+    r"(i['\u2019]?m|i am) (sorry|unable|not able)|(sorry|unfortunately),? (but )?i|i "
+    r"(can['\u2019]?t|cannot|won['\u2019]?t)\b",
     re.IGNORECASE,
 )
 _LONGEST_REFUSAL = 400  # characters; what is longer says something
@@ -35,12 +36,22 @@ class ChatSummarizer:
         self._model = model
         self._prompt = prompt
 
-    async def summarize(self, previous: str | None, lines: Sequence[Line], *, max_tokens: int) -> str:
-        """One model call: the previous summary first, as a system message, then a line for each message."""
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
+        """One model call.
+
+        The previous summary first, as a system message, then a line for each message.
+        """
         messages: list[ChatDict] = []
         if previous:
             messages.append({"role": "system", "content": f"Previous summary: {previous}"})
-        messages.append({"role": "system", "content": f"Answer with the summary alone, in at most {max_tokens} tokens."})
+        messages.append(
+            {
+                "role": "system",
+                "content": f"Answer with the summary alone, in at most {max_tokens} tokens.",
+            }
+        )
         said = "\n".join(f"{line.speaker}: {line.text}" for line in lines)
         messages.append({"role": "user", "content": self._prompt + said})
         text = await self._model.complete(messages)
@@ -60,8 +71,9 @@ def refuses(text: str) -> bool:
 def shorten(text: str, max_tokens: int, counter: TokenCounter) -> str:
     """`text`, cut at a line or a word so that it and an ellipsis fit into `max_tokens`.
 
-    A model that was asked for 800 tokens may answer with 100 000, or with a million times the same letter. What cannot fit is cut
-    off before it is counted: this runs on the event loop, where everybody would wait for it.
+    A model that was asked for 800 tokens may answer with 100 000, or with a million times the same
+    letter. What cannot fit is cut off before it is counted: this runs on the event loop, where
+    everybody would wait for it.
     """
     most = max(max_tokens, 1) * _LONGEST_TOKEN
     if len(text) > most:

@@ -1,11 +1,13 @@
 """Where a conversation may be cut, and what of it a chat API may see (G8).
 
-A *unit* is the smallest piece that is kept or cut whole: a message by itself, or an assistant message that calls tools together
-with everything up to the last of its results. Results are paired with the calls of the assistant message that they
-follow, never by a map over the session: providers reuse call ids within one conversation, for other calls.
+A *unit* is the smallest piece that is kept or cut whole: a message by itself, or an assistant
+message that calls tools together with everything up to the last of its results. Results are paired
+with the calls of the assistant message that they follow, never by a map over the session: providers
+reuse call ids within one conversation, for other calls.
 
-People interrupt. A user's message between a call and its result stays in the call's unit; it ends the wait no more than the
-result does. An assistant message does: nobody speaks with calls open, so those calls were orphaned by a crash.
+People interrupt. A user's message between a call and its result stays in the call's unit; it ends
+the wait no more than the result does. An assistant message does: nobody speaks with calls open, so
+those calls were orphaned by a crash.
 """
 
 from __future__ import annotations
@@ -47,7 +49,10 @@ class Unit(msgspec.Struct):
 
 
 def iter_units(entries: Sequence[Entry]) -> Iterator[Unit]:
-    """Partition a buffer from the front, as far as it is asked to. Only the last unit can still be waiting for results."""
+    """Partition a buffer from the front, as far as it is asked to.
+
+    Only the last unit can still be waiting for results.
+    """
     index = 0
     while index < len(entries):
         head = entries[index]
@@ -78,11 +83,13 @@ def closed_length(entries: Sequence[Entry]) -> int:
 
 
 def cut_to_keep(entries: Sequence[Entry], keep: int, total: int, *, messages: bool = False) -> int:
-    """How many entries, from the front, to fold so that what stays weighs at most `keep`, or is the last unit alone.
+    """How many entries, from the front, to fold so that what stays weighs at most `keep`, or is the
+    last unit alone.
 
-    A unit that still waits for results is never cut, unless others speak on meanwhile until it outgrows `keep`: then
-    the agent that made the calls is taken for dead, and its unit is cut like single messages, so that one orphan can
-    never block folding. What stays is not looked at: a full window costs the same whatever its size.
+    A unit that still waits for results is never cut, unless others speak on meanwhile until it
+    outgrows `keep`: then the agent that made the calls is taken for dead, and its unit is cut like
+    single messages, so that one orphan can never block folding. What stays is not looked at: a full
+    window costs the same whatever its size.
 
     Args:
         entries: the buffer.
@@ -106,7 +113,8 @@ def cut_to_keep(entries: Sequence[Entry], keep: int, total: int, *, messages: bo
 
 
 def cut_oldest(entries: Sequence[Entry], count: int) -> int:
-    """How many entries, from the front, make up the oldest `count`, and the rest of the turn that they end in.
+    """How many entries, from the front, make up the oldest `count`, and the rest of the turn that
+    they end in.
 
     The last unit is never folded, unless it was abandoned; see `cut_to_keep`.
     """
@@ -120,8 +128,13 @@ def cut_oldest(entries: Sequence[Entry], count: int) -> int:
     return end
 
 
-def _cut_last(entries: Sequence[Entry], unit: Unit, excess: int, keep: int, end: int, *, messages: bool) -> int:
-    """The cut within the last unit, if the agent that made its calls is taken for dead; in front of it otherwise."""
+def _cut_last(
+    entries: Sequence[Entry], unit: Unit, excess: int, keep: int, end: int, *, messages: bool
+) -> int:
+    """The cut within the last unit, if the agent that made its calls is taken for dead.
+
+    In front of it otherwise.
+    """
     weight = unit.end - unit.start if messages else unit.tokens
     if unit.awaiting and weight > keep and _is_abandoned(entries[unit.start : unit.end]):
         probe("abandoned_call_cut")
@@ -144,7 +157,10 @@ def _is_abandoned(unit: Sequence[Entry]) -> bool:
 
 
 def batches(entries: Sequence[Entry], most_tokens: int) -> list[Sequence[Entry]]:
-    """Whole units joined into batches of at most `most_tokens`; a larger unit is a batch of its own."""
+    """Whole units joined into batches of at most `most_tokens`.
+
+    A larger unit is a batch of its own.
+    """
     found: list[Sequence[Entry]] = []
     start = tokens = 0
     for unit in units(entries):
@@ -158,7 +174,9 @@ def batches(entries: Sequence[Entry], most_tokens: int) -> list[Sequence[Entry]]
 
 
 def newest_start(entries: Sequence[Entry], room: int) -> int:
-    """How many entries, from the front, to leave out so that whole units of at most `room` tokens remain."""
+    """How many entries, from the front, to leave out so that whole units of at most `room` tokens
+    remain.
+    """
     used, start = 0, len(entries)
     for unit in reversed(units(entries)):
         used += unit.tokens
@@ -169,11 +187,14 @@ def newest_start(entries: Sequence[Entry], room: int) -> int:
 
 
 def presentable_units(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], list[str], int]:
-    """What a chat API takes of a buffer: each unit's calls followed at once by their results, orphans left out.
+    """What a chat API takes of a buffer.
+
+    Each unit's calls followed at once by their results, orphans left out.
 
     Returns:
-        The units, oldest first, each as the entries to send; the ids of calls that still wait for a result (their unit is
-        withheld until it is whole); and how many orphans (calls never answered, results never called for) were left out.
+        The units, oldest first, each as the entries to send; the ids of calls that still wait for a
+        result (their unit is withheld until it is whole); and how many orphans (calls never
+        answered, results never called for) were left out.
     """
     shown: list[Sequence[Entry]] = []
     awaiting: list[str] = []

@@ -1,4 +1,6 @@
-"""The session actor: a state machine over plain data. It decides; the cell that owns it carries out.
+"""The session actor: a state machine over plain data.
+
+It decides; the cell that owns it carries out.
 
 The life of a message here::
 
@@ -6,12 +8,13 @@ The life of a message here::
                    │                                 │
                    └── load shows it ────────────────┘   and it is flushed to long-term memory, once, on the way
 
-A fold freezes a prefix of the buffer and asks the supervisor for a summary of it; the messages stay in the buffer, and `load`
-goes on showing them, until `SummaryReady` comes back as one more message. If the session's past was restated meanwhile (cleared,
-rewound, something of it deleted), the result is stale and dropped. One fold is under way at a time; if the summarizer cannot
-keep up, the buffer grows to a stated overdraft, and then the fold is hastened: an extract stands in, and says so. A policy
-that drops what it folds asks nobody: the front of the buffer moves in the turn itself.
-"""
+A fold freezes a prefix of the buffer and asks the supervisor for a summary of it; the messages stay
+in the buffer, and `load` goes on showing them, until `SummaryReady` comes back as one more message.
+If the session's past was restated meanwhile (cleared, rewound, something of it deleted), the result
+is stale and dropped. One fold is under way at a time; if the summarizer cannot keep up, the buffer
+grows to a stated overdraft, and then the fold is hastened: an extract stands in, and says so. A
+policy that drops what it folds asks nobody: the front of the buffer moves in the turn itself.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -92,7 +95,9 @@ __all__ = ["BLOCKS_QUEUE", "FLUSH_QUEUE", "SUMMARIZE_QUEUE", "SessionBehavior"]
 SUMMARIZE_QUEUE = "summarize"
 FLUSH_QUEUE = "flush"
 BLOCKS_QUEUE = "blocks"
-_MOST_ANSWERS = 8  # what one turn asks for are two at most; what is left of earlier ones is of no use
+_MOST_ANSWERS = (
+    8  # what one turn asks for are two at most; what is left of earlier ones is of no use
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
@@ -102,11 +107,13 @@ class SessionBehavior:
     """Implements `remora.runtime.actor.Behavior` for conversations.
 
     Args:
-        policy: when to fold, how much, and what becomes of it; for each session the same one each time.
+        policy: when to fold, how much, and what becomes of it; for each session the same one each
+            time.
         instance: what tells this journal's message ids from another's.
         flushes: whether there is a long-term memory to flush to.
         blocks: whether sessions have memory blocks that see what leaves the buffer.
-        recount: counts a chat dict's tokens anew, where the journal was begun with another counter than today's.
+        recount: counts a chat dict's tokens anew, where the journal was begun with another counter
+            than today's.
     """
 
     def __init__(
@@ -147,8 +154,15 @@ class SessionBehavior:
         return size
 
     def on_idle(self, state: SessionState) -> Flush | None:
-        """An idle session flushes before it leaves memory: what was said must be recallable from other sessions."""
-        return Flush() if self._flushes and self._flushable(state) > state.watermarks.flushing else None
+        """An idle session flushes before it leaves memory.
+
+        What was said must be recallable from other sessions.
+        """
+        return (
+            Flush()
+            if self._flushes and self._flushable(state) > state.watermarks.flushing
+            else None
+        )
 
     def on_close(self, state: SessionState) -> None:
         """Nothing is put off: what is not flushed is found at the next start."""
@@ -161,7 +175,7 @@ class SessionBehavior:
             state.answers.clear()
         state.answers[query] = answer
 
-    # -- deciding -----------------------------------------------------------------------------------------------------
+    # -- deciding ----------------------------------------------------------------------------------
 
     def handle(self, state: SessionState, message: Any) -> Decision | NeedsLookup:
         """One turn."""
@@ -171,7 +185,9 @@ class SessionBehavior:
             case Load():
                 return self._load(state, message.max_tokens)
             case ReadBuffer():
-                return Decision(Buffer(state.sid, tuple(state.entries), state.summary, tuple(state.summaries)))
+                return Decision(
+                    Buffer(state.sid, tuple(state.entries), state.summary, tuple(state.summaries))
+                )
             case Clear():
                 return self._clear(state)
             case Flush():
@@ -192,11 +208,13 @@ class SessionBehavior:
                 return self._summary_ready(state, message)
             case BlocksReady():
                 changed = [StateChanged(state.sid, message.states)] if message.states else []
-                return Decision(None, [*changed, *([JobDone(message.job)] if message.job is not None else [])])
+                return Decision(
+                    None, [*changed, *([JobDone(message.job)] if message.job is not None else [])]
+                )
             case _:
                 raise TypeError(f"a session has no answer to {type(message).__name__}")
 
-    # -- taking -------------------------------------------------------------------------------------------------------
+    # -- taking ------------------------------------------------------------------------------------
 
     def _append(self, state: SessionState, message: Append) -> Decision | NeedsLookup:
         key = message.key
@@ -220,7 +238,9 @@ class SessionBehavior:
         ids: list[str] = []
         entries: list[Entry] = []
         seq, tokens = state.next_seq, 0
-        repeatable = not message.allow_duplicates and (len(message.entries) > 1 or message.dedup_window > 0)
+        repeatable = not message.allow_duplicates and (
+            len(message.entries) > 1 or message.dedup_window > 0
+        )
         for place, entry in enumerate(message.entries):
             there = known.get(place)
             if there is None and repeatable:
@@ -254,36 +274,64 @@ class SessionBehavior:
         return Decision(receipt, records, jobs=jobs, expedite=expedite, size=message.size)
 
     def _known(self, state: SessionState, message: Append) -> dict[int, int] | NeedsLookup:
-        """Which of the messages, by place in the batch, are there already by their id, and their numbers."""
+        """Which of the messages, by place in the batch, are there already by their id, and their
+        numbers.
+        """
         if message.allow_duplicates or not (state.ids or state.has_ids):
             return {}
-        found = {entry.id: state.ids[entry.id] for entry in message.entries if entry.id in state.ids}
+        found = {
+            entry.id: state.ids[entry.id] for entry in message.entries if entry.id in state.ids
+        }
         if state.has_ids:
-            unknown = tuple(entry.id for entry in message.entries if entry.id is not None and entry.id not in found)
+            unknown = tuple(
+                entry.id
+                for entry in message.entries
+                if entry.id is not None and entry.id not in found
+            )
             query = IdLookup(unknown, state.watermarks.cleared)
             if unknown and query not in state.answers:
                 probe("ids_looked_up")
                 return NeedsLookup(query)
             found.update(state.answers.get(query, {}))
-        return {place: found[entry.id] for place, entry in enumerate(message.entries) if entry.id in found}
+        return {
+            place: found[entry.id]
+            for place, entry in enumerate(message.entries)
+            if entry.id in found
+        }
 
-    def _original_receipt(self, state: SessionState, message: Append, original: OriginalAppend, known: dict[int, int]) -> Receipt:
-        """What the first append under this key answered; messages that it skipped are known by their ids."""
+    def _original_receipt(
+        self, state: SessionState, message: Append, original: OriginalAppend, known: dict[int, int]
+    ) -> Receipt:
+        """What the first append under this key answered.
+
+        Messages that it skipped are known by their ids.
+        """
         if len(original.seqs) >= len(message.entries):
-            return Receipt(original.seqs, self._ids(state, original.seqs, original.ids), duplicate=True)
+            return Receipt(
+                original.seqs, self._ids(state, original.seqs, original.ids), duplicate=True
+            )
         probe("key_of_partial_append")
         added = iter(zip(original.seqs, original.ids, strict=True))
         found: list[tuple[int, str | None]] = []
         for place, entry in enumerate(message.entries):
             seq = known.get(place)
-            one = (seq, entry.id) if seq is not None and seq not in original.seqs else next(added, None)
+            one = (
+                (seq, entry.id)
+                if seq is not None and seq not in original.seqs
+                else next(added, None)
+            )
             if one is not None:
                 found.append(one)
         seqs = tuple(seq for seq, _ in found)
         return Receipt(seqs, self._ids(state, seqs, (id_ for _, id_ in found)), duplicate=True)
 
-    def _repeated_seq(self, state: SessionState, before: Sequence[Entry], entry: Entry, message: Append) -> int | None:
-        """The number of the message that this one repeats: by its id within the batch, by its words within the window."""
+    def _repeated_seq(
+        self, state: SessionState, before: Sequence[Entry], entry: Entry, message: Append
+    ) -> int | None:
+        """The number of the message that this one repeats.
+
+        By its id within the batch, by its words within the window.
+        """
         if entry.id is not None:
             return next((one.seq for one in before if one.id == entry.id), None)
         recent = [*state.entries, *before][-message.dedup_window :] if message.dedup_window else ()
@@ -292,10 +340,15 @@ class SessionBehavior:
     def _opening(self, state: SessionState, at_us: int) -> Opened:
         return Opened(state.sid, state.key.user, state.key.session, at_us)
 
-    def _ids(self, state: SessionState, seqs: Iterable[int], given: Iterable[str | None]) -> tuple[str, ...]:
-        return tuple(id_ or message_id(self._instance, state.sid, seq) for seq, id_ in zip(seqs, given, strict=True))
+    def _ids(
+        self, state: SessionState, seqs: Iterable[int], given: Iterable[str | None]
+    ) -> tuple[str, ...]:
+        return tuple(
+            id_ or message_id(self._instance, state.sid, seq)
+            for seq, id_ in zip(seqs, given, strict=True)
+        )
 
-    # -- folding ------------------------------------------------------------------------------------------------------
+    # -- folding -----------------------------------------------------------------------------------
 
     def _compact(
         self, state: SessionState, live: list[Entry], tokens: int, watermarks: Watermarks
@@ -306,28 +359,52 @@ class SessionBehavior:
         through = live[count - 1].seq
         flushing = max(watermarks.flushing, through) if self._flushes else watermarks.flushing
         if state.policy.fold == "drop":
-            after = msgspec.structs.replace(watermarks, archived_through=through, summarizing_through=through, flushing=flushing)
+            after = msgspec.structs.replace(
+                watermarks, archived_through=through, summarizing_through=through, flushing=flushing
+            )
             jobs = self._leaving_jobs(state, after, watermarks.flushing, through)
             return Dropped(state.sid, after, max(state.next_seq - 1, live[-1].seq), jobs)
         after = msgspec.structs.replace(watermarks, summarizing_through=through, flushing=flushing)
         kind = state.policy.fold
-        spec = SummarizeSpec(state.sid, watermarks.generation, watermarks.archived_through + 1, through, kind)
+        spec = SummarizeSpec(
+            state.sid, watermarks.generation, watermarks.archived_through + 1, through, kind
+        )
         fold = Job(summarize_job_id(state.sid, after), SUMMARIZE_QUEUE, state.key, spec)
-        return FoldStarted(state.sid, after, (fold, *self._leaving_jobs(state, after, watermarks.flushing, through)))
+        return FoldStarted(
+            state.sid,
+            after,
+            (fold, *self._leaving_jobs(state, after, watermarks.flushing, through)),
+        )
 
-    def _leaving_jobs(self, state: SessionState, after: Watermarks, flushing: int, through: int) -> tuple[Job, ...]:
-        """The jobs of messages that leave the buffer: to long-term memory, and past the memory blocks."""
-        jobs = [self._flush_job(state, flushing + 1, after.flushing)] if after.flushing > flushing else []
+    def _leaving_jobs(
+        self, state: SessionState, after: Watermarks, flushing: int, through: int
+    ) -> tuple[Job, ...]:
+        """The jobs of messages that leave the buffer: to long-term memory, and past the memory
+        blocks.
+        """
+        jobs = (
+            [self._flush_job(state, flushing + 1, after.flushing)]
+            if after.flushing > flushing
+            else []
+        )
         if self._blocks and through:
             id_ = f"{BLOCKS_QUEUE}-{state.sid}-{after.generation}-{through}"
             jobs.append(Job(id_, BLOCKS_QUEUE, state.key, BlocksSpec(state.sid, through)))
         return tuple(jobs)
 
     def _flush_job(self, state: SessionState, first: int, through: int) -> Job:
-        return Job(f"{FLUSH_QUEUE}-{state.sid}-{through}", FLUSH_QUEUE, state.key, FlushSpec(state.sid, first, through))
+        return Job(
+            f"{FLUSH_QUEUE}-{state.sid}-{through}",
+            FLUSH_QUEUE,
+            state.key,
+            FlushSpec(state.sid, first, through),
+        )
 
     def _flushable(self, state: SessionState) -> int:
-        """The last message that may be handed over: a call that waits for its result, and what follows, may not (G8)."""
+        """The last message that may be handed over.
+
+        A call that waits for its result, and what follows, may not (G8).
+        """
         if not state.tools:
             return state.next_seq - 1
         closed = closed_length(state.entries)
@@ -343,29 +420,52 @@ class SessionBehavior:
         first = state.watermarks.flushing + 1
         job = self._flush_job(state, first, through)
         watermarks = msgspec.structs.replace(state.watermarks, flushing=through)
-        return Decision(through - first + 1, [FlushStarted(state.sid, watermarks, (job,))], jobs=(job,))
+        return Decision(
+            through - first + 1, [FlushStarted(state.sid, watermarks, (job,))], jobs=(job,)
+        )
 
     def _summary_ready(self, state: SessionState, result: SummaryReady) -> Decision:
         spec = result.spec
         expected = state.condense_job if spec.kind == "condense" else state.compaction_job
-        outdated = spec.kind == "condense" and all(one.through != spec.through for one in state.summaries)
+        outdated = spec.kind == "condense" and all(
+            one.through != spec.through for one in state.summaries
+        )
         if result.job != expected or outdated:
             probe("stale_fold_dropped")
-            return Decision(False, [JobDone(result.job)])  # stale: the past was restated since it was asked for
+            return Decision(
+                False, [JobDone(result.job)]
+            )  # stale: the past was restated since it was asked for
         first = state.summary.first if state.summary and spec.kind != "entry" else spec.first
         summary = Summary(
-            spec.through, result.prefix, result.text, result.tokens, result.degraded, result.model, first, result.input_tokens
+            spec.through,
+            result.prefix,
+            result.text,
+            result.tokens,
+            result.degraded,
+            result.model,
+            first,
+            result.input_tokens,
         )
         at_seq = state.next_seq - 1
         if spec.kind == "condense":
             left = [one for one in state.summaries if one.through > spec.through]
             jobs = self._condense(state, left)
-            condensed = Summarized(state.sid, state.watermarks, summary, result.job, at_seq, jobs=jobs)
+            condensed = Summarized(
+                state.sid, state.watermarks, summary, result.job, at_seq, jobs=jobs
+            )
             return Decision(True, [condensed, *_left_entries(state.sid, jobs)], jobs=jobs)
-        watermarks = msgspec.structs.replace(state.watermarks, archived_through=state.watermarks.summarizing_through)
+        watermarks = msgspec.structs.replace(
+            state.watermarks, archived_through=state.watermarks.summarizing_through
+        )
         entry = spec.kind == "entry"
-        jobs = () if state.condensing or not entry else self._condense(state, [*state.summaries, summary])
-        records: list[Any] = [Summarized(state.sid, watermarks, summary, result.job, at_seq, entry, jobs)]
+        jobs = (
+            ()
+            if state.condensing or not entry
+            else self._condense(state, [*state.summaries, summary])
+        )
+        records: list[Any] = [
+            Summarized(state.sid, watermarks, summary, result.job, at_seq, entry, jobs)
+        ]
         records.extend(_left_entries(state.sid, jobs))
         live = state.entries[state.pending :]
         if state.policy.due(state.live_tokens, len(live)):
@@ -377,25 +477,48 @@ class SessionBehavior:
         return Decision(True, records, jobs=jobs, size=len(result.text))
 
     def _condense(self, state: SessionState, entries: Sequence[Summary]) -> tuple[Job, ...]:
-        """The oldest entry of a list that is full goes into the running summary and into long-term memory."""
+        """The oldest entry of a list that is full goes into the running summary and into long-term
+        memory.
+        """
         if len(entries) <= state.policy.entries:
             return ()
         probe("entry_condensed")
         oldest = entries[0]
         generation = state.watermarks.generation
         spec = SummarizeSpec(state.sid, generation, oldest.first, oldest.through, "condense")
-        jobs = [Job(condense_job_id(state.sid, generation, oldest.through), SUMMARIZE_QUEUE, state.key, spec)]
+        jobs = [
+            Job(
+                condense_job_id(state.sid, generation, oldest.through),
+                SUMMARIZE_QUEUE,
+                state.key,
+                spec,
+            )
+        ]
         if self._flushes:
-            flush = EntryFlushSpec(state.sid, oldest, state.entries[-1].at_us if state.entries else 0)
-            jobs.append(Job(f"entry-{state.sid}-{generation}-{oldest.through}", FLUSH_QUEUE, state.key, flush))
+            flush = EntryFlushSpec(
+                state.sid, oldest, state.entries[-1].at_us if state.entries else 0
+            )
+            jobs.append(
+                Job(
+                    f"entry-{state.sid}-{generation}-{oldest.through}",
+                    FLUSH_QUEUE,
+                    state.key,
+                    flush,
+                )
+            )
         return tuple(jobs)
 
-    # -- showing ------------------------------------------------------------------------------------------------------
+    # -- showing -----------------------------------------------------------------------------------
 
     def _load(self, state: SessionState, max_tokens: int) -> Decision:
         shown = fit_buffer(
-            state.entries, state.tokens, state.summary, state.summaries, max_tokens, tools=state.tools > 0
-        )  # fmt: skip
+            state.entries,
+            state.tokens,
+            state.summary,
+            state.summaries,
+            max_tokens,
+            tools=state.tools > 0,
+        )
         prefix = (
             state.watermarks.generation,
             shown.summary.through if shown.summary else 0,
@@ -408,7 +531,9 @@ class SessionBehavior:
             summaries=shown.summaries,
             entries=shown.entries,
             tokens=shown.tokens,
-            pending=sum(1 for entry in shown.entries if entry.seq <= summarizing_through) if state.pending else 0,
+            pending=sum(1 for entry in shown.entries if entry.seq <= summarizing_through)
+            if state.pending
+            else 0,
             omitted=shown.omitted,
             awaiting=shown.awaiting,
             orphans=shown.orphans,
@@ -432,7 +557,7 @@ class SessionBehavior:
             state.policy,
         )
 
-    # -- restating the past -------------------------------------------------------------------------------------------
+    # -- restating the past ------------------------------------------------------------------------
 
     def _jobs_under_way(self, state: SessionState) -> tuple[str, ...]:
         jobs = tuple(job for job in (state.compaction_job, state.condense_job) if job)
@@ -445,19 +570,30 @@ class SessionBehavior:
         empty = not state.entries and state.summary is None and not state.summaries
         if not state.opened or (empty and state.watermarks.cleared == last):
             return Decision(0)
-        # What is cleared is not flushed later: long-term memory has what was folded or handed over before.
-        watermarks = Watermarks(state.watermarks.generation + 1, last, last, max(state.watermarks.flushing, last), last)
+        # What is cleared is not flushed later: long-term memory has what was folded or handed over
+        # before.
+        watermarks = Watermarks(
+            state.watermarks.generation + 1, last, last, max(state.watermarks.flushing, last), last
+        )
         cancelled = self._jobs_under_way(state)
         unflushed = self._withheld(state, state.watermarks.flushing + 1, last)
-        records = [Cleared(state.sid, watermarks, cancelled, last), *unflushed, *self._unseen(state, last)]
+        records = [
+            Cleared(state.sid, watermarks, cancelled, last),
+            *unflushed,
+            *self._unseen(state, last),
+        ]
         return Decision(len(state.entries), records, cancel=cancelled)
 
     def _withheld(self, state: SessionState, first: int, last: int) -> tuple[Pruned, ...]:
-        """That long-term memory is never to have messages `first`…`last`: the flush mark, which passes them, does not say so."""
+        """That long-term memory is never to have messages `first`…`last`: the flush mark, which
+        passes them, does not say so.
+        """
         return (Pruned(state.key, tuple(range(first, last + 1))),) if first <= last else ()
 
     def _unseen(self, state: SessionState, through: int) -> list[StateChanged]:
-        """What left the buffer up to `through` without a job is not for memory blocks, not even for one that comes later."""
+        """What left the buffer up to `through` without a job is not for memory blocks, not even for
+        one that comes later.
+        """
         if not self._blocks:
             return []
         ranges = join_ranges(
@@ -472,21 +608,27 @@ class SessionBehavior:
         outside = tuple(place for place in message.places if not 0 <= place < len(state.entries))
         if outside:
             raise IndexOutOfRange(
-                f"the buffer holds messages 0 to {len(state.entries) - 1}; there is none at {', '.join(map(str, outside))}",
+                f"the buffer holds messages 0 to {len(state.entries) - 1}; there is none at "
+                f"{', '.join(map(str, outside))}",
                 places=outside,
             )
         gone = {state.entries[place].seq for place in message.places}
         if message.ids:
             wanted = set(message.ids)
             gone.update(
-                entry.seq for entry in state.entries if (entry.id or message_id(self._instance, state.sid, entry.seq)) in wanted
+                entry.seq
+                for entry in state.entries
+                if (entry.id or message_id(self._instance, state.sid, entry.seq)) in wanted
             )
         if not gone:
             return Decision(0)
         return self._restate(state, len(gone), removed=tuple(sorted(gone)))
 
     def _truncate(self, state: SessionState, keep: int) -> Decision:
-        start = next((one.start for one in units(state.entries) if len(state.entries) - one.start <= keep), len(state.entries))
+        start = next(
+            (one.start for one in units(state.entries) if len(state.entries) - one.start <= keep),
+            len(state.entries),
+        )
         if start == 0:
             return Decision(0)
         return self._restate(state, start, front=state.entries[start - 1].seq)
@@ -503,7 +645,9 @@ class SessionBehavior:
         earlier: EarlierBuffer = state.answers[query]
         if not earlier.there:
             raise InvalidInput(f"message {to} was removed; go back to one that is there")
-        return self._restate(state, last - to, removed=tuple(range(to + 1, last + 1)), earlier=earlier)
+        return self._restate(
+            state, last - to, removed=tuple(range(to + 1, last + 1)), earlier=earlier
+        )
 
     def _restate(
         self,
@@ -514,13 +658,21 @@ class SessionBehavior:
         front: int | None = None,
         earlier: EarlierBuffer | None = None,
     ) -> Decision:
-        """Another past: folds under way are void, and what was removed leaves long-term memory, too."""
+        """Another past.
+
+        Folds under way are void, and what was removed leaves long-term memory, too.
+        """
         watermarks = state.watermarks
         entries: Sequence[Entry] = state.entries
         summary, summaries = state.summary, tuple(state.summaries)
         volatile: tuple[Any, ...] = ()
         if earlier is not None:
-            front, entries, summary, summaries = earlier.front, earlier.entries, earlier.summary, earlier.summaries
+            front, entries, summary, summaries = (
+                earlier.front,
+                earlier.entries,
+                earlier.summary,
+                earlier.summaries,
+            )
             volatile = (BufferRestored(earlier.entries),)
             probe("went_back")
         moved = watermarks.archived_through if front is None else front
@@ -528,24 +680,42 @@ class SessionBehavior:
         cleared = watermarks.cleared if earlier is None else earlier.cleared
         after = Watermarks(watermarks.generation + 1, moved, moved, flushing, cleared)
         jobs: tuple[Job, ...] = ()
-        if moved > watermarks.archived_through:  # a truncation: what leaves the buffer goes where folded messages go
+        if (
+            moved > watermarks.archived_through
+        ):  # a truncation: what leaves the buffer goes where folded messages go
             jobs = self._leaving_jobs(state, after, watermarks.flushing, moved)
-        # Those just behind the last one are not there themselves, but in the windows of those before them.
+        # Those just behind the last one are not there themselves, but in the windows of those
+        # before them.
         shown_through = watermarks.flushing + NEIGHBOURS if watermarks.flushing else 0
         flushed = tuple(seq for seq in removed if seq <= shown_through) if self._flushes else ()
         if flushed:
             probe("removal_of_flushed")
             id_ = f"unflush-{state.sid}-{after.generation}"
-            jobs = (*jobs, Job(id_, FLUSH_QUEUE, state.key, UnflushSpec(state.sid, flushed, watermarks.flushing)))
+            jobs = (
+                *jobs,
+                Job(
+                    id_,
+                    FLUSH_QUEUE,
+                    state.key,
+                    UnflushSpec(state.sid, flushed, watermarks.flushing),
+                ),
+            )
         gone = set(removed)
         left = [entry for entry in entries if entry.seq > moved and entry.seq not in gone]
         cancelled = self._jobs_under_way(state)
-        records: list[Any] = [Restated(state.sid, after, state.next_seq - 1, removed, summary, summaries, cancelled, jobs)]
+        records: list[Any] = [
+            Restated(
+                state.sid, after, state.next_seq - 1, removed, summary, summaries, cancelled, jobs
+            )
+        ]
         if earlier is not None and self._flushes:
-            # Entries that left their list after it are in the list again, or of a past that is no more.
+            # Entries that left their list after it are in the list again, or of a past that is no
+            # more.
             covered = summary.through if summary else 0
             records.append(Pruned(state.key, (), tuple(range(covered + 1, state.next_seq))))
-        if earlier is not None and (unseen := excluded_ranges(state.blocks.values(), 0)):  # what was cleared may be back
+        if earlier is not None and (
+            unseen := excluded_ranges(state.blocks.values(), 0)
+        ):  # what was cleared may be back
             clipped = join_ranges((first, min(through, moved)) for first, through in unseen)
             records.append(StateChanged(state.sid, (excluded_item(clipped),)))
         tokens = sum(entry.tokens for entry in left)
@@ -560,7 +730,9 @@ class SessionBehavior:
         last = state.next_seq - 1
         entries = tuple(entry.with_seq(last + 1 + n) for n, entry in enumerate(message.entries))
         seqs = tuple(entry.seq for entry in entries)
-        records: list[Any] = [] if state.opened else [self._opening(state, entries[0].at_us if entries else 0)]
+        records: list[Any] = (
+            [] if state.opened else [self._opening(state, entries[0].at_us if entries else 0)]
+        )
         flushing = max(state.watermarks.flushing, last)
         watermarks = Watermarks(state.watermarks.generation + 1, last, last, flushing, last)
         cancelled = self._jobs_under_way(state)
@@ -573,7 +745,11 @@ class SessionBehavior:
         if entries:
             records.append(Appended(state.sid, entries, None))
         own = message_id(self._instance, state.sid, 0)[:-1]
-        flushed = [entry.seq for entry in entries if entry.id and self._is_flushed(entry.id, own, state.watermarks.flushing)]
+        flushed = [
+            entry.seq
+            for entry in entries
+            if entry.id and self._is_flushed(entry.id, own, state.watermarks.flushing)
+        ]
         if flushed:  # long-term memory has them under their old numbers
             records.append(Pruned(state.key, tuple(flushed)))
         receipt = Receipt(seqs, self._ids(state, seqs, (entry.id for entry in entries)))
@@ -589,7 +765,9 @@ class SessionBehavior:
 
     def _adopt(self, state: SessionState, message: Adopt) -> Decision:
         if state.opened:
-            raise InvalidInput(f"{state.key!r} has messages already; copy into a session that has none")
+            raise InvalidInput(
+                f"{state.key!r} has messages already; copy into a session that has none"
+            )
         if not message.entries:
             return Decision(0)
         last = len(message.entries)
@@ -606,13 +784,19 @@ class SessionBehavior:
             records.append(Pruned(state.key, message.pruned))
         jobs: tuple[Job, ...] = ()
         if not message.flush:
-            records.extend(self._withheld(state, 1, flushing))  # what has them knows them by another name
+            records.extend(
+                self._withheld(state, 1, flushing)
+            )  # what has them knows them by another name
         else:
             jobs = self._leaving_jobs(state, watermarks, 0, message.front)
             if self._flushes:
                 jobs = (
                     *jobs,
-                    *(self._entry_job(state, state_item) for state_item in message.state_items if state_item.kind == ENTRY_KIND),
+                    *(
+                        self._entry_job(state, state_item)
+                        for state_item in message.state_items
+                        if state_item.kind == ENTRY_KIND
+                    ),
                 )
             records.append(JobsStarted(state.sid, jobs))
         return Decision(last, records, jobs=jobs, size=sum(entry.size for entry in message.entries))
@@ -623,8 +807,17 @@ class SessionBehavior:
 
 
 def _left_entries(sid: int, jobs: Sequence[Job]) -> tuple[StateChanged, ...]:
-    """What the journal keeps of summary entries that leave their list, so that long-term memory can be rebuilt."""
+    """What the journal keeps of summary entries that leave their list, so that long-term memory can
+    be rebuilt.
+    """
     left = tuple(job.payload for job in jobs if isinstance(job.payload, EntryFlushSpec))
     return (
-        (StateChanged(sid, tuple(StateItem(ENTRY_KIND, str(one.entry.through), _encode(one)) for one in left)),) if left else ()
+        (
+            StateChanged(
+                sid,
+                tuple(StateItem(ENTRY_KIND, str(one.entry.through), _encode(one)) for one in left),
+            ),
+        )
+        if left
+        else ()
     )

@@ -1,6 +1,7 @@
 """What session actors are told, and what they answer: plain data, each a msgspec struct.
 
-Nothing here refers to an actor, a task or a connection, so any of it can be written down, sent elsewhere, or made up in a test.
+Nothing here refers to an actor, a task or a connection, so any of it can be written down, sent
+elsewhere, or made up in a test.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = [
 ]
 
 
-# -- messages ---------------------------------------------------------------------------------------------------------
+# -- messages --------------------------------------------------------------------------------------
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
@@ -53,7 +54,10 @@ class Append(msgspec.Struct, frozen=True, gc=False):
 
 
 class Load(msgspec.Struct, frozen=True, gc=False):
-    """Show what a model should see, within `max_tokens` (a negative number counts as 0). Replies a `Snapshot`."""
+    """Show what a model should see, within `max_tokens` (a negative number counts as 0).
+
+    Replies a `Snapshot`.
+    """
 
     max_tokens: int
 
@@ -67,7 +71,10 @@ class Clear(msgspec.Struct, frozen=True):
 
 
 class Flush(msgspec.Struct, frozen=True):
-    """Hand over to long-term memory what it does not have yet. Replies how many messages that is."""
+    """Hand over to long-term memory what it does not have yet.
+
+    Replies how many messages that is.
+    """
 
 
 class Inspect(msgspec.Struct, frozen=True):
@@ -77,7 +84,8 @@ class Inspect(msgspec.Struct, frozen=True):
 class Remove(msgspec.Struct, frozen=True):
     """Take single messages out, by place in the buffer or by id. Replies how many went.
 
-    Raises IndexOutOfRange if a place is not in the buffer; nothing goes then. Ids that are not there are passed over.
+    Raises IndexOutOfRange if a place is not in the buffer; nothing goes then. Ids that are not
+    there are passed over.
     """
 
     places: tuple[int, ...] = ()
@@ -85,19 +93,27 @@ class Remove(msgspec.Struct, frozen=True):
 
 
 class Truncate(msgspec.Struct, frozen=True):
-    """Let only the newest `keep` messages stay in the buffer, or fewer where the cut would part a turn. Replies how many went."""
+    """Let only the newest `keep` messages stay in the buffer, or fewer where the cut would part a
+    turn. Replies how many went.
+    """
 
     keep: int
 
 
 class Rewind(msgspec.Struct, frozen=True):
-    """Go back to where message `to` was the newest; what came after it is gone. Replies how many messages that is."""
+    """Go back to where message `to` was the newest; what came after it is gone.
+
+    Replies how many messages that is.
+    """
 
     to: int
 
 
 class Replace(msgspec.Struct, frozen=True):
-    """Let these messages and this summary be the buffer, instead of what it holds. Replies a `Receipt`."""
+    """Let these messages and this summary be the buffer, instead of what it holds.
+
+    Replies a `Receipt`.
+    """
 
     entries: tuple[Entry, ...]
     summary: Summary | None
@@ -105,7 +121,9 @@ class Replace(msgspec.Struct, frozen=True):
 
 
 class Adopt(msgspec.Struct, frozen=True):
-    """Begin as a copy: for an import or a fork. Replies how many messages that is; raises InvalidInput if anything is there.
+    """Begin as a copy: for an import or a fork.
+
+    Replies how many messages that is; raises InvalidInput if anything is there.
 
     Attributes:
         entries: numbered from 1 without gaps.
@@ -114,8 +132,8 @@ class Adopt(msgspec.Struct, frozen=True):
         summary: the running summary.
         summaries: the entries that it does not cover.
         state_items: block states, and summary entries that left their list.
-        flush: bring messages up to `flushing` and the entries into long-term memory, by jobs; otherwise it has them from
-            elsewhere.
+        flush: bring messages up to `flushing` and the entries into long-term memory, by jobs;
+            otherwise it has them from elsewhere.
         pruned: messages that long-term memory is not to have even so.
         cleared: messages up to here were cleared.
     """
@@ -145,17 +163,22 @@ class SummaryReady(msgspec.Struct, frozen=True):
 
 
 class BlocksReady(msgspec.Struct, frozen=True):
-    """Memory blocks have seen messages: what they are now; with a `job`, that job is done. Replies nothing."""
+    """Memory blocks have seen messages: what they are now; with a `job`, that job is done.
+
+    Replies nothing.
+    """
 
     states: tuple[StateItem, ...]
     job: str | None = None
 
 
-# -- replies ------------------------------------------------------------------------------------------------------------
+# -- replies ---------------------------------------------------------------------------------------
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
-    """What `load` shows of a session. Entries are immutable, so this shares nothing that can change.
+    """What `load` shows of a session.
+
+    Entries are immutable, so this shares nothing that can change.
 
     Attributes:
         summary: the running summary, if there is one and it fits.

@@ -30,7 +30,15 @@ from remora.storage.records import (
     Watermarks,
 )
 
-__all__ = ["BufferRestored", "PrefixShown", "SessionState", "apply", "condense_job_id", "recount_tokens", "summarize_job_id"]
+__all__ = [
+    "BufferRestored",
+    "PrefixShown",
+    "SessionState",
+    "apply",
+    "condense_job_id",
+    "recount_tokens",
+    "summarize_job_id",
+]
 
 _ENTRY_OVERHEAD_BYTES = 160  # of an Entry and its place in a list, beside its content
 
@@ -99,15 +107,24 @@ class SessionState:
         self.summaries: list[Summary] = list(image.summaries)
         """Summary entries that the running summary does not cover, oldest first."""
         self.condensing = _find_condensing(image) if image.jobs else 0
-        """The last message of the entry that is being folded into the running summary; 0 for none."""
+        """The last message of the entry that is being folded into the running summary.
+
+        0 for none.
+        """
         self.keys: dict[bytes, None] = dict.fromkeys(image.keys)
         """Digests of the newest idempotency keys, at most `HOT_KEYS`; older ones are looked up."""
         self.keys_complete = image.keys_complete
         self.has_ids = image.has_ids
-        """Whether messages that left the buffer carry ids, so that one that is not in `ids` must be looked up."""
+        """Whether messages that left the buffer carry ids, so that one that is not in `ids` must be
+        looked up.
+        """
         self.ids: dict[str, int] = {}
         """Ids that their senders gave, of messages in the buffer."""
-        self.blocks = {state_item.name: state_item for state_item in image.state_items if state_item.kind == "block"}
+        self.blocks = {
+            state_item.name: state_item
+            for state_item in image.state_items
+            if state_item.kind == "block"
+        }
         self.answers: dict[Any, Any] = {}
         """What turns asked of the journal, and its answers; of use until the next change."""
         self.shown: tuple[int, ...] | None = None
@@ -131,25 +148,41 @@ class SessionState:
     @property
     def condense_job(self) -> str:
         """The id of the condense job under way; empty when there is none."""
-        return condense_job_id(self.sid, self.watermarks.generation, self.condensing) if self.condensing else ""
+        return (
+            condense_job_id(self.sid, self.watermarks.generation, self.condensing)
+            if self.condensing
+            else ""
+        )
 
 
 def _find_condensing(image: SavedSession) -> int:
     specs = [job.payload for job in image.jobs if isinstance(job.payload, SummarizeSpec)]
     return max(
-        (spec.through for spec in specs if spec.kind == "condense" and spec.generation == image.watermarks.generation), default=0
+        (
+            spec.through
+            for spec in specs
+            if spec.kind == "condense" and spec.generation == image.watermarks.generation
+        ),
+        default=0,
     )
 
 
 def recount_tokens(image: SavedSession, count: Callable[[ChatDict], int]) -> SavedSession:
-    """The image with every size counted anew, where the journal was begun with another counter than today's."""
+    """The image with every size counted anew, where the journal was begun with another counter than
+    today's.
+    """
 
     def summary(one: Summary) -> Summary:
-        return msgspec.structs.replace(one, tokens=count({"role": "system", "content": one.prefix + one.text}))
+        return msgspec.structs.replace(
+            one, tokens=count({"role": "system", "content": one.prefix + one.text})
+        )
 
     return msgspec.structs.replace(
         image,
-        entries=tuple(msgspec.structs.replace(entry, tokens=count(decode_chat(entry.chat))) for entry in image.entries),
+        entries=tuple(
+            msgspec.structs.replace(entry, tokens=count(decode_chat(entry.chat)))
+            for entry in image.entries
+        ),
         summary=summary(image.summary) if image.summary else None,
         summaries=tuple(summary(one) for one in image.summaries),
     )
@@ -222,11 +255,15 @@ def apply(state: SessionState, record: Any) -> None:
                 state.has_ids or any(entry.id for entry in gone)
             )
             state.entries = [
-                entry for entry in state.entries if entry.seq > watermarks.archived_through and entry.seq not in removed
+                entry
+                for entry in state.entries
+                if entry.seq > watermarks.archived_through and entry.seq not in removed
             ]
             _measure(state)
         case StateChanged(put=put):
-            state.blocks.update((state_item.name, state_item) for state_item in put if state_item.kind == "block")
+            state.blocks.update(
+                (state_item.name, state_item) for state_item in put if state_item.kind == "block"
+            )
         case _:
             raise TypeError(f"a session cannot apply {type(record).__name__}")
 

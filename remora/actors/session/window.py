@@ -1,4 +1,7 @@
-"""What of a buffer is shown within a budget: the newest whole turns, and the summaries of what went before."""
+"""What of a buffer is shown within a budget.
+
+The newest whole turns, and the summaries of what went before.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,8 @@ def fit_buffer(
         tools: whether `entries` hold tool calls or results.
     """
     budget = max(budget, 0)
-    # Summaries that would take more than half of a tight budget give way to the conversation itself.
+    # Summaries that would take more than half of a tight budget give way to the conversation
+    # itself.
     room = budget - min(whole_tokens, budget // 2)
     spent = 0
     if summary is not None:
@@ -61,13 +65,23 @@ def fit_buffer(
         chosen_summaries.append(one)
     left = budget - spent
     if not tools and whole_tokens <= left:
-        return Window(summary, tuple(chosen_summaries[::-1]), tuple(entries), whole_tokens + spent, 0, (), 0)
+        return Window(
+            summary, tuple(chosen_summaries[::-1]), tuple(entries), whole_tokens + spent, 0, (), 0
+        )
     if not tools:  # each message stands alone: what does not fit needs no look at
         used, first = 0, len(entries)
         while first and used + entries[first - 1].tokens <= left:
             first -= 1
             used += entries[first].tokens
-        return Window(summary, tuple(chosen_summaries[::-1]), tuple(entries[first:]), used + spent, first, (), 0)
+        return Window(
+            summary,
+            tuple(chosen_summaries[::-1]),
+            tuple(entries[first:]),
+            used + spent,
+            first,
+            (),
+            0,
+        )
     shown, awaiting, orphans = presentable_units(entries)
     used, kept = 0, len(shown)
     while kept and used + sum(entry.tokens for entry in shown[kept - 1]) <= left:
@@ -75,4 +89,12 @@ def fit_buffer(
         used += sum(entry.tokens for entry in shown[kept])
     chosen = tuple(entry for unit in shown[kept:] for entry in unit)
     omitted = sum(len(unit) for unit in shown[:kept])
-    return Window(summary, tuple(chosen_summaries[::-1]), chosen, used + spent, omitted, tuple(awaiting), orphans)
+    return Window(
+        summary,
+        tuple(chosen_summaries[::-1]),
+        chosen,
+        used + spent,
+        omitted,
+        tuple(awaiting),
+        orphans,
+    )

@@ -1,12 +1,14 @@
 """The user's own actor: a state machine over plain data, for what outlives the user's sessions.
 
-It owns working memory, the synopsis, what is counted about long-term memory, and the grants of a shared scope. Reading writes
-nothing in general: figures of access are gathered and journalled by the hundred, and a synopsis that lives longer for being read is journalled when a tenth of its term has gone by. What is gathered is written before the actor leaves memory; a crash
-may take it.
+It owns working memory, the synopsis, what is counted about long-term memory, and the grants of a
+shared scope. Reading writes nothing in general: figures of access are gathered and journalled by
+the hundred, and a synopsis that lives longer for being read is journalled when a tenth of its term
+has gone by. What is gathered is written before the actor leaves memory; a crash may take it.
 
-A synopsis is written by one job at a time, however many ask for it: the job's id is part of the state, so a second question finds
-it there and waits for the same one. An extract that stands in for a model's synopsis, and an empty one, hold for the
-shorter of the two terms and never longer, so that the model is asked again before long.
+A synopsis is written by one job at a time, however many ask for it: the job's id is part of the
+state, so a second question finds it there and waits for the same one. An extract that stands in for
+a model's synopsis, and an empty one, hold for the shorter of the two terms and never longer, so
+that the model is asked again before long.
 """
 
 from __future__ import annotations
@@ -37,7 +39,15 @@ from remora.actors.user.messages import (
     Touch,
     UserView,
 )
-from remora.actors.user.state import MemoryFitted, SynopsisPart, SynopsisShown, Touched, UserState, apply, state_item
+from remora.actors.user.state import (
+    MemoryFitted,
+    SynopsisPart,
+    SynopsisShown,
+    Touched,
+    UserState,
+    apply,
+    state_item,
+)
 from remora.actors.user.working import WorkingItem, WorkingMemory
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import UserKey
@@ -63,7 +73,9 @@ PRUNE_QUEUE = "prune"
 SYNOPSIS_QUEUE = "synopsis"
 
 _MOST_PENDING = 256  # rows whose figures of access wait to be journalled
-_MOST_ACCESSES = 10_000  # rows whose figures are kept; of others the least recently retrieved are forgotten
+_MOST_ACCESSES = (
+    10_000  # rows whose figures are kept; of others the least recently retrieved are forgotten
+)
 _OVERFULL = 2  # working memory this many times over its limit does not wait for the next cleanup
 _UNJOURNALLED = 0.1  # of a term, by which a part of the synopsis may outlive what the journal says
 
@@ -73,7 +85,8 @@ class UserBehavior:
 
     Args:
         dimension: length of the vectors in working memory; None where nothing is embedded.
-        embedder: names what makes them; items of another's are left aside, and go when something is learned.
+        embedder: names what makes them; items of another's are left aside, and go when something is
+            learned.
         max_bytes: limit of one user's working memory.
         identity_ttl: seconds for which the synopsis' identity holds.
         context_ttl: seconds for which its context holds.
@@ -110,7 +123,9 @@ class UserBehavior:
         return state.size
 
     def on_idle(self, state: UserState) -> CleanUp | None:
-        """An idle actor writes what it has gathered before it leaves memory, and leaves no more behind than it may hold."""
+        """An idle actor writes what it has gathered before it leaves memory, and leaves no more
+        behind than it may hold.
+        """
         overfull = state.working is not None and state.working.content_bytes > self._max_bytes
         return CleanUp(self._max_bytes) if overfull or state.pending or state.extended else None
 
@@ -124,9 +139,11 @@ class UserBehavior:
 
     def store_answer(self, state: UserState, query: Any, answer: Any) -> None:
         """Never called: no turn of a user's asks the journal."""
-        raise TypeError(f"{state.key!r} asked the journal for nothing, and was told {answer!r} to {query!r}")
+        raise TypeError(
+            f"{state.key!r} asked the journal for nothing, and was told {answer!r} to {query!r}"
+        )
 
-    # -- deciding -----------------------------------------------------------------------------------------------------
+    # -- deciding ----------------------------------------------------------------------------------
 
     def handle(self, state: UserState, message: Any) -> Decision:
         """One turn."""
@@ -161,7 +178,7 @@ class UserBehavior:
             case _:
                 raise TypeError(f"a user's actor has no answer to {type(message).__name__}")
 
-    # -- working memory -----------------------------------------------------------------------------------------------
+    # -- working memory ----------------------------------------------------------------------------
 
     def _working(self, state: UserState) -> WorkingMemory:
         if state.working is None:
@@ -174,7 +191,10 @@ class UserBehavior:
         for item in items:
             working.validate_item(item)
             if (cost := working.cost(item)) > self._max_bytes:
-                raise InvalidInput(f"item {item.id!r} takes {cost} bytes; working memory may hold {self._max_bytes}")
+                raise InvalidInput(
+                    f"item {item.id!r} takes {cost} bytes; working memory may hold "
+                    f"{self._max_bytes}"
+                )
             if item.id not in working:
                 fresh.setdefault(item.id, item)
         if not fresh:
@@ -191,7 +211,9 @@ class UserBehavior:
         dropped = tuple(("working", id_) for id_ in gone if id_ not in fresh)
         records = self._opening(state, added[0].at_us)
         if state.stale:
-            records.append(StateChanged(state.sid, dropped=tuple(("working", id_) for id_ in state.stale)))
+            records.append(
+                StateChanged(state.sid, dropped=tuple(("working", id_) for id_ in state.stale))
+            )
         records.append(StateChanged(state.sid, tuple(put), dropped))
         return Decision(len(added), records, size=_size(put))
 
@@ -209,69 +231,114 @@ class UserBehavior:
         if not put and not dropped:
             return Decision(0, volatile=volatile)
         at_us = max((state.accesses[row][1] for row in state.pending), default=0)
-        records = [*self._opening(state, at_us), StateChanged(state.sid, tuple(put), tuple(dropped))]
+        records = [
+            *self._opening(state, at_us),
+            StateChanged(state.sid, tuple(put), tuple(dropped)),
+        ]
         return Decision(len(gone), records, volatile=volatile, size=_size(put))
 
-    # -- long-term memory ---------------------------------------------------------------------------------------------
+    # -- long-term memory --------------------------------------------------------------------------
 
     def _touch(self, state: UserState, rows: tuple[str, ...], at_us: int) -> Decision:
         note = Touched(rows, at_us)
         if len(state.pending.keys() | rows) <= _MOST_PENDING:
             return Decision(None, volatile=(note,))
         put, dropped = self._access_changes(state, state.touched(rows, at_us))
-        records = [*self._opening(state, at_us), StateChanged(state.sid, tuple(put), tuple(dropped))]
+        records = [
+            *self._opening(state, at_us),
+            StateChanged(state.sid, tuple(put), tuple(dropped)),
+        ]
         return Decision(None, records, volatile=(note,), size=_size(put))
 
     def _access_changes(
         self, state: UserState, touched: Mapping[str, tuple[int, int]]
     ) -> tuple[list[StateItem], list[tuple[str, str]]]:  # fmt: skip
-        """Figures that the journal lacks, `touched` included, and those that it need keep no longer."""
+        """Figures that the journal lacks, `touched` included, and those that it need keep no
+        longer.
+        """
         if not state.pending and not touched:
             return [], []
         figures = {**state.accesses, **touched}
         surplus = len(figures) - _MOST_ACCESSES
-        oldest = heapq.nsmallest(surplus, figures, key=lambda row: (figures[row][1], row)) if surplus > 0 else []
+        oldest = (
+            heapq.nsmallest(surplus, figures, key=lambda row: (figures[row][1], row))
+            if surplus > 0
+            else []
+        )
         changed = {**dict.fromkeys(state.pending), **dict.fromkeys(touched)}
         for row in oldest:
             changed.pop(row, None)
-        return [state_item("access", row, figures[row]) for row in changed], [("access", row) for row in oldest]
+        return [state_item("access", row, figures[row]) for row in changed], [
+            ("access", row) for row in oldest
+        ]
 
     def _remember(self, state: UserState, message: Remember) -> Decision:
         items = message.items
         ids = tuple(item.id for item in items)
         if not items:
             return Decision(RememberReceipt((), ""))
-        for item in items if state.grants else ():  # in a shared scope, who writes is checked where it is written
+        for item in (
+            items if state.grants else ()
+        ):  # in a shared scope, who writes is checked where it is written
             if state.grants.get(item.agent) not in {"write", "own"}:
-                raise NotGranted(f"{item.agent!r} may not write in {state.key.user!r}", scope=state.key.user, who=item.agent)
-        job, counter = self._job(state, RECORD_QUEUE, RecordSpec(state.sid, tuple(dict.fromkeys(ids))))
+                raise NotGranted(
+                    f"{item.agent!r} may not write in {state.key.user!r}",
+                    scope=state.key.user,
+                    who=item.agent,
+                )
+        job, counter = self._job(
+            state, RECORD_QUEUE, RecordSpec(state.sid, tuple(dict.fromkeys(ids)))
+        )
         records = [
             *self._opening(state, items[0].created_us),
             StateChanged(state.sid, (counter,)),
             Remembered(state.sid, items, (job,)),
         ]
-        return Decision(RememberReceipt(ids, job.id), records, jobs=(job,), size=sum(len(item.content) for item in items))
+        return Decision(
+            RememberReceipt(ids, job.id),
+            records,
+            jobs=(job,),
+            size=sum(len(item.content) for item in items),
+        )
 
     def _prune(self, state: UserState, message: PruneNow) -> Decision:
-        spec = PruneSpec(state.sid, message.keep, message.strategy, message.max_age_s, message.types)
+        spec = PruneSpec(
+            state.sid, message.keep, message.strategy, message.max_age_s, message.types
+        )
         job, counter = self._job(state, PRUNE_QUEUE, spec)
-        records = [*self._opening(state), StateChanged(state.sid, (counter,)), JobsStarted(state.sid, (job,))]
+        records = [
+            *self._opening(state),
+            StateChanged(state.sid, (counter,)),
+            JobsStarted(state.sid, (job,)),
+        ]
         return Decision(job.id, records, jobs=(job,))
 
     def _adopt(self, state: UserState, message: AdoptUser) -> Decision:
-        kept: dict[str, Mapping[str, Any]] = {"access": state.accesses, "synopsis": state.parts, "grant": state.grants}
-        put = [one for one in message.state_items if one.kind in kept and one.name not in kept[one.kind]]
+        kept: dict[str, Mapping[str, Any]] = {
+            "access": state.accesses,
+            "synopsis": state.parts,
+            "grant": state.grants,
+        }
+        put = [
+            one
+            for one in message.state_items
+            if one.kind in kept and one.name not in kept[one.kind]
+        ]
         learned = self._learn(state, message.items) if message.items else Decision()
         remembered = self._remember(state, Remember(message.memories))
         opened = [one for one in (*learned.records, *remembered.records) if isinstance(one, Opened)]
-        records: list[Any] = [one for one in (*learned.records, *remembered.records) if not isinstance(one, Opened)]
+        records: list[Any] = [
+            one for one in (*learned.records, *remembered.records) if not isinstance(one, Opened)
+        ]
         if put:
             records.append(StateChanged(state.sid, tuple(put)))
         if records:
             records = [*(opened[:1] or self._opening(state)), *records]
-        return Decision(None, records, jobs=remembered.jobs, size=learned.size + remembered.size + _size(put))
+        return Decision(
+            None, records, jobs=remembered.jobs, size=learned.size + remembered.size + _size(put)
+        )
 
-    # -- synopsis -----------------------------------------------------------------------------------------------------
+    # -- synopsis ----------------------------------------------------------------------------------
 
     def _read_synopsis(self, state: UserState, message: ReadSynopsis) -> Decision:
         now = message.now
@@ -280,7 +347,9 @@ class UserBehavior:
             return self._hit(state, valid, now)
         if state.job:
             probe("synopsis_joined")
-            return Decision(_synopsis_view(valid, "pending", state.job), volatile=(SynopsisShown(hit=False),))
+            return Decision(
+                _synopsis_view(valid, "pending", state.job), volatile=(SynopsisShown(hit=False),)
+            )
         probe("synopsis_stale")
         job, counter = self._job(state, SYNOPSIS_QUEUE, SynopsisSpec(state.sid, state.number + 1))
         records = [
@@ -288,7 +357,12 @@ class UserBehavior:
             StateChanged(state.sid, (counter,)),
             JobsStarted(state.sid, (job,)),
         ]
-        return Decision(_synopsis_view(valid, "pending", job.id), records, volatile=(SynopsisShown(hit=False),), jobs=(job,))
+        return Decision(
+            _synopsis_view(valid, "pending", job.id),
+            records,
+            volatile=(SynopsisShown(hit=False),),
+            jobs=(job,),
+        )
 
     def _hit(self, state: UserState, valid: Mapping[str, SynopsisPart], now: float) -> Decision:
         extended = []
@@ -300,16 +374,27 @@ class UserBehavior:
                 moved = moved or now + term - state.terms[name] > _UNJOURNALLED * term
         records = []
         if moved:
-            records.append(StateChanged(state.sid, tuple(state_item("synopsis", name, part) for name, part in extended)))
+            records.append(
+                StateChanged(
+                    state.sid, tuple(state_item("synopsis", name, part) for name, part in extended)
+                )
+            )
         return Decision(
-            _synopsis_view(valid, _quality(valid)), records, volatile=(SynopsisShown(hit=True, extended=tuple(extended)),)
+            _synopsis_view(valid, _quality(valid)),
+            records,
+            volatile=(SynopsisShown(hit=True, extended=tuple(extended)),),
         )
 
     def _outdate(self, state: UserState) -> Decision:
-        """Something was taken out of the user's memory: what tells of it, or is being written, tells of it no longer."""
+        """Something was taken out of the user's memory: what tells of it, or is being written,
+        tells of it no longer.
+        """
         held = tuple(("synopsis", name) for name in state.parts)
         running = (state.job,) if state.job else ()
-        records = [*([StateChanged(state.sid, (), held)] if held else []), *(JobDone(job) for job in running)]
+        records = [
+            *([StateChanged(state.sid, (), held)] if held else []),
+            *(JobDone(job) for job in running),
+        ]
         return Decision(None, records, cancel=running)
 
     def _synopsis_ready(self, state: UserState, result: SynopsisReady) -> Decision:
@@ -317,41 +402,62 @@ class UserBehavior:
             probe("synopsis_dropped")
             return Decision(False, [JobDone(result.job)])  # stale: nobody waits for it any longer
         put = []
-        for name, text, tokens in zip(self._terms, (result.identity, result.context), result.tokens, strict=True):
+        for name, text, tokens in zip(
+            self._terms, (result.identity, result.context), result.tokens, strict=True
+        ):
             term = self._terms[name] if text and not result.degraded else min(self._terms.values())
             part = SynopsisPart(text, result.now + term, tokens, result.model, result.degraded)
             put.append(state_item("synopsis", name, part))
-        return Decision(True, [StateChanged(state.sid, tuple(put)), JobDone(result.job)], size=_size(put))
+        return Decision(
+            True, [StateChanged(state.sid, tuple(put)), JobDone(result.job)], size=_size(put)
+        )
 
-    # -- shared scopes ------------------------------------------------------------------------------------------------
+    # -- shared scopes -----------------------------------------------------------------------------
 
     def _grant(self, state: UserState, message: Grant) -> Decision:
         by, to, right = message.by, message.to, message.right
         scope = state.key.user
         if right is None and not state.grants:
-            raise NotGranted(f"{scope!r} has no owner, so nobody has a right there to take away", scope=scope, who=by)
+            raise NotGranted(
+                f"{scope!r} has no owner, so nobody has a right there to take away",
+                scope=scope,
+                who=by,
+            )
         grants = state.grants or {by: "own"}
         if grants.get(by) != "own":
-            raise NotGranted(f"{by!r} does not own {scope!r}, so it can grant nothing there", scope=scope, who=by)
+            raise NotGranted(
+                f"{by!r} does not own {scope!r}, so it can grant nothing there", scope=scope, who=by
+            )
         after = {name: held for name, held in {**grants, to: right}.items() if held is not None}
         if "own" not in after.values():
-            raise NotGranted(f"{to!r} is the last owner of {scope!r}, and must stay", scope=scope, who=by)
-        put = tuple(state_item("grant", name, held) for name, held in after.items() if state.grants.get(name) != held)
+            raise NotGranted(
+                f"{to!r} is the last owner of {scope!r}, and must stay", scope=scope, who=by
+            )
+        put = tuple(
+            state_item("grant", name, held)
+            for name, held in after.items()
+            if state.grants.get(name) != held
+        )
         dropped = (("grant", to),) if right is None and to in state.grants else ()
         if not put and not dropped:
             return Decision()
         return Decision(None, [*self._opening(state), StateChanged(state.sid, put, dropped)])
 
-    # -- records ------------------------------------------------------------------------------------------------------
+    # -- records -----------------------------------------------------------------------------------
 
     def _opening(self, state: UserState, at_us: int = 0) -> list[Any]:
         """What comes before an actor's first record."""
         return [] if state.opened else [Opened(state.sid, state.key.user, "", at_us)]
 
     def _job(self, state: UserState, lane: str, spec: Any) -> tuple[Job, StateItem]:
-        """A job under an id that was never used, and the facet that keeps it so: a dead letter's row would bar its id."""
+        """A job under an id that was never used, and the facet that keeps it so.
+
+        A dead letter's row would bar its id.
+        """
         number = state.number + 1
-        return Job(f"{lane}-{state.sid}-{number}", lane, state.key, spec), state_item("counter", "job", number)
+        return Job(f"{lane}-{state.sid}-{number}", lane, state.key, spec), state_item(
+            "counter", "job", number
+        )
 
 
 def _size(put: Sequence[StateItem]) -> int:
@@ -364,7 +470,9 @@ def _quality(parts: Mapping[str, SynopsisPart]) -> SynopsisState:
     return "degraded" if any(part.degraded for part in parts.values()) else "ok"
 
 
-def _synopsis_view(parts: Mapping[str, SynopsisPart], quality: SynopsisState, job: str = "") -> Synopsis:
+def _synopsis_view(
+    parts: Mapping[str, SynopsisPart], quality: SynopsisState, job: str = ""
+) -> Synopsis:
     texts = {name: part.text for name, part in parts.items()}
     tokens = sum(part.tokens for part in parts.values())
     return Synopsis(texts.get("identity", ""), texts.get("context", ""), quality, job, tokens)
@@ -378,7 +486,9 @@ def _user_view(state: UserState) -> UserView:
         working_bytes=working.size_bytes if working is not None else 0,
         evicted=state.evicted,
         accesses=dict(state.accesses),
-        synopsis=_synopsis_view(state.parts, "pending" if state.job else _quality(state.parts), state.job),
+        synopsis=_synopsis_view(
+            state.parts, "pending" if state.job else _quality(state.parts), state.job
+        ),
         synopsis_hits=state.hits,
         synopsis_misses=state.misses,
         grants=dict(state.grants),

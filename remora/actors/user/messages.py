@@ -35,11 +35,14 @@ __all__ = [
 ]
 
 
-# -- working memory -------------------------------------------------------------------------------------------------
+# -- working memory --------------------------------------------------------------------------------
 
 
 class Learn(msgspec.Struct, frozen=True):
-    """Take items into working memory. Replies how many were new. Beyond twice the limit the oldest leave at once (G10)."""
+    """Take items into working memory. Replies how many were new.
+
+    Beyond twice the limit the oldest leave at once (G10).
+    """
 
     items: tuple[WorkingItem, ...]
 
@@ -59,7 +62,9 @@ class SearchWorking(msgspec.Struct, frozen=True):
 
 
 class CleanUp(msgspec.Struct, frozen=True):
-    """The supervisor's round: evict the oldest until the limit holds, write access figures. Replies how many went.
+    """The supervisor's round: evict the oldest until the limit holds, write access figures.
+
+    Replies how many went.
 
     Attributes:
         max_bytes: the limit.
@@ -75,11 +80,14 @@ class ScoredItem(msgspec.Struct, frozen=True):
     score: float
 
 
-# -- long-term memory -----------------------------------------------------------------------------------------------
+# -- long-term memory ------------------------------------------------------------------------------
 
 
 class Remember(msgspec.Struct, frozen=True):
-    """Record memories durably, and have them brought into long-term memory. Replies a `RememberReceipt`."""
+    """Record memories durably, and have them brought into long-term memory.
+
+    Replies a `RememberReceipt`.
+    """
 
     items: tuple[MemoryItem, ...]
 
@@ -111,14 +119,20 @@ class AdoptUser(msgspec.Struct, frozen=True):
 
 
 class Touch(msgspec.Struct, frozen=True):
-    """These rows were retrieved at `at_us`: count it. Kept in memory, and journalled in batches. Replies nothing."""
+    """These rows were retrieved at `at_us`: count it. Kept in memory, and journalled in batches.
+
+    Replies nothing.
+    """
 
     rows: tuple[str, ...]
     at_us: int
 
 
 class PruneNow(msgspec.Struct, frozen=True):
-    """Bring long-term memory down to `keep` rows; see `remora.storage.records.PruneSpec`. Replies the job's id."""
+    """Bring long-term memory down to `keep` rows; see `remora.storage.records.PruneSpec`.
+
+    Replies the job's id.
+    """
 
     keep: int
     strategy: Literal["fifo", "age", "importance", "lru"]
@@ -126,15 +140,18 @@ class PruneNow(msgspec.Struct, frozen=True):
     types: tuple[str, ...] = ()
 
 
-# -- synopsis -------------------------------------------------------------------------------------------------------
+# -- synopsis --------------------------------------------------------------------------------------
 
 SynopsisState = Literal["ok", "degraded", "pending", "empty"]
 
 
 class ReadSynopsis(msgspec.Struct, frozen=True):
-    """Show the synopsis; have it written anew where a part of it has expired, once, however many ask.
+    """Show the synopsis.
 
-    Replies a `Synopsis`, with what is still valid; `job` names the job under way, which the asker may wait for.
+    Have it written anew where a part of it has expired, once, however many ask.
+
+    Replies a `Synopsis`, with what is still valid; `job` names the job under way, which the asker
+    may wait for.
 
     Attributes:
         now: seconds since the epoch.
@@ -146,7 +163,10 @@ class ReadSynopsis(msgspec.Struct, frozen=True):
 
 
 class ExpireSynopsis(msgspec.Struct, frozen=True):
-    """Something was deleted, rewound or pruned: the synopsis may tell of it, so it holds no longer. Replies nothing."""
+    """Something was deleted, rewound or pruned.
+
+    The synopsis may tell of it, so it holds no longer. Replies nothing.
+    """
 
 
 class SynopsisReady(msgspec.Struct, frozen=True):
@@ -177,8 +197,8 @@ class Synopsis(msgspec.Struct, frozen=True):
     Attributes:
         identity: name, preferences, traits; empty if unknown or expired.
         context: recent topics, current goals; empty if unknown or expired.
-        state: ``ok``; ``degraded``: an extract stands in for the model's; ``pending``: it is being written; ``empty``: there is
-            nothing to be known yet.
+        state: ``ok``; ``degraded``: an extract stands in for the model's; ``pending``: it is being
+            written; ``empty``: there is nothing to be known yet.
         job: the job that writes it; empty for none.
         tokens: of both parts.
     """
@@ -190,13 +210,15 @@ class Synopsis(msgspec.Struct, frozen=True):
     tokens: int = 0
 
 
-# -- shared scopes --------------------------------------------------------------------------------------------------
+# -- shared scopes ---------------------------------------------------------------------------------
 
 Right = Literal["read", "write", "own"]
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Change who may do what in a shared scope. The first grant makes its `by` the owner. Replies nothing.
+    """Change who may do what in a shared scope. The first grant makes its `by` the owner.
+
+    Replies nothing.
 
     Raises NotGranted if `by` is not an owner.
 
@@ -215,7 +237,7 @@ class ReadGrants(msgspec.Struct, frozen=True):
     """Who may do what. Replies a dict from name to right."""
 
 
-# -- looking --------------------------------------------------------------------------------------------------------
+# -- looking ---------------------------------------------------------------------------------------
 
 
 class InspectUser(msgspec.Struct, frozen=True):
@@ -230,7 +252,8 @@ class UserView(msgspec.Struct, frozen=True):
         working_items: items of working memory.
         working_bytes: their size.
         evicted: items that left since the actor came to life.
-        accesses: rows with access figures, and their count and last time: row id -> (count, microseconds).
+        accesses: rows with access figures, and their count and last time: row id -> (count,
+            microseconds).
         synopsis: what is held of the synopsis, valid or not.
         synopsis_hits: reads that were answered from what was held, since the actor came to life.
         synopsis_misses: the others.

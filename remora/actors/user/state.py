@@ -1,7 +1,7 @@
 """What a user's own actor owns, and how records change it. Nothing else does: replay equals live.
 
-All of it is kept in the journal as facets, kind by kind, and restored by folding them in again, in the order in which they were
-first put:
+All of it is kept in the journal as facets, kind by kind, and restored by folding them in again, in
+the order in which they were first put:
 
 =============  ======================  =============================================================
 kind           name                    value
@@ -36,7 +36,15 @@ from remora.storage.records import (
     SynopsisSpec,
 )
 
-__all__ = ["MemoryFitted", "SynopsisPart", "SynopsisShown", "Touched", "UserState", "apply", "state_item"]
+__all__ = [
+    "MemoryFitted",
+    "SynopsisPart",
+    "SynopsisShown",
+    "Touched",
+    "UserState",
+    "apply",
+    "state_item",
+]
 
 _ACCESS_BYTES = 200  # of one row's figures: its id, two numbers, a place in a dict
 _GRANT_BYTES = 150
@@ -97,7 +105,8 @@ class UserState:
         key: whose actor it is.
         image: what the journal holds.
         dimension: length of the vectors in working memory; None where nothing is embedded.
-        embedder: names what makes the vectors; items of another's cannot be compared with them, and are left aside.
+        embedder: names what makes the vectors; items of another's cannot be compared with them, and
+            are left aside.
     """
 
     __slots__ = (
@@ -120,7 +129,9 @@ class UserState:
         "working",
     )
 
-    def __init__(self, key: UserKey, image: SavedUser, dimension: int | None, embedder: str) -> None:
+    def __init__(
+        self, key: UserKey, image: SavedUser, dimension: int | None, embedder: str
+    ) -> None:
         self.key = key
         self.sid = image.sid
         self.opened = image.opened
@@ -152,7 +163,13 @@ class UserState:
         """Bytes held, about."""
         parts = sum(len(part.text) for part in self.parts.values())
         working = self.working.size_bytes if self.working is not None else 0
-        return 1_024 + working + _ACCESS_BYTES * len(self.accesses) + _GRANT_BYTES * len(self.grants) + 4 * parts
+        return (
+            1_024
+            + working
+            + _ACCESS_BYTES * len(self.accesses)
+            + _GRANT_BYTES * len(self.grants)
+            + 4 * parts
+        )
 
     def touched(self, rows: Sequence[str], at_us: int) -> dict[str, tuple[int, int]]:
         """The figures of these rows after one more retrieval."""
@@ -166,7 +183,9 @@ class UserState:
     @property
     def extended(self) -> Mapping[str, SynopsisPart]:
         """Parts of the synopsis that live longer than the journal knows."""
-        return {name: part for name, part in self.parts.items() if part.expires_at != self.terms[name]}
+        return {
+            name: part for name, part in self.parts.items() if part.expires_at != self.terms[name]
+        }
 
 
 def apply(state: UserState, record: Any) -> None:
@@ -189,7 +208,9 @@ def apply(state: UserState, record: Any) -> None:
         case Opened():
             state.opened = True
         case JobsStarted(jobs=jobs) | Remembered(jobs=jobs):
-            state.job = next((job.id for job in jobs if isinstance(job.payload, SynopsisSpec)), state.job)
+            state.job = next(
+                (job.id for job in jobs if isinstance(job.payload, SynopsisSpec)), state.job
+            )
         case JobDone(id=id_):
             if id_ == state.job:
                 state.job = ""

@@ -1,9 +1,11 @@
-"""Working memory: what one user's agents have just seen, as unit vectors in one matrix, the oldest going first.
+"""Working memory.
 
-The rows ``start … start + n`` of a float32 matrix are the live ones, oldest first. A search is one product with all of them. An
-eviction moves `start` on; an addition to a full matrix takes back what `start` has left behind, or else doubles it: both cost
-amortised constant time. A vector is held once, in the matrix: items are kept without theirs, and get it back when they are handed
-out.
+What one user's agents have just seen, as unit vectors in one matrix, the oldest going first.
+
+The rows ``start … start + n`` of a float32 matrix are the live ones, oldest first. A search is one
+product with all of them. An eviction moves `start` on; an addition to a full matrix takes back what
+`start` has left behind, or else doubles it: both cost amortised constant time. A vector is held
+once, in the matrix: items are kept without theirs, and get it back when they are handed out.
 
 Plain data: no lock, no clock, no I/O. It belongs to one actor.
 """
@@ -28,7 +30,9 @@ if TYPE_CHECKING:  # loaded when the first item comes
 __all__ = ["WorkingItem", "WorkingMemory", "embed_items"]
 
 _FIRST_ROWS = 8
-_SLOTS = 8 + 64  # bytes an item takes in a deque and, about, in a set (27 to 107, by how full the set is)
+_SLOTS = (
+    8 + 64
+)  # bytes an item takes in a deque and, about, in a set (27 to 107, by how full the set is)
 _NUMBERS = 64  # bytes of an item's two integers
 _LENGTH_TOLERANCE = 1e-3
 _TIE = 1e-5  # a float32 product's error is below this
@@ -44,7 +48,8 @@ class WorkingItem(msgspec.Struct, frozen=True, gc=False):
         scope: the session that it belongs to, or the empty string for all of the user's.
         at_us: when it came, in microseconds since the epoch.
         tokens: size of the text in a context.
-        vector: embedding of the text, float32 little endian, of unit length (or all zeros: near to nothing).
+        vector: embedding of the text, float32 little endian, of unit length (or all zeros: near to
+            nothing).
     """
 
     id: str
@@ -64,7 +69,8 @@ async def embed_items(embedder: Embedder, items: Sequence[WorkingItem]) -> tuple
     """
     vectors = await embed_texts(embedder, [item.text for item in items])
     return tuple(
-        msgspec.structs.replace(item, vector=vector.astype("<f4").tobytes()) for item, vector in zip(items, vectors, strict=True)
+        msgspec.structs.replace(item, vector=vector.astype("<f4").tobytes())
+        for item, vector in zip(items, vectors, strict=True)
     )
 
 
@@ -80,7 +86,9 @@ class WorkingMemory:
 
     def __init__(self, dimension: int) -> None:
         if dimension < 1:
-            raise InvalidInput(f"working memory needs vectors of at least 1 number, not {dimension}")
+            raise InvalidInput(
+                f"working memory needs vectors of at least 1 number, not {dimension}"
+            )
         self.dimension = dimension
         self._items: deque[WorkingItem] = deque()
         self._ids: set[str] = set()
@@ -92,7 +100,10 @@ class WorkingMemory:
 
     @property
     def items(self) -> Sequence[WorkingItem]:
-        """A view of the items, oldest first, with their vectors; to be read before the memory changes."""
+        """A view of the items, oldest first, with their vectors.
+
+        To be read before the memory changes.
+        """
         return _Items(self._items, self._with_vector)
 
     @property
@@ -102,15 +113,24 @@ class WorkingMemory:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes held, free rows of the matrix included; within 20 % of what Python's allocator counts."""
+        """Bytes held, free rows of the matrix included.
+
+        Within 20 % of what Python's allocator counts.
+        """
         if self._rows is None:
             return 0
-        return self._rows.nbytes + int(self._rows.sizes[self._start : self._start + len(self)].sum())
+        return self._rows.nbytes + int(
+            self._rows.sizes[self._start : self._start + len(self)].sum()
+        )
 
     @property
     def content_bytes(self) -> int:
         """What `size_bytes` would be without free rows: a function of the items alone."""
-        return 0 if self._rows is None else self.size_bytes - (len(self._rows.sizes) - len(self)) * self._rows.row_bytes
+        return (
+            0
+            if self._rows is None
+            else self.size_bytes - (len(self._rows.sizes) - len(self)) * self._rows.row_bytes
+        )
 
     def __contains__(self, id_: object) -> bool:
         return id_ in self._ids
@@ -124,7 +144,10 @@ class WorkingMemory:
         import numpy as np  # noqa: PLC0415
 
         if len(item.vector) != 4 * self.dimension:
-            raise InvalidInput(f"item {item.id!r} has a vector of {len(item.vector) / 4:g} numbers, not {self.dimension}")
+            raise InvalidInput(
+                f"item {item.id!r} has a vector of {len(item.vector) / 4:g} numbers, not "
+                f"{self.dimension}"
+            )
         vector = np.frombuffer(item.vector, dtype="<f4")
         length = float(np.linalg.norm(vector))
         if not (length == 0 or abs(length - 1) <= _LENGTH_TOLERANCE):
@@ -147,7 +170,9 @@ class WorkingMemory:
         rows = self._ensure_room()
         # Sources and scopes are few, and repeat: each is held once.
         source, scope = rows.number(item.source), rows.number(item.scope)
-        light = WorkingItem(item.id, item.text, rows.names[source], rows.names[scope], item.at_us, item.tokens, b"")
+        light = WorkingItem(
+            item.id, item.text, rows.names[source], rows.names[scope], item.at_us, item.tokens, b""
+        )
         row = self._start + len(self._items)
         rows.vectors[row] = vector
         rows.scopes[row] = scope
@@ -156,13 +181,18 @@ class WorkingMemory:
         self._ids.add(item.id)
         return True
 
-    def search(self, vector: npt.NDArray[np.float32], k: int = 5, scope: str | None = None) -> list[tuple[WorkingItem, float]]:
-        """The `k` items nearest to a unit vector, best first, each with its inner product; of equals the older.
+    def search(
+        self, vector: npt.NDArray[np.float32], k: int = 5, scope: str | None = None
+    ) -> list[tuple[WorkingItem, float]]:
+        """The `k` items nearest to a unit vector, best first, each with its inner product.
+
+        Of equals the older.
 
         Args:
             vector: shape (dimension,). Zeros find nothing: they are equally near to everything.
             k: how many at most.
-            scope: only what that session may see: its own items and those of no session. None for all of the user's.
+            scope: only what that session may see: its own items and those of no session. None for
+                all of the user's.
 
         Raises:
             InvalidInput: the vector has another shape, or holds what is no number.
@@ -171,7 +201,10 @@ class WorkingMemory:
 
         query = np.asarray(vector, dtype=np.float32)
         if query.shape != (self.dimension,) or not np.isfinite(query).all():
-            raise InvalidInput(f"working memory is searched with {self.dimension} finite numbers, not with shape {query.shape}")
+            raise InvalidInput(
+                f"working memory is searched with {self.dimension} finite numbers, not with shape "
+                f"{query.shape}"
+            )
         rows, n = self._rows, len(self)
         if rows is None or k < 1 or not query.any():
             return []
@@ -184,37 +217,54 @@ class WorkingMemory:
         if len(places) > k:
             found = near[places]
             places = places[found >= np.partition(found, -k)[-k] - _TIE]
-        # A product's last bits depend on where a row lies; summed one way for all, equal vectors are equally near.
+        # A product's last bits depend on where a row lies; summed one way for all, equal vectors
+        # are equally near.
         exact = (rows.vectors[self._start + places] * query.astype(np.float64)).sum(axis=1)
         best = np.argsort(-exact, kind="stable")[:k]
-        return [(self._with_vector(self._items[places[i]], int(places[i])), float(exact[i])) for i in best]
+        return [
+            (self._with_vector(self._items[places[i]], int(places[i])), float(exact[i]))
+            for i in best
+        ]
 
     def evict(self, max_bytes: int) -> list[WorkingItem]:
-        """Remove the oldest items until `size_bytes` is at most `max_bytes`, or none is left; returns them, oldest first.
+        """Remove the oldest items until `size_bytes` is at most `max_bytes`, or none is left.
 
-        Free rows of the matrix are given back before an item goes. That moves all rows, and the next addition moves them again:
-        for periodic cleanup, not for every addition.
+        Returns them, oldest first.
+
+        Free rows of the matrix are given back before an item goes. That moves all rows, and the
+        next addition moves them again: for periodic cleanup, not for every addition.
         """
         if self._rows is None or self.size_bytes <= max_bytes:
             return []
         leaving = self.excess(max_bytes)
-        evicted = [self._with_vector(item, i) for i, item in enumerate(itertools.islice(self._items, len(leaving)))]
+        evicted = [
+            self._with_vector(item, i)
+            for i, item in enumerate(itertools.islice(self._items, len(leaving)))
+        ]
         self.discard(leaving)
         if self.size_bytes > max_bytes:
             self.shrink_to_fit()
         return evicted
 
     def excess(self, max_bytes: int, arriving: Sequence[WorkingItem] = ()) -> list[str]:
-        """Ids of the oldest items that must leave so that the others' `content_bytes` are at most `max_bytes`.
+        """Ids of the oldest items that must leave so that the others' `content_bytes` are at most
+        `max_bytes`.
 
         Args:
             max_bytes: the limit.
-            arriving: items that will be added first; where the limit is too small for them, the oldest of these leave as well.
+            arriving: items that will be added first; where the limit is too small for them, the
+                oldest of these leave as well.
         """
         import numpy as np  # noqa: PLC0415
 
-        held = np.empty(0, np.int64) if self._rows is None else self._rows.sizes[self._start : self._start + len(self)]
-        costs = np.concatenate([held, np.fromiter(map(_item_bytes, arriving), np.int64)]) + _row_bytes(self.dimension)
+        held = (
+            np.empty(0, np.int64)
+            if self._rows is None
+            else self._rows.sizes[self._start : self._start + len(self)]
+        )
+        costs = np.concatenate(
+            [held, np.fromiter(map(_item_bytes, arriving), np.int64)]
+        ) + _row_bytes(self.dimension)
         total = int(costs.sum())
         if total <= max_bytes:
             return []
@@ -227,16 +277,24 @@ class WorkingMemory:
             self._resize(len(self))
 
     def remove(self, ids: Collection[str]) -> list[WorkingItem]:
-        """Remove the items of these ids, wherever they are; returns those that were here, oldest first."""
+        """Remove the items of these ids, wherever they are.
+
+        Returns those that were here, oldest first.
+        """
         gone = self._ids.intersection(ids)
         if not gone or self._rows is None:
             return []
-        removed = [self._with_vector(item, i) for i, item in enumerate(self._items) if item.id in gone]
+        removed = [
+            self._with_vector(item, i) for i, item in enumerate(self._items) if item.id in gone
+        ]
         self.discard(gone)
         return removed
 
     def discard(self, ids: Collection[str]) -> int:
-        """Remove the items of these ids, wherever they are; returns how many were here. Of the oldest, nothing has to move."""
+        """Remove the items of these ids, wherever they are; returns how many were here.
+
+        Of the oldest, nothing has to move.
+        """
         gone = self._ids.intersection(ids)
         if not gone or self._rows is None:
             return 0
@@ -265,7 +323,9 @@ class WorkingMemory:
             self._rows = _Rows(self.dimension, _FIRST_ROWS)
         n, capacity = len(self), len(self._rows.sizes)
         if self._start + n == capacity:
-            self._resize(capacity if self._start > capacity // 2 else max(2 * capacity, _FIRST_ROWS))
+            self._resize(
+                capacity if self._start > capacity // 2 else max(2 * capacity, _FIRST_ROWS)
+            )
         elif len(self._rows.names) > 4 * capacity:
             self._resize(capacity)  # to forget names that came and went
         return self._rows
@@ -275,7 +335,10 @@ class WorkingMemory:
             self._resize(2 * len(self))
 
     def _resize(self, capacity: int) -> None:
-        """The live rows at the front of a matrix of `capacity` rows; none at all when nothing is held."""
+        """The live rows at the front of a matrix of `capacity` rows.
+
+        None at all when nothing is held.
+        """
         old = self._rows
         assert old is not None
         self._rows = _Rows(self.dimension, capacity) if capacity else None
@@ -287,7 +350,9 @@ class WorkingMemory:
 
 def _item_bytes(item: WorkingItem) -> int:
     """Bytes of an item beside its row; its vector, which is in the row, is not counted."""
-    return sys.getsizeof(item) + sys.getsizeof(item.id) + sys.getsizeof(item.text) + _NUMBERS + _SLOTS
+    return (
+        sys.getsizeof(item) + sys.getsizeof(item.id) + sys.getsizeof(item.text) + _NUMBERS + _SLOTS
+    )
 
 
 def _row_bytes(dimension: int) -> int:
@@ -296,7 +361,9 @@ def _row_bytes(dimension: int) -> int:
 
 
 class _Rows:
-    """Columns of `capacity` rows: the vectors, each row's scope as a number, and what its item takes beside its row."""
+    """Columns of `capacity` rows: the vectors, each row's scope as a number, and what its item
+    takes beside its row.
+    """
 
     def __init__(self, dimension: int, capacity: int) -> None:
         import numpy as np  # noqa: PLC0415
@@ -336,7 +403,9 @@ class _Rows:
 class _Items(Sequence[WorkingItem]):
     """The items of a memory, each made whole when it is looked at."""
 
-    def __init__(self, items: Sequence[WorkingItem], whole: Callable[[WorkingItem, int], WorkingItem]) -> None:
+    def __init__(
+        self, items: Sequence[WorkingItem], whole: Callable[[WorkingItem, int], WorkingItem]
+    ) -> None:
         self._items = items
         self._with_vector = whole
 

@@ -1,7 +1,11 @@
-"""Arrow tables: an export as a directory of Parquet files (docs/export-format.md), and a user's long-term memory as one table.
+"""Arrow tables.
 
-pyarrow loads when something here is called: it takes half a second. Everything here blocks. Times cross as integers of
-microseconds: a zoned timestamp that becomes a Python object needs the machine's time zone files.
+An export as a directory of Parquet files (docs/export-format.md), and a user's long-term memory as
+one table.
+
+pyarrow loads when something here is called: it takes half a second. Everything here blocks. Times
+cross as integers of microseconds: a zoned timestamp that becomes a Python object needs the
+machine's time zone files.
 """
 
 from __future__ import annotations
@@ -17,16 +21,32 @@ import msgspec
 
 from remora.errors import InvalidExport
 from remora.storage.export.jsonl import dump_message, load_message
-from remora.storage.export.transfer import FORMAT, Exported, ExportHeader, MessageExport, Placed, SessionExport, UserExport
+from remora.storage.export.transfer import (
+    FORMAT,
+    Exported,
+    ExportHeader,
+    MessageExport,
+    Placed,
+    SessionExport,
+    UserExport,
+)
 from remora.storage.ports import MemoryRow, Vector
 from remora.storage.records import MemoryItem, StateItem, Summary
 
 __all__ = ["MEMORY_COLUMNS", "ParquetReader", "ParquetWriter", "memory_table"]
 
 MEMORY_COLUMNS = (
-    "id", "user_id", "session_id", "content", "embedding", "memory_type", "importance", "created_at", "accessed_at",
+    "id",
+    "user_id",
+    "session_id",
+    "content",
+    "embedding",
+    "memory_type",
+    "importance",
+    "created_at",
+    "accessed_at",
     "access_count",
-)  # fmt: skip
+)
 """What `User.export_arrow` gives, in this order."""
 
 _TABLES = ("sessions", "messages", "users", "memories", "facets")
@@ -40,17 +60,22 @@ def _pyarrow() -> Any:
     return importlib.import_module("pyarrow")
 
 
-# -- long-term memory -------------------------------------------------------------------------------------------------
+# -- long-term memory ------------------------------------------------------------------------------
 
 
 def memory_table(
-    rows: Sequence[MemoryRow], vectors: Vector | None, accesses: Mapping[str, tuple[int, int]], *, dimension: int
+    rows: Sequence[MemoryRow],
+    vectors: Vector | None,
+    accesses: Mapping[str, tuple[int, int]],
+    *,
+    dimension: int,
 ) -> Any:
     """A user's rows as a `pyarrow.Table` with the columns `MEMORY_COLUMNS`.
 
     Args:
         rows: the rows.
-        vectors: theirs, shape (len(rows), dimension); None where nothing is embedded: the column is null then.
+        vectors: theirs, shape (len(rows), dimension); None where nothing is embedded: the column is
+            null then.
         accesses: row id -> how often it was retrieved, and when last, in microseconds.
         dimension: of the vectors; 0 for none.
     """
@@ -74,7 +99,9 @@ def memory_table(
     if vectors is None:
         embedded = pa.nulls(len(rows), embedding)
     else:
-        embedded = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1), pa.float32()), dimension)
+        embedded = pa.FixedSizeListArray.from_arrays(
+            pa.array(vectors.reshape(-1), pa.float32()), dimension
+        )
     figures = [accesses.get(row.id) for row in rows]
     columns = [
         pa.array([row.id for row in rows], pa.string()),
@@ -91,7 +118,7 @@ def memory_table(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-# -- exports ----------------------------------------------------------------------------------------------------------
+# -- exports ---------------------------------------------------------------------------------------
 
 
 def _schemas(pa: Any) -> dict[str, Any]:
@@ -102,21 +129,27 @@ def _schemas(pa: Any) -> dict[str, Any]:
 
     summary = pa.struct(
         [
-            ("through", whole), ("prefix", text), ("text", text), ("tokens", whole), ("degraded", pa.bool_()), ("model", text),
-            ("first", whole), ("input_tokens", whole),
+            ("through", whole),
+            ("prefix", text),
+            ("text", text),
+            ("tokens", whole),
+            ("degraded", pa.bool_()),
+            ("model", text),
+            ("first", whole),
+            ("input_tokens", whole),
         ]
-    )  # fmt: skip
+    )
     return {
         "sessions": table(
-            user=text, session=text, messages=whole, front=whole, flushed=whole, summary=summary, summaries=pa.list_(summary)
+            user=text, session=text, messages=whole, front=whole, flushed=whole, summary=summary, summaries=pa.list_(summary)  # noqa: E501
         ),
         "messages": table(
-            user=text, session=text, seq=whole, id=text, created_at=at, tokens=whole, importance=pa.float64(), role=text,
+            user=text, session=text, seq=whole, id=text, created_at=at, tokens=whole, importance=pa.float64(), role=text,  # noqa: E501
             chat=text, metadata=text, packed=pa.binary(), pruned=pa.bool_(),
         ),
         "users": table(user=text),
         "memories": table(
-            user=text, id=text, session=text, agent=text, content=text, type=text, importance=pa.float64(), created_at=at,
+            user=text, id=text, session=text, agent=text, content=text, type=text, importance=pa.float64(), created_at=at,  # noqa: E501
             tokens=whole,
         ),
         "facets": table(user=text, session=text, kind=text, name=text, value=pa.binary()),
@@ -124,7 +157,10 @@ def _schemas(pa: Any) -> dict[str, Any]:
 
 
 class ParquetWriter:
-    """Implements `remora.storage.export.transfer.ExportWriter`: one file for each table, in a directory that it makes."""
+    """Implements `remora.storage.export.transfer.ExportWriter`.
+
+    One file for each table, in a directory that it makes.
+    """
 
     def __init__(self, path: Path, header: ExportHeader) -> None:
         self._pa = _pyarrow()
@@ -135,7 +171,9 @@ class ParquetWriter:
         self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}
         self._writers = {
             name: parquet.ParquetWriter(
-                path / f"{name}.parquet", self._schemas[name].with_metadata(described), compression="zstd"
+                path / f"{name}.parquet",
+                self._schemas[name].with_metadata(described),
+                compression="zstd",
             )
             for name in _TABLES
         }
@@ -157,31 +195,46 @@ class ParquetWriter:
         place = {"user": one.user, "session": one.session}
         self._rows["sessions"].append(
             {
-                **place, "messages": len(one.messages), "front": one.front, "flushed": one.flushed, "summary": summary,
+                **place,
+                "messages": len(one.messages),
+                "front": one.front,
+                "flushed": one.flushed,
+                "summary": summary,
                 "summaries": summaries,
             }
-        )  # fmt: skip
+        )
         for message in one.messages:
             chat, metadata, packed = dump_message(message.chat, message.metadata)
             self._rows["messages"].append(
                 {
-                    **place, "seq": message.seq, "id": message.id, "created_at": (message.created_at - _EPOCH) // _MICROSECOND,
-                    "tokens": message.tokens, "importance": message.importance, "role": message.chat["role"],
-                    "chat": chat.decode() or None, "metadata": metadata.decode() if metadata else None, "packed": packed or None,
+                    **place,
+                    "seq": message.seq,
+                    "id": message.id,
+                    "created_at": (message.created_at - _EPOCH) // _MICROSECOND,
+                    "tokens": message.tokens,
+                    "importance": message.importance,
+                    "role": message.chat["role"],
+                    "chat": chat.decode() or None,
+                    "metadata": metadata.decode() if metadata else None,
+                    "packed": packed or None,
                     "pruned": message.pruned,
                 }
-            )  # fmt: skip
+            )
         self._facets(place, one.state_items)
 
     def _user(self, one: UserExport) -> None:
         self._rows["users"].append({"user": one.user})
         for item in one.memories:
             row = msgspec.structs.asdict(item)
-            self._rows["memories"].append({"user": one.user, **row, "created_at": row.pop("created_us")})
+            self._rows["memories"].append(
+                {"user": one.user, **row, "created_at": row.pop("created_us")}
+            )
         self._facets({"user": one.user, "session": ""}, one.state_items)
 
     def _facets(self, place: dict[str, str], state_items: Iterable[StateItem]) -> None:
-        self._rows["facets"].extend({**place, "kind": one.kind, "name": one.name, "value": one.value} for one in state_items)
+        self._rows["facets"].extend(
+            {**place, "kind": one.kind, "name": one.name, "value": one.value} for one in state_items
+        )
 
     def _flush(self, name: str) -> None:
         rows, schema = self._rows[name], self._schemas[name]
@@ -190,7 +243,9 @@ class ParquetWriter:
             values = [row[field.name] for row in rows]
             timed = field.name == "created_at"
             columns.append(
-                self._pa.array(values, self._pa.int64()).cast(field.type) if timed else self._pa.array(values, field.type)
+                self._pa.array(values, self._pa.int64()).cast(field.type)
+                if timed
+                else self._pa.array(values, field.type)
             )
         self._writers[name].write_table(self._pa.Table.from_arrays(columns, schema=schema))
         rows.clear()
@@ -212,7 +267,8 @@ class ParquetReader:
     """Implements `remora.storage.export.transfer.ExportReader`.
 
     Raises:
-        InvalidExport: a file is missing or no Parquet, a column is missing or another, or it is a newer remora's.
+        InvalidExport: a file is missing or no Parquet, a column is missing or another, or it is a
+            newer remora's.
     """
 
     def __init__(self, path: Path) -> None:
@@ -224,7 +280,11 @@ class ParquetReader:
             for name in _TABLES:
                 with _located_errors(name, 0):
                     self._files[name] = file = parquet.ParquetFile(path / f"{name}.parquet")
-                    missing = [field.name for field in self._schemas[name] if file.schema_arrow.get_field_index(field.name) < 0]
+                    missing = [
+                        field.name
+                        for field in self._schemas[name]
+                        if file.schema_arrow.get_field_index(field.name) < 0
+                    ]
                     if missing:
                         raise ValueError(f"it has no column {', '.join(missing)}")
             with _located_errors("sessions", 0):
@@ -234,7 +294,8 @@ class ParquetReader:
                 self.header = msgspec.json.decode(described, type=ExportHeader)
                 if self.header.format > FORMAT:
                     raise ValueError(
-                        f"the export has the format {self.header.format}, this remora reads up to {FORMAT}: upgrade remora"
+                        f"the export has the format {self.header.format}, this remora reads up to "
+                        f"{FORMAT}: upgrade remora"
                     )
         except BaseException:
             self.close()
@@ -242,16 +303,22 @@ class ParquetReader:
 
     def read(self) -> Iterator[Placed]:
         """All of it, from the beginning."""
-        messages, state_items, memories = (_Groups(self._rows(name), name) for name in ("messages", "facets", "memories"))
+        messages, state_items, memories = (
+            _Groups(self._rows(name), name) for name in ("messages", "facets", "memories")
+        )
         for number, row in self._rows("sessions"):
             with _located_errors("sessions", number):
                 key = (_text(row["user"]), _text(row["session"]))
-                summary = None if row["summary"] is None else msgspec.convert(row["summary"], Summary)
+                summary = (
+                    None if row["summary"] is None else msgspec.convert(row["summary"], Summary)
+                )
                 summaries = msgspec.convert(row["summaries"] or [], tuple[Summary, ...])
                 found = messages.take(key)
                 front, flushed = _whole(row["front"]), _whole(row["flushed"])
                 if len(found) != row["messages"]:
-                    raise ValueError(f"messages.parquet has {len(found)} messages here, not {row['messages']}")
+                    raise ValueError(
+                        f"messages.parquet has {len(found)} messages here, not {row['messages']}"
+                    )
             said = tuple(_message(at, one) for at, one in found)
             kept = tuple(_facet(at, one) for at, one in state_items.take(key))
             yield number, SessionExport(*key, said, front, flushed, summary, summaries, kept)
@@ -259,7 +326,12 @@ class ParquetReader:
             with _located_errors("users", number):
                 user = _text(row["user"])
             items = tuple(_memory(at, one) for at, one in memories.take((user,)))
-            yield number, UserExport(user, items, tuple(_facet(at, one) for at, one in state_items.take((user, ""))))
+            yield (
+                number,
+                UserExport(
+                    user, items, tuple(_facet(at, one) for at, one in state_items.take((user, "")))
+                ),
+            )
         for groups in (messages, state_items, memories):
             groups.finish()
 
@@ -277,7 +349,9 @@ class ParquetReader:
                 columns = []
                 for field in schema:
                     column = batch.column(field.name).cast(field.type)
-                    columns.append(column.cast(self._pa.int64()) if field.name == "created_at" else column)
+                    columns.append(
+                        column.cast(self._pa.int64()) if field.name == "created_at" else column
+                    )
                 rows = self._pa.RecordBatch.from_arrays(columns, names=schema.names).to_pylist()
             for row in rows:
                 number += 1
@@ -291,18 +365,31 @@ class ParquetReader:
 
 @contextmanager
 def _located_errors(table: str, row: int) -> Iterator[None]:
-    """Say where it was that something was not as it should be; pyarrow's errors are builtins, or derived from them."""
+    """Say where it was that something was not as it should be.
+
+    Pyarrow's errors are builtins, or derived from them.
+    """
     try:
         yield
     except InvalidExport:
         raise
-    except (ValueError, TypeError, KeyError, OSError, ArithmeticError, NotImplementedError, msgspec.MsgspecError) as e:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        OSError,
+        ArithmeticError,
+        NotImplementedError,
+        msgspec.MsgspecError,
+    ) as e:
         place = f"{table}.parquet, row {row}" if row else f"{table}.parquet"
         raise InvalidExport(f"{place}: {str(e)[:200]}; nothing was written", line=row) from e
 
 
 class _Groups:
-    """Rows of a table that belong to one session or user stand side by side, in the order of `sessions` and `users`."""
+    """Rows of a table that belong to one session or user stand side by side, in the order of
+    `sessions` and `users`.
+    """
 
     def __init__(self, rows: Iterator[tuple[int, dict[str, Any]]], name: str) -> None:
         self._rows = rows
@@ -322,7 +409,10 @@ class _Groups:
         if self._next is not None:
             number, row = self._next
             with _located_errors(self._name, number):
-                raise ValueError(f"user {row['user']!r} is not in the order of sessions.parquet and users.parquet")
+                raise ValueError(
+                    f"user {row['user']!r} is not in the order of sessions.parquet and "
+                    "users.parquet"
+                )
 
 
 def _text(value: Any) -> str:
@@ -339,13 +429,22 @@ def _whole(value: Any) -> int:
 
 def _message(number: int, row: dict[str, Any]) -> MessageExport:
     with _located_errors("messages", number):
-        chat, metadata = (None if row[name] is None else msgspec.json.decode(row[name]) for name in ("chat", "metadata"))
+        chat, metadata = (
+            None if row[name] is None else msgspec.json.decode(row[name])
+            for name in ("chat", "metadata")
+        )
         chat, metadata = load_message(chat, metadata, row["packed"] or b"")
         plain = {
-            "seq": row["seq"], "id": row["id"], "created_at": _EPOCH + row["created_at"] * _MICROSECOND, "tokens": row["tokens"],
-            "importance": row["importance"], "pruned": row["pruned"],
-        }  # fmt: skip
-        return msgspec.structs.replace(msgspec.convert({**plain, "chat": {}}, MessageExport), chat=chat, metadata=metadata)
+            "seq": row["seq"],
+            "id": row["id"],
+            "created_at": _EPOCH + row["created_at"] * _MICROSECOND,
+            "tokens": row["tokens"],
+            "importance": row["importance"],
+            "pruned": row["pruned"],
+        }
+        return msgspec.structs.replace(
+            msgspec.convert({**plain, "chat": {}}, MessageExport), chat=chat, metadata=metadata
+        )
 
 
 def _memory(number: int, row: dict[str, Any]) -> MemoryItem:

@@ -1,10 +1,13 @@
-"""An export as JSON lines: one typed record a line, in the order of reading (docs/export-format.md). Everything here blocks.
+"""An export as JSON lines.
 
-A header, then each session (its line, its messages, its facets), then each user (its line, memories, facets), then an end line
-that says how many lines stand before it, so that a file that was cut short is known for one.
+One typed record a line, in the order of reading (docs/export-format.md). Everything here blocks.
 
-Chat dicts and metadata stand as JSON where JSON gives them back byte for byte; where it does not (bytes, times, numbers as keys),
-they stand as msgpack in base64.
+A header, then each session (its line, its messages, its facets), then each user (its line,
+memories, facets), then an end line that says how many lines stand before it, so that a file that
+was cut short is known for one.
+
+Chat dicts and metadata stand as JSON where JSON gives them back byte for byte; where it does not
+(bytes, times, numbers as keys), they stand as msgpack in base64.
 """
 
 from __future__ import annotations
@@ -17,7 +20,15 @@ from typing import IO, Any, TypeAlias
 import msgspec
 
 from remora.errors import InvalidExport
-from remora.storage.export.transfer import FORMAT, Exported, ExportHeader, MessageExport, Placed, SessionExport, UserExport
+from remora.storage.export.transfer import (
+    FORMAT,
+    Exported,
+    ExportHeader,
+    MessageExport,
+    Placed,
+    SessionExport,
+    UserExport,
+)
 from remora.storage.records import MemoryItem, StateItem, Summary
 
 __all__ = ["JsonlReader", "JsonlWriter", "dump_message", "load_message"]
@@ -85,8 +96,13 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(tuple[dict[str, Any], dict[str, Any] | None]).decode
 
 
-def dump_message(chat: dict[str, Any], metadata: dict[str, Any] | None) -> tuple[bytes, bytes | None, bytes]:
-    """A message's dicts as JSON, and an empty text; or, where JSON would not give them back, two empty texts and msgpack."""
+def dump_message(
+    chat: dict[str, Any], metadata: dict[str, Any] | None
+) -> tuple[bytes, bytes | None, bytes]:
+    """A message's dicts as JSON, and an empty text.
+
+    Or, where JSON would not give them back, two empty texts and msgpack.
+    """
     packed = _pack((chat, metadata))
     try:
         one, other = _encode(chat), None if metadata is None else _encode(metadata)
@@ -97,7 +113,9 @@ def dump_message(chat: dict[str, Any], metadata: dict[str, Any] | None) -> tuple
     return b"", None, packed
 
 
-def load_message(chat: Any, metadata: Any, packed: bytes) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def load_message(
+    chat: Any, metadata: Any, packed: bytes
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The dicts again: of what JSON gave, or of msgpack.
 
     Raises:
@@ -138,24 +156,39 @@ class JsonlWriter:
 
 
 def _session_lines(one: SessionExport) -> list[Any]:
-    lines: list[Any] = [_Session(one.user, one.session, one.front, one.flushed, one.summary, one.summaries)]
+    lines: list[Any] = [
+        _Session(one.user, one.session, one.front, one.flushed, one.summary, one.summaries)
+    ]
     for message in one.messages:
         chat, metadata, packed = dump_message(message.chat, message.metadata)
         lines.append(
             _Message(
-                one.user, one.session, message.seq, message.id, message.created_at, message.tokens, message.importance,
-                msgspec.Raw(chat) if chat else None, msgspec.Raw(metadata) if metadata else None, packed, message.pruned,
+                one.user,
+                one.session,
+                message.seq,
+                message.id,
+                message.created_at,
+                message.tokens,
+                message.importance,
+                msgspec.Raw(chat) if chat else None,
+                msgspec.Raw(metadata) if metadata else None,
+                packed,
+                message.pruned,
             )
-        )  # fmt: skip
+        )
     lines.extend(
-        _Facet(one.user, one.session, state_item.kind, state_item.name, state_item.value) for state_item in one.state_items
+        _Facet(one.user, one.session, state_item.kind, state_item.name, state_item.value)
+        for state_item in one.state_items
     )
     return lines
 
 
 def _user_lines(one: UserExport) -> list[Any]:
     lines: list[Any] = [_User(one.user), *(_Memory(one.user, item) for item in one.memories)]
-    lines.extend(_Facet(one.user, "", state_item.kind, state_item.name, state_item.value) for state_item in one.state_items)
+    lines.extend(
+        _Facet(one.user, "", state_item.kind, state_item.name, state_item.value)
+        for state_item in one.state_items
+    )
     return lines
 
 
@@ -175,11 +208,17 @@ class JsonlReader:
             if not isinstance(line, _Header):
                 raise self._error(1, "this is no header; is the file a remora export?")
             if line.format > FORMAT:
-                raise self._error(1, f"the export has the format {line.format}, this remora reads up to {FORMAT}: upgrade remora")
+                raise self._error(
+                    1,
+                    f"the export has the format {line.format}, this remora reads up to {FORMAT}: "
+                    "upgrade remora",
+                )
         except BaseException:
             self._file.close()
             raise
-        self.header = ExportHeader(line.format, line.remora, line.created_at, line.embedder, line.counter)
+        self.header = ExportHeader(
+            line.format, line.remora, line.created_at, line.embedder, line.counter
+        )
 
     def read(self) -> Iterator[Placed]:
         """All of it, from the beginning."""
@@ -201,7 +240,9 @@ class JsonlReader:
                         begun, group = number, _Group(line)
                     case _End(lines=lines):
                         if lines != number - 1:
-                            raise ValueError(f"{number - 1} lines stand before the end, which speaks of {lines}")
+                            raise ValueError(
+                                f"{number - 1} lines stand before the end, which speaks of {lines}"
+                            )
                         ended = True
                     case _:
                         group.take(line)
@@ -220,7 +261,9 @@ class JsonlReader:
         return line
 
     def _error(self, number: int, problem: str) -> InvalidExport:
-        return InvalidExport(f"{self._path.name}, line {number}: {problem[:_TEXT]}; nothing was written", line=number)
+        return InvalidExport(
+            f"{self._path.name}, line {number}: {problem[:_TEXT]}; nothing was written", line=number
+        )
 
     def close(self) -> None:
         """Close the file."""
@@ -246,9 +289,16 @@ class _Group:
                 chat, metadata = load_message(line.chat, line.metadata, line.packed)
                 self.messages.append(
                     MessageExport(
-                        line.seq, line.id, line.created_at, line.tokens, line.importance, chat, metadata, line.pruned
+                        line.seq,
+                        line.id,
+                        line.created_at,
+                        line.tokens,
+                        line.importance,
+                        chat,
+                        metadata,
+                        line.pruned,
                     )
-                )  # fmt: skip
+                )
             case _Memory() if not session:
                 self.memories.append(line.memory)
             case _Facet():
@@ -260,7 +310,7 @@ class _Group:
         head = self.head
         if isinstance(head, _Session):
             return SessionExport(
-                head.user, head.session, tuple(self.messages), head.front, head.flushed, head.summary, head.summaries,
+                head.user, head.session, tuple(self.messages), head.front, head.flushed, head.summary, head.summaries,  # noqa: E501
                 tuple(self.state_items),
             )  # fmt: skip
         assert head is not None

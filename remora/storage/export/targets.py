@@ -1,4 +1,7 @@
-"""Which form an export has: told by its name when it is written, by what is there when it is read."""
+"""Which form an export has.
+
+Told by its name when it is written, by what is there when it is read.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,18 @@ def check_target(path: Path) -> Path:
         InvalidInput: its suffix is that of a file, and not ``.jsonl``.
     """
     if path.suffix in _NO_DIRECTORY:
-        raise InvalidInput(f"an export is a file that ends in .jsonl, or a directory of Parquet files, not {path.name}")
+        raise InvalidInput(
+            "an export is a file that ends in .jsonl, or a directory of Parquet files, not "
+            f"{path.name}"
+        )
     return path
 
 
 def open_writer(target: AtomicTarget, header: ExportHeader) -> ExportWriter:
-    """A writer beside the target: JSON lines where its name ends in ``.jsonl``, else Parquet. Blocks."""
+    """A writer beside the target: JSON lines where its name ends in ``.jsonl``, else Parquet.
+
+    Blocks.
+    """
     if target.path.suffix == ".jsonl":
         return JsonlWriter(target.beside, header)
     return ParquetWriter(target.beside, header)

@@ -1,7 +1,8 @@
 """What an export holds: plain data, whatever it is written to.
 
-Messages are numbered from 1 without gaps: what was deleted or rewound is not carried over, and whatever refers to a message by
-its number (marks, summaries, block states) refers to its number here. Idempotency keys are not carried over.
+Messages are numbered from 1 without gaps: what was deleted or rewound is not carried over, and
+whatever refers to a message by its number (marks, summaries, block states) refers to its number
+here. Idempotency keys are not carried over.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Copying LanceDB tables that are written to meanwhile. Everything here blocks.
 
-A table is a directory of files that never change once they are there. Which of them make up the version that is on disk for
-certain, its record says (`storage/lance/files.py`); those are copied, and the record with them. Whatever is committed meanwhile
-is of later versions. Compaction and clean-up may remove files of a version that is not the newest any more, and erasing replaces
-whole tables: then the table is begun anew, from the version that is recorded by then.
+A table is a directory of files that never change once they are there. Which of them make up the
+version that is on disk for certain, its record says (`storage/lance/files.py`); those are copied,
+and the record with them. Whatever is committed meanwhile is of later versions. Compaction and
+clean-up may remove files of a version that is not the newest any more, and erasing replaces whole
+tables: then the table is begun anew, from the version that is recorded by then.
 """
 
 from __future__ import annotations

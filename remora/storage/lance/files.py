@@ -1,19 +1,22 @@
 """A table's directory as files: what is on disk for certain, what is damaged, and what has to go.
 
-LanceDB never syncs a file. So after every commit the files that are new in it are synced here, and then a small *record* beside
-the table says which version that was, and of which files it consists, with their sizes and digests. A write counts as done when
-its record is on disk; the journal counts messages as flushed from then on. At the next opening
+LanceDB never syncs a file. So after every commit the files that are new in it are synced here, and
+then a small *record* beside the table says which version that was, and of which files it consists,
+with their sizes and digests. A write counts as done when its record is on disk; the journal counts
+messages as flushed from then on. At the next opening
 
-* versions newer than the record are put aside, whole or torn: who wrote them was never told that they were there, and does it
-  again;
-* a table whose recorded files are missing, or of another size, is put aside whole, and `refill_needed` says so until somebody
-  has noted durably that it has to be filled again;
+* versions newer than the record are put aside, whole or torn: who wrote them was never told that
+  they were there, and does it again;
+* a table whose recorded files are missing, or of another size, is put aside whole, and
+  `refill_needed` says so until somebody has noted durably that it has to be filled again;
 * an index that is damaged is named, to be made again: nothing of it is in no other place;
 * what LanceDB forgot is removed: files called ``.tmp…``, which hold rows in plain text.
 
-A directory without a record was made before there were any: the newest version whose files are there is taken, and recorded.
+A directory without a record was made before there were any: the newest version whose files are
+there is taken, and recorded.
 
-Everything here blocks. Nobody else may write to the directory, and only one thread at a time calls a method of one `ShardFiles`.
+Everything here blocks. Nobody else may write to the directory, and only one thread at a time calls
+a method of one `ShardFiles`.
 """
 
 from __future__ import annotations
@@ -35,7 +38,15 @@ from remora.storage.atomic import sync_path
 from remora.storage.lance.manifest import Manifest, manifest_name, parse_manifest, version_of
 from remora.storage.ports import Finding
 
-__all__ = ["DurableFiles", "Opened", "ShardFiles", "clear_refill", "refill_needed", "remove_store", "shard_names"]
+__all__ = [
+    "DurableFiles",
+    "Opened",
+    "ShardFiles",
+    "clear_refill",
+    "refill_needed",
+    "remove_store",
+    "shard_names",
+]
 
 _logger = get_logger("remora.longterm")
 _TABLE, _RECORD, _QUARANTINE_DIR, _REFILL = ".lance", ".synced.json", "quarantine", "refill-needed"
@@ -44,7 +55,9 @@ _CHUNK_BYTES = 1 << 20
 
 
 class FileMark(msgspec.Struct, frozen=True, array_like=True):
-    """A file as it was when it was synced: its size in bytes, and 32 hex digits of its blake2b digest."""
+    """A file as it was when it was synced: its size in bytes, and 32 hex digits of its blake2b
+    digest.
+    """
 
     size: int
     digest: str
@@ -152,7 +165,7 @@ class ShardFiles:
         """The newest version that is on disk for certain."""
         return None if self._record is None else self._record.version
 
-    # -- opening ----------------------------------------------------------------------------------------------------
+    # -- opening -----------------------------------------------------------------------------------
 
     def settle(self) -> Opened:
         """Make the directory one that can be opened, or put it aside.
@@ -171,7 +184,9 @@ class ShardFiles:
         versions = self._versions()
         if self._record is None:
             return self._open_unrecorded(versions)
-        self._quarantine_versions([one for one in versions if one > self._record.version], "not known to be on disk")
+        self._quarantine_versions(
+            [one for one in versions if one > self._record.version], "not known to be on disk"
+        )
         problems = dict(self._problems(self._record, deep=self._suspect_path.exists()))
         try:
             manifest = self._manifest(self._record.version)
@@ -180,13 +195,19 @@ class ShardFiles:
             return Opened(usable=False, recorded=False)
         damaged = _damaged_indices(manifest, problems)
         self.settled += [
-            Finding("file", str(self.directory / path), problem, repairable=True) for path, problem in problems.items()
+            Finding("file", str(self.directory / path), problem, repairable=True)
+            for path, problem in problems.items()
         ]
         if damaged is None:
-            self.put_aside("; ".join(f"{path} {problem}" for path, problem in sorted(problems.items())[:5]))
+            self.put_aside(
+                "; ".join(f"{path} {problem}" for path, problem in sorted(problems.items())[:5])
+            )
             return Opened(usable=False, recorded=False)
         # an older version that is torn would make LanceDB's clean-up fail for ever
-        self._quarantine_versions([one for one in versions if one < manifest.version and not self._is_complete(one)], "torn")
+        self._quarantine_versions(
+            [one for one in versions if one < manifest.version and not self._is_complete(one)],
+            "torn",
+        )
         self._suspect_path.unlink(missing_ok=True)
         return Opened(usable=True, recorded=True, indices=damaged)
 
@@ -195,7 +216,11 @@ class ShardFiles:
         for version in versions:
             try:
                 manifest = self._manifest(version)
-                problems = {path: problem for path, size in manifest.files.items() if (problem := self._problem(path, size))}
+                problems = {
+                    path: problem
+                    for path, size in manifest.files.items()
+                    if (problem := self._problem(path, size))
+                }
             except (OSError, ValueError):
                 rejected.append(version)
                 continue
@@ -204,7 +229,10 @@ class ShardFiles:
                 rejected.append(version)
                 continue
             if rejected:
-                self.settled += [Finding("file", str(self._path(one)), "is damaged", repairable=True) for one in rejected]
+                self.settled += [
+                    Finding("file", str(self._path(one)), "is damaged", repairable=True)
+                    for one in rejected
+                ]
                 self._mark_refill()
                 self._quarantine_versions(rejected, "damaged")
             return Opened(usable=True, recorded=False, indices=damaged)
@@ -213,7 +241,9 @@ class ShardFiles:
         return Opened(usable=False, recorded=False)
 
     def put_aside(self, reason: str, *, lost: bool = True) -> None:
-        """Move the table out of the way, so that an empty one can take its place; what it held has to be filled again.
+        """Move the table out of the way, so that an empty one can take its place.
+
+        What it held has to be filled again.
 
         Args:
             reason: for the log.
@@ -223,7 +253,9 @@ class ShardFiles:
             self._mark_refill()  # first: whatever happens between the two, it is filled again
         probe("table_put_aside")
         _logger.error("table_put_aside", table=self.name, reason=reason)
-        self.settled.append(Finding("table", str(self.directory), f"{reason}; it was put aside", repairable=True))
+        self.settled.append(
+            Finding("table", str(self.directory), f"{reason}; it was put aside", repairable=True)
+        )
         place = self._new_quarantine()
         if self.directory.exists():
             self.directory.rename(place / self.directory.name)
@@ -237,9 +269,13 @@ class ShardFiles:
     def _quarantine_versions(self, versions: Sequence[int], reason: str) -> None:
         if not versions:
             return
-        _logger.warning("versions_put_aside", table=self.name, versions=sorted(versions), reason=reason)
+        _logger.warning(
+            "versions_put_aside", table=self.name, versions=sorted(versions), reason=reason
+        )
         place = self._new_quarantine()
-        for version in sorted(versions, reverse=True):  # the newest first: a crash leaves no gap below one that stays
+        for version in sorted(
+            versions, reverse=True
+        ):  # the newest first: a crash leaves no gap below one that stays
             self._path(version).rename(place / manifest_name(version))
         (self.directory / "_versions" / "latest_version_hint.json").unlink(missing_ok=True)
         self._fsync(self.directory / "_versions", place)
@@ -258,10 +294,12 @@ class ShardFiles:
     def _mark_refill(self) -> None:
         _write(self._base / _REFILL, self.name.encode(), sync=self._sync)
 
-    # -- syncing ----------------------------------------------------------------------------------------------------
+    # -- syncing -----------------------------------------------------------------------------------
 
     def record(self, version: int) -> int:
-        """Have a version on disk, and say so; earlier ones that were never recorded, too. Returns the bytes that are new in it.
+        """Have a version on disk, and say so; earlier ones that were never recorded, too.
+
+        Returns the bytes that are new in it.
 
         Raises:
             OSError: it is not known to be on disk; the record says what it said before.
@@ -302,14 +340,20 @@ class ShardFiles:
         self.record(version)
 
     def _sync_files(self, fresh: Sequence[Path], manifest: Manifest, *, since: int) -> None:
-        older = [path for number in range(since + 1, manifest.version) if (path := self._path(number)).exists()]
+        older = [
+            path
+            for number in range(since + 1, manifest.version)
+            if (path := self._path(number)).exists()
+        ]
         transaction = self.directory / manifest.transaction
         told = [transaction] if manifest.transaction and transaction.exists() else []
         files = [*fresh, *told, *older, self._path(manifest.version)]
         directories = {file.parent for file in files}
         for directory in tuple(directories):
             if directory not in self._synced_directories:  # its own name is new
-                directories.update(parent for parent in directory.parents if parent.is_relative_to(self._base))
+                directories.update(
+                    parent for parent in directory.parents if parent.is_relative_to(self._base)
+                )
         self._fsync(*files, *sorted(directories, reverse=True))
         self._synced_directories.update(directories)
 
@@ -323,17 +367,30 @@ class ShardFiles:
         with contextlib.suppress(OSError):  # it may be the disk
             self._suspect_path.touch()
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def findings(self, *, deep: bool) -> list[Finding]:
-        """Files that are not as they were recorded; with `deep`, by their contents and not just their sizes."""
+        """Files that are not as they were recorded.
+
+        With `deep`, by their contents and not just their sizes.
+        """
         if self._record is None:
-            return [Finding("file", str(self._record_path), "there is no record of what was synced", repairable=True)]
+            return [
+                Finding(
+                    "file",
+                    str(self._record_path),
+                    "there is no record of what was synced",
+                    repairable=True,
+                )
+            ]
         found = [
             Finding("file", str(self.directory / path), problem, repairable=True)
             for path, problem in self._problems(self._record, deep=deep)
         ]
-        found += [Finding("file", str(path), "was left by a write that failed", repairable=True) for path in self._orphans()]
+        found += [
+            Finding("file", str(path), "was left by a write that failed", repairable=True)
+            for path in self._orphans()
+        ]
         return found
 
     def _problems(self, record: SyncRecord, *, deep: bool) -> Iterator[tuple[str, str]]:
@@ -365,7 +422,14 @@ class ShardFiles:
         try:
             manifest = self._manifest(self._versions()[0])
         except (OSError, ValueError, IndexError) as e:
-            return [Finding("table", str(self.directory), f"its newest version cannot be read: {e}", repairable=True)]
+            return [
+                Finding(
+                    "table",
+                    str(self.directory),
+                    f"its newest version cannot be read: {e}",
+                    repairable=True,
+                )
+            ]
         return [
             Finding("file", str(self.directory / path), problem, repairable=True)
             for path, size in manifest.files.items()
@@ -373,7 +437,10 @@ class ShardFiles:
         ]
 
     def damaged_indices(self) -> tuple[str, ...] | None:
-        """Names of indices of which a byte is not as it was recorded; None where something else is damaged as well."""
+        """Names of indices of which a byte is not as it was recorded.
+
+        None where something else is damaged as well.
+        """
         if self._record is None:
             return ()
         problems = dict(self._problems(self._record, deep=True))
@@ -383,10 +450,13 @@ class ShardFiles:
             return None
 
     def durable_files(self) -> DurableFiles:
-        """What the version that is on disk for certain consists of; somebody else may be writing newer ones.
+        """What the version that is on disk for certain consists of.
+
+        Somebody else may be writing newer ones.
 
         Raises:
-            OSError, ValueError: there is none that can be read, or it has just been replaced: look again.
+            OSError, ValueError: there is none that can be read, or it has just been replaced: look
+                again.
         """
         name = self._record_path.name
         record = self._record_path.read_bytes() if self._record_path.exists() else b""
@@ -411,7 +481,7 @@ class ShardFiles:
         for root in roots:
             yield from (root.rglob("*") if root.is_dir() else (root,))
 
-    # -- removing ---------------------------------------------------------------------------------------------------
+    # -- removing ----------------------------------------------------------------------------------
 
     def purge(self) -> None:
         """Remove what was put aside of this table, and what failed writes have left (G13)."""
@@ -423,13 +493,15 @@ class ShardFiles:
     def _orphans(self) -> list[Path]:
         return [*self._base.glob(f"{self.name}{_RECORD}.new"), *_temporary_files(self.directory)]
 
-    # -- versions ---------------------------------------------------------------------------------------------------
+    # -- versions ----------------------------------------------------------------------------------
 
     def _versions(self) -> list[int]:
         """Numbers of the versions that are there, the newest first."""
         place = self.directory / "_versions"
         names = [path.name for path in place.iterdir()] if place.is_dir() else []
-        return sorted((version for name in names if (version := version_of(name)) is not None), reverse=True)
+        return sorted(
+            (version for name in names if (version := version_of(name)) is not None), reverse=True
+        )
 
     def _path(self, version: int) -> Path:
         return self.directory / "_versions" / manifest_name(version)
@@ -457,7 +529,11 @@ class ShardFiles:
 def _damaged_indices(manifest: Manifest, problems: Iterable[str]) -> tuple[str, ...] | None:
     """Names of the indices that these files belong to; None if one belongs to anything else."""
     places = {path.rpartition("/")[0] for path in problems}
-    return tuple(sorted(manifest.indices[place] for place in places)) if places <= manifest.indices.keys() else None
+    return (
+        tuple(sorted(manifest.indices[place] for place in places))
+        if places <= manifest.indices.keys()
+        else None
+    )
 
 
 def _temporary_files(directory: Path) -> list[Path]:

@@ -1,8 +1,9 @@
 """What a version of a LanceDB table consists of, read from its manifest.
 
-LanceDB tells how many rows and fragments there are, and not in which files they stand. Whoever is to sync them, or to say that
-one is missing, has to know; so this reads as much of a manifest as names files. A manifest is a protobuf message, behind its
-length, at a place that the file's last 16 bytes give. The numbers of the fields are lance 13's (``table.proto``).
+LanceDB tells how many rows and fragments there are, and not in which files they stand. Whoever is
+to sync them, or to say that one is missing, has to know; so this reads as much of a manifest as
+names files. A manifest is a protobuf message, behind its length, at a place that the file's last 16
+bytes give. The numbers of the fields are lance 13's (``table.proto``).
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _DELETION_SUFFIX = {0: "arrow", 1: "bin"}
 
 
 class Fragment(msgspec.Struct, frozen=True):
-    """Rows that stand in files of their own: its number, and how many rows can be seen in it, and are still in the files."""
+    """Rows that stand in files of their own: its number, and how many rows can be seen in it, and
+    are still in the files.
+    """
 
     number: int
     rows: int
@@ -42,9 +45,12 @@ class Manifest(msgspec.Struct, frozen=True):
 
     Attributes:
         version: its number.
-        files: what it needs: paths from the table's directory, with their sizes where they are said, else None.
-        indices: the directories of its indices, with the index's name; what stands in them can be made again from the rest.
-        transaction: the file that tells how it came about, which a reader does not need; empty if there is none.
+        files: what it needs: paths from the table's directory, with their sizes where they are
+            said, else None.
+        indices: the directories of its indices, with the index's name; what stands in them can be
+            made again from the rest.
+        transaction: the file that tells how it came about, which a reader does not need; empty if
+            there is none.
         fragments: its fragments, in the order in which their rows are.
     """
 
@@ -63,7 +69,9 @@ def manifest_name(version: int) -> str:
 def version_of(name: str) -> int | None:
     """The version that a file of this name holds; None if it is no manifest's name."""
     stem, _, suffix = name.partition(".")
-    return _LAST - int(stem) if suffix == "manifest" and stem.isdecimal() and len(stem) == 20 else None
+    return (
+        _LAST - int(stem) if suffix == "manifest" and stem.isdecimal() and len(stem) == 20 else None
+    )
 
 
 def parse_manifest(data: bytes) -> Manifest:
@@ -115,12 +123,17 @@ def _parse_fragment(data: bytes, files: dict[str, int | None]) -> Fragment:
         if field == _FILES:
             described = dict(_fields(_as_bytes(value)))
             _require_local(described)
-            files[f"data/{_as_bytes(described[_PATH]).decode()}"] = _as_int(described.get(_SIZE)) or None
+            files[f"data/{_as_bytes(described[_PATH]).decode()}"] = (
+                _as_int(described.get(_SIZE)) or None
+            )
         elif field == _DELETIONS:
             described = dict(_fields(_as_bytes(value)))
             _require_local(described)
             suffix = _DELETION_SUFFIX[_as_int(described.get(_TYPE))]
-            read_version, unique = _as_int(described.get(_READ_VERSION)), _as_int(described.get(_NUMBER))
+            read_version, unique = (
+                _as_int(described.get(_READ_VERSION)),
+                _as_int(described.get(_NUMBER)),
+            )
             files[f"_deletions/{number}-{read_version}-{unique}.{suffix}"] = None
             deleted = _as_int(described.get(_GONE))
     return Fragment(number, _as_int(first.get(_ROWS)) - deleted, deleted)
@@ -134,7 +147,9 @@ def _parse_index(data: bytes, files: dict[str, int | None], indices: dict[str, s
     for number, value in found:
         if number == _INDEX_FILES:
             described = dict(_fields(_as_bytes(value)))
-            files[f"{place}/{_as_bytes(described[_INDEX_PATH]).decode()}"] = _as_int(described.get(_INDEX_SIZE))
+            files[f"{place}/{_as_bytes(described[_INDEX_PATH]).decode()}"] = _as_int(
+                described.get(_INDEX_SIZE)
+            )
 
 
 def _require_local(described: dict[int, int | bytes]) -> None:

@@ -1,8 +1,10 @@
-"""Rows of long-term memory as Arrow columns, and back: the schema, the check that each row carries, the order in which rows lie.
+"""Rows of long-term memory as Arrow columns, and back: the schema, the check that each row carries,
+the order in which rows lie.
 
-LanceDB notices a flipped bit in no file of its own. So each row has a column `check`: a digest of all that the row says, and
-one of its vector. It is looked at whenever the row is read; a row that is not as it was written is left out and reported, and
-never part of an answer. A table from before that column is read without it, until it is rewritten.
+LanceDB notices a flipped bit in no file of its own. So each row has a column `check`: a digest of
+all that the row says, and one of its vector. It is looked at whenever the row is read; a row that
+is not as it was written is left out and reported, and never part of an answer. A table from before
+that column is read without it, until it is rewritten.
 """
 
 from __future__ import annotations
@@ -23,9 +25,21 @@ from remora.storage.ports import Finding, MemoryRow, Vector
 __all__ = ["CHECK", "COLUMNS", "SEARCHED", "Read", "RowFormat", "owned_by"]
 
 COLUMNS = (
-    "id", "user_id", "session_id", "seq", "role", "speaker", "content", "turn", "window", "memory_type", "importance",
-    "created_at", "tokens", "agent_id",
-)  # fmt: skip
+    "id",
+    "user_id",
+    "session_id",
+    "seq",
+    "role",
+    "speaker",
+    "content",
+    "turn",
+    "window",
+    "memory_type",
+    "importance",
+    "created_at",
+    "tokens",
+    "agent_id",
+)
 """What a `MemoryRow` is made of."""
 SEARCHED = ("turn", "window")
 """Columns with a full-text index."""
@@ -39,7 +53,8 @@ _whole = struct.Struct("<q")
 
 
 class Read(msgspec.Struct, frozen=True):
-    """Rows that were read, and the ids of those that are left out: another user's, and such as are not as they were written.
+    """Rows that were read, and the ids of those that are left out: another user's, and such as are
+    not as they were written.
 
     `places` are the rows' places in what was read.
     """
@@ -56,16 +71,33 @@ def _content_digest(row: MemoryRow) -> int:
     return zlib.crc32(
         _encode(
             (
-                row.id, row.user, row.session, row.seq, row.role, row.speaker, row.content, row.turn, row.window, row.memory_type,
-                importance, row.created_us, row.tokens, row.agent,
+                row.id,
+                row.user,
+                row.session,
+                row.seq,
+                row.role,
+                row.speaker,
+                row.content,
+                row.turn,
+                row.window,
+                row.memory_type,
+                importance,
+                row.created_us,
+                row.tokens,
+                row.agent,
             )
         )
-    )  # fmt: skip
+    )
 
 
 def _check(row: MemoryRow, vector: bytes) -> int:
-    """The value of `check`: the upper half is of what the row says, the lower of its vector, 0 where there is none."""
-    (check,) = _whole.unpack(_halves.pack(zlib.crc32(vector) if vector else 0, _content_digest(row)))
+    """The value of `check`.
+
+    The upper half is of what the row says, the lower of its vector, 0 where there is none.
+    """
+    (check,) = _whole.unpack(
+        _halves.pack(zlib.crc32(vector) if vector else 0, _content_digest(row))
+    )
     return int(check)
 
 
@@ -81,13 +113,27 @@ class RowFormat:
         self.dimension = dimension
         text = pa.string()
         types = {
-            "id": text, "user_key": text, "user_id": text, "session_id": text, "seq": pa.int64(), "role": text, "speaker": text,
-            "content": text, "turn": text, "window": text, "memory_type": text, "importance": pa.float32(),
-            "created_at": pa.timestamp("us", tz="UTC"), "tokens": pa.int32(), "agent_id": text,
-        }  # fmt: skip
+            "id": text,
+            "user_key": text,
+            "user_id": text,
+            "session_id": text,
+            "seq": pa.int64(),
+            "role": text,
+            "speaker": text,
+            "content": text,
+            "turn": text,
+            "window": text,
+            "memory_type": text,
+            "importance": pa.float32(),
+            "created_at": pa.timestamp("us", tz="UTC"),
+            "tokens": pa.int32(),
+            "agent_id": text,
+        }
         if dimension is not None:
             types["vector"] = pa.list_(pa.float32(), dimension)
-        self.schema_before = pa.schema([pa.field(name, type_, nullable=False) for name, type_ in types.items()])
+        self.schema_before = pa.schema(
+            [pa.field(name, type_, nullable=False) for name, type_ in types.items()]
+        )
         """Of tables that were made before rows carried a check."""
         self.schema = self.schema_before.append(pa.field(CHECK, pa.int64(), nullable=False))
 
@@ -97,7 +143,10 @@ class RowFormat:
         return self.dimension is not None
 
     def fits(self, found: Any) -> bool | None:
-        """Whether a table's schema is this one (True), or the one from before (False); None if it is neither."""
+        """Whether a table's schema is this one (True), or the one from before (False).
+
+        None if it is neither.
+        """
         for schema, answer in ((self.schema, True), (self.schema_before, False)):
             if found.names == schema.names and found.types == schema.types:
                 return answer
@@ -129,11 +178,17 @@ class RowFormat:
         }
         vectors = [b""] * len(pairs)
         if self.embedded:
-            matrix = np.array([vector for _, vector in pairs], np.float32).reshape(len(pairs), self.dimension or 0)
+            matrix = np.array([vector for _, vector in pairs], np.float32).reshape(
+                len(pairs), self.dimension or 0
+            )
             vectors = [one.tobytes() for one in matrix]
-            columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), self.dimension)
+            columns["vector"] = pa.FixedSizeListArray.from_arrays(
+                pa.array(matrix.reshape(-1)), self.dimension
+            )
         if checked:
-            columns[CHECK] = [_check(row, vector) for row, vector in zip(plain, vectors, strict=True)]
+            columns[CHECK] = [
+                _check(row, vector) for row, vector in zip(plain, vectors, strict=True)
+            ]
         return pa.table(columns, schema=self.schema if checked else self.schema_before)
 
     def read(self, user: str | None, found: Any) -> Read:
@@ -145,17 +200,32 @@ class RowFormat:
         """
         records = self._records(found, COLUMNS)
         checks = found.column(CHECK).to_pylist() if CHECK in found.column_names else None
-        vectors = self._matrix(found) if checks is not None and "vector" in found.column_names else None
+        vectors = (
+            self._matrix(found) if checks is not None and "vector" in found.column_names else None
+        )
         read = Read([], [], [], [])
         for place, record in enumerate(records):
             row = MemoryRow(
-                record["id"], record["user_id"], record["session_id"], record["seq"], record["role"], record["speaker"],
-                record["content"], record["turn"], record["window"], record["memory_type"], record["importance"],
-                record["created_at"], record["tokens"], record["agent_id"],
-            )  # fmt: skip
+                record["id"],
+                record["user_id"],
+                record["session_id"],
+                record["seq"],
+                record["role"],
+                record["speaker"],
+                record["content"],
+                record["turn"],
+                record["window"],
+                record["memory_type"],
+                record["importance"],
+                record["created_at"],
+                record["tokens"],
+                record["agent_id"],
+            )
             if checks is not None:
                 of_vector, says = _halves.unpack(_whole.pack(checks[place]))
-                if says != _content_digest(row) or (vectors is not None and of_vector != zlib.crc32(vectors[place].tobytes())):
+                if says != _content_digest(row) or (
+                    vectors is not None and of_vector != zlib.crc32(vectors[place].tobytes())
+                ):
                     read.damaged.append(row.id)
                     continue
             if user is not None and row.user != user:
@@ -170,7 +240,9 @@ class RowFormat:
         read = self.read(user, found)
         order = sorted(range(len(read.rows)), key=lambda n: _age(read.rows[n]))
         matrix = self._matrix(found)[[read.places[n] for n in order]]
-        return msgspec.structs.replace(read, rows=[read.rows[n] for n in order], places=[read.places[n] for n in order]), matrix
+        return msgspec.structs.replace(
+            read, rows=[read.rows[n] for n in order], places=[read.places[n] for n in order]
+        ), matrix
 
     def sorted_rows(self, user: str, found: Any) -> Read:
         """The same without vectors."""
@@ -187,18 +259,24 @@ class RowFormat:
 
     def _records(self, found: Any, columns: Sequence[str]) -> list[dict[str, Any]]:
         table = found.select(list(columns))
-        # As microseconds: a zoned timestamp would need the machine's time zone files, read on the event loop.
+        # As microseconds: a zoned timestamp would need the machine's time zone files, read on the
+        # event loop.
         at = columns.index("created_at")
-        records: list[dict[str, Any]] = table.set_column(at, "created_at", table.column(at).cast(self._pa.int64())).to_pylist()
+        records: list[dict[str, Any]] = table.set_column(
+            at, "created_at", table.column(at).cast(self._pa.int64())
+        ).to_pylist()
         return records
 
-    # -- whole tables -----------------------------------------------------------------------------------------------
+    # -- whole tables ------------------------------------------------------------------------------
 
-    async def verify_rows(self, batches: Any, where: str, *, home: Callable[[str], bool]) -> list[Finding]:
+    async def verify_rows(
+        self, batches: Any, where: str, *, home: Callable[[str], bool]
+    ) -> list[Finding]:
         """What is wrong with a table's rows.
 
         Args:
-            batches: an async iterator of record batches, with the columns `id`, `user_key` and `user_id`, or with all.
+            batches: an async iterator of record batches, with the columns `id`, `user_key` and
+                `user_id`, or with all.
             where: the table's name.
             home: says of a user's key whether the user's rows belong into this table.
         """
@@ -212,35 +290,51 @@ class RowFormat:
             if count > 1
         ]
 
-    def _verify_batch(self, batch: Any, where: str, home: Callable[[str], bool], seen: Counter[str]) -> list[Finding]:
+    def _verify_batch(
+        self, batch: Any, where: str, home: Callable[[str], bool], seen: Counter[str]
+    ) -> list[Finding]:
         found = self._pa.Table.from_batches([batch])
-        ids, keys, users = (found.column(name).to_pylist() for name in ("id", "user_key", "user_id"))
+        ids, keys, users = (
+            found.column(name).to_pylist() for name in ("id", "user_key", "user_id")
+        )
         seen.update(ids)
         findings = [
             Finding(
-                "foreign", f"{where}, row {id_}", "it is under another user's key, or in another user's table", repairable=True
+                "foreign",
+                f"{where}, row {id_}",
+                "it is under another user's key, or in another user's table",
+                repairable=True,
             )
             for id_, key, user in zip(ids, keys, users, strict=True)
             if user_key(user) != key or not home(key)
         ]
         damaged = self.read(None, found).damaged if CHECK in found.column_names else []
         return findings + [
-            Finding("table", f"{where}, row {id_}", "it is not as it was written", repairable=True) for id_ in damaged
+            Finding("table", f"{where}, row {id_}", "it is not as it was written", repairable=True)
+            for id_ in damaged
         ]
 
     def damaged_row_ids(self, batch: Any) -> list[int]:
-        """Where those of a record batch's rows stand that are not as they were written; it has all columns, and ``_rowid``."""
+        """Where those of a record batch's rows stand that are not as they were written.
+
+        It has all columns, and ``_rowid``.
+        """
         found = self._pa.Table.from_batches([batch])
         sound = set(self.read(None, found).places)
         places: list[int] = found.column("_rowid").to_pylist()
         return [place for number, place in enumerate(places) if number not in sound]
 
-    def rearrange(self, found: Any, drop: Callable[[dict[str, list[str]]], list[bool]] | None) -> Any:
-        """A whole table as it is to be written anew: rows of a user side by side, oldest first, each with its check.
+    def rearrange(
+        self, found: Any, drop: Callable[[dict[str, list[str]]], list[bool]] | None
+    ) -> Any:
+        """A whole table as it is to be written anew.
+
+        Rows of a user side by side, oldest first, each with its check.
 
         Args:
             found: all columns of all rows.
-            drop: says, of the columns `user_key`, `user_id` and `session_id`, which rows are to go; None for none.
+            drop: says, of the columns `user_key`, `user_id` and `session_id`, which rows are to go;
+                None for none.
         """
         pa = self._pa
         if drop is not None and len(found):
@@ -251,13 +345,23 @@ class RowFormat:
         if CHECK in found.column_names:
             return found.select(self.schema.names).cast(self.schema)
         read = self.read(None, found)
-        vectors = [one.tobytes() for one in self._matrix(found)] if self.embedded else [b""] * len(found)
-        checks = [_check(row, vectors[place]) for row, place in zip(read.rows, read.places, strict=True)]
-        return found.append_column(CHECK, pa.array(checks, pa.int64())).select(self.schema.names).cast(self.schema)
+        vectors = (
+            [one.tobytes() for one in self._matrix(found)] if self.embedded else [b""] * len(found)
+        )
+        checks = [
+            _check(row, vectors[place]) for row, place in zip(read.rows, read.places, strict=True)
+        ]
+        return (
+            found.append_column(CHECK, pa.array(checks, pa.int64()))
+            .select(self.schema.names)
+            .cast(self.schema)
+        )
 
 
 def owned_by(key: str, session: str) -> Callable[[dict[str, list[str]]], list[bool]]:
-    """Which rows are a user's, by their key, or of one of their sessions, if that one's key is not empty."""
+    """Which rows are a user's, by their key, or of one of their sessions, if that one's key is not
+    empty.
+    """
 
     def mine(columns: dict[str, list[str]]) -> list[bool]:
         keys, users, sessions = columns["user_key"], columns["user_id"], columns["session_id"]

@@ -1,8 +1,9 @@
 """Every row of long-term memory in outline, user by user: what checks compare with the journal.
 
-A search asks for one user's rows in that user's table, and refuses rows of others; so it can never show what is in the wrong
-table or under the wrong key. This reads whole tables instead, a few narrow columns of each: about 200 bytes a row of one table
-at a time, and one user's rows as objects. It is for directories that nobody else has open: rows are known by their places.
+A search asks for one user's rows in that user's table, and refuses rows of others; so it can never
+show what is in the wrong table or under the wrong key. This reads whole tables instead, a few
+narrow columns of each: about 200 bytes a row of one table at a time, and one user's rows as
+objects. It is for directories that nobody else has open: rows are known by their places.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ from remora.errors import LongTermError
 __all__ = ["ScannedRow", "ScannedUser", "TableScan", "open_scan", "table_of"]
 
 _PREFIX = "mem_"
-_COLUMNS = ("id", "user_key", "user_id", "session_id", "agent_id", "seq", "memory_type", "created_at")
+_COLUMNS = (
+    "id",
+    "user_key",
+    "user_id",
+    "session_id",
+    "agent_id",
+    "seq",
+    "memory_type",
+    "created_at",
+)
 
 
 class ScannedRow(msgspec.Struct, frozen=True, gc=False):
@@ -97,7 +107,10 @@ class TableScan:
         return total
 
     async def users(self) -> AsyncIterator[ScannedUser]:
-        """Each table's rows, those of one key together; tables that cannot be read are passed over, and are in `broken`."""
+        """Each table's rows, those of one key together.
+
+        Tables that cannot be read are passed over, and are in `broken`.
+        """
         for name in sorted(self._tables):
             try:
                 query = self._tables[name].query().select(list(_COLUMNS)).with_row_id()
@@ -110,7 +123,9 @@ class TableScan:
             for end in range(1, len(keys) + 1):
                 if end < len(keys) and keys[end] == keys[start]:
                     continue
-                rows = await anyio.to_thread.run_sync(_scanned_rows, found.slice(start, end - start))
+                rows = await anyio.to_thread.run_sync(
+                    _scanned_rows, found.slice(start, end - start)
+                )
                 self.rows += len(rows)
                 yield ScannedUser(name, keys[start], self._belongs(name, keys[start]), rows)
                 start = end
@@ -135,14 +150,18 @@ def _scanned_rows(found: Any) -> list[ScannedRow]:
 
     # As a number: a zoned timestamp would need the machine's time zone files.
     found = found.set_column(
-        found.schema.get_field_index("created_at"), "created_at", found.column("created_at").cast(pa.int64())
+        found.schema.get_field_index("created_at"),
+        "created_at",
+        found.column("created_at").cast(pa.int64()),
     ).sort_by("_rowid")
     columns = [found.column(name).to_pylist() for name in ("_rowid", *_COLUMNS)]
     return [ScannedRow(*values) for values in zip(*columns, strict=True)]
 
 
 @asynccontextmanager
-async def open_scan(place: Path | str, *, shards: int, lost: Mapping[str, str] | None = None) -> AsyncIterator[TableScan]:
+async def open_scan(
+    place: Path | str, *, shards: int, lost: Mapping[str, str] | None = None
+) -> AsyncIterator[TableScan]:
     """Open long-term memory for looking through.
 
     Args:
@@ -151,12 +170,17 @@ async def open_scan(place: Path | str, *, shards: int, lost: Mapping[str, str] |
         lost: tables that are not there, and why: they are taken for broken.
 
     Raises:
-        LongTermError: the directory cannot be read. A table that cannot is no error, but in `TableScan.broken`.
+        LongTermError: the directory cannot be read. A table that cannot is no error, but in
+            `TableScan.broken`.
     """
     lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
     try:
         database = await lancedb.connect_async(str(place))
-        names = [name for name in (await database.list_tables(limit=10_000)).tables if name.startswith(_PREFIX)]
+        names = [
+            name
+            for name in (await database.list_tables(limit=10_000)).tables
+            if name.startswith(_PREFIX)
+        ]
     except (RuntimeError, ValueError, OSError) as e:
         raise LongTermError(f"long-term memory cannot be opened: {e}", retryable=True) from e
     tables: dict[str, Any] = {}
@@ -169,9 +193,13 @@ async def open_scan(place: Path | str, *, shards: int, lost: Mapping[str, str] |
             except (RuntimeError, ValueError, OSError) as e:
                 broken[name] = _first_line(e)
             else:
-                if not columns.issuperset(_COLUMNS):  # a manifest full of zeros opens as a table without columns
+                if not columns.issuperset(
+                    _COLUMNS
+                ):  # a manifest full of zeros opens as a table without columns
                     broken[name] = f"it has the columns {sorted(columns)}"
-        yield TableScan({name: table for name, table in tables.items() if name not in broken}, broken, shards)
+        yield TableScan(
+            {name: table for name, table in tables.items() if name not in broken}, broken, shards
+        )
     finally:
         for table in tables.values():
             table.close()

@@ -1,17 +1,22 @@
-"""One LanceDB table: a part of long-term memory, its writes one after the other, its reads on versions that stay while they last.
+"""One LanceDB table.
 
-A write is done when `record` has it on disk (`storage/lance/files.py`). Reads hold a *reading* of the handle they began with;
-what rewrites the table works on a handle of its own, and readers change over to it in one step, so they meet neither a table
-without its indices nor a file that is gone.
+A part of long-term memory, its writes one after the other, its reads on versions that stay while
+they last.
 
-LanceDB's `optimize` folds neighbouring fragments that the same indices cover, so it writes a shard of 100 000 rows anew (132 MB)
-for every hundred rows that came to it. What an update touched is in no index: so in a shard of some size the small fragments are
-folded by an update that changes nothing (one commit, 10 ms), those of like size together, and `optimize`, which finds no
-neighbours to fold then, brings the indices up to date. What is behind the first fragment comes into it when that pays: by
-writing the shard anew, sorted.
+A write is done when `record` has it on disk (`storage/lance/files.py`). Reads hold a *reading* of
+the handle they began with; what rewrites the table works on a handle of its own, and readers change
+over to it in one step, so they meet neither a table without its indices nor a file that is gone.
 
-Old versions are removed by when they were superseded and not, as LanceDB does by itself, by when they were made: the version
-that an idle table stands at is hours old the moment that it is replaced, and somebody may be reading it.
+LanceDB's `optimize` folds neighbouring fragments that the same indices cover, so it writes a shard
+of 100 000 rows anew (132 MB) for every hundred rows that came to it. What an update touched is in
+no index: so in a shard of some size the small fragments are folded by an update that changes
+nothing (one commit, 10 ms), those of like size together, and `optimize`, which finds no neighbours
+to fold then, brings the indices up to date. What is behind the first fragment comes into it when
+that pays: by writing the shard anew, sorted.
+
+Old versions are removed by when they were superseded and not, as LanceDB does by itself, by when
+they were made: the version that an idle table stands at is hours old the moment that it is
+replaced, and somebody may be reading it.
 """
 
 from __future__ import annotations
@@ -86,7 +91,8 @@ class Shard:
         lock: held by whoever writes.
         fragments: commits since it was last compacted.
         searchable: its text columns have their indices.
-        needs_rollback: what was written last may not be there whole; the table goes back to what is on disk before the next write.
+        needs_rollback: what was written last may not be there whole; the table goes back to what is
+            on disk before the next write.
         rewritten_bytes: what compacting and rewriting wrote.
     """
 
@@ -116,7 +122,8 @@ class Shard:
         self._reopen = reopen
         self._rows = rows
         self._tools = tools
-        # when a commit began and when it was recorded, oldest first: how old a version may be that is still read
+        # when a commit began and when it was recorded, oldest first: how old a version may be that
+        # is still read
         self._commits: deque[tuple[float, float]] = deque()
         self._written_at = time.monotonic()
         self._noted_version = self._optimized_version = 0
@@ -139,10 +146,12 @@ class Shard:
             if not mine.readers:
                 mine.idle.set()
 
-    # -- writing, under the lock ------------------------------------------------------------------------------------
+    # -- writing, under the lock -------------------------------------------------------------------
 
     async def roll_back_uncertain(self) -> None:
-        """Go back to what is on disk, if it is not certain of the last write that it is there whole."""
+        """Go back to what is on disk, if it is not certain of the last write that it is there
+        whole.
+        """
         if not self.needs_rollback:
             return
         work = await self._reopen()
@@ -164,7 +173,12 @@ class Shard:
     async def merge(self, rows: Any) -> None:
         """Store those of the rows that are not there."""
         # not through an index: with one, LanceDB doubles rows that two merges bring at once
-        result = await self.table.merge_insert("id").when_not_matched_insert_all().use_index(False).execute(rows)
+        result = (
+            await self.table.merge_insert("id")
+            .when_not_matched_insert_all()
+            .use_index(False)
+            .execute(rows)
+        )
         if result.num_inserted_rows < len(rows):
             probe("row_there_already")
         self._note_write()
@@ -183,7 +197,9 @@ class Shard:
     async def make_searchable(self, table: Any = None) -> None:
         """Index the text columns."""
         for column in SEARCHED:
-            await (table or self.table).create_index(column, config=self._tools.full_text(), replace=True)
+            await (table or self.table).create_index(
+                column, config=self._tools.full_text(), replace=True
+            )
         self.searchable = True
 
     async def rebuild_indices(self, indices: tuple[str, ...]) -> None:
@@ -196,7 +212,9 @@ class Shard:
                 _logger.warning("index_made_again", table=self.name, column=column)
 
     async def record(self, began: float) -> int:
-        """Return when all that was committed is on disk, and is said to be; how many bytes were new.
+        """Return when all that was committed is on disk, and is said to be.
+
+        How many bytes were new.
 
         Raises:
             OSError: it is not; it is undone before the next write.
@@ -217,22 +235,31 @@ class Shard:
             self._commits.append((began, now))
         return written
 
-    # -- upkeep, under the lock -------------------------------------------------------------------------------------
+    # -- upkeep, under the lock --------------------------------------------------------------------
 
     def wants_compacting(self, commits: int, *, keep_s: float) -> bool:
-        """After so many commits; in quiet time after any, and once more when nobody reads the versions of before."""
+        """After so many commits.
+
+        In quiet time after any, and once more when nobody reads the versions of before.
+        """
         idle_s = time.monotonic() - self._written_at
         return self.fragments >= commits or (
-            self._superseded and idle_s > _QUIET_S and (self.fragments > 0 or idle_s > _QUIET_S + keep_s)
+            self._superseded
+            and idle_s > _QUIET_S
+            and (self.fragments > 0 or idle_s > _QUIET_S + keep_s)
         )
 
     async def compact(self, *, keep_s: float, index_rows: int) -> None:
-        """Fold what many commits have fragmented, have it indexed, and remove versions that were superseded `keep_s` ago.
+        """Fold what many commits have fragmented, have it indexed, and remove versions that were
+        superseded `keep_s` ago.
 
-        What it writes is bounded by the rows that came since: a fold by their number; the whole shard is written anew only when
-        as many came as half of those that lie sorted, or a tenth where nothing was written for a while.
+        What it writes is bounded by the rows that came since: a fold by their number; the whole
+        shard is written anew only when as many came as half of those that lie sorted, or a tenth
+        where nothing was written for a while.
         """
-        manifest = None if self.files is None else await anyio.to_thread.run_sync(self.files.manifest)
+        manifest = (
+            None if self.files is None else await anyio.to_thread.run_sync(self.files.manifest)
+        )
         fragments = () if manifest is None else manifest.fragments
         rows = sum(one.rows for one in fragments)
         await self.index_users(index_rows)
@@ -242,7 +269,9 @@ class Shard:
             await self._optimize(keep_s)
         elif manifest is None or rows <= _FEW_ROWS or len(fragments) == 1 or not self.fragments:
             await self._optimize(keep_s)
-        elif rows - fragments[0].rows > fragments[0].rows * (_DIRTY_WHEN_QUIET if quiet else _DIRTY):
+        elif rows - fragments[0].rows > fragments[0].rows * (
+            _DIRTY_WHEN_QUIET if quiet else _DIRTY
+        ):
             await self.rewrite(None, index_rows=index_rows)
             await self._optimize(keep_s)
         elif quiet or await self._needs_optimize(manifest):
@@ -253,8 +282,13 @@ class Shard:
 
     async def _needs_optimize(self, manifest: Manifest) -> bool:
         """Too many rows are in no index, or too many versions wait for being removed."""
-        unindexed = max((index.num_unindexed_rows for index in await self.table.list_indices()), default=0)
-        return unindexed > _MOST_UNINDEXED or manifest.version - self._optimized_version > _MOST_VERSIONS
+        unindexed = max(
+            (index.num_unindexed_rows for index in await self.table.list_indices()), default=0
+        )
+        return (
+            unindexed > _MOST_UNINDEXED
+            or manifest.version - self._optimized_version > _MOST_VERSIONS
+        )
 
     async def _merge_fragments(self, first: Fragment) -> None:
         """Have all rows from this fragment on in one."""
@@ -270,11 +304,17 @@ class Shard:
         self.rewritten_bytes += await self.record(began)
         self.fragments = 0
         self._optimized_version = await self.table.version()
-        # nothing is left to be removed when the newest version is the one that was the newest `keep_s` ago
-        self._superseded = self._optimized_version != before or len(self._commits) != 1 or age == _NEVER
+        # nothing is left to be removed when the newest version is the one that was the newest
+        # `keep_s` ago
+        self._superseded = (
+            self._optimized_version != before or len(self._commits) != 1 or age == _NEVER
+        )
 
     def _cleanup_age(self, keep_s: float) -> timedelta:
-        """The age above which versions go: those before the one that was the newest `keep_s` ago."""
+        """The age above which versions go.
+
+        Those before the one that was the newest `keep_s` ago.
+        """
         now = time.time()
         settled = None
         while self._commits and self._commits[0][1] <= now - keep_s:
@@ -291,8 +331,12 @@ class Shard:
             return
         await table.create_index("user_key", config=self._tools.by_value())
 
-    async def rewrite(self, drop: Callable[[dict[str, list[str]]], list[bool]] | None, *, index_rows: int) -> int:
-        """Write the table anew, without some rows: each user's side by side, in one fragment, indexed. Returns how many went.
+    async def rewrite(
+        self, drop: Callable[[dict[str, list[str]]], list[bool]] | None, *, index_rows: int
+    ) -> int:
+        """Write the table anew, without some rows.
+
+        Each user's side by side, in one fragment, indexed. Returns how many went.
 
         A crash leaves the table as it was or as it is to be. Readers go on as before until it is.
         """
@@ -303,7 +347,9 @@ class Shard:
         removed, left = len(before) - len(after), len(after)
         del before
         self.needs_rollback = True
-        await work.add(after, mode="overwrite", write_parallelism=1)  # one fragment: nothing is left to be folded
+        await work.add(
+            after, mode="overwrite", write_parallelism=1
+        )  # one fragment: nothing is left to be folded
         del after
         await work.set_unenforced_primary_key("id")
         if left:
@@ -311,19 +357,32 @@ class Shard:
             await self.index_users(index_rows, work)
         self.rewritten_bytes += await self._record(work, began)
         self._switch_table(work)
-        self.needs_rollback, self.searchable, self.checked, self.fragments = False, bool(left), True, 0
+        self.needs_rollback, self.searchable, self.checked, self.fragments = (
+            False,
+            bool(left),
+            True,
+            0,
+        )
         return removed
 
     async def forget_versions(self) -> None:
-        """Remove all versions but the newest, and what failed writes have left, once nobody reads them."""
+        """Remove all versions but the newest, and what failed writes have left, once nobody reads
+        them.
+        """
         for old in self._retired:
             await old.idle.wait()
         self._retired.clear()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that readers of older versions fail: there are none
-            stats = await self.table.optimize(cleanup_older_than=timedelta(0), delete_unverified=True)
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # that readers of older versions fail: there are none
+            stats = await self.table.optimize(
+                cleanup_older_than=timedelta(0), delete_unverified=True
+            )
         if stats.compaction.fragments_removed:
-            raise RuntimeError("there was something to fold in a table that had just been rewritten")
+            raise RuntimeError(
+                "there was something to fold in a table that had just been rewritten"
+            )
         self._commits.clear()
         await self.record(time.time())
 
@@ -340,7 +399,9 @@ def _rows_from(fragment: int) -> str:
 
 
 def _similar_sized_tail(fragments: Sequence[Fragment]) -> Fragment:
-    """Where the newest fragments begin, but for those that are larger than all that came after them."""
+    """Where the newest fragments begin, but for those that are larger than all that came after
+    them.
+    """
     after = fragments[-1].rows
     at = len(fragments) - 1
     while at > 1 and fragments[at - 1].rows <= max(after, 1):

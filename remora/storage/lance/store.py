@@ -2,18 +2,22 @@
 
 What LanceDB 0.40 does and does not, and what follows (all measured):
 
-* A commit costs 3.4 ms whatever its size, and leaves a fragment that slows every filtered search. So rows of many flushes
-  are joined for up to `batch_ms`, and shards are compacted.
-* `merge_insert` run twice at once doubles rows, without an error. So only this writer merges, only where an earlier attempt's
-  outcome is in doubt, with ids deduplicated in the batch and `use_index(False)`; a first attempt is a plain `add`.
-* Cancelling a caller does not cancel its write. So callers wait for a promise, and the writer task is shielded.
-* A vector index under a user filter loses most of its recall. So there is none: search is exact within the user's rows.
-* User text in a filter can be injected. So rows are found by a fixed-width digest of the user id, and every row that
-  comes back is checked against the id itself.
-* It never syncs, and notices no flipped bit. So what was written is synced and recorded before anybody is told that it is there
-  (`lance_files`), and each row carries a check of its own (`lance_rows`).
-* Deleting leaves the bytes: in old versions, in fragments of which little was deleted, in indices, and the predicate in the log.
-  So erasing writes the shard anew (`lance_shard`).
+* A commit costs 3.4 ms whatever its size, and leaves a fragment that slows every filtered search.
+  So rows of many flushes are joined for up to `batch_ms`, and shards are compacted.
+* `merge_insert` run twice at once doubles rows, without an error. So only this writer merges, only
+  where an earlier attempt's outcome is in doubt, with ids deduplicated in the batch and
+  `use_index(False)`; a first attempt is a plain `add`.
+* Cancelling a caller does not cancel its write. So callers wait for a promise, and the writer task
+    is shielded.
+* A vector index under a user filter loses most of its recall. So there is none: search is exact
+    within the user's rows.
+* User text in a filter can be injected. So rows are found by a fixed-width digest of the user id,
+  and every row that comes back is checked against the id itself.
+* It never syncs, and notices no flipped bit. So what was written is synced and recorded before
+  anybody is told that it is there (`lance_files`), and each row carries a check of its own
+  (`lance_rows`).
+* Deleting leaves the bytes: in old versions, in fragments of which little was deleted, in indices,
+  and the predicate in the log. So erasing writes the shard anew (`lance_shard`).
 * Errors are untyped: `lance_errors` turns them into `LongTermError`, in one place.
 """
 
@@ -42,10 +46,25 @@ from remora.runtime.guard import guarded_call
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
 from remora.storage.lance.errors import map_errors
-from remora.storage.lance.files import Opened, ShardFiles, clear_refill, refill_needed, remove_store, shard_names
+from remora.storage.lance.files import (
+    Opened,
+    ShardFiles,
+    clear_refill,
+    refill_needed,
+    remove_store,
+    shard_names,
+)
 from remora.storage.lance.rows import CHECK, COLUMNS, SEARCHED, Read, RowFormat, owned_by
 from remora.storage.lance.shard import IndexTools, Shard
-from remora.storage.ports import EVERYTHING, Candidate, Finding, LongTermStatistics, MemoryRow, Scope, Vector
+from remora.storage.ports import (
+    EVERYTHING,
+    Candidate,
+    Finding,
+    LongTermStatistics,
+    MemoryRow,
+    Scope,
+    Vector,
+)
 
 __all__ = ["LanceStore"]
 
@@ -67,7 +86,8 @@ class LanceStore:
     """Implements `remora.storage.ports.LongTermStore`. Made by `open`; its writer is `run`.
 
     Attributes:
-        refill_needed: part of it was found damaged and put aside, so that the journal has to fill it again; until `clear_refill`.
+        refill_needed: part of it was found damaged and put aside, so that the journal has to fill
+            it again; until `clear_refill`.
     """
 
     def __init__(
@@ -95,32 +115,43 @@ class LanceStore:
         self._committing = anyio.Lock()
         self._event = anyio.Event()
         self._full = anyio.Event()
-        # More searches at once than this only take memory: each uses several threads of LanceDB's own.
+        # More searches at once than this only take memory: each uses several threads of LanceDB's
+        # own.
         self._searches = anyio.Semaphore(2 * (os.cpu_count() or 1))
         # no read outlives the version that it began with
-        self._read_timeout = timedelta(seconds=max(1.0, min(_LONGEST_READ_S, config.keep_versions_s)))
+        self._read_timeout = timedelta(
+            seconds=max(1.0, min(_LONGEST_READ_S, config.keep_versions_s))
+        )
         self._commits = self._merges = self._compactions = self._damaged = 0
         self._opening_findings: list[Finding] = []
         self.refill_needed = False
 
     @classmethod
     async def open(
-        cls, path: Path | str | None, *, dimension: int | None, config: LongTermConfig, sync: bool = True
+        cls,
+        path: Path | str | None,
+        *,
+        dimension: int | None,
+        config: LongTermConfig,
+        sync: bool = True,
     ) -> LanceStore:
         """Open or create a store.
 
-        In a directory of this machine, what a crash left is put right first: what is not known to be on disk, and what is
-        damaged, is put aside, and told in the log and by `refill_needed` (G6, G7).
+        In a directory of this machine, what a crash left is put right first: what is not known to
+        be on disk, and what is damaged, is put aside, and told in the log and by `refill_needed`
+        (G6, G7).
 
         Args:
-            path: a directory; or, as text, an address that LanceDB understands, which is treated as a secret; None keeps it in
-                memory.
+            path: a directory; or, as text, an address that LanceDB understands, which is treated as
+                a secret; None keeps it in memory.
             dimension: of the vectors; None for rows without.
             config: sizes and intervals.
-            sync: what is written is on disk when its writer is told so, and survives loss of power; else it survives the process.
+            sync: what is written is on disk when its writer is told so, and survives loss of power;
+                else it survives the process.
 
         Raises:
-            LongTermError: the directory cannot be read, or a table at an address is not of this schema.
+            LongTermError: the directory cannot be read, or a table at an address is not of this
+                schema.
         """
         secret_address = path if isinstance(path, str) else None
         problem, retryable = "", False
@@ -130,10 +161,14 @@ class LanceStore:
             if secret_address is None:
                 raise
             problem, retryable = str(e).replace(secret_address, "long_term.uri"), e.retryable
-        raise LongTermError(problem, retryable=retryable)  # outside of `except`: the cause quotes the address
+        raise LongTermError(
+            problem, retryable=retryable
+        )  # outside of `except`: the cause quotes the address
 
     @classmethod
-    async def _open(cls, path: Path | str | None, dimension: int | None, config: LongTermConfig, *, sync: bool) -> LanceStore:
+    async def _open(
+        cls, path: Path | str | None, dimension: int | None, config: LongTermConfig, *, sync: bool
+    ) -> LanceStore:
         lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
         base = None if path is None or (isinstance(path, str) and "://" in path) else Path(path)
         with map_errors("opening"):
@@ -141,11 +176,21 @@ class LanceStore:
                 await anyio.to_thread.run_sync(partial(base.mkdir, parents=True, exist_ok=True))
             database = await lancedb.connect_async(
                 "memory://" if path is None else str(path),
-                session=lancedb.Session(index_cache_size_bytes=64 << 20, metadata_cache_size_bytes=32 << 20),
+                session=lancedb.Session(
+                    index_cache_size_bytes=64 << 20, metadata_cache_size_bytes=32 << 20
+                ),
             )
             tools = IndexTools(importlib.import_module("lancedb.index"))
             secret_address = path if isinstance(path, str) else None
-            store = cls(database, RowFormat(dimension), tools, config, base=base, sync=sync, secret_address=secret_address)
+            store = cls(
+                database,
+                RowFormat(dimension),
+                tools,
+                config,
+                base=base,
+                sync=sync,
+                secret_address=secret_address,
+            )
             try:
                 await store._load()
             except BaseException:
@@ -157,7 +202,11 @@ class LanceStore:
         if self._base is not None:
             names = await anyio.to_thread.run_sync(shard_names, self._base)
         else:
-            names = [name for name in (await self._database.list_tables(limit=10_000)).tables if name.startswith("mem_")]
+            names = [
+                name
+                for name in (await self._database.list_tables(limit=10_000)).tables
+                if name.startswith("mem_")
+            ]
         for name in names:
             files = self._files(name)
             settled = Opened(usable=True, recorded=True)
@@ -172,14 +221,19 @@ class LanceStore:
         if self._base is not None:
             self.refill_needed = await anyio.to_thread.run_sync(refill_needed, self._base)
 
-    async def _load_shard(self, name: str, files: ShardFiles | None, settled: Opened) -> Shard | None:
+    async def _load_shard(
+        self, name: str, files: ShardFiles | None, settled: Opened
+    ) -> Shard | None:
         table = await self._database.open_table(name)
         found = await table.schema()
         fits = self._rows.fits(found)
         if fits is None:
-            problem = f"its columns are {found.names}, not {self._rows.schema.names}: it is damaged, or another version's"
+            problem = f"its columns are {found.names}, not {self._rows.schema.names}: it is damaged, or another version's"  # noqa: E501
             if files is None:
-                raise LongTermError(f"the table {name}: {problem}; move it away and it is filled again", retryable=False)
+                raise LongTermError(
+                    f"the table {name}: {problem}; move it away and it is filled again",
+                    retryable=False,
+                )
             table.close()
             await anyio.to_thread.run_sync(files.put_aside, problem)
             return None
@@ -194,7 +248,9 @@ class LanceStore:
             await shard.record(time.time())
         return shard
 
-    def _make_shard(self, name: str, table: Any, files: ShardFiles | None, *, checked: bool) -> Shard:
+    def _make_shard(
+        self, name: str, table: Any, files: ShardFiles | None, *, checked: bool
+    ) -> Shard:
         return Shard(
             name,
             table,
@@ -215,13 +271,17 @@ class LanceStore:
         if self._base is not None:
             await anyio.to_thread.run_sync(clear_refill, self._base)
 
-    def _map_errors(self, doing: str, *shards: Shard, writing: bool = False) -> AbstractContextManager[None]:
+    def _map_errors(
+        self, doing: str, *shards: Shard, writing: bool = False
+    ) -> AbstractContextManager[None]:
         def mark_suspect() -> None:
             for shard in shards:
                 if shard.files is not None:
                     shard.files.mark_suspect()
 
-        return map_errors(doing, writing=writing, secret_address=self._secret_address, mark_suspect=mark_suspect)
+        return map_errors(
+            doing, writing=writing, secret_address=self._secret_address, mark_suspect=mark_suspect
+        )
 
     @staticmethod
     async def drop(address: str) -> None:
@@ -244,21 +304,32 @@ class LanceStore:
         except LongTermError as e:
             problem = str(e).replace(address, "long_term.uri")
         if problem is not None:
-            raise LongTermError(problem, retryable=True)  # outside of `except`: the cause quotes the address
+            raise LongTermError(
+                problem, retryable=True
+            )  # outside of `except`: the cause quotes the address
 
-    # -- writing ----------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool) -> None:
+    async def add(
+        self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool
+    ) -> None:
         """Store rows with the next commit; they are on disk when this returns (G6, G7)."""
         if not rows:
             return
         if (vectors is None) == self._rows.embedded:
-            raise LongTermError("these rows and this store disagree on whether there are vectors", retryable=False)
+            raise LongTermError(
+                "these rows and this store disagree on whether there are vectors", retryable=False
+            )
         if vectors is not None and vectors.shape != (len(rows), self._rows.dimension):
-            raise LongTermError(f"vectors of shape {vectors.shape} do not fit; nothing was stored", retryable=False)
+            raise LongTermError(
+                f"vectors of shape {vectors.shape} do not fit; nothing was stored", retryable=False
+            )
         for row in rows:  # here, before it is joined with others' rows, which would fail with it
             if not (isinstance(row.user, str) and row.user and isinstance(row.content, str)):
-                raise LongTermError(f"the row {row.id} has no user or no content; nothing was stored", retryable=False)
+                raise LongTermError(
+                    f"the row {row.id} has no user or no content; nothing was stored",
+                    retryable=False,
+                )
         promise = new_promise()
         self._queue.append(_Add(rows, vectors, may_exist, promise))
         self._event.set()
@@ -291,7 +362,11 @@ class LanceStore:
             try:
                 await guarded_call(self._commit, batch)
             except Exception as e:  # the writer must outlive whatever the driver raises
-                error = e if isinstance(e, LongTermError) else LongTermError(f"{type(e).__name__}: {e}", retryable=False)
+                error = (
+                    e
+                    if isinstance(e, LongTermError)
+                    else LongTermError(f"{type(e).__name__}: {e}", retryable=False)
+                )
                 for add in batch:
                     add.promise.reject(error)
             else:
@@ -299,7 +374,8 @@ class LanceStore:
                     add.promise.resolve(None)
 
     async def _commit(self, batch: Sequence[_Add]) -> None:
-        # (shard, doubtful) -> id -> (row, vector); one id is written once, and by a merge if any attempt at it is in doubt
+        # (shard, doubtful) -> id -> (row, vector); one id is written once, and by a merge if any
+        # attempt at it is in doubt
         parts: dict[tuple[int, bool], dict[str, tuple[MemoryRow, Any]]] = {}
         for add in sorted(batch, key=lambda one: not one.may_exist):
             for number, row in enumerate(add.rows):
@@ -315,7 +391,9 @@ class LanceStore:
                 with self._map_errors("writing", shard, writing=True):
                     await shard.roll_back_uncertain()
                     began.setdefault(number, time.time())
-                    table = await anyio.to_thread.run_sync(partial(self._rows.table, rows.values(), checked=shard.checked))
+                    table = await anyio.to_thread.run_sync(
+                        partial(self._rows.table, rows.values(), checked=shard.checked)
+                    )
                     if may_exist:
                         probe("doubtful_add_merged")
                         await shard.merge(table)
@@ -326,7 +404,8 @@ class LanceStore:
                     if not shard.searchable:
                         await shard.make_searchable()
         outcomes = await asyncio.gather(
-            *[self._record_shard(self._shards[number], at) for number, at in began.items()], return_exceptions=True
+            *[self._record_shard(self._shards[number], at) for number, at in began.items()],
+            return_exceptions=True,
         )
         for error in outcomes:
             if error is not None:
@@ -345,14 +424,16 @@ class LanceStore:
         if shard is None:
             name = f"mem_{number:03d}"
             with self._map_errors("making a table", writing=True):
-                table = await self._database.create_table(name, schema=self._rows.schema, exist_ok=True)
+                table = await self._database.create_table(
+                    name, schema=self._rows.schema, exist_ok=True
+                )
                 await table.set_unenforced_primary_key("id")
                 shard = self._make_shard(name, table, self._files(name), checked=True)
                 await shard.record(time.time())
             self._shards[number] = shard
         return shard
 
-    # -- searching --------------------------------------------------------------------------------------------------
+    # -- searching ---------------------------------------------------------------------------------
 
     async def search(
         self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope = EVERYTHING
@@ -362,7 +443,9 @@ class LanceStore:
         shard = self._shards.get(self._shard_of(key))
         if shard is None:
             return ()
-        if len(text) > _LONG_QUERY_CHARS:  # a list of every word of a document takes LanceDB minutes
+        if (
+            len(text) > _LONG_QUERY_CHARS
+        ):  # a list of every word of a document takes LanceDB minutes
             text = " ".join(list(dict.fromkeys(text.split()))[:_MOST_QUERY_WORDS])
         results: dict[str, Any] = {}
         mine = self._within(key, scope)
@@ -374,15 +457,20 @@ class LanceStore:
 
         async with self._searches:
             with self._map_errors("searching", shard), shard.reading() as table:
-                # `vector` arrives as one vector; a store without a vector column searches by text alone.
+                # `vector` arrives as one vector; a store without a vector column searches by text
+                # alone.
                 searches: dict[str, Any] = {}
                 if text.strip():
                     for column in SEARCHED:
-                        searches[column] = table.query().nearest_to_text(self._query.MatchQuery(text, column=column))
+                        searches[column] = table.query().nearest_to_text(
+                            self._query.MatchQuery(text, column=column)
+                        )
                 if vector is not None and self._rows.embedded:
                     searches["vector"] = table.query().nearest_to(vector).distance_type("cosine")
                 # at once: the work is in LanceDB's own threads
-                coroutines: list[Coroutine[Any, Any, None]] = [one(name, query) for name, query in searches.items()]
+                coroutines: list[Coroutine[Any, Any, None]] = [
+                    one(name, query) for name, query in searches.items()
+                ]
                 await asyncio.gather(*coroutines)
         return self._candidates(user, results)
 
@@ -391,7 +479,10 @@ class LanceStore:
         return [*COLUMNS, CHECK] if shard.checked else [*COLUMNS]
 
     def _within(self, key: str, scope: Scope) -> Any:
-        """The filter; an `Expr` is safe for any text in queries and deletes (not in `update`, nor as SQL)."""
+        """The filter.
+
+        An `Expr` is safe for any text in queries and deletes (not in `update`, nor as SQL).
+        """
         col, lit = self._expr.col, self._expr.lit
         found = col("user_key") == lit(key)
         if scope.session is not None:
@@ -407,9 +498,13 @@ class LanceStore:
         found = await self._query_rows(user, scope, [])
         if found is None:
             return ()
-        return self._report(await anyio.to_thread.run_sync(self._rows.sorted_rows, user, found)).rows
+        return self._report(
+            await anyio.to_thread.run_sync(self._rows.sorted_rows, user, found)
+        ).rows
 
-    async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
+    async def embedded_rows(
+        self, user: str, scope: Scope = EVERYTHING
+    ) -> tuple[Sequence[MemoryRow], Vector | None]:
         """The same with their vectors."""
         if not self._rows.embedded:
             return await self.rows(user, scope), None
@@ -425,7 +520,9 @@ class LanceStore:
         if shard is None:
             return None
         with self._map_errors("reading", shard), shard.reading() as table:
-            query = table.query().where(self._within(key, scope)).select([*self._columns(shard), *more])
+            query = (
+                table.query().where(self._within(key, scope)).select([*self._columns(shard), *more])
+            )
             return await query.to_arrow(timeout=self._read_timeout)
 
     def _report(self, read: Read) -> Read:
@@ -438,7 +535,10 @@ class LanceStore:
         return read
 
     async def delete(self, user: str, ids: Sequence[str]) -> int:
-        """Remove some of the user's rows; at most five hundred a commit. Their bytes stay until the shard is written anew."""
+        """Remove some of the user's rows; at most five hundred a commit.
+
+        Their bytes stay until the shard is written anew.
+        """
         key = user_key(user)
         shard = self._shards.get(self._shard_of(key))
         if shard is None or not ids:
@@ -448,7 +548,10 @@ class LanceStore:
         for start in range(0, len(ids), _DELETE_AT_ONCE):
             among = col("id").isin(list(ids[start : start + _DELETE_AT_ONCE]))
             async with shard.lock:
-                with anyio.CancelScope(shield=True), self._map_errors("deleting", shard, writing=True):
+                with (
+                    anyio.CancelScope(shield=True),
+                    self._map_errors("deleting", shard, writing=True),
+                ):
                     await shard.roll_back_uncertain()
                     began = time.time()
                     gone += await shard.delete((col("user_key") == lit(key)) & among)
@@ -471,15 +574,18 @@ class LanceStore:
             rows.update((row.id, row) for row in fresh.rows)
         return [Candidate(row, scores[id_]) for id_, row in rows.items()]
 
-    # -- erasing ----------------------------------------------------------------------------------------------------
+    # -- erasing -----------------------------------------------------------------------------------
 
     async def erase(self, user_key: str, session_key: str = "") -> int:
-        """Write the user's shard anew without the user, or without one of their sessions, and remove all that was before (G13).
+        """Write the user's shard anew without the user, or without one of their sessions, and
+        remove all that was before (G13).
 
-        Rows of theirs that are queued, by somebody who has left, say, are not written any more. New ones are to be none: the
-        caller has stopped whoever makes them.
+        Rows of theirs that are queued, by somebody who has left, say, are not written any more. New
+        ones are to be none: the caller has stopped whoever makes them.
         """
-        async with self._committing:  # a batch under way is in the table before that is written anew
+        async with (
+            self._committing
+        ):  # a batch under way is in the table before that is written anew
             self._drop_queued(user_key, session_key)
         number = self._shard_of(user_key)
         shard = self._shards.get(number)
@@ -491,16 +597,25 @@ class LanceStore:
         async with shard.lock:
             with anyio.CancelScope(shield=True), self._map_errors("erasing", shard, writing=True):
                 await shard.roll_back_uncertain()
-                removed = await shard.rewrite(owned_by(user_key, session_key), index_rows=self._config.index_user_rows)
+                removed = await shard.rewrite(
+                    owned_by(user_key, session_key), index_rows=self._config.index_user_rows
+                )
                 await shard.forget_versions()
                 if shard.files is not None:
                     await anyio.to_thread.run_sync(shard.files.purge)
-                    # the digests that stand in files as they are: text is compressed, and is proven gone by the tests
-                    traces = [] if session_key else await anyio.to_thread.run_sync(shard.files.traces, [user_key.encode()])
+                    # the digests that stand in files as they are: text is compressed, and is proven
+                    # gone by the tests
+                    traces = (
+                        []
+                        if session_key
+                        else await anyio.to_thread.run_sync(shard.files.traces, [user_key.encode()])
+                    )
                     if traces:
                         _logger.error("erasure_left_traces", table=shard.name, files=traces)
                         raise LongTermError(
-                            f"the table {shard.name} still holds what was to be erased; it is tried again", retryable=True
+                            f"the table {shard.name} still holds what was to be erased; it is "
+                            "tried again",
+                            retryable=True,
                         )
         _logger.info("erased", table=shard.name, rows=removed)
         return removed
@@ -511,28 +626,41 @@ class LanceStore:
             if len(kept) < len(add.rows):
                 probe("queued_rows_dropped")
                 vectors = None if add.vectors is None else add.vectors[kept]
-                self._queue[place] = _Add([add.rows[n] for n in kept], vectors, add.may_exist, add.promise)
+                self._queue[place] = _Add(
+                    [add.rows[n] for n in kept], vectors, add.may_exist, add.promise
+                )
 
-    # -- upkeep -----------------------------------------------------------------------------------------------------
+    # -- upkeep ------------------------------------------------------------------------------------
 
     async def compact(self) -> int:
-        """Compact shards that many commits have fragmented, and remove versions that no reader can still need."""
+        """Compact shards that many commits have fragmented, and remove versions that no reader can
+        still need.
+        """
         compacted = 0
         for shard in list(self._shards.values()):
-            if not shard.wants_compacting(self._config.compact_fragments, keep_s=self._config.keep_versions_s):
+            if not shard.wants_compacting(
+                self._config.compact_fragments, keep_s=self._config.keep_versions_s
+            ):
                 continue
             async with shard.lock:
-                with anyio.CancelScope(shield=True), self._map_errors("compacting", shard, writing=True):
+                with (
+                    anyio.CancelScope(shield=True),
+                    self._map_errors("compacting", shard, writing=True),
+                ):
                     await shard.roll_back_uncertain()
-                    await shard.compact(keep_s=self._config.keep_versions_s, index_rows=self._config.index_user_rows)
+                    await shard.compact(
+                        keep_s=self._config.keep_versions_s, index_rows=self._config.index_user_rows
+                    )
             compacted += 1
             self._compactions += 1
         return compacted
 
     async def delete_row_ids(self, table: str, places: Sequence[int]) -> int:
-        """Remove the rows that stand at these places of a table (LanceDB's row ids), whosever they are; returns how many.
+        """Remove the rows that stand at these places of a table (LanceDB's row ids), whosever they
+        are; returns how many.
 
-        For repairs: places are known to whoever has the store for himself, and has read them since the last write.
+        For repairs: places are known to whoever has the store for himself, and has read them since
+        the last write.
 
         Raises:
             LongTermError: it is not known which are gone; look again.
@@ -540,7 +668,10 @@ class LanceStore:
         shard = self._shards[int(table.removeprefix("mem_"))]
         gone = 0
         async with shard.lock:
-            with anyio.CancelScope(shield=True), self._map_errors("discarding", shard, writing=True):
+            with (
+                anyio.CancelScope(shield=True),
+                self._map_errors("discarding", shard, writing=True),
+            ):
                 await shard.roll_back_uncertain()
                 gone = await self._delete_row_ids(shard, places)
                 await shard.record(time.time())
@@ -549,15 +680,20 @@ class LanceStore:
     async def _delete_row_ids(self, shard: Shard, places: Sequence[int]) -> int:
         gone = 0
         for start in range(0, len(places), _DELETE_AT_ONCE):
-            gone += await shard.delete(self._expr.col("_rowid").isin(list(places[start : start + _DELETE_AT_ONCE])))
+            gone += await shard.delete(
+                self._expr.col("_rowid").isin(list(places[start : start + _DELETE_AT_ONCE]))
+            )
             self._commits += 1
         return gone
 
     async def repair_tables(self) -> Sequence[str]:
-        """Make of each table what can be made of it, and say what that was; the journal has to fill what is lacking then (G7).
+        """Make of each table what can be made of it, and say what that was.
 
-        For repairs: nobody else uses the store. Rows that are not as they were written are removed. Damaged indices are made
-        again. A table of which anything else is damaged is written anew from its rows, and put aside if those cannot all be read.
+        The journal has to fill what is lacking then (G7).
+
+        For repairs: nobody else uses the store. Rows that are not as they were written are removed.
+        Damaged indices are made again. A table of which anything else is damaged is written anew
+        from its rows, and put aside if those cannot all be read.
         """
         done: list[str] = []
         for number, shard in sorted(self._shards.items()):
@@ -572,7 +708,10 @@ class LanceStore:
                         shard.table.close()
                         await anyio.to_thread.run_sync(shard.files.put_aside, str(e))
                         del self._shards[number]
-                        done.append(f"the table {shard.name} was put aside, for its rows cannot be read: {e}")
+                        done.append(
+                            f"the table {shard.name} was put aside, for its rows cannot be read: "
+                            f"{e}"
+                        )
         return done
 
     async def _repair_shard(self, shard: Shard) -> list[str]:
@@ -585,14 +724,22 @@ class LanceStore:
         if damaged:
             removed = await self._delete_row_ids(shard, damaged)
             await shard.record(time.time())
-            done.append(f"{removed} rows of the table {shard.name} were removed, for they were not as they were written")
+            done.append(
+                f"{removed} rows of the table {shard.name} were removed, for they were not as "
+                "they were written"
+            )
         if indices is None:
             await shard.rewrite(None, index_rows=self._config.index_user_rows)
-            done.append(f"the table {shard.name} was written anew, for some of its files were damaged")
+            done.append(
+                f"the table {shard.name} was written anew, for some of its files were damaged"
+            )
         elif indices:
             await shard.rebuild_indices(indices)
             await shard.record(time.time())
-            done.append(f"{len(indices)} indices of the table {shard.name} were made again, for they were damaged")
+            done.append(
+                f"{len(indices)} indices of the table {shard.name} were made again, for they were "
+                "damaged"
+            )
         return done
 
     async def _damaged_row_ids(self, shard: Shard) -> list[int]:
@@ -604,16 +751,21 @@ class LanceStore:
         return found
 
     async def verify(self, *, deep: bool = False) -> Sequence[Finding]:
-        """What is damaged, doubled, or in the wrong place; with `deep`, every file's digest and every row's check.
+        """What is damaged, doubled, or in the wrong place.
 
-        What opening found and put right is reported as well, until the rows that were lost with it have been filled again.
+        With `deep`, every file's digest and every row's check.
+
+        What opening found and put right is reported as well, until the rows that were lost with it
+        have been filled again.
         """
         found = list(self._opening_findings)
         for number, shard in sorted(self._shards.items()):
             async with shard.lock:
                 with anyio.CancelScope(shield=True):
                     if shard.files is not None:
-                        found += await anyio.to_thread.run_sync(partial(shard.files.findings, deep=deep))
+                        found += await anyio.to_thread.run_sync(
+                            partial(shard.files.findings, deep=deep)
+                        )
                     found += await self._row_findings(number, shard, deep=deep)
         return found
 
@@ -624,7 +776,9 @@ class LanceStore:
         try:
             with self._map_errors("verifying", shard), shard.reading() as table:
                 batches = await table.query().select(columns).to_batches(timeout=self._read_timeout)
-                return await self._rows.verify_rows(batches, shard.name, home=lambda key: self._shard_of(key) == number)
+                return await self._rows.verify_rows(
+                    batches, shard.name, home=lambda key: self._shard_of(key) == number
+                )
         except LongTermError as e:
             return [Finding("table", shard.name, str(e), repairable=True)]
 
@@ -663,4 +817,6 @@ class LanceStore:
 
 
 def _is_of(row: MemoryRow, key: str, session: str) -> bool:
-    return user_key(row.user) == key and (not session or session_key(row.user, row.session) == session)
+    return user_key(row.user) == key and (
+        not session or session_key(row.user, row.session) == session
+    )

@@ -1,7 +1,7 @@
 """A journal in memory: `Runtime.in_memory()`, and the reference that the others are tested against.
 
-It runs on any event loop, so the property tests drive it on trio. Like a real one it commits in groups, later than
-it is asked to, and what is not committed cannot be read.
+It runs on any event loop, so the property tests drive it on trio. Like a real one it commits in
+groups, later than it is asked to, and what is not committed cannot be read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ import msgspec
 from remora.errors import CommitFailed
 from remora.ids import SessionKey, UserKey, session_key, user_key
 from remora.messages import Entry
-from remora.runtime.log import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried, LogStatistics, Write
+from remora.runtime.log import (
+    DeadLetterRetried,
+    Job,
+    JobDeadLettered,
+    JobDone,
+    JobRetried,
+    LogStatistics,
+    Write,
+)
 from remora.storage.ports import (
     NEIGHBOURS,
     BufferStart,
@@ -60,7 +68,13 @@ from remora.storage.records import (
     Summary,
     Watermarks,
 )
-from remora.storage.retention import Archive, MessageSizes, choose_oldest, first_message_needed, last_removable
+from remora.storage.retention import (
+    Archive,
+    MessageSizes,
+    choose_oldest,
+    first_message_needed,
+    last_removable,
+)
 from remora.storage.sqlite.images import actor_key
 from remora.storage.telling import ERROR_REMOVED, SYNOPSIS_KIND, WORKING_KIND, session_of_item
 
@@ -78,7 +92,9 @@ class _Actor:
         self.trimmed = 0
         self.removed: dict[int, int] = {}  # message -> the newest message when it was taken out
         self.pruned: set[int] = set()
-        self.folds: list[tuple[int, str, int, Summary]] = []  # (newest message then, kind, generation, summary)
+        self.folds: list[
+            tuple[int, str, int, Summary]
+        ] = []  # (newest message then, kind, generation, summary)
         self.keys: dict[bytes, tuple[int, ...]] = {}
         self.state_items: dict[tuple[str, str], bytes] = {}
         self.flushed = 0
@@ -91,17 +107,30 @@ class _Actor:
     def visible(self, first: int, last: int, at: int | None = None) -> list[Entry]:
         return [
             entry
-            for entry in self.entries[max(first - self.trimmed, 1) - 1 : max(last - self.trimmed, 0)]
+            for entry in self.entries[
+                max(first - self.trimmed, 1) - 1 : max(last - self.trimmed, 0)
+            ]
             if entry.seq not in self.removed or (at is not None and self.removed[entry.seq] > at)
         ]
 
     def front(self, at_seq: int, kind: str, watermarks: Watermarks) -> None:
-        blank = Summary(watermarks.archived_through, "", "", 0, degraded=False, model="", first=watermarks.cleared)
+        blank = Summary(
+            watermarks.archived_through,
+            "",
+            "",
+            0,
+            degraded=False,
+            model="",
+            first=watermarks.cleared,
+        )
         self.folds.append((at_seq, kind, watermarks.generation, blank))
 
 
 def _found(job: Job) -> Job:
-    """The job as whoever reads it finds it: somebody may have begun it, a runtime that had this journal before, say."""
+    """The job as whoever reads it finds it.
+
+    Somebody may have begun it, a runtime that had this journal before, say.
+    """
     return msgspec.structs.replace(job, resumed=True)
 
 
@@ -129,7 +158,9 @@ class MemoryJournal:
         self._commits = self._failed = self._writes = self._records = 0
 
     def restarted(self) -> Self:
-        """What another process would find if this one died now: all that is committed, and nothing else.
+        """What another process would find if this one died now.
+
+        All that is committed, and nothing else.
 
         This one is not to be used any more.
         """
@@ -137,7 +168,7 @@ class MemoryJournal:
         vars(found).update(_queue=[], _event=anyio.Event())
         return found
 
-    # -- the log ----------------------------------------------------------------------------------------------------
+    # -- the log -----------------------------------------------------------------------------------
 
     def write(self, write: Write) -> None:
         """Queue a write for the next commit."""
@@ -177,14 +208,23 @@ class MemoryJournal:
                 write.acknowledge(None)
 
     def _check(self, write: Write) -> None:
-        """Refuse what can not be stored: rows of what was forgotten, and a past that is not kept any more."""
+        """Refuse what can not be stored.
+
+        Rows of what was forgotten, and a past that is not kept any more.
+        """
         for record in write.records:
             if getattr(record, "sid", 0) in self._gone:
                 raise CommitFailed("this was forgotten meanwhile; nothing of it was kept")
             if not isinstance(record, Restated) or record.sid not in self._actors:
                 continue
-            if 0 < self._actors[record.sid].trimmed > record.watermarks.archived_through - NEIGHBOURS:
-                raise CommitFailed("what this goes back to is not kept any more; nothing of it was kept")
+            if (
+                0
+                < self._actors[record.sid].trimmed
+                > record.watermarks.archived_through - NEIGHBOURS
+            ):
+                raise CommitFailed(
+                    "what this goes back to is not kept any more; nothing of it was kept"
+                )
 
     def _store(self, record: Any) -> None:
         match record:
@@ -197,14 +237,21 @@ class MemoryJournal:
                 actor.entries.extend(entries)
                 if digest is not None:
                     actor.keys[digest] = tuple(entry.seq for entry in entries)
-            case FoldStarted(sid=sid, watermarks=watermarks) | FlushStarted(sid=sid, watermarks=watermarks):
+            case (
+                FoldStarted(sid=sid, watermarks=watermarks)
+                | FlushStarted(sid=sid, watermarks=watermarks)
+            ):
                 self._actors[sid].watermarks = watermarks
             case Dropped(sid=sid, watermarks=watermarks, at_seq=at_seq):
                 self._actors[sid].watermarks = watermarks
                 self._actors[sid].front(at_seq, "dropped", watermarks)
-            case Summarized(sid=sid, watermarks=watermarks, summary=summary, at_seq=at_seq, entry=entry):
+            case Summarized(
+                sid=sid, watermarks=watermarks, summary=summary, at_seq=at_seq, entry=entry
+            ):
                 self._actors[sid].watermarks = watermarks
-                self._actors[sid].folds.append((at_seq, "entry" if entry else "summary", watermarks.generation, summary))
+                self._actors[sid].folds.append(
+                    (at_seq, "entry" if entry else "summary", watermarks.generation, summary)
+                )
             case Cleared(sid=sid, watermarks=watermarks, at_seq=at_seq):
                 self._actors[sid].watermarks = watermarks
                 self._actors[sid].front(at_seq, "cleared", watermarks)
@@ -214,7 +261,9 @@ class MemoryJournal:
                 actor.front(at_seq, "restated", watermarks)
                 if record.summary is not None:
                     actor.folds.append((at_seq, "summary", watermarks.generation, record.summary))
-                actor.folds.extend((at_seq, "entry", watermarks.generation, one) for one in record.summaries)
+                actor.folds.extend(
+                    (at_seq, "entry", watermarks.generation, one) for one in record.summaries
+                )
                 for seq in record.removed:
                     actor.removed.setdefault(seq, at_seq)
             case Flushed(sid=sid, through=through):
@@ -223,10 +272,14 @@ class MemoryJournal:
                 if key in self._sids:
                     self._actors[self._sids[key]].pruned.update(seqs)
                     for through in entries:
-                        self._actors[self._sids[key]].state_items.pop((ENTRY_KIND, str(through)), None)
+                        self._actors[self._sids[key]].state_items.pop(
+                            (ENTRY_KIND, str(through)), None
+                        )
             case StateChanged(sid=sid, put=put, dropped=dropped):
                 state_items = self._actors[sid].state_items
-                state_items.update(((state_item.kind, state_item.name), state_item.value) for state_item in put)
+                state_items.update(
+                    ((state_item.kind, state_item.name), state_item.value) for state_item in put
+                )
                 for place in dropped:
                     state_items.pop(place, None)
             case Remembered(sid=sid, memories=memories):
@@ -241,23 +294,33 @@ class MemoryJournal:
                 self._jobs.pop(id_, None)
             case JobRetried(id=id_) if id_ in self._jobs:
                 self._jobs[id_] = msgspec.structs.replace(
-                    self._jobs[id_], attempts=record.attempts, not_before=record.not_before, error=record.error
+                    self._jobs[id_],
+                    attempts=record.attempts,
+                    not_before=record.not_before,
+                    error=record.error,
                 )
             case JobDeadLettered(id=id_) if id_ in self._jobs:
                 self._jobs[id_] = msgspec.structs.replace(
                     self._jobs[id_], attempts=record.attempts, dead=True, error=record.error
                 )
             case DeadLetterRetried(id=id_) if id_ in self._jobs and self._jobs[id_].dead:
-                self._jobs[id_] = msgspec.structs.replace(self._jobs[id_], attempts=0, not_before=0.0, dead=False)
+                self._jobs[id_] = msgspec.structs.replace(
+                    self._jobs[id_], attempts=0, not_before=0.0, dead=False
+                )
             case JobRetried() | JobDeadLettered() | DeadLetterRetried():
                 pass  # its actor cancelled it meanwhile
             case _:
                 raise TypeError(f"no journal record: {type(record).__name__}")
         self._jobs.update((job.id, job) for job in getattr(record, "jobs", ()))
-        for id_ in (*getattr(record, "cancelled", ()), *((record.job,) if isinstance(record, Summarized) else ())):
+        for id_ in (
+            *getattr(record, "cancelled", ()),
+            *((record.job,) if isinstance(record, Summarized) else ()),
+        ):
             self._jobs.pop(id_, None)
 
-    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SavedSession | SavedUser | Exception]:
+    async def hydrate(
+        self, keys: Sequence[Hashable]
+    ) -> Sequence[SavedSession | SavedUser | Exception]:
         """The image of each actor."""
         await anyio.lowlevel.checkpoint()
         return [self._image(key) for key in keys]
@@ -267,14 +330,18 @@ class MemoryJournal:
         sid = actor.sid if actor else self._next_sid + 1
         self._next_sid = max(self._next_sid, sid)
         kept = actor.state_items.items() if actor else ()
-        state_items = tuple(StateItem(kind, name, value) for (kind, name), value in kept if kind != ENTRY_KIND)
+        state_items = tuple(
+            StateItem(kind, name, value) for (kind, name), value in kept if kind != ENTRY_KIND
+        )
         jobs = tuple(_found(job) for job in self._jobs.values() if job.key == key and not job.dead)
         if isinstance(key, UserKey):
             return SavedUser(sid, actor is not None, state_items, jobs)
         if actor is None:
             return SavedSession(sid, False, Watermarks(), 1, (), None, frozenset(), True)
         watermarks = actor.watermarks
-        past = buffer_start_from([(kind, generation, one) for _, kind, generation, one in actor.folds])
+        past = buffer_start_from(
+            [(kind, generation, one) for _, kind, generation, one in actor.folds]
+        )
         return SavedSession(
             sid,
             opened=True,
@@ -285,12 +352,17 @@ class MemoryJournal:
             summaries=past.summaries,
             keys=frozenset(list(actor.keys)[-self._hot_keys :]),
             keys_complete=len(actor.keys) <= self._hot_keys,
-            has_ids=any(entry.id is not None for entry in actor.visible(watermarks.cleared + 1, watermarks.archived_through)),
+            has_ids=any(
+                entry.id is not None
+                for entry in actor.visible(watermarks.cleared + 1, watermarks.archived_through)
+            ),
             state_items=state_items,
             jobs=jobs,
         )
 
-    async def fetch(self, key: Hashable, query: Any) -> OriginalAppend | EarlierBuffer | dict[str, int] | None:
+    async def fetch(
+        self, key: Hashable, query: Any
+    ) -> OriginalAppend | EarlierBuffer | dict[str, int] | None:
         """Which append a key belongs to; which numbers message ids have; how the buffer was."""
         await anyio.lowlevel.checkpoint()
         actor = self._actors.get(self._sids.get(key, 0))
@@ -304,15 +376,21 @@ class MemoryJournal:
         seqs = actor.keys.get(query.digest) if actor else None
         if actor is None or seqs is None:
             return None
-        return OriginalAppend(seqs, tuple(actor.entries[seq - actor.trimmed - 1].id for seq in seqs))
+        return OriginalAppend(
+            seqs, tuple(actor.entries[seq - actor.trimmed - 1].id for seq in seqs)
+        )
 
     def statistics(self) -> LogStatistics:
         """Counters."""
-        return LogStatistics(self._commits, self._failed, self._writes, self._records, len(self._queue))
+        return LogStatistics(
+            self._commits, self._failed, self._writes, self._records, len(self._queue)
+        )
 
-    # -- reads ------------------------------------------------------------------------------------------------------
+    # -- reads -------------------------------------------------------------------------------------
 
-    async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Sequence[Entry]:
+    async def read(
+        self, key: SessionKey, first: int, last: int, *, at: int | None = None
+    ) -> Sequence[Entry]:
         """Messages `first`…`last`."""
         await anyio.lowlevel.checkpoint()
         actor = self._actors.get(self._sids.get(key, 0))
@@ -342,7 +420,11 @@ class MemoryJournal:
         """What was recorded of a user on purpose."""
         await anyio.lowlevel.checkpoint()
         sid = self._sids.get(UserKey(user))
-        return [item for owner, item in self._memories.values() if owner == sid and (ids is None or item.id in ids)]
+        return [
+            item
+            for owner, item in self._memories.values()
+            if owner == sid and (ids is None or item.id in ids)
+        ]
 
     async def pruned(self, key: SessionKey) -> Sequence[int]:
         """Numbers of the messages that long-term memory is not to have."""
@@ -354,7 +436,11 @@ class MemoryJournal:
         """All of an actor's facets, in the order in which they were first put."""
         await anyio.lowlevel.checkpoint()
         actor = self._actors.get(self._sids.get(key, 0))
-        return [StateItem(kind, name, value) for (kind, name), value in actor.state_items.items()] if actor else ()
+        return (
+            [StateItem(kind, name, value) for (kind, name), value in actor.state_items.items()]
+            if actor
+            else ()
+        )
 
     async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
         """Every actor, and up to which message it is in long-term memory."""
@@ -373,7 +459,9 @@ class MemoryJournal:
         for actor in self._actors.values():
             entries = actor.visible(1, actor.last)
             if isinstance(actor.key, SessionKey) and actor.key.user == user and entries:
-                found.append(SessionListing(actor.key, len(entries), max(entry.at_us for entry in entries)))
+                found.append(
+                    SessionListing(actor.key, len(entries), max(entry.at_us for entry in entries))
+                )
         return sorted(found, key=lambda listing: listing.last_at_us)
 
     async def unflushed(self, limit: int) -> Sequence[SessionKey]:
@@ -382,14 +470,17 @@ class MemoryJournal:
         tails = [
             actor.key
             for actor in self._actors.values()
-            if isinstance(actor.key, SessionKey) and actor.visible(actor.watermarks.flushing + 1, actor.last)
+            if isinstance(actor.key, SessionKey)
+            and actor.visible(actor.watermarks.flushing + 1, actor.last)
         ]
         return tails[:limit]
 
     async def counts(self, user: str | None = None) -> JournalCounts:
         """How much it holds."""
         await anyio.lowlevel.checkpoint()
-        actors = [actor for actor in self._actors.values() if user is None or actor.key.user == user]
+        actors = [
+            actor for actor in self._actors.values() if user is None or actor.key.user == user
+        ]
         sids, keys = {actor.sid for actor in actors}, {actor.key for actor in actors}
         jobs = [job for job in self._jobs.values() if job.key in keys]
         return JournalCounts(
@@ -397,7 +488,9 @@ class MemoryJournal:
             sessions=sum(isinstance(key, SessionKey) for key in keys),
             messages=sum(len(actor.entries) for actor in actors),
             tokens=sum(entry.tokens for actor in actors for entry in actor.entries),
-            summaries=sum(kind in {"summary", "entry"} for actor in actors for _, kind, _, _ in actor.folds),
+            summaries=sum(
+                kind in {"summary", "entry"} for actor in actors for _, kind, _, _ in actor.folds
+            ),
             pending_jobs=sum(not job.dead for job in jobs),
             dead_jobs=sum(job.dead for job in jobs),
             memories=sum(sid in sids for sid, _ in self._memories.values()),
@@ -422,17 +515,24 @@ class MemoryJournal:
         if session is None:
             gone = [actor for actor in self._actors.values() if actor.key.user == user]
         else:
-            gone = [actor for actor in self._actors.values() if actor.key == SessionKey(user, session)]
+            gone = [
+                actor for actor in self._actors.values() if actor.key == SessionKey(user, session)
+            ]
             if own is not None:
                 telling = [
                     (kind, name)
                     for (kind, name), value in own.state_items.items()
-                    if kind == SYNOPSIS_KIND or (kind == WORKING_KIND and session_of_item(value) == session)
+                    if kind == SYNOPSIS_KIND
+                    or (kind == WORKING_KIND and session_of_item(value) == session)
                 ]
                 for place in telling:
                     del own.state_items[place]
                 removed["facets"] += len(telling)
-                learned = [id_ for id_, (sid, item) in self._memories.items() if sid == own.sid and item.session == session]
+                learned = [
+                    id_
+                    for id_, (sid, item) in self._memories.items()
+                    if sid == own.sid and item.session == session
+                ]
                 for id_ in learned:
                     del self._memories[id_]
                 removed["memories"] += len(learned)
@@ -442,7 +542,9 @@ class MemoryJournal:
         for actor in gone:
             self._delete(actor, removed)
         self._last_erasure = number = self._last_erasure + 1
-        erasure = Erasure(number, user_key(user), "" if session is None else session_key(user, session))
+        erasure = Erasure(
+            number, user_key(user), "" if session is None else session_key(user, session)
+        )
         self._erasures[number] = erasure
         return Erased(erasure, removed)
 
@@ -488,21 +590,30 @@ class MemoryJournal:
             if limits.max_age_days > 0:
                 oldest = now_us - int(limits.max_age_days * 86_400_000_000)
                 among = actor.entries[: archive.through - actor.trimmed]
-                last = next((entry.seq - 1 for entry in among if entry.at_us >= oldest), archive.through)
+                last = next(
+                    (entry.seq - 1 for entry in among if entry.at_us >= oldest), archive.through
+                )
             if limits.max_messages > 0:
                 there = [entry.seq for entry in actor.visible(1, actor.watermarks.archived_through)]
                 last = max(last, *there[: -limits.max_messages][-1:], 0)
             wanted[archive.sid] = min(last, archive.through)
         count = self._trimmed(wanted)
         if limits.max_bytes > 0:
-            total = sum(entry.size for actor in self._actors.values() for entry in self._archived(actor))
+            total = sum(
+                entry.size for actor in self._actors.values() for entry in self._archived(actor)
+            )
 
             async def sizes(archive: Archive, first: int) -> MessageSizes:
                 entries = self._actors[archive.sid].entries
                 start = first - archive.trimmed - 1
-                return [(one.seq, one.at_us, one.size) for one in entries[start : archive.through - archive.trimmed]]
+                return [
+                    (one.seq, one.at_us, one.size)
+                    for one in entries[start : archive.through - archive.trimmed]
+                ]
 
-            count += self._trimmed(await choose_oldest(self._archives(), total - limits.max_bytes, sizes))
+            count += self._trimmed(
+                await choose_oldest(self._archives(), total - limits.max_bytes, sizes)
+            )
         return count
 
     def _archived(self, actor: _Actor) -> Sequence[Entry]:
@@ -512,8 +623,16 @@ class MemoryJournal:
         found = []
         for actor in self._actors.values():
             last = min(actor.watermarks.flushing, actor.watermarks.archived_through)
-            waiting = (entry.seq for entry in actor.visible(actor.flushed + 1, last) if entry.seq not in actor.pruned)
-            needed = (first_message_needed(job.payload) for job in self._jobs.values() if job.key == actor.key)
+            waiting = (
+                entry.seq
+                for entry in actor.visible(actor.flushed + 1, last)
+                if entry.seq not in actor.pruned
+            )
+            needed = (
+                first_message_needed(job.payload)
+                for job in self._jobs.values()
+                if job.key == actor.key
+            )
             through = last_removable(actor.watermarks.archived_through, next(waiting, None), needed)
             if isinstance(actor.key, SessionKey) and through > actor.trimmed:
                 found.append(Archive(actor.sid, actor.trimmed, through))
@@ -527,7 +646,9 @@ class MemoryJournal:
             gone = {entry.seq for entry in actor.entries[:going]}
             del actor.entries[:going]
             actor.trimmed += going
-            actor.keys = {digest: seqs for digest, seqs in actor.keys.items() if seqs[0] not in gone}
+            actor.keys = {
+                digest: seqs for digest, seqs in actor.keys.items() if seqs[0] not in gone
+            }
             actor.removed = {seq: at for seq, at in actor.removed.items() if seq not in gone}
             actor.pruned -= gone
             count += going

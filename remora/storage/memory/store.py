@@ -1,4 +1,6 @@
-"""Long-term memory in this process: for tests, for what need not last, and to show what a store has to do."""
+"""Long-term memory in this process: for tests, for what need not last, and to show what a store has
+to do.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from remora.errors import LongTermError
 from remora.ids import session_key as session_digest
 from remora.ids import user_key as user_digest
 from remora.runtime.probes import probe
-from remora.storage.ports import EVERYTHING, Candidate, Finding, LongTermStatistics, MemoryRow, Scope, Vector
+from remora.storage.ports import (
+    EVERYTHING,
+    Candidate,
+    Finding,
+    LongTermStatistics,
+    MemoryRow,
+    Scope,
+    Vector,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +46,9 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class MemoryStore:
-    """Implements `remora.storage.ports.LongTermStore`; nothing survives it, and each search looks at all of a user's rows.
+    """Implements `remora.storage.ports.LongTermStore`.
+
+    Nothing survives it, and each search looks at all of a user's rows.
 
     Args:
         dimension: of the vectors; None for rows without.
@@ -47,20 +59,32 @@ class MemoryStore:
         self._users: dict[str, dict[str, _Kept]] = {}
         self._commits = self._merges = 0
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool) -> None:
+    async def add(
+        self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool
+    ) -> None:
         """Store rows; one whose id is there already stays as it is."""
         await anyio.lowlevel.checkpoint()
         if not rows:
             return
         if (vectors is None) != (self._dimension is None):
-            raise LongTermError("these rows and this store disagree on whether there are vectors", retryable=False)
+            raise LongTermError(
+                "these rows and this store disagree on whether there are vectors", retryable=False
+            )
         if vectors is not None and vectors.shape != (len(rows), self._dimension):
-            raise LongTermError(f"vectors of shape {vectors.shape} do not fit; nothing was stored", retryable=False)
+            raise LongTermError(
+                f"vectors of shape {vectors.shape} do not fit; nothing was stored", retryable=False
+            )
         for row in rows:
             if not (isinstance(row.user, str) and row.user and isinstance(row.content, str)):
-                raise LongTermError(f"the row {row.id} has no user or no content; nothing was stored", retryable=False)
+                raise LongTermError(
+                    f"the row {row.id} has no user or no content; nothing was stored",
+                    retryable=False,
+                )
         for place, row in enumerate(rows):
-            words = {name: Counter(_WORD.findall(getattr(row, name).casefold())) for name in ("turn", "window")}
+            words = {
+                name: Counter(_WORD.findall(getattr(row, name).casefold()))
+                for name in ("turn", "window")
+            }
             kept = _Kept(row, None if vectors is None else vectors[place].copy(), words)
             if row.id in self._users.get(row.user, ()):
                 probe("row_there_already")
@@ -76,7 +100,9 @@ class MemoryStore:
         mine = self._within(user, scope)
         lists = {name: _matches(mine, name, text) for name in ("turn", "window")}
         if vector is not None:
-            lists["vector"] = {one.row.id: float(one.vector @ vector) for one in mine if one.vector is not None}
+            lists["vector"] = {
+                one.row.id: float(one.vector @ vector) for one in mine if one.vector is not None
+            }
         scores: dict[str, dict[str, float]] = {}
         for name, found in lists.items():
             for id_ in sorted(found, key=lambda one: -found[one])[:depth]:
@@ -89,7 +115,9 @@ class MemoryStore:
         rows = [one.row for one in self._within(user, scope)]
         return sorted(rows, key=lambda row: (row.created_us, row.session, row.seq))
 
-    async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
+    async def embedded_rows(
+        self, user: str, scope: Scope = EVERYTHING
+    ) -> tuple[Sequence[MemoryRow], Vector | None]:
         """The same with their vectors."""
         rows = await self.rows(user, scope)
         if self._dimension is None:
@@ -112,7 +140,11 @@ class MemoryStore:
         removed = 0
         for user in [one for one in self._users if user_digest(one) == user_key]:
             mine = self._users[user]
-            gone = [id_ for id_, one in mine.items() if not session_key or session_digest(user, one.row.session) == session_key]
+            gone = [
+                id_
+                for id_, one in mine.items()
+                if not session_key or session_digest(user, one.row.session) == session_key
+            ]
             for id_ in gone:
                 del mine[id_]
             if not mine:
@@ -133,7 +165,9 @@ class MemoryStore:
     async def statistics(self) -> LongTermStatistics:
         """Rows and counters."""
         await anyio.lowlevel.checkpoint()
-        return LongTermStatistics(sum(map(len, self._users.values())), self._commits, self._merges, 0, 0)
+        return LongTermStatistics(
+            sum(map(len, self._users.values())), self._commits, self._merges, 0, 0
+        )
 
     async def row_ids(self) -> Sequence[str]:
         """Every row's id."""
@@ -165,5 +199,7 @@ def _matches(rows: Sequence[_Kept], name: str, text: str) -> dict[str, float]:
         rarity = math.log(1 + (len(texts) - len(holding) + 0.5) / (len(holding) + 0.5))
         for id_, count in holding.items():
             length = _SATURATION * (1 - _LENGTH + _LENGTH * texts[id_].total() / mean)
-            scores[id_] = scores.get(id_, 0.0) + rarity * count * (_SATURATION + 1) / (count + length)
+            scores[id_] = scores.get(id_, 0.0) + rarity * count * (_SATURATION + 1) / (
+                count + length
+            )
     return scores

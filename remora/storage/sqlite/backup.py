@@ -19,8 +19,9 @@ _BUSY_S = 30.0
 def snapshot(journal: Path, copy: Path) -> None:
     """Write what a journal holds at this moment to a new file, whoever writes to it meanwhile (G3).
 
-    One read transaction spans it all, so that no commit makes it begin anew. The copy gets a lineage of its own: a commit mark
-    of the original, left in the directory where a copy is put back, says nothing of it.
+    One read transaction spans it all, so that no commit makes it begin anew. The copy gets a
+    lineage of its own: a commit mark of the original, left in the directory where a copy is put
+    back, says nothing of it.
 
     Args:
         journal: a journal, in use or not, by this process or another.
@@ -29,26 +30,37 @@ def snapshot(journal: Path, copy: Path) -> None:
     Raises:
         InvalidInput: there is something at `copy`, or no directory for it.
         JournalDamaged: `journal` is none, or is malformed.
-        DirectoryUnusable: it cannot be read, or the copy not be written; nothing stands at `copy` then.
+        DirectoryUnusable: it cannot be read, or the copy not be written; nothing stands at `copy`
+            then.
     """
     target = AtomicTarget(copy, overwrite=False)
     try:
         with (
-            closing(sqlite3.connect(f"{journal.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)) as source,
+            closing(
+                sqlite3.connect(f"{journal.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)
+            ) as source,
             closing(sqlite3.connect(target.beside, isolation_level=None)) as database,
         ):
             source.execute("BEGIN")
             source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
             source.backup(database, pages=_PAGES_AT_ONCE, sleep=0.0)
-            database.execute("PRAGMA journal_mode = DELETE")  # a single file, whatever is copied with it
-            database.execute("UPDATE settings SET value = ? WHERE name = 'lineage'", (secrets.token_hex(16),))
+            database.execute(
+                "PRAGMA journal_mode = DELETE"
+            )  # a single file, whatever is copied with it
+            database.execute(
+                "UPDATE settings SET value = ? WHERE name = 'lineage'", (secrets.token_hex(16),)
+            )
         target.commit()
     except sqlite3.DatabaseError as e:
         if getattr(e, "sqlite_errorname", "") in {"SQLITE_NOTADB", "SQLITE_CORRUPT"}:
             raise JournalDamaged(f"{journal} is damaged, or no SQLite file: {e}") from e
-        raise DirectoryUnusable(f"{journal} cannot be copied to {copy}: {e}", path=journal.parent) from e
+        raise DirectoryUnusable(
+            f"{journal} cannot be copied to {copy}: {e}", path=journal.parent
+        ) from e
     except OSError as e:
-        raise DirectoryUnusable(f"{journal} cannot be copied to {copy}: {e}", path=copy.parent) from e
+        raise DirectoryUnusable(
+            f"{journal} cannot be copied to {copy}: {e}", path=copy.parent
+        ) from e
     finally:
         target.abandon()
         for extra in ("-journal", "-wal", "-shm"):

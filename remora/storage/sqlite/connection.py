@@ -1,7 +1,10 @@
-"""aiosqlite's connection, with one verb more: a whole transaction as one call to the connection's thread.
+"""aiosqlite's connection, with one verb more.
 
-Each call waits until the event loop comes round to it, and until the thread is given the interpreter, up to 5 ms beside a busy
-loop. A commit of six statements that were six calls kept everybody's appends waiting for six times as long as one of one.
+A whole transaction as one call to the connection's thread.
+
+Each call waits until the event loop comes round to it, and until the thread is given the
+interpreter, up to 5 ms beside a busy loop. A commit of six statements that were six calls kept
+everybody's appends waiting for six times as long as one of one.
 """
 
 from __future__ import annotations
@@ -45,7 +48,11 @@ def run_steps(connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
         if rows is None:
             connection.executescript(sql)
         else:
-            cursor = connection.execute(sql, rows[0]) if len(rows) == 1 else connection.executemany(sql, rows)
+            cursor = (
+                connection.execute(sql, rows[0])
+                if len(rows) == 1
+                else connection.executemany(sql, rows)
+            )
             if needed and not cursor.rowcount:
                 raise NothingChanged
 
@@ -59,7 +66,8 @@ class JournalConnection(aiosqlite.Connection):
 
     def __init__(self, path: Path) -> None:
         super().__init__(lambda: sqlite3.connect(path, isolation_level=None), iter_chunk_size=64)
-        # The process may end although a connection was left open, by a second Ctrl-C, say: a journal needs no farewell.
+        # The process may end although a connection was left open, by a second Ctrl-C, say: a
+        # journal needs no farewell.
         thread: Any = getattr(self, "_thread", self)
         thread.daemon = True
 

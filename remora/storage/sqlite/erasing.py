@@ -1,4 +1,7 @@
-"""Deleting a user, or a session, from the journal: what of which table (G13). Runs in a transaction of the writer's."""
+"""Deleting a user, or a session, from the journal: what of which table (G13).
+
+Runs in a transaction of the writer's.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,15 @@ from remora.storage.telling import ERROR_REMOVED, SYNOPSIS_KIND, WORKING_KIND, s
 
 __all__ = ["delete_rows"]
 
-_MESSAGES = f"DELETE FROM messages WHERE pos BETWEEN ?1 << {SEQ_BITS} AND ((?1 + 1) << {SEQ_BITS}) - 1"
+_MESSAGES = (
+    f"DELETE FROM messages WHERE pos BETWEEN ?1 << {SEQ_BITS} AND ((?1 + 1) << {SEQ_BITS}) - 1"
+)
 _BY_ACTOR = ("folds", "facets", "memories", "jobs", "actors")
 
 
-async def delete_rows(writer: aiosqlite.Connection, user: str, session: str | None) -> tuple[Erased, Sequence[int]]:
+async def delete_rows(
+    writer: aiosqlite.Connection, user: str, session: str | None
+) -> tuple[Erased, Sequence[int]]:
     """Delete what there is of them, and leave the note; also, which actors there were."""
     removed = dict.fromkeys(("actors", "messages", "folds", "facets", "memories", "jobs"), 0)
 
@@ -29,7 +36,8 @@ async def delete_rows(writer: aiosqlite.Connection, user: str, session: str | No
     # Numbers of actors are parts of message ids and of jobs' ids, and never given out again.
     await writer.execute(
         "INSERT INTO settings SELECT 'last_sid', coalesce(max(sid), 0) FROM actors WHERE true "
-        "ON CONFLICT DO UPDATE SET value = max(CAST(value AS INTEGER), CAST(excluded.value AS INTEGER))"
+        "ON CONFLICT DO UPDATE SET value = max(CAST(value AS INTEGER), CAST(excluded.value AS "
+        "INTEGER))"
     )
     rows = await writer.execute_fetchall("SELECT session, sid FROM actors WHERE user = ?", (user,))
     found: dict[str, int] = {name: sid for name, sid in rows}  # noqa: C416
@@ -37,22 +45,31 @@ async def delete_rows(writer: aiosqlite.Connection, user: str, session: str | No
     if session is not None:
         if own is not None:
             state_items = await writer.execute_fetchall(
-                "SELECT kind, name, value FROM facets WHERE sid = ? AND kind IN (?, ?)", (own, SYNOPSIS_KIND, WORKING_KIND)
+                "SELECT kind, name, value FROM facets WHERE sid = ? AND kind IN (?, ?)",
+                (own, SYNOPSIS_KIND, WORKING_KIND),
             )
             telling = [
                 (own, kind, name)
                 for kind, name, value in state_items
                 if kind == SYNOPSIS_KIND or session_of_item(value) == session
             ]
-            await delete("facets", "DELETE FROM facets WHERE sid = ? AND kind = ? AND name = ?", telling)
-            await delete("memories", "DELETE FROM memories WHERE sid = ? AND session = ?", [(own, session)])
-            await writer.execute("UPDATE jobs SET error = ? WHERE sid = ? AND error != ''", (ERROR_REMOVED, own))
+            await delete(
+                "facets", "DELETE FROM facets WHERE sid = ? AND kind = ? AND name = ?", telling
+            )
+            await delete(
+                "memories", "DELETE FROM memories WHERE sid = ? AND session = ?", [(own, session)]
+            )
+            await writer.execute(
+                "UPDATE jobs SET error = ? WHERE sid = ? AND error != ''", (ERROR_REMOVED, own)
+            )
         found = {session: found[session]} if session in found else {}
     sids = [(sid,) for sid in found.values()]
     await delete("messages", _MESSAGES, sids)
     for table in _BY_ACTOR:
         await delete(table, f"DELETE FROM {table} WHERE sid = ?", sids)
     digests = (user_key(user), "" if session is None else session_key(user, session))
-    cursor = await writer.execute("INSERT INTO erasures (user_key, session_key) VALUES (?, ?)", digests)
+    cursor = await writer.execute(
+        "INSERT INTO erasures (user_key, session_key) VALUES (?, ?)", digests
+    )
     assert cursor.lastrowid is not None
     return Erased(Erasure(cursor.lastrowid, *digests), removed), [sid for (sid,) in sids]

@@ -1,6 +1,7 @@
 """From rows back to what actors are restored from: hundreds of actors in a handful of queries.
 
-Every row's checksum is verified here, whoever reads it: what does not agree with it is damage that is named, and no answer.
+Every row's checksum is verified here, whoever reads it: what does not agree with it is damage that
+is named, and no answer.
 """
 
 from __future__ import annotations
@@ -59,16 +60,21 @@ SavedActor: TypeAlias = SavedSession | SavedUser
 
 _logger = get_logger("remora.journal")
 SEQ_MASK = (1 << SEQ_BITS) - 1
-ENTRY_COLUMNS = "m.pos, m.at_us, m.tokens, m.role, m.chat, m.meta, m.id, m.importance, m.key, m.batch, m.crc"
-JOB_COLUMNS = "j.id, j.lane, s.user, s.session, j.payload, j.attempts, j.not_before, j.dead, j.error"
+ENTRY_COLUMNS = (
+    "m.pos, m.at_us, m.tokens, m.role, m.chat, m.meta, m.id, m.importance, m.key, m.batch, m.crc"
+)
+JOB_COLUMNS = (
+    "j.id, j.lane, s.user, s.session, j.payload, j.attempts, j.not_before, j.dead, j.error"
+)
 CHECKED_JOB_COLUMNS = f"{JOB_COLUMNS}, j.sid, j.crc"
 """The same, and what the checksum takes; journals of format 1 have no such columns."""
 SUMMARY_COLUMNS = (
-    "f.sid, f.at_seq, f.kind, f.generation, f.first, f.through, f.prefix, f.text, f.tokens, f.degraded, f.model, "
+    "f.sid, f.at_seq, f.kind, f.generation, f.first, f.through, f.prefix, f.text, f.tokens, "
+    "f.degraded, f.model, "
     "f.input_tokens, f.crc"
 )
 STATE_ITEM_COLUMNS = "x.sid, x.kind, x.name, x.value, x.crc"
-MEMORY_COLUMNS = "m.id, m.sid, m.session, m.agent, m.content, m.type, m.importance, m.created_us, m.tokens, m.crc"
+MEMORY_COLUMNS = "m.id, m.sid, m.session, m.agent, m.content, m.type, m.importance, m.created_us, m.tokens, m.crc"  # noqa: E501
 _decode_payload = msgspec.msgpack.Decoder(Spec).decode
 
 
@@ -82,14 +88,25 @@ def checksum_differs(crc: int | None, values: tuple[Any, ...]) -> bool:
         return False
     try:
         return crc != row_crc(values)
-    except (ValueError, TypeError, OverflowError):  # something that was never written: text that is no text, say
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+    ):  # something that was never written: text that is no text, say
         return True
 
 
 def damaged(key: Hashable, what: object) -> JournalDamaged:
     """The error that says of whose rows one is damaged, and how."""
-    whose = f"the session {key.session!r} of the user {key.user!r}" if isinstance(key, SessionKey) else f"{key!r}"
-    return JournalDamaged(f"the journal is damaged: of {whose}, {what}; `remora verify` says what else is, a backup may have it")
+    whose = (
+        f"the session {key.session!r} of the user {key.user!r}"
+        if isinstance(key, SessionKey)
+        else f"{key!r}"
+    )
+    return JournalDamaged(
+        f"the journal is damaged: of {whose}, {what}; `remora verify` says what else is, a backup "
+        "may have it"
+    )
 
 
 def actor_key(user: str, session: str) -> SessionKey | UserKey:
@@ -97,7 +114,9 @@ def actor_key(user: str, session: str) -> SessionKey | UserKey:
     return SessionKey(user, session) if session else UserKey(user)
 
 
-def checked_key(sid: int, user: str, session: str, created_us: int, crc: int | None) -> SessionKey | UserKey:
+def checked_key(
+    sid: int, user: str, session: str, created_us: int, crc: int | None
+) -> SessionKey | UserKey:
     """The same, verified.
 
     Raises:
@@ -123,13 +142,23 @@ def decode_jobs(rows: Iterable[Sequence[Any]]) -> list[Job]:
 
 
 def _job(
-    id_: str, lane: str, user: str, session: str, payload: bytes, attempts: int, not_before: float, dead: int, error: str,
+    id_: str, lane: str, user: str, session: str, payload: bytes, attempts: int, not_before: float, dead: int, error: str,  # noqa: E501
     sid: int = 0, crc: int | None = None,
 ) -> Job:  # fmt: skip
     if checksum_differs(crc, (id_, lane, sid, payload)):
         raise RowDamaged(f"the job {id_} is not as it was written")
     key = actor_key(user, session)
-    return Job(id_, lane, key, _decode_payload(payload), attempts, not_before, resumed=True, dead=bool(dead), error=error)
+    return Job(
+        id_,
+        lane,
+        key,
+        _decode_payload(payload),
+        attempts,
+        not_before,
+        resumed=True,
+        dead=bool(dead),
+        error=error,
+    )
 
 
 def decode_entry(row: tuple[Any, ...]) -> Entry:
@@ -164,8 +193,14 @@ def decode_summary(row: Sequence[Any]) -> tuple[str, int, Summary]:
     *values, crc = row
     if checksum_differs(crc, tuple(values)):
         raise RowDamaged(f"a summary up to message {row[5]} is not as it was written")
-    _, _, kind, generation, first, through, prefix, text, tokens, degraded, model, input_tokens = values
-    return kind, generation, Summary(through, prefix, text, tokens, bool(degraded), model, first, input_tokens)
+    _, _, kind, generation, first, through, prefix, text, tokens, degraded, model, input_tokens = (
+        values
+    )
+    return (
+        kind,
+        generation,
+        Summary(through, prefix, text, tokens, bool(degraded), model, first, input_tokens),
+    )
 
 
 def decode_state_item(row: Sequence[Any]) -> StateItem:
@@ -193,12 +228,13 @@ def decode_memory(row: Sequence[Any]) -> MemoryItem:
     return MemoryItem(id_, *what)
 
 
-# All that the journal holds of some actors, by one statement: an activation is one call to the connection's thread. Such a call
-# takes as long as a session's messages do: by seven statements, 460 µs for a session of 50 messages.
+# All that the journal holds of some actors, by one statement: an activation is one call to the
+# connection's thread. Such a call takes as long as a session's messages do: by seven statements,
+# 460 µs for a session of 50 messages.
 #
-# Each row is its kind, a number to sort by where the order matters (an arm of a compound cannot be sorted; messages come in
-# their tree's own order), and its columns, filled up with NULLs. CROSS JOIN keeps the order of the tables, and the plus (no
-# affinity) lets the partial indices be used.
+# Each row is its kind, a number to sort by where the order matters (an arm of a compound cannot be
+# sorted; messages come in their tree's own order), and its columns, filled up with NULLs. CROSS
+# JOIN keeps the order of the tables, and the plus (no affinity) lets the partial indices be used.
 _ACTOR, _MESSAGE, _SUMMARY, _DIGEST, _WITH_IDS, _FACET, _JOB = range(7)
 _WIDTH = 15
 
@@ -210,7 +246,8 @@ def _arm(kind: int, columns: str, rest: str, *, distinct: str = "") -> str:
 
 _ASKED = "asked AS s CROSS JOIN "
 _SELECT_IMAGES = (
-    "WITH asked AS MATERIALIZED (SELECT a.sid, a.user, a.session, a.created_us, a.crc, a.marks_crc, a.generation, a.summarized, "
+    "WITH asked AS MATERIALIZED (SELECT a.sid, a.user, a.session, a.created_us, a.crc, "
+    "a.marks_crc, a.generation, a.summarized, "
     "a.folding, a.flushing, a.cleared FROM json_each(?) AS w "
     "JOIN actors AS a ON a.user = w.value ->> 0 AND a.session = coalesce(w.value ->> 1, '')) "
 ) + " UNION ALL ".join(
@@ -224,33 +261,47 @@ _SELECT_IMAGES = (
         _arm(
             _MESSAGE,
             f"m.removed, {ENTRY_COLUMNS}",
-            f"{_ASKED} messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + s.summarized AND m.pos < (s.sid + 1) << {SEQ_BITS}",
+            f"{_ASKED} messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + s.summarized AND m.pos < "
+            f"(s.sid + 1) << {SEQ_BITS}",
         ),
         _arm(
             _SUMMARY,
             f"f.number, {SUMMARY_COLUMNS}",
-            f"{_ASKED} folds AS f ON f.sid = s.sid AND f.generation = s.generation AND f.kind IN ('summary', 'entry')",
+            f"{_ASKED} folds AS f ON f.sid = s.sid AND f.generation = s.generation AND f.kind IN "
+            "('summary', 'entry')",
         ),
         _arm(
             _DIGEST,
             "n, sid, key",
             "(SELECT s.sid, m.key, row_number() OVER (PARTITION BY s.sid ORDER BY m.pos DESC) AS n "
-            f"FROM {_ASKED} messages AS m ON m.pos >> {SEQ_BITS} = +s.sid AND m.key IS NOT NULL) WHERE n <= {HOT_KEYS + 1}",
+            f"FROM {_ASKED} messages AS m ON m.pos >> {SEQ_BITS} = +s.sid AND m.key IS NOT NULL) "
+            f"WHERE n <= {HOT_KEYS + 1}",
         ),
         _arm(
             _WITH_IDS,
             "0, s.sid",
-            f"{_ASKED} messages AS m ON m.pos >> {SEQ_BITS} = +s.sid AND m.id IS NOT NULL AND m.removed IS NULL "
+            f"{_ASKED} messages AS m ON m.pos >> {SEQ_BITS} = +s.sid AND m.id IS NOT NULL AND "
+            "m.removed IS NULL "
             f"AND m.pos & {SEQ_MASK} > s.cleared AND m.pos & {SEQ_MASK} <= s.summarized",
             distinct="DISTINCT ",
         ),
-        _arm(_FACET, f"x.rowid, {STATE_ITEM_COLUMNS}", f"{_ASKED} facets AS x ON x.sid = s.sid AND x.kind != '{ENTRY_KIND}'"),
-        _arm(_JOB, f"j.number, {CHECKED_JOB_COLUMNS}", f"{_ASKED} jobs AS j ON j.sid = s.sid WHERE NOT j.dead"),
+        _arm(
+            _FACET,
+            f"x.rowid, {STATE_ITEM_COLUMNS}",
+            f"{_ASKED} facets AS x ON x.sid = s.sid AND x.kind != '{ENTRY_KIND}'",
+        ),
+        _arm(
+            _JOB,
+            f"j.number, {CHECKED_JOB_COLUMNS}",
+            f"{_ASKED} jobs AS j ON j.sid = s.sid WHERE NOT j.dead",
+        ),
     )
 )
 
 
-async def read_images(read: Read, keys: Sequence[Hashable], new_sid: Callable[[], int]) -> list[SavedActor | Exception]:
+async def read_images(
+    read: Read, keys: Sequence[Hashable], new_sid: Callable[[], int]
+) -> list[SavedActor | Exception]:
     """The image of each actor; new ones are given their number by `new_sid`."""
     facts = _Facts(await read(_SELECT_IMAGES, (msgspec.json.encode(keys).decode(),)))
     found = facts.actors
@@ -261,12 +312,21 @@ async def read_images(read: Read, keys: Sequence[Hashable], new_sid: Callable[[]
             if sid in facts.damaged:
                 images.append(damaged(key, facts.damaged[sid]))
             else:
-                images.append(SavedUser(sid, key in found, tuple(facts.state_items.get(sid, ())), tuple(facts.jobs.get(sid, ()))))
+                images.append(
+                    SavedUser(
+                        sid,
+                        key in found,
+                        tuple(facts.state_items.get(sid, ())),
+                        tuple(facts.jobs.get(sid, ())),
+                    )
+                )
         elif key in found:
             images.append(facts.session(key, *found[key]))
         else:
             # A number that is never written leaves a gap, which costs nothing.
-            images.append(SavedSession(new_sid(), False, Watermarks(), 1, (), None, frozenset(), True))
+            images.append(
+                SavedSession(new_sid(), False, Watermarks(), 1, (), None, frozenset(), True)
+            )
     return images
 
 
@@ -276,7 +336,9 @@ class _Facts:
     def __init__(self, rows: Iterable[tuple[Any, ...]]) -> None:
         self.actors: dict[Hashable, tuple[int, Watermarks]] = {}
         self.entries: dict[int, list[Entry]] = {}
-        self.bounds: dict[int, list[int]] = {}  # first and last message after the front, removed ones included
+        self.bounds: dict[
+            int, list[int]
+        ] = {}  # first and last message after the front, removed ones included
         self.damaged: dict[int, RowDamaged] = {}
         self.summaries: dict[int, list[tuple[str, Summary]]] = {}
         self.digests: dict[int, list[bytes]] = {}
@@ -297,11 +359,22 @@ class _Facts:
             except RowDamaged as e:
                 self._damage(row[2], e)
 
-    def _actor(self, sid: int, user: str, session: str, created_us: int, crc: int, marks_crc: int, *watermarks: int) -> None:
+    def _actor(
+        self,
+        sid: int,
+        user: str,
+        session: str,
+        created_us: int,
+        crc: int,
+        marks_crc: int,
+        *watermarks: int,
+    ) -> None:
         self.actors[actor_key(user, session)] = (sid, Watermarks(*watermarks))
         if checksum_differs(crc, (sid, user, session, created_us)):
             self._damage(sid, RowDamaged("its name is not as it was written"))
-        elif checksum_differs(marks_crc, (sid, *watermarks)) or not all(isinstance(mark, int) for mark in watermarks):
+        elif checksum_differs(marks_crc, (sid, *watermarks)) or not all(
+            isinstance(mark, int) for mark in watermarks
+        ):
             self._damage(sid, RowDamaged("its marks are not as they were written"))
 
     def _message(self, row: tuple[Any, ...]) -> None:
@@ -341,7 +414,9 @@ class _Facts:
     def session(self, key: Hashable, sid: int, watermarks: Watermarks) -> SavedSession | Exception:
         if sid in self.damaged:
             return damaged(key, self.damaged[sid])
-        first, last = self.bounds.get(sid, (watermarks.archived_through + 1, watermarks.archived_through))
+        first, last = self.bounds.get(
+            sid, (watermarks.archived_through + 1, watermarks.archived_through)
+        )
         if first != watermarks.archived_through + 1:
             return damaged(key, f"message {watermarks.archived_through + 1} is missing")
         summary = None

@@ -2,23 +2,29 @@
 
 Invariants
 ----------
-1. One task, `run`, owns the writing connection. aiosqlite runs a cancelled call to its end and drops the result, so a
-   caller's cancellation must never reach it: callers queue a `Write` and wait for its promise elsewhere.
-2. Whatever is queued when the last commit returns goes into the next one: one statement per kind of row, one commit, and one call
-   to the connection's thread, however many sessions take part. Who waits is told a few at a time, beside the next commit. With
-   `synchronous=FULL` the cost of the fsync is shared, and FULL costs nearly what NORMAL does from 16 writers on (NORMAL lost
+1. One task, `run`, owns the writing connection. aiosqlite runs a cancelled call to its end and
+   drops the result, so a caller's cancellation must never reach it: callers queue a `Write` and
+   wait for its promise elsewhere.
+2. Whatever is queued when the last commit returns goes into the next one: one statement per kind of
+   row, one commit, and one call to the connection's thread, however many sessions take part. Who
+   waits is told a few at a time, beside the next commit. With `synchronous=FULL` the cost of the
+   fsync is shared, and FULL costs nearly what NORMAL does from 16 writers on (NORMAL lost
    acknowledged rows in 447 of 840 enumerated crash states, FULL in 0 of 1 000).
-3. Writes of one session settle in the order in which they were handed over. When one fails, all that landed before it are told
-   first, and its cell fences those behind it before this task takes the next batch, so a later record can never be stored
-   without an earlier one.
-4. A failed statement is rolled back and provably left nothing: `CommitFailed`. A failed write or sync of the files may have left
-   frames in the write-ahead log that a crash brings back: `OutcomeUnknown`.
-5. A write that cannot be stored (not the disk's fault but its own) fails alone: the batch is halved until it stands by itself.
+3. Writes of one session settle in the order in which they were handed over. When one fails, all
+   that landed before it are told first, and its cell fences those behind it before this task takes
+   the next batch, so a later record can never be stored without an earlier one.
+4. A failed statement is rolled back and provably left nothing: `CommitFailed`. A failed write or
+   sync of the files may have left frames in the write-ahead log that a crash brings back:
+   `OutcomeUnknown`.
+5. A write that cannot be stored (not the disk's fault but its own) fails alone: the batch is halved
+    until it stands by itself.
 
-6. Whoever opens a journal owns it, by a number that is looked at within every commit: a writer that was overtaken, by a process
-   that found the lock gone, say, stores nothing more (`OwnershipLost`).
-7. After a commit, and before anybody is told, the commit mark says that it is there (`journal_mark`).
-8. Erasing, trimming and compacting are done by the same task, between batches: they see all that was written before them.
+6. Whoever opens a journal owns it, by a number that is looked at within every commit: a writer that
+   was overtaken, by a process that found the lock gone, say, stores nothing more (`OwnershipLost`).
+7. After a commit, and before anybody is told, the commit mark says that it is there
+    (`journal_mark`).
+8. Erasing, trimming and compacting are done by the same task, between batches: they see all that
+    was written before them.
 
 A second connection reads (`journal_reading`).
 """
@@ -48,7 +54,14 @@ from remora.storage.ports import Erased, Finding, Retention
 from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step
 from remora.storage.sqlite.erasing import delete_rows
-from remora.storage.sqlite.opening import SYNCHRONOUS, Ownership, check_commit_mark, migrate, open_error, take_ownership
+from remora.storage.sqlite.opening import (
+    SYNCHRONOUS,
+    Ownership,
+    check_commit_mark,
+    migrate,
+    open_error,
+    take_ownership,
+)
 from remora.storage.sqlite.reading import JournalReader
 from remora.storage.sqlite.rows import INSERT_MESSAGES, Rows
 from remora.storage.sqlite.trimming import messages_beyond, trim_rows
@@ -61,16 +74,20 @@ T = TypeVar("T")
 _logger = get_logger("remora.journal")
 _BUSY_MS = 5_000
 _BEGIN = Step("BEGIN IMMEDIATE; UPDATE settings SET value = value + 1 WHERE name = 'commits'")
-"""Begins a counted commit; see `journal_mark`, and `journal_opening.take_ownership` for what it fails of."""
+"""Begins a counted commit.
+
+See `journal_mark`, and `journal_opening.take_ownership` for what it fails of.
+"""
 _COMMIT = Step("COMMIT", [()])
 _OWNER = "(SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'epoch')"
 _SCRUB_S = 30.0  # how long the write-ahead log is tried to be emptied
 _FREE_PAGES = 1_024  # left in the file for what comes next; beyond, trimming gives them back
 _PAGES_AT_ONCE = 2_048
 _SLICE = 16  # who waits is told so many at a time
-# Pages of write-ahead log from which the writer folds it into the main file by itself, and begins it anew. A log that grows makes
-# each sync twice as long as one that is written over: with few writers, whose commits are all sync, it must not grow for
-# long. With many, folding it in so often costs more than that.
+# Pages of write-ahead log from which the writer folds it into the main file by itself, and begins
+# it anew. A log that grows makes each sync twice as long as one that is written over: with few
+# writers, whose commits are all sync, it must not grow for long. With many, folding it in so often
+# costs more than that.
 _FOLD_IN = 1_000
 _FOLD_IN_BUSY = 16_384
 _BUSY_WRITES = 16  # a commit of so many says that there are many writers
@@ -82,7 +99,9 @@ class _Overtaken(Exception):
 
 
 class _Turn(Generic[T]):
-    """Work of the writer's own, between the writes that were queued before it and those that come after."""
+    """Work of the writer's own, between the writes that were queued before it and those that come
+    after.
+    """
 
     def __init__(self, operation: Callable[[], Awaitable[T]], after: int) -> None:
         self.after = after
@@ -151,9 +170,15 @@ class SqliteJournal(JournalReader):
 
     @classmethod
     async def open(
-        cls, path: Path, *, durability: Durability, max_batch_writes: int = 8_192, max_wal_mb: int = 64
+        cls,
+        path: Path,
+        *,
+        durability: Durability,
+        max_batch_writes: int = 8_192,
+        max_wal_mb: int = 64,
     ) -> SqliteJournal:
-        """Open or create a journal, bring its schema up to date, and take it over from whoever had it.
+        """Open or create a journal, bring its schema up to date, and take it over from whoever had
+        it.
 
         What it does does not depend on the journal's size; `verify` looks at every row.
 
@@ -161,11 +186,13 @@ class SqliteJournal(JournalReader):
             path: the file; its write-ahead log and its commit mark are beside it.
             durability: what an acknowledged write survives (G3).
             max_batch_writes: writes joined in one group commit.
-            max_wal_mb: size of the write-ahead log from which it is worth an alarm that a reader holds it back.
+            max_wal_mb: size of the write-ahead log from which it is worth an alarm that a reader
+                holds it back.
 
         Raises:
             JournalTooNew: a newer remora wrote it; it was not touched.
-            JournalDamaged: it is not a journal, or SQLite finds it malformed, or acknowledged commits are missing.
+            JournalDamaged: it is not a journal, or SQLite finds it malformed, or acknowledged
+                commits are missing.
             DirectoryUnusable: it cannot be opened for writing.
         """
         connections: list[JournalConnection] = []
@@ -178,7 +205,8 @@ class SqliteJournal(JournalReader):
             await writer.execute("PRAGMA journal_mode = WAL")
             await writer.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
             await writer.execute("PRAGMA cache_size = -65536")
-            # What is deleted or replaced is overwritten; messages, which are neither on the hot path, cost nothing for it.
+            # What is deleted or replaced is overwritten; messages, which are neither on the hot
+            # path, cost nothing for it.
             await writer.execute("PRAGMA secure_delete = ON")
             await writer.execute(f"PRAGMA journal_size_limit = {max_wal_mb << 20}")
             await writer.execute(f"PRAGMA wal_autocheckpoint = {_FOLD_IN}")
@@ -188,7 +216,14 @@ class SqliteJournal(JournalReader):
             await reader.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
             await reader.execute("PRAGMA cache_size = -65536")
             ownership = await take_ownership(writer, path, durability)
-            return cls(path, writer, reader, ownership, max_batch_writes=max_batch_writes, max_wal_bytes=max_wal_mb << 20)
+            return cls(
+                path,
+                writer,
+                reader,
+                ownership,
+                max_batch_writes=max_batch_writes,
+                max_wal_bytes=max_wal_mb << 20,
+            )
         except BaseException as e:
             with anyio.CancelScope(shield=True):
                 for connection in connections:
@@ -197,7 +232,7 @@ class SqliteJournal(JournalReader):
                 raise open_error(e, path) from e
             raise
 
-    # -- writing ----------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def write(self, write: Write) -> None:
         """Queue a write for the next group commit."""
@@ -217,9 +252,10 @@ class SqliteJournal(JournalReader):
     async def _tell(self) -> None:
         """Settle what a large commit stored, slice by slice.
 
-        Whoever is told sends the next message, most often. Told all at once, they would all be at work while the disk is idle,
-        and then all wait for it; and nothing else would have its turn for as long as thousands of them take. So the next
-        commit takes what the first have sent while the others are being told.
+        Whoever is told sends the next message, most often. Told all at once, they would all be at
+        work while the disk is idle, and then all wait for it; and nothing else would have its turn
+        for as long as thousands of them take. So the next commit takes what the first have sent
+        while the others are being told.
         """
         while True:
             if not self._landed:
@@ -234,7 +270,10 @@ class SqliteJournal(JournalReader):
             landed.popleft().acknowledge(None)
 
     def _settle_all(self) -> None:
-        """Before anybody is told of a failure, and before other work: writes settle in their order."""
+        """Before anybody is told of a failure, and before other work.
+
+        Writes settle in their order.
+        """
         self._settle(len(self._landed))
 
     async def _commit_queued(self) -> None:
@@ -257,7 +296,9 @@ class SqliteJournal(JournalReader):
 
     def _refused(self, write: Write) -> bool:
         """Whether a write is for an actor that was erased: there must be no rows of it again."""
-        if not self._gone or not any(getattr(record, "sid", 0) in self._gone for record in write.records):
+        if not self._gone or not any(
+            getattr(record, "sid", 0) in self._gone for record in write.records
+        ):
             return False
         probe("write_of_forgotten_refused")
         self._settle_all()
@@ -283,11 +324,15 @@ class SqliteJournal(JournalReader):
                 probe("batch_halved")
                 # one of them cannot be stored: halve the batch until it stands alone
                 for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
-                    standing = [write for write in half if not write.fenced]  # an earlier failure may have fenced it
+                    standing = [
+                        write for write in half if not write.fenced
+                    ]  # an earlier failure may have fenced it
                     if standing:
                         await self._commit(standing)
                 return
-            _logger.error("commit_failed", writes=len(batch), kind=type(error).__name__, error=str(e))
+            _logger.error(
+                "commit_failed", writes=len(batch), kind=type(error).__name__, error=str(e)
+            )
             self._settle_all()
             for write in batch:
                 if not write.fenced:
@@ -304,12 +349,19 @@ class SqliteJournal(JournalReader):
             self._landed_event.set()
 
     async def _store(self, rows: Rows) -> None:
-        """One transaction, by one call to the connection's thread. Messages alone are one statement, which commits itself."""
+        """One transaction, by one call to the connection's thread.
+
+        Messages alone are one statement, which commits itself.
+        """
         await self._begun_afresh()
         messages = rows.messages
         others = [Step(statement, parameters) for statement, parameters in rows.others()]
         rows.counted = bool(others)
-        steps = [] if messages is None else [Step(INSERT_MESSAGES, [(*messages, self._epoch)], needed=True)]
+        steps = (
+            []
+            if messages is None
+            else [Step(INSERT_MESSAGES, [(*messages, self._epoch)], needed=True)]
+        )
         if others:
             steps = [_BEGIN, *steps, *others, _COMMIT]
         if steps:
@@ -326,8 +378,8 @@ class SqliteJournal(JournalReader):
     async def _failure(self, error: Exception) -> tuple[CommitFailed | OutcomeUnknown, bool]:
         """What a failed commit came to, and whether it may be the fault of one write alone.
 
-        What fails before anything is synced is rolled back and gone. After a failed sync, the frames in the write-ahead log may
-        still come back at the next crash.
+        What fails before anything is synced is rolled back and gone. After a failed sync, the
+        frames in the write-ahead log may still come back at the next crash.
         """
         name = getattr(error, "sqlite_errorname", "")
         rolled_back = await self._rolled_back()
@@ -336,33 +388,45 @@ class SqliteJournal(JournalReader):
         failed: CommitFailed | OutcomeUnknown
         if name.startswith("SQLITE_IOERR") or not rolled_back:
             probe("commit_unknown")
-            failed = OutcomeUnknown(f"the journal's commit failed ({error}); retry with the same key")
+            failed = OutcomeUnknown(
+                f"the journal's commit failed ({error}); retry with the same key"
+            )
             await self._recount()
         else:
             probe("commit_refused")
-            failed = CommitFailed(f"the journal cannot store this ({error}); nothing of it was kept")
+            failed = CommitFailed(
+                f"the journal cannot store this ({error}); nothing of it was kept"
+            )
         failed.__cause__ = error
-        return failed, rolled_back and not isinstance(error, sqlite3.OperationalError | sqlite3.InternalError)
+        return failed, rolled_back and not isinstance(
+            error, sqlite3.OperationalError | sqlite3.InternalError
+        )
 
     async def _recount(self) -> None:
         """A commit that was said to have failed may be there, and counted."""
         if self._writer.in_transaction:  # it would count what is yet to be rolled back
             return
         with contextlib.suppress(sqlite3.Error):
-            ((count,),) = await self._writer.execute_fetchall("SELECT value FROM settings WHERE name = 'commits'")
+            ((count,),) = await self._writer.execute_fetchall(
+                "SELECT value FROM settings WHERE name = 'commits'"
+            )
             self._commit_number = int(count)
 
     def _overtaken(self) -> OwnershipLost:
         if self._lost is None:
             probe("ownership_lost")
             self._lost = OwnershipLost(
-                f"another process has taken {self.path} over; nothing more can be stored here: close this runtime"
+                f"another process has taken {self.path} over; nothing more can be stored here: "
+                "close this runtime"
             )
             _logger.critical("ownership_lost", path=str(self.path), epoch=self._epoch)
         return self._lost
 
     async def _begun_afresh(self) -> None:
-        """What a failed rollback left open must not take in what comes next: it would not be committed, or what failed would."""
+        """What a failed rollback left open must not take in what comes next.
+
+        It would not be committed, or what failed would.
+        """
         if self._writer.in_transaction:
             await self._writer.execute("ROLLBACK")
             await self._recount()
@@ -380,12 +444,23 @@ class SqliteJournal(JournalReader):
     def statistics(self) -> LogStatistics:
         """Counters since opening."""
         held_s = time.monotonic() - self._wal_since if self._wal_since else 0.0
-        return LogStatistics(self._commits, self._failed, self._writes, self._records, len(self._queue), self._wal_bytes, held_s)
+        return LogStatistics(
+            self._commits,
+            self._failed,
+            self._writes,
+            self._records,
+            len(self._queue),
+            self._wal_bytes,
+            held_s,
+        )
 
-    # -- the writer's own work --------------------------------------------------------------------------------------
+    # -- the writer's own work ---------------------------------------------------------------------
 
     async def _in_turn(self, operation: Callable[[], Awaitable[T]]) -> T:
-        """Have the writer's task do this, after what was written before. Whoever waits may leave; it is done all the same."""
+        """Have the writer's task do this, after what was written before.
+
+        Whoever waits may leave; it is done all the same.
+        """
         if self._closed:
             raise StorageError("the journal is closed")
         turn = _Turn(operation, self._taken + len(self._queue))
@@ -393,7 +468,9 @@ class SqliteJournal(JournalReader):
         self._event.set()
         return await turn.outcome()
 
-    async def _in_transaction(self, work: Callable[[], Awaitable[T]], then: Callable[[T], None] = lambda _: None) -> T:
+    async def _in_transaction(
+        self, work: Callable[[], Awaitable[T]], then: Callable[[T], None] = lambda _: None
+    ) -> T:
         """The same, as one counted commit, and `then` at once, before any other write.
 
         Raises:
@@ -488,13 +565,17 @@ class SqliteJournal(JournalReader):
             for statement in statements:
                 await self._writer.execute_fetchall(statement)
         except sqlite3.Error as e:
-            raise StorageError(f"the journal cannot be made smaller ({e}); nothing that it holds was changed") from e
+            raise StorageError(
+                f"the journal cannot be made smaller ({e}); nothing that it holds was changed"
+            ) from e
 
     async def _compact(self) -> None:
         await self._vacuumed("PRAGMA auto_vacuum = INCREMENTAL", "VACUUM")
 
     async def scrub(self) -> None:
-        """Write the file anew without what was deleted, and empty the write-ahead log, which may hold it."""
+        """Write the file anew without what was deleted, and empty the write-ahead log, which may
+        hold it.
+        """
         await self._in_turn(self._compact)
         await self._emptied()
 
@@ -503,7 +584,10 @@ class SqliteJournal(JournalReader):
         deadline = anyio.current_time() + _SCRUB_S
         while not await self._in_turn(self._empty_wal):
             if anyio.current_time() > deadline:
-                raise StorageError("the write-ahead log cannot be emptied: a reader has been in the way for too long")
+                raise StorageError(
+                    "the write-ahead log cannot be emptied: a reader has been in the way for too "
+                    "long"
+                )
             await anyio.sleep(0.05)
 
     async def _empty_wal(self) -> bool:
@@ -511,7 +595,9 @@ class SqliteJournal(JournalReader):
         try:
             await self._writer.execute("PRAGMA busy_timeout = 0")
             try:
-                ((busy, _, _),) = await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+                ((busy, _, _),) = await self._writer.execute_fetchall(
+                    "PRAGMA wal_checkpoint(TRUNCATE)"
+                )
             finally:
                 await self._writer.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
         except sqlite3.Error as e:
@@ -520,12 +606,15 @@ class SqliteJournal(JournalReader):
         self._mark.put(self._commit_number, 0)  # the other slot, too
         return not busy
 
-    # -- settings ---------------------------------------------------------------------------------------------------
+    # -- settings ----------------------------------------------------------------------------------
 
     async def setting(self, name: str, value: str | None = None) -> str | None:
         """Read a setting, after setting it if it never was."""
         if value is not None:
-            await self._read(f"INSERT OR IGNORE INTO settings SELECT ?, ? WHERE {_OWNER} = ?", (name, value, self._epoch))
+            await self._read(
+                f"INSERT OR IGNORE INTO settings SELECT ?, ? WHERE {_OWNER} = ?",
+                (name, value, self._epoch),
+            )
         rows = await self._read("SELECT value FROM settings WHERE name = ?", (name,))
         if value is not None and not rows:
             raise self._overtaken()
@@ -534,20 +623,23 @@ class SqliteJournal(JournalReader):
     async def change(self, settings: Mapping[str, str]) -> None:
         """Set these settings, whatever they were, in one statement."""
         changed = await self._read(
-            "INSERT INTO settings (name, value) SELECT w.value ->> 0, w.value ->> 1 FROM json_each(?) AS w "
+            "INSERT INTO settings (name, value) SELECT w.value ->> 0, w.value ->> 1 FROM "
+            "json_each(?) AS w "
             f"WHERE {_OWNER} = ? ON CONFLICT DO UPDATE SET value = excluded.value RETURNING name",
             (msgspec.json.encode(list(settings.items())).decode(), self._epoch),
         )
         if settings and not changed:
             raise self._overtaken()
 
-    # -- upkeep -----------------------------------------------------------------------------------------------------
+    # -- upkeep ------------------------------------------------------------------------------------
 
     async def checkpoint(self) -> None:
-        """Move the write-ahead log into the main file, as far as no reader is in the way, and see to its size.
+        """Move the write-ahead log into the main file, as far as no reader is in the way, and see
+        to its size.
 
-        SQLite begins it anew once all of it was moved and nobody reads it any more. When it has outgrown its bound, one look
-        later still, somebody reads a very old state: the log says so, once for each time, and so do `statistics`.
+        SQLite begins it anew once all of it was moved and nobody reads it any more. When it has
+        outgrown its bound, one look later still, somebody reads a very old state: the log says so,
+        once for each time, and so do `statistics`.
         """
         ((_, frames, moved),) = await self._read("PRAGMA wal_checkpoint(PASSIVE)")
         log = self.path.with_name(f"{self.path.name}-wal")
@@ -563,14 +655,17 @@ class SqliteJournal(JournalReader):
         elif not self._alarmed:
             self._alarmed = True
             _logger.error(
-                "wal_held_back", path=str(log), bytes=size, bound=self._max_wal, held_s=time.monotonic() - self._wal_since,
+                "wal_held_back", path=str(log), bytes=size, bound=self._max_wal, held_s=time.monotonic() - self._wal_since,  # noqa: E501
                 hint="a reader, a backup or another program, has had the journal open for long",
             )  # fmt: skip
 
     async def backup(self, path: Path) -> None:
-        """Copy the journal to a new file while it is in use: all that was acknowledged before is in it, synced (G3).
+        """Copy the journal to a new file while it is in use.
 
-        The copy is of one moment. It is a journal of its own: whoever opens it misses nothing that came after that moment.
+        All that was acknowledged before is in it, synced (G3).
+
+        The copy is of one moment. It is a journal of its own: whoever opens it misses nothing that
+        came after that moment.
 
         Raises:
             InvalidInput: there is something at `path`, or no directory for it.
@@ -579,7 +674,8 @@ class SqliteJournal(JournalReader):
         await anyio.to_thread.run_sync(snapshot, self.path, path)
 
     async def verify(self) -> list[Finding]:
-        """Everything that is amiss in the journal, by looking at every row (kinds ``journal`` and ``wal``), while it is in use.
+        """Everything that is amiss in the journal, by looking at every row (kinds ``journal`` and
+        ``wal``), while it is in use.
 
         It takes seconds for a gigabyte, and the write-ahead log grows meanwhile.
 
@@ -589,7 +685,9 @@ class SqliteJournal(JournalReader):
         return await anyio.to_thread.run_sync(check_journal, self.path)
 
     async def aclose(self) -> None:
-        """Commit what is queued, fold the write-ahead log into the main file, and let the threads end."""
+        """Commit what is queued, fold the write-ahead log into the main file, and let the threads
+        end.
+        """
         with anyio.CancelScope(shield=True):
             self._closed = True
             try:
@@ -598,14 +696,19 @@ class SqliteJournal(JournalReader):
                 await self._reader.close()
                 await self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             except sqlite3.Error:
-                _logger.exception("journal_close")  # the write-ahead log stays, and is read at the next start
+                _logger.exception(
+                    "journal_close"
+                )  # the write-ahead log stays, and is read at the next start
             finally:
                 await self._reader.close()
                 await self._writer.close()
                 self._mark.close()
 
     def abandon(self) -> None:
-        """Give up the file of the commit mark and nothing else, as if the process had died; for simulations of that."""
+        """Give up the file of the commit mark and nothing else, as if the process had died.
+
+        For simulations of that.
+        """
         self._mark.close()
 
 

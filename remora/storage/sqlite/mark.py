@@ -1,19 +1,22 @@
 """The commit mark: how a journal notices that acknowledged commits are gone.
 
-A write-ahead log that was cut short, or lost, is for SQLite a shorter log: it opens, and says nothing. So beside the journal
-stands a file of a few bytes that says what was acknowledged last. It is written after each commit, and not synced: a commit is
-on the disk before the mark that names it, so after a power cut, or a kill, at any time the mark says too little or the truth,
-and never too much.
+A write-ahead log that was cut short, or lost, is for SQLite a shorter log: it opens, and says
+nothing. So beside the journal stands a file of a few bytes that says what was acknowledged last. It
+is written after each commit, and not synced: a commit is on the disk before the mark that names it,
+so after a power cut, or a kill, at any time the mark says too little or the truth, and never too
+much.
 
-What it names is a place in the order of commits. Commits that consist of messages alone are one statement, which must not grow;
-for them the position of one of their messages stands. All others count themselves in the journal. Since a log that is cut short
-loses its newest commits and no others, the journal is whole when it holds as many counted commits as the mark, and then the
-message that came after them; or when it holds more. What is erased or trimmed goes in a counted commit, so no message that the
-mark names can be gone with good reason while the counts agree.
+What it names is a place in the order of commits. Commits that consist of messages alone are one
+statement, which must not grow; for them the position of one of their messages stands. All others
+count themselves in the journal. Since a log that is cut short loses its newest commits and no
+others, the journal is whole when it holds as many counted commits as the mark, and then the message
+that came after them; or when it holds more. What is erased or trimmed goes in a counted commit, so
+no message that the mark names can be gone with good reason while the counts agree.
 
-It is written in place and not mapped into memory: a file that somebody cuts short under a mapping kills the process, and so
-does a full disk on file systems that never write in place. Two slots are written in turn, each with a checksum: one that is
-torn leaves the other. A mark that is missing, stale, torn or another journal's says nothing, and is no error.
+It is written in place and not mapped into memory: a file that somebody cuts short under a mapping
+kills the process, and so does a full disk on file systems that never write in place. Two slots are
+written in turn, each with a checksum: one that is torn leaves the other. A mark that is missing,
+stale, torn or another journal's says nothing, and is no error.
 """
 
 from __future__ import annotations
@@ -63,7 +66,10 @@ def mark_path(journal: Path) -> Path:
 
 
 class CommitMark:
-    """A mark that is kept up to date. Made by `open`; where the file cannot be written it does nothing, and has said so."""
+    """A mark that is kept up to date.
+
+    Made by `open`; where the file cannot be written it does nothing, and has said so.
+    """
 
     __slots__ = ("_descriptor", "_level", "_lineage", "_number", "path")
 
@@ -88,7 +94,10 @@ class CommitMark:
         return mark
 
     def put(self, commits: int, newest: int) -> None:
-        """Say what was acknowledged last. A microsecond, for the file's only page is in memory; never synced."""
+        """Say what was acknowledged last.
+
+        A microsecond, for the file's only page is in memory; never synced.
+        """
         if self._descriptor < 0:
             return
         self._number += 1
@@ -115,7 +124,9 @@ def read_mark(path: Path) -> MarkContent | None:
     newest: tuple[int, MarkContent | None] = (-1, None)
     for at in (0, _SLOT):
         body = found[at : at + _BODY.size]
-        if len(body) < _BODY.size or found[at + _BODY.size : at + _BODY.size + _SUM.size] != _SUM.pack(crc32(body)):
+        if len(body) < _BODY.size or found[
+            at + _BODY.size : at + _BODY.size + _SUM.size
+        ] != _SUM.pack(crc32(body)):
             continue
         magic, lineage, level, commits, position, number = _BODY.unpack(body)
         if magic == _MAGIC and level < len(_LEVELS) and number > newest[0]:
@@ -124,26 +135,39 @@ def read_mark(path: Path) -> MarkContent | None:
 
 
 def missing(mark: MarkContent, journal: sqlite3.Connection) -> str:
-    """What the mark names and the journal lacks; empty when it lacks nothing, or the mark is another journal's. Blocks."""
-    settings = dict(journal.execute("SELECT name, value FROM settings WHERE name IN ('commits', 'lineage')").fetchall())
+    """What the mark names and the journal lacks.
+
+    Empty when it lacks nothing, or the mark is another journal's. Blocks.
+    """
+    settings = dict(
+        journal.execute(
+            "SELECT name, value FROM settings WHERE name IN ('commits', 'lineage')"
+        ).fetchall()
+    )
     if mark.lineage != settings.get("lineage"):
         return ""
     counted = str(settings.get("commits"))
     commits = int(counted) if counted.isdecimal() else 0
     if commits < mark.commits:
-        return f"{mark.commits - commits:,} or more acknowledged commits (it counts {commits:,} of {mark.commits:,})"
+        return f"{mark.commits - commits:,} or more acknowledged commits (it counts {commits:,} of {mark.commits:,})"  # noqa: E501
     if commits > mark.commits or not mark.newest:
         return ""
     if journal.execute("SELECT 1 FROM messages WHERE pos = ?", (mark.newest,)).fetchone():
         return ""
     sid, seq = mark.newest >> SEQ_BITS, mark.newest & (1 << SEQ_BITS) - 1
     whose = journal.execute("SELECT user, session FROM actors WHERE sid = ?", (sid,)).fetchone()
-    name = f"of the session {whose[1]!r} of the user {whose[0]!r}" if whose else f"of the actor {sid}"
-    return f"message {seq} {name}, which was acknowledged, and what else came with it or just before"
+    name = (
+        f"of the session {whose[1]!r} of the user {whose[0]!r}" if whose else f"of the actor {sid}"
+    )
+    return (
+        f"message {seq} {name}, which was acknowledged, and what else came with it or just before"
+    )
 
 
 def accept_loss(journal: Path) -> Literal["nothing", "accepted"]:
-    """Take what a journal holds for all that there is, although its mark names more: for repairs. Blocks on the file system.
+    """Take what a journal holds for all that there is, although its mark names more: for repairs.
+
+    Blocks on the file system.
 
     Whoever calls owns the directory, and nobody has the journal open.
 

@@ -1,4 +1,6 @@
-"""Looking into a journal that somebody else may have open: nothing is written, locked, migrated or run."""
+"""Looking into a journal that somebody else may have open: nothing is written, locked, migrated or
+run.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _BUSY_S = 5.0
 
 
 def peek_jobs(journal: Path) -> Sequence[Job]:
-    """The jobs of a journal, dead letters included, oldest first, as of the last commit. Blocks on the file system.
+    """The jobs of a journal, dead letters included, oldest first, as of the last commit.
+
+    Blocks on the file system.
 
     Args:
         journal: the ``journal.db`` of a memory directory, which a running server may own.
@@ -40,9 +44,14 @@ def peek_jobs(journal: Path) -> Sequence[Job]:
                 raise JournalDamaged(f"{journal} is no remora journal; it was not touched")
             check_format(journal, found)
             return decode_jobs(
-                database.execute(f"SELECT {JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) ORDER BY j.number").fetchall()
+                database.execute(
+                    f"SELECT {JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) ORDER BY "
+                    "j.number"
+                ).fetchall()
             )
     except sqlite3.DatabaseError as e:
         if isinstance(e, sqlite3.OperationalError):
             raise DirectoryUnusable(f"{journal} cannot be read: {e}", path=journal.parent) from e
-        raise JournalDamaged(f"{journal} is damaged, or no SQLite file: {e}; restore a backup, or move it away") from e
+        raise JournalDamaged(
+            f"{journal} is damaged, or no SQLite file: {e}; restore a backup, or move it away"
+        ) from e

@@ -30,8 +30,12 @@ __all__ = [
 
 _logger = get_logger("remora.journal")
 SYNCHRONOUS: dict[Durability, str] = {"power": "FULL", "process": "NORMAL", "none": "NORMAL"}
-"""What SQLite calls them. NORMAL syncs when the write-ahead log is moved into the file, and at no commit. OFF would spare those
-syncs, too, and a power cut could then tear the file: of 200 enumerated crash states 11 were malformed, with NORMAL none."""
+"""What SQLite calls them.
+
+NORMAL syncs when the write-ahead log is moved into the file, and at no commit. OFF would spare
+those syncs, too, and a power cut could then tear the file: of 200 enumerated crash states 11 were
+malformed, with NORMAL none.
+"""
 
 
 class Ownership:
@@ -47,7 +51,9 @@ class Ownership:
 
     __slots__ = ("commits", "epoch", "instance", "mark", "next_sid")
 
-    def __init__(self, epoch: int, instance: str, commits: int, next_sid: int, mark: CommitMark) -> None:
+    def __init__(
+        self, epoch: int, instance: str, commits: int, next_sid: int, mark: CommitMark
+    ) -> None:
         self.epoch = epoch
         self.instance = instance
         self.commits = commits
@@ -68,7 +74,9 @@ async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
         return int(value)
 
     found, application = await pragma("user_version"), await pragma("application_id")
-    if application not in {0, APPLICATION_ID} or (application == 0 and (found or await pragma("schema_version"))):
+    if application not in {0, APPLICATION_ID} or (
+        application == 0 and (found or await pragma("schema_version"))
+    ):
         raise JournalDamaged(f"{path} is an SQLite file, but no remora journal; it was not touched")
     check_format(path, found)
     if found == FORMAT:
@@ -78,7 +86,13 @@ async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
     begun = time.monotonic()
     for number, script in enumerate(MIGRATIONS[found:], start=found + 1):
         await connection.executescript(migration_script(number, script))
-    _logger.info("journal_migrated", path=str(path), before=found, after=FORMAT, seconds=time.monotonic() - begun)
+    _logger.info(
+        "journal_migrated",
+        path=str(path),
+        before=found,
+        after=FORMAT,
+        seconds=time.monotonic() - begun,
+    )
 
 
 def check_format(path: Path, found: int) -> None:
@@ -89,7 +103,8 @@ def check_format(path: Path, found: int) -> None:
     """
     if found > FORMAT:
         raise JournalTooNew(
-            f"{path} has the format {found}, this remora reads up to {FORMAT}: upgrade remora; nothing was touched",
+            f"{path} has the format {found}, this remora reads up to {FORMAT}: upgrade remora; "
+            "nothing was touched",
             found=found,
             supported=FORMAT,
         )
@@ -97,14 +112,15 @@ def check_format(path: Path, found: int) -> None:
 
 def migration_script(number: int, script: str) -> str:
     """One migration as a transaction."""
-    return f"BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number}; COMMIT;"
+    return f"BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number}; COMMIT;"  # noqa: E501
 
 
 async def check_commit_mark(path: Path) -> None:
     """Compare the journal with its commit mark. A few reads, whatever its size.
 
     Raises:
-        JournalDamaged: commits that were acknowledged at durability ``power`` are gone; at another level the log says so.
+        JournalDamaged: commits that were acknowledged at durability ``power`` are gone; at another
+            level the log says so.
     """
     mark = await anyio.to_thread.run_sync(read_mark, mark_path(path))
     if mark is None:
@@ -119,37 +135,51 @@ async def check_commit_mark(path: Path) -> None:
         return
     if mark.durability == "power":
         raise JournalDamaged(
-            f"{path} lacks {lost}: its write-ahead log was cut short or lost. Restore a backup, or {path.name}-wal if it was "
+            f"{path} lacks {lost}: its write-ahead log was cut short or lost. Restore a backup, "
+            f"or {path.name}-wal if it was "
             f"left behind; `remora repair {path.parent}` accepts what is left"
         )
     _logger.warning("journal_lost_commits", path=str(path), durability=mark.durability, lost=lost)
 
 
-async def take_ownership(writer: aiosqlite.Connection, path: Path, durability: Durability) -> Ownership:
+async def take_ownership(
+    writer: aiosqlite.Connection, path: Path, durability: Durability
+) -> Ownership:
     """Take the journal over: whoever had it can store nothing from then on."""
     await writer.execute("BEGIN IMMEDIATE")
     await writer.execute(
-        "INSERT INTO settings VALUES ('epoch', '1') ON CONFLICT DO UPDATE SET value = CAST(value AS INTEGER) + 1"
+        "INSERT INTO settings VALUES ('epoch', '1') ON CONFLICT DO UPDATE SET value = CAST(value "
+        "AS INTEGER) + 1"
     )
-    await writer.execute("INSERT OR IGNORE INTO settings VALUES ('instance', ?)", (secrets.token_hex(3),))
+    await writer.execute(
+        "INSERT OR IGNORE INTO settings VALUES ('instance', ?)", (secrets.token_hex(3),)
+    )
     lineage = "INSERT OR IGNORE INTO settings VALUES ('lineage', ?)"
     begun = (await writer.execute(lineage, (secrets.token_hex(16),))).rowcount
-    settings: dict[str, str] = {n: v for n, v in await writer.execute_fetchall("SELECT name, value FROM settings")}  # noqa: C416
+    settings: dict[str, str] = {  # noqa: C416
+        n: v for n, v in await writer.execute_fetchall("SELECT name, value FROM settings")
+    }
     ((last_sid,),) = await writer.execute_fetchall("SELECT coalesce(max(sid), 0) FROM actors")
     await writer.execute("COMMIT")
     if begun:  # a mark is recognized by it, though the write-ahead log may be lost
         await writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
     try:
-        epoch, commits, used = (int(settings.get(name, "0")) for name in ("epoch", "commits", "last_sid"))
+        epoch, commits, used = (
+            int(settings.get(name, "0")) for name in ("epoch", "commits", "last_sid")
+        )
     except ValueError as e:
-        raise JournalDamaged(f"{path} is damaged: a setting that is a number is none ({e}); restore a backup") from e
+        raise JournalDamaged(
+            f"{path} is damaged: a setting that is a number is none ({e}); restore a backup"
+        ) from e
     # Counted commits begin with this update; whoever lost the journal fails at it.
     await writer.execute(
         "CREATE TEMP TRIGGER one_owner BEFORE UPDATE ON settings WHEN old.name = 'commits' "
         f"AND (SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'epoch') != {epoch} "
         "BEGIN SELECT RAISE(ABORT, 'another process owns the journal'); END"
     )
-    mark = await anyio.to_thread.run_sync(CommitMark.open, mark_path(path), settings["lineage"], durability, commits)
+    mark = await anyio.to_thread.run_sync(
+        CommitMark.open, mark_path(path), settings["lineage"], durability, commits
+    )
     next_sid = max(int(last_sid), used) + 1
     return Ownership(epoch, settings["instance"], commits, next_sid, mark)
 
@@ -157,6 +187,12 @@ async def take_ownership(writer: aiosqlite.Connection, path: Path, durability: D
 def open_error(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StorageError:
     """What a failure to open it means."""
     name = getattr(error, "sqlite_errorname", "")
-    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")) or "malformed" in str(error) or isinstance(error, UnicodeDecodeError):
-        return JournalDamaged(f"{path} is damaged, or no SQLite file: {error}; restore a backup, or move it away")
+    if (
+        name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT"))
+        or "malformed" in str(error)
+        or isinstance(error, UnicodeDecodeError)
+    ):
+        return JournalDamaged(
+            f"{path} is damaged, or no SQLite file: {error}; restore a backup, or move it away"
+        )
     return DirectoryUnusable(f"{path} cannot be opened for writing: {error}", path=path)

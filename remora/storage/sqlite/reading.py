@@ -1,7 +1,8 @@
 """Reading the journal: images, cold records, histories, listings.
 
-A connection of its own reads. Each of its statements is a transaction of its own, so it never holds a checkpoint back. It sees
-committed rows only, which is all that a session which is not live has. What is read is verified, row by row: see `images`.
+A connection of its own reads. Each of its statements is a transaction of its own, so it never holds
+a checkpoint back. It sees committed rows only, which is all that a session which is not live has.
+What is read is verified, row by row: see `images`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ from remora.storage.ports import (
     buffer_start_from,
     earlier_buffer,
 )
-from remora.storage.records import EarlierBuffer, IdLookup, KeyLookup, MemoryItem, OriginalAppend, PastLookup, StateItem
+from remora.storage.records import (
+    EarlierBuffer,
+    IdLookup,
+    KeyLookup,
+    MemoryItem,
+    OriginalAppend,
+    PastLookup,
+    StateItem,
+)
 from remora.storage.sqlite.images import (
     CHECKED_JOB_COLUMNS,
     ENTRY_COLUMNS,
@@ -63,12 +72,13 @@ class JournalReader:
     """
 
     def __init__(self, reader: aiosqlite.Connection, *, next_sid: int) -> None:
-        # Text that is no text any more is damage of one row, and must not fail the query that comes across it.
+        # Text that is no text any more is damage of one row, and must not fail the query that comes
+        # across it.
         reader.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
         self._reader = reader
         self._next_sid = next_sid
 
-    # -- activation -------------------------------------------------------------------------------------------------
+    # -- activation --------------------------------------------------------------------------------
 
     async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SavedActor | Exception]:
         """The image of each actor; new ones are given their number."""
@@ -78,22 +88,30 @@ class JournalReader:
         self._next_sid += 1
         return self._next_sid - 1
 
-    async def fetch(self, key: Hashable, query: Any) -> OriginalAppend | EarlierBuffer | dict[str, int] | None:
-        """Which append an idempotency key belongs to; which numbers message ids have; how the buffer was."""
+    async def fetch(
+        self, key: Hashable, query: Any
+    ) -> OriginalAppend | EarlierBuffer | dict[str, int] | None:
+        """Which append an idempotency key belongs to; which numbers message ids have.
+
+        How the buffer was.
+        """
         assert isinstance(key, SessionKey)
         if isinstance(query, PastLookup):
             return await earlier_buffer(self, key, query.at)
         if isinstance(query, IdLookup):
             rows = await self._read(
                 f"SELECT {ENTRY_COLUMNS} FROM actors AS s CROSS JOIN json_each(?) AS w "
-                "CROSS JOIN messages AS m ON m.pos >> 32 = +s.sid AND m.id = w.value AND m.id IS NOT NULL "
-                f"WHERE s.user = ? AND s.session = ? AND m.removed IS NULL AND m.pos & {SEQ_MASK} > ?",
+                "CROSS JOIN messages AS m ON m.pos >> 32 = +s.sid AND m.id = w.value AND m.id IS "
+                "NOT NULL "
+                f"WHERE s.user = ? AND s.session = ? AND m.removed IS NULL AND m.pos & {SEQ_MASK} "
+                "> ?",
                 (msgspec.json.encode(query.ids).decode(), key.user, key.session, query.after),
             )
             return {entry.id: entry.seq for entry in _entries(key, rows) if entry.id is not None}
         assert isinstance(query, KeyLookup)
         rows = await self._read(
-            # CROSS JOIN keeps this order; the plus (no affinity) and the third condition let the partial index be used
+            # CROSS JOIN keeps this order; the plus (no affinity) and the third condition let the
+            # partial index be used
             f"SELECT {ENTRY_COLUMNS} FROM actors AS s "
             "CROSS JOIN messages AS k ON k.pos >> 32 = +s.sid AND k.key = ? AND k.key IS NOT NULL "
             "CROSS JOIN messages AS m ON m.pos BETWEEN k.pos AND k.pos + k.batch - 1 "
@@ -103,11 +121,15 @@ class JournalReader:
         if not rows:
             return None
         entries = _entries(key, rows)
-        return OriginalAppend(tuple(entry.seq for entry in entries), tuple(entry.id for entry in entries))
+        return OriginalAppend(
+            tuple(entry.seq for entry in entries), tuple(entry.id for entry in entries)
+        )
 
-    # -- reading ----------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
-    async def read(self, key: SessionKey, first: int, last: int, *, at: int | None = None) -> Sequence[Entry]:
+    async def read(
+        self, key: SessionKey, first: int, last: int, *, at: int | None = None
+    ) -> Sequence[Entry]:
         """Messages `first`…`last`."""
         rows = await self._read(
             f"SELECT s.trimmed, m.removed, {ENTRY_COLUMNS} FROM actors AS s JOIN messages AS m "
@@ -123,7 +145,9 @@ class JournalReader:
         for number, row in enumerate(rows, start=max(first, trimmed + 1, 1)):
             if row[2] & SEQ_MASK != number:
                 raise damaged(key, f"message {number} is missing")
-        return _entries(key, [row[2:] for row in rows if row[1] is None or (at is not None and row[1] > at)])
+        return _entries(
+            key, [row[2:] for row in rows if row[1] is None or (at is not None and row[1] > at)]
+        )
 
     async def past(self, key: SessionKey, at: int) -> BufferStart:
         """What the session's buffer began with when message `at` was its newest."""
@@ -133,19 +157,25 @@ class JournalReader:
             (key.user, key.session, at),
         )
         try:
-            return buffer_start_from([decode_summary(row) for row in rows], trimmed=await self._trimmed(key))
+            return buffer_start_from(
+                [decode_summary(row) for row in rows], trimmed=await self._trimmed(key)
+            )
         except RowDamaged as e:
             raise damaged(key, e) from e
 
     async def _trimmed(self, key: SessionKey) -> int:
-        rows = await self._read("SELECT trimmed FROM actors WHERE user = ? AND session = ?", tuple(key))
+        rows = await self._read(
+            "SELECT trimmed FROM actors WHERE user = ? AND session = ?", tuple(key)
+        )
         return int(rows[0][0]) if rows else 0
 
     async def folds(self, key: SessionKey) -> SummaryFigures:
         """How often the session's past was summarized, and what that took."""
         ((count, taken, made, degraded),) = await self._read(
-            "SELECT count(*), coalesce(sum(f.input_tokens), 0), coalesce(sum(f.tokens), 0), coalesce(sum(f.degraded), 0) "
-            "FROM actors AS s JOIN folds AS f USING (sid) WHERE s.user = ? AND s.session = ? AND f.input_tokens > 0",
+            "SELECT count(*), coalesce(sum(f.input_tokens), 0), coalesce(sum(f.tokens), 0), "
+            "coalesce(sum(f.degraded), 0) "
+            "FROM actors AS s JOIN folds AS f USING (sid) WHERE s.user = ? AND s.session = ? AND "
+            "f.input_tokens > 0",
             (key.user, key.session),
         )
         return SummaryFigures(count, taken, made, degraded)
@@ -156,7 +186,8 @@ class JournalReader:
         parameters = (user,) if ids is None else (user, msgspec.json.encode(ids).decode())
         rows = await self._read(
             f"SELECT {MEMORY_COLUMNS} FROM actors AS s "
-            f"JOIN memories AS m USING (sid) WHERE s.user = ? AND s.session = ''{among} ORDER BY m.number",
+            f"JOIN memories AS m USING (sid) WHERE s.user = ? AND s.session = ''{among} ORDER BY "
+            "m.number",
             parameters,
         )
         try:
@@ -178,7 +209,8 @@ class JournalReader:
         """All of an actor's facets, in the order in which they were first put."""
         user, session = key if isinstance(key, SessionKey) else (key.user, "")
         rows = await self._read(
-            f"SELECT {STATE_ITEM_COLUMNS} FROM actors AS s JOIN facets AS x USING (sid) WHERE s.user = ? AND s.session = ? "
+            f"SELECT {STATE_ITEM_COLUMNS} FROM actors AS s JOIN facets AS x USING (sid) WHERE "
+            "s.user = ? AND s.session = ? "
             "ORDER BY x.rowid",
             (user, session),
         )
@@ -189,7 +221,9 @@ class JournalReader:
 
     async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
         """Every actor, in a fixed order, and up to which message it is in long-term memory."""
-        rows = await self._read("SELECT flushed, sid, user, session, created_us, crc FROM actors ORDER BY sid")
+        rows = await self._read(
+            "SELECT flushed, sid, user, session, created_us, crc FROM actors ORDER BY sid"
+        )
         found = []
         for flushed, *row in rows:
             try:
@@ -201,7 +235,8 @@ class JournalReader:
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
         """Job rows, oldest first."""
         rows = await self._read(
-            f"SELECT {CHECKED_JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) WHERE j.dead = ? ORDER BY j.number",
+            f"SELECT {CHECKED_JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) WHERE "
+            "j.dead = ? ORDER BY j.number",
             (int(dead),),
         )
         return decode_jobs(rows)
@@ -214,14 +249,19 @@ class JournalReader:
             "WHERE s.user = ? AND m.removed IS NULL GROUP BY s.sid ORDER BY 3, s.sid",
             (user,),
         )
-        return [SessionListing(SessionKey(user, session), count, at_us) for session, count, at_us in rows]
+        return [
+            SessionListing(SessionKey(user, session), count, at_us)
+            for session, count, at_us in rows
+        ]
 
     async def unflushed(self, limit: int) -> Sequence[SessionKey]:
         """Sessions whose last message no flush job covers."""
         rows = await self._read(
             "SELECT s.user, s.session FROM actors AS s WHERE s.session != '' AND s.flushing < "
-            f"(SELECT m.pos & {SEQ_MASK} FROM messages AS m WHERE m.pos BETWEEN s.sid << {SEQ_BITS} "
-            f"AND (s.sid << {SEQ_BITS}) + {SEQ_MASK} AND m.removed IS NULL ORDER BY m.pos DESC LIMIT 1) LIMIT ?",
+            f"(SELECT m.pos & {SEQ_MASK} FROM messages AS m WHERE m.pos BETWEEN s.sid << "
+            f"{SEQ_BITS} "
+            f"AND (s.sid << {SEQ_BITS}) + {SEQ_MASK} AND m.removed IS NULL ORDER BY m.pos DESC "
+            "LIMIT 1) LIMIT ?",
             (limit,),
         )
         return [SessionKey(user, session) for user, session in rows]
@@ -231,23 +271,33 @@ class JournalReader:
         own = "" if user is None else " WHERE s.user = ?"
         who = () if user is None else (user,)
         ((users, sessions),) = await self._read(
-            f"SELECT count(DISTINCT s.user), count(*) FILTER (WHERE s.session != '') FROM actors AS s{own}", who
+            "SELECT count(DISTINCT s.user), count(*) FILTER (WHERE s.session != '') FROM actors "
+            f"AS s{own}",
+            who,
         )
         of_them = "" if user is None else f"JOIN actors AS s ON s.sid = m.pos >> {SEQ_BITS} {own}"
-        ((messages, tokens),) = await self._read(f"SELECT count(*), coalesce(sum(m.tokens), 0) FROM messages AS m {of_them}", who)
+        ((messages, tokens),) = await self._read(
+            f"SELECT count(*), coalesce(sum(m.tokens), 0) FROM messages AS m {of_them}", who
+        )
         by_sid = "" if user is None else f"JOIN actors AS s USING (sid) {own}"
         ((summaries,),) = await self._read(
-            f"SELECT count(*) FILTER (WHERE f.kind IN ('summary', 'entry')) FROM folds AS f {by_sid}", who
+            "SELECT count(*) FILTER (WHERE f.kind IN ('summary', 'entry')) FROM folds AS f "
+            f"{by_sid}",
+            who,
         )
         ((memories,),) = await self._read(f"SELECT count(*) FROM memories AS m {by_sid}", who)
         ((pending, dead),) = await self._read(
-            f"SELECT count(*) FILTER (WHERE NOT j.dead), count(*) FILTER (WHERE j.dead) FROM jobs AS j {by_sid}", who
+            "SELECT count(*) FILTER (WHERE NOT j.dead), count(*) FILTER (WHERE j.dead) FROM jobs "
+            f"AS j {by_sid}",
+            who,
         )
         return JournalCounts(users, sessions, messages, tokens, summaries, pending, dead, memories)
 
     async def erasures(self) -> Sequence[Erasure]:
         """What is still being forgotten, oldest first."""
-        rows = await self._read("SELECT number, user_key, session_key FROM erasures ORDER BY number")
+        rows = await self._read(
+            "SELECT number, user_key, session_key FROM erasures ORDER BY number"
+        )
         return [Erasure(*row) for row in rows]
 
     async def _read(self, sql: str, parameters: Iterable[Any] = ()) -> list[Any]:

@@ -1,8 +1,9 @@
 """From records to rows: what one transaction of the journal stores, statement by statement.
 
-Records of many actors are gathered kind by kind, so that a commit is one statement for each kind of row, however many turns
-take part. That is sound because records hold what is true after them: marks are absolute, jobs begin before they end, and where
-the order of two records of one kind decides (a facet dropped and put again), the later one wins here, before SQL sees it.
+Records of many actors are gathered kind by kind, so that a commit is one statement for each kind of
+row, however many turns take part. That is sound because records hold what is true after them: marks
+are absolute, jobs begin before they end, and where the order of two records of one kind decides (a
+facet dropped and put again), the later one wins here, before SQL sees it.
 """
 
 from __future__ import annotations
@@ -45,53 +46,66 @@ _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 
 SHARES = 1 << 62
-"""Importance goes to SQLite as a whole number of these parts: read from decimal text, its last bit is not always what it was."""
+"""Importance goes to SQLite as a whole number of these parts.
+
+Read from decimal text, its last bit is not always what it was.
+"""
 
 _HALF = SHARES // 2  # what nobody said anything about is worth
 
 
 def row_crc(values: tuple[Any, ...]) -> int:
-    """The checksum of a row: CRC-32 of its immutable columns in msgpack. Part of the format: what is in it must never change.
+    """The checksum of a row: CRC-32 of its immutable columns in msgpack.
 
-    It finds every flipped byte, and every burst of 32 bits; others are missed once in four thousand million. It is no proof
-    against somebody who means it.
+    Part of the format: what is in it must never change.
+
+    It finds every flipped byte, and every burst of 32 bits; others are missed once in four thousand
+    million. It is no proof against somebody who means it.
     """
     return crc32(_encode(values))
 
 
-# What many sessions do at the same time goes as JSON, for the same reason as messages; see `INSERT_MESSAGES`.
+# What many sessions do at the same time goes as JSON, for the same reason as messages; see
+# `INSERT_MESSAGES`.
 _INSERT_ACTOR = (
     "INSERT INTO actors (sid, user, session, created_us, crc) "
-    "SELECT a.value ->> 0, a.value ->> 1, a.value ->> 2, a.value ->> 3, a.value ->> 4 FROM json_each(?) AS a"
+    "SELECT a.value ->> 0, a.value ->> 1, a.value ->> 2, a.value ->> 3, a.value ->> 4 FROM "
+    "json_each(?) AS a"
 )
-# All messages of a commit by one statement: places and lengths as JSON, what they point into as one blob. `executemany` gives the
-# interpreter's lock away and takes it back at every row, and waits up to 5 ms for it each time while the event loop is
-# busy: 128 rows a commit beside a busy thread, measured, 324 rows/s by executemany and 6 795 by this (39 292 and 26 580 alone).
-# Nothing is inserted where the journal has another owner by now: the last condition is looked at once.
+# All messages of a commit by one statement: places and lengths as JSON, what they point into as one
+# blob. `executemany` gives the interpreter's lock away and takes it back at every row, and waits up
+# to 5 ms for it each time while the event loop is busy: 128 rows a commit beside a busy thread,
+# measured, 324 rows/s by executemany and 6 795 by this (39 292 and 26 580 alone). Nothing is
+# inserted where the journal has another owner by now: the last condition is looked at once.
 INSERT_MESSAGES = (
-    "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, meta, id, key, batch, importance, crc) "
-    "SELECT m.value ->> 0, m.value ->> 1, m.value ->> 2, m.value ->> 3, ?3, substr(?2, m.value ->> 4, m.value ->> 5), "
-    "CASE WHEN m.value ->> 6 THEN substr(?2, (m.value ->> 4) + (m.value ->> 5), m.value ->> 6) END, m.value ->> 7, "
-    "CASE WHEN m.value ->> 8 THEN substr(?2, (m.value ->> 4) + (m.value ->> 5) + (m.value ->> 6), 16) END, m.value ->> 8, "
+    "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, meta, id, key, batch, "
+    "importance, crc) "
+    "SELECT m.value ->> 0, m.value ->> 1, m.value ->> 2, m.value ->> 3, ?3, substr(?2, m.value "
+    "->> 4, m.value ->> 5), "
+    "CASE WHEN m.value ->> 6 THEN substr(?2, (m.value ->> 4) + (m.value ->> 5), m.value ->> 6) "
+    "END, m.value ->> 7, "
+    "CASE WHEN m.value ->> 8 THEN substr(?2, (m.value ->> 4) + (m.value ->> 5) + (m.value ->> 6), "
+    "16) END, m.value ->> 8, "
     f"(m.value ->> 9) / CAST({SHARES} AS REAL), m.value ->> 10 FROM json_each(?1) AS m "
     "WHERE ?3 = (SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'epoch')"
 )
 _REMOVE_MESSAGE = "UPDATE messages SET removed = ? WHERE pos = ? AND removed IS NULL"
-_PRUNE_MESSAGE = (
-    f"UPDATE messages SET pruned = 1 WHERE pos = ((SELECT sid FROM actors WHERE user = ? AND session = ?) << {SEQ_BITS}) + ?"
-)
+_PRUNE_MESSAGE = f"UPDATE messages SET pruned = 1 WHERE pos = ((SELECT sid FROM actors WHERE user = ? AND session = ?) << {SEQ_BITS}) + ?"  # noqa: E501
 _PRUNE_ENTRY = (
     "DELETE FROM facets WHERE sid = (SELECT sid FROM actors WHERE user = ? AND session = ?) "
     f"AND kind = '{ENTRY_KIND}' AND name = ?"
 )
 _UPDATE_MARKS = (
-    "UPDATE actors SET generation = m.value ->> 0, summarized = m.value ->> 1, folding = m.value ->> 2, "
-    "flushing = m.value ->> 3, cleared = m.value ->> 4, marks_crc = m.value ->> 5 FROM json_each(?) AS m "
+    "UPDATE actors SET generation = m.value ->> 0, summarized = m.value ->> 1, folding = m.value "
+    "->> 2, "
+    "flushing = m.value ->> 3, cleared = m.value ->> 4, marks_crc = m.value ->> 5 FROM "
+    "json_each(?) AS m "
     "WHERE sid = m.value ->> 6"
 )
 _UPDATE_FLUSHED = "UPDATE actors SET flushed = max(flushed, ?) WHERE sid = ?"
 _INSERT_FOLD = (
-    "INSERT INTO folds (sid, at_seq, kind, generation, first, through, prefix, text, tokens, degraded, model, input_tokens, crc) "
+    "INSERT INTO folds (sid, at_seq, kind, generation, first, through, prefix, text, tokens, "
+    "degraded, model, input_tokens, crc) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _PUT_FACET = (
@@ -101,7 +115,8 @@ _PUT_FACET = (
 _DROP_FACET = "DELETE FROM facets WHERE sid = ? AND kind = ? AND name = ?"
 _DELETE_MEMORY = "DELETE FROM memories WHERE id = ?"
 _INSERT_MEMORY = (
-    "INSERT INTO memories (id, sid, session, agent, content, type, importance, created_us, tokens, crc) "
+    "INSERT INTO memories (id, sid, session, agent, content, type, importance, created_us, "
+    "tokens, crc) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 _INSERT_JOB = "INSERT INTO jobs (id, lane, sid, payload, crc) VALUES (?, ?, ?, ?, ?)"
@@ -110,7 +125,8 @@ _BURY_JOB = "UPDATE jobs SET attempts = ?, error = ?, dead = 1 WHERE id = ?"
 _REVIVE_JOB = "UPDATE jobs SET attempts = 0, not_before = 0, dead = 0 WHERE id = ? AND dead"
 _DELETE_JOB = "DELETE FROM jobs WHERE id IN (SELECT j.value ->> 0 FROM json_each(?) AS j)"
 _AS_JSON = frozenset({_INSERT_ACTOR, _DELETE_JOB})
-# The order of storing: a row before what refers to it, a job's start before its end. Within a kind, the order of the turns.
+# The order of storing: a row before what refers to it, a job's start before its end. Within a kind,
+# the order of the turns.
 _STATEMENTS = (
     _INSERT_ACTOR,
     _REMOVE_MESSAGE,
@@ -130,7 +146,18 @@ _STATEMENTS = (
 class Rows:
     """The rows of one transaction."""
 
-    __slots__ = ("_content", "_facets", "_marks", "_memories", "_messages", "_offset", "_rows", "counted", "newest", "records")
+    __slots__ = (
+        "_content",
+        "_facets",
+        "_marks",
+        "_memories",
+        "_messages",
+        "_offset",
+        "_rows",
+        "counted",
+        "newest",
+        "records",
+    )
 
     def __init__(self) -> None:
         self.records = 0
@@ -142,10 +169,15 @@ class Rows:
         self._content: list[bytes] = []
         self._offset = 1  # SQL counts from 1
         self._rows: dict[str, list[tuple[Any, ...]]] = {statement: [] for statement in _STATEMENTS}
-        # Each actor's first marks, each one's second …: a statement sees an actor once, and what must not be is noticed between.
+        # Each actor's first marks, each one's second …: a statement sees an actor once, and what
+        # must not be is noticed between.
         self._marks: list[dict[int, tuple[Any, ...]]] = []
-        self._facets: dict[tuple[int, str, str], tuple[bool, bytes | None]] = {}  # place -> (dropped first, then put)
-        self._memories: dict[str, tuple[bool, int, MemoryItem | None]] = {}  # id -> (removed first, owner, then put)
+        self._facets: dict[
+            tuple[int, str, str], tuple[bool, bytes | None]
+        ] = {}  # place -> (dropped first, then put)
+        self._memories: dict[
+            str, tuple[bool, int, MemoryItem | None]
+        ] = {}  # id -> (removed first, owner, then put)
 
     def add(self, record: Any) -> None:
         """Take one record.
@@ -159,17 +191,32 @@ class Rows:
             case Appended(sid=sid, entries=entries, key=key):
                 self._append(sid, entries, key)
             case Opened(sid=sid, user=user, session=session, at_us=at_us):
-                rows[_INSERT_ACTOR].append((sid, user, session, at_us, row_crc((sid, user, session, at_us))))
-            case FoldStarted(sid=sid, watermarks=watermarks, jobs=jobs) | FlushStarted(sid=sid, watermarks=watermarks, jobs=jobs):
+                rows[_INSERT_ACTOR].append(
+                    (sid, user, session, at_us, row_crc((sid, user, session, at_us)))
+                )
+            case (
+                FoldStarted(sid=sid, watermarks=watermarks, jobs=jobs)
+                | FlushStarted(sid=sid, watermarks=watermarks, jobs=jobs)
+            ):
                 self._mark(sid, watermarks)
                 self._start(sid, jobs)
             case Dropped(sid=sid, watermarks=watermarks, at_seq=at_seq, jobs=jobs):
                 self._mark(sid, watermarks)
                 self._front(sid, at_seq, "dropped", watermarks)
                 self._start(sid, jobs)
-            case Summarized(sid=sid, watermarks=watermarks, summary=summary, job=job, at_seq=at_seq, entry=entry, jobs=jobs):
+            case Summarized(
+                sid=sid,
+                watermarks=watermarks,
+                summary=summary,
+                job=job,
+                at_seq=at_seq,
+                entry=entry,
+                jobs=jobs,
+            ):
                 self._mark(sid, watermarks)
-                self._summary(sid, at_seq, "entry" if entry else "summary", watermarks.generation, summary)
+                self._summary(
+                    sid, at_seq, "entry" if entry else "summary", watermarks.generation, summary
+                )
                 self._start(sid, jobs)
                 rows[_DELETE_JOB].append((job,))
             case Cleared(sid=sid, watermarks=watermarks, cancelled=cancelled, at_seq=at_seq):
@@ -183,7 +230,9 @@ class Rows:
                     self._summary(sid, at_seq, "summary", watermarks.generation, record.summary)
                 for summary in record.summaries:
                     self._summary(sid, at_seq, "entry", watermarks.generation, summary)
-                rows[_REMOVE_MESSAGE].extend((at_seq, sid << SEQ_BITS | seq) for seq in record.removed)
+                rows[_REMOVE_MESSAGE].extend(
+                    (at_seq, sid << SEQ_BITS | seq) for seq in record.removed
+                )
                 self._start(sid, record.jobs)
                 rows[_DELETE_JOB].extend((id_,) for id_ in record.cancelled)
             case JobsStarted(sid=sid, jobs=jobs):
@@ -192,7 +241,9 @@ class Rows:
                 rows[_UPDATE_FLUSHED].append((through, sid))
             case Pruned(key=key, seqs=seqs, entries=entries):
                 rows[_PRUNE_MESSAGE].extend((key.user, key.session, seq) for seq in seqs)
-                rows[_PRUNE_ENTRY].extend((key.user, key.session, str(through)) for through in entries)
+                rows[_PRUNE_ENTRY].extend(
+                    (key.user, key.session, str(through)) for through in entries
+                )
             case StateChanged(sid=sid, put=put, dropped=dropped):
                 for state_item in put:
                     self._put(sid, state_item)
@@ -223,13 +274,22 @@ class Rows:
         keyed = len(entries) if key is not None else None
         for e in entries:
             pos, at_us, tokens, role, chat, meta, id_, importance = (
-                base | e.seq, e.at_us, e.tokens, _ROLE_CODES[e.role], e.chat, e.meta or None, e.id, e.importance,
-            )  # fmt: skip
+                base | e.seq,
+                e.at_us,
+                e.tokens,
+                _ROLE_CODES[e.role],
+                e.chat,
+                e.meta or None,
+                e.id,
+                e.importance,
+            )
             share = _HALF if importance == 0.5 else int(importance * SHARES)
             crc = crc32(_encode((pos, at_us, tokens, role, chat, meta, id_, share, digest, keyed)))
             length = len(chat)
             rest = len(meta) if meta else 0
-            self._messages.append((pos, at_us, tokens, role, self._offset, length, rest, id_, keyed, share, crc))
+            self._messages.append(
+                (pos, at_us, tokens, role, self._offset, length, rest, id_, keyed, share, crc)
+            )
             self._content.append(chat)
             self._offset += length
             if meta:
@@ -242,7 +302,13 @@ class Rows:
             self.newest = pos
 
     def _mark(self, sid: int, m: Watermarks) -> None:
-        watermarks = (m.generation, m.archived_through, m.summarizing_through, m.flushing, m.cleared)
+        watermarks = (
+            m.generation,
+            m.archived_through,
+            m.summarizing_through,
+            m.flushing,
+            m.cleared,
+        )
         row = (*watermarks, row_crc((sid, *watermarks)), sid)
         for layer in self._marks:
             if sid not in layer:
@@ -252,11 +318,33 @@ class Rows:
 
     def _front(self, sid: int, at_seq: int, kind: str, watermarks: Watermarks) -> None:
         self._fold(
-            (sid, at_seq, kind, watermarks.generation, watermarks.cleared, watermarks.archived_through, "", "", 0, 0, "", 0)
+            (
+                sid,
+                at_seq,
+                kind,
+                watermarks.generation,
+                watermarks.cleared,
+                watermarks.archived_through,
+                "",
+                "",
+                0,
+                0,
+                "",
+                0,
+            )
         )
 
     def _summary(self, sid: int, at_seq: int, kind: str, generation: int, s: Summary) -> None:
-        told = (s.first, s.through, s.prefix, s.text, s.tokens, int(s.degraded), s.model, s.input_tokens)
+        told = (
+            s.first,
+            s.through,
+            s.prefix,
+            s.text,
+            s.tokens,
+            int(s.degraded),
+            s.model,
+            s.input_tokens,
+        )
         self._fold((sid, at_seq, kind, generation, *told))
 
     def _fold(self, row: tuple[Any, ...]) -> None:
@@ -271,12 +359,17 @@ class Rows:
         place = (sid, state_item.kind, state_item.name)
         dropped, value = self._facets.get(place, (False, None))
         if dropped and value is None:
-            del self._facets[place]  # it comes back as the newest of its actor's, as `SavedUser.state_items` promises
+            del self._facets[
+                place
+            ]  # it comes back as the newest of its actor's, as `SavedUser.state_items` promises
         self._facets[place] = (dropped, state_item.value)
 
     @property
     def messages(self) -> tuple[str, bytes] | None:
-        """The first two parameters of `INSERT_MESSAGES`: places as JSON, and what they point into; None without messages."""
+        """The first two parameters of `INSERT_MESSAGES`: places as JSON, and what they point into.
+
+        None without messages.
+        """
         if not self._messages:
             return None
         return _encode_json(self._messages).decode(), b"".join(self._content)
@@ -287,14 +380,23 @@ class Rows:
         for statement, rows in self._rows.items():
             if rows:
                 yield statement, [_as_json(rows)] if statement in _AS_JSON else rows
-        dropped: list[tuple[Any, ...]] = [place for place, (gone, _) in self._facets.items() if gone]
+        dropped: list[tuple[Any, ...]] = [
+            place for place, (gone, _) in self._facets.items() if gone
+        ]
         kept = ((*place, value) for place, (_, value) in self._facets.items() if value is not None)
         put = [(*row, row_crc(row)) for row in kept]
-        deleted: list[tuple[Any, ...]] = [(id_,) for id_, (removed, _, _) in self._memories.items() if removed]
-        inserted = [_memory(sid, item) for _, sid, item in self._memories.values() if item is not None]
+        deleted: list[tuple[Any, ...]] = [
+            (id_,) for id_, (removed, _, _) in self._memories.items() if removed
+        ]
+        inserted = [
+            _memory(sid, item) for _, sid, item in self._memories.values() if item is not None
+        ]
         for statement, found in (
-            (_DROP_FACET, dropped), (_PUT_FACET, put), (_DELETE_MEMORY, deleted), (_INSERT_MEMORY, inserted)
-        ):  # fmt: skip
+            (_DROP_FACET, dropped),
+            (_PUT_FACET, put),
+            (_DELETE_MEMORY, deleted),
+            (_INSERT_MEMORY, inserted),
+        ):
             if found:
                 yield statement, found
 
@@ -304,5 +406,13 @@ def _as_json(rows: Iterable[tuple[Any, ...]]) -> tuple[str]:
 
 
 def _memory(sid: int, item: MemoryItem) -> tuple[Any, ...]:
-    what = (item.session, item.agent, item.content, item.type, float(item.importance), item.created_us, item.tokens)
+    what = (
+        item.session,
+        item.agent,
+        item.content,
+        item.type,
+        float(item.importance),
+        item.created_us,
+        item.tokens,
+    )
     return (item.id, sid, *what, row_crc((item.id, sid, *what)))

@@ -1,9 +1,12 @@
-"""Taking out of a journal what is damaged in it, so that the rest can be used again. Everything here blocks.
+"""Taking out of a journal what is damaged in it, so that the rest can be used again.
 
-Only for a journal that nobody has open, and only where whoever owns it has said so: what goes is lost. A message keeps its
-number: in its place stands a row that was removed as soon as it was there, so that its session counts on as before and nothing
-ever shows it. A summary that goes leaves its messages in the history; a job that goes is put anew where it can be told what it
-was for. An actor whose own row is damaged cannot be helped: nobody knows whose it was.
+Everything here blocks.
+
+Only for a journal that nobody has open, and only where whoever owns it has said so: what goes is
+lost. A message keeps its number: in its place stands a row that was removed as soon as it was
+there, so that its session counts on as before and nothing ever shows it. A summary that goes leaves
+its messages in the history; a job that goes is put anew where it can be told what it was for. An
+actor whose own row is damaged cannot be helped: nobody knows whose it was.
 """
 
 from __future__ import annotations
@@ -41,13 +44,16 @@ _FOLD_LANE = "summarize"
 _EMPTY = msgspec.msgpack.encode({"role": "user", "content": ""})
 _ROLE = ROLES.index("user")
 _INSERT = (
-    "INSERT OR REPLACE INTO messages (pos, at_us, tokens, role, epoch, chat, importance, removed, pruned, crc) "
+    "INSERT OR REPLACE INTO messages (pos, at_us, tokens, role, epoch, chat, importance, removed, "
+    "pruned, crc) "
     "VALUES (?, ?, 0, ?, 0, ?, 0.5, ?, 1, ?)"
 )
 
 
 def drop_damaged(journal: Path) -> list[str]:
-    """Remove each row that is not as it was written, all in one transaction; what went, a line each.
+    """Remove each row that is not as it was written, all in one transaction.
+
+    What went, a line each.
 
     Args:
         journal: the file, of the newest format.
@@ -61,14 +67,20 @@ def drop_damaged(journal: Path) -> list[str]:
             database.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
             database.execute("PRAGMA secure_delete = ON")
             database.execute("BEGIN IMMEDIATE")
-            done = [line for drop in (_messages, _folds, _facets, _memories, _jobs) for line in drop(database)]
+            done = [
+                line
+                for drop in (_messages, _folds, _facets, _memories, _jobs)
+                for line in drop(database)
+            ]
             if done:  # it counts as a commit, which its mark must not be ahead of
                 database.execute("UPDATE settings SET value = value + 1 WHERE name = 'commits'")
             database.execute("COMMIT")
     except sqlite3.OperationalError as e:
         raise StorageError(f"{journal} cannot be written: {e}") from e
     except sqlite3.DatabaseError as e:
-        raise JournalDamaged(f"{journal} is damaged so that SQLite cannot read it: {e}; restore a backup") from e
+        raise JournalDamaged(
+            f"{journal} is damaged so that SQLite cannot read it: {e}; restore a backup"
+        ) from e
     return done
 
 
@@ -84,7 +96,9 @@ def _messages(database: sqlite3.Connection) -> Iterator[str]:
             wanted = trimmed.get(sid, 0) + 1
         seq = pos & SEQ_MASK
         if sid in names:
-            lost += [(sid << SEQ_BITS | gone, at_us, "it was missing") for gone in range(wanted, seq)]
+            lost += [
+                (sid << SEQ_BITS | gone, at_us, "it was missing") for gone in range(wanted, seq)
+            ]
         wanted = seq + 1
         try:
             at_us = decode_entry(row).at_us
@@ -111,19 +125,25 @@ def _unreadable(
 
 def _folds(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
-    for row in _unreadable(database, "folds", f"f.number, {SUMMARY_COLUMNS} FROM folds AS f", decode_summary):
-        yield f"given up: a summary of {names.get(row[0], 'nobody')}; its messages are in the history"
+    for row in _unreadable(
+        database, "folds", f"f.number, {SUMMARY_COLUMNS} FROM folds AS f", decode_summary
+    ):
+        yield f"given up: a summary of {names.get(row[0], 'nobody')}; its messages are in the history"  # noqa: E501
 
 
 def _facets(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
-    for row in _unreadable(database, "facets", f"x.rowid, {STATE_ITEM_COLUMNS} FROM facets AS x", decode_state_item):
+    for row in _unreadable(
+        database, "facets", f"x.rowid, {STATE_ITEM_COLUMNS} FROM facets AS x", decode_state_item
+    ):
         yield f"given up: what was kept of {names.get(row[0], 'nobody')} as {row[1]!a}"
 
 
 def _memories(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
-    for row in _unreadable(database, "memories", f"m.number, {MEMORY_COLUMNS} FROM memories AS m", decode_memory):
+    for row in _unreadable(
+        database, "memories", f"m.number, {MEMORY_COLUMNS} FROM memories AS m", decode_memory
+    ):
         yield f"given up: the memory {_shown(row[0])} of {names.get(row[1], 'nobody')}"
 
 
@@ -131,7 +151,8 @@ def _jobs(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
     rows = list(
         database.execute(
-            f"SELECT j.number, {CHECKED_JOB_COLUMNS} FROM jobs AS j LEFT JOIN actors AS s USING (sid) ORDER BY j.number"
+            f"SELECT j.number, {CHECKED_JOB_COLUMNS} FROM jobs AS j LEFT JOIN actors AS s USING "
+            "(sid) ORDER BY j.number"
         )
     )
     for number, *row in rows:
@@ -141,10 +162,15 @@ def _jobs(database: sqlite3.Connection) -> Iterator[str]:
         database.execute("DELETE FROM jobs WHERE number = ?", (number,))
         if lane == _FOLD_LANE:  # its messages are folded by the next
             for watermarks in list(
-                database.execute("SELECT generation, summarized, summarized, flushing, cleared FROM actors WHERE sid = ?", (sid,))
+                database.execute(
+                    "SELECT generation, summarized, summarized, flushing, cleared FROM actors "
+                    "WHERE sid = ?",
+                    (sid,),
+                )
             ):
                 database.execute(
-                    "UPDATE actors SET folding = summarized, marks_crc = CASE WHEN marks_crc IS NOT NULL THEN ? END "
+                    "UPDATE actors SET folding = summarized, marks_crc = CASE WHEN marks_crc IS "
+                    "NOT NULL THEN ? END "
                     "WHERE sid = ?",
                     (row_crc((sid, *watermarks)), sid),
                 )

@@ -1,4 +1,7 @@
-"""The journal's schema, as numbered migrations; `PRAGMA user_version` holds the number of the last one applied."""
+"""The journal's schema, as numbered migrations.
+
+`PRAGMA user_version` holds the number of the last one applied.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ APPLICATION_ID = 0x52454D4F
 """``REMO``: tells a remora journal from any other SQLite file."""
 
 SEQ_BITS = 32
-"""A message's primary key is ``sid << 32 | seq``: one B-tree, a session's messages side by side, no second index."""
+"""A message's primary key is ``sid << 32 | seq``: one B-tree, a session's messages side by side, no
+second index.
+"""
 
 _V1 = """
 CREATE TABLE settings (
@@ -99,12 +104,12 @@ CREATE TABLE jobs (
     error TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX jobs_by_session ON jobs (sid);
-"""
+"""  # noqa: E501
 
-# A checksum (`remora.storage.sqlite.rows.row_crc`) covers what never changes in a row; rows from before have none. An actor's
-# marks change, together: they have one of their own. `trimmed` stays behind what is out of the buffer (by `ports.NEIGHBOURS`),
-# whichever of the two moves: a session that goes back to before what was trimmed meanwhile is refused, in the transaction
-# itself.
+# A checksum (`remora.storage.sqlite.rows.row_crc`) covers what never changes in a row; rows from
+# before have none. An actor's marks change, together: they have one of their own. `trimmed` stays
+# behind what is out of the buffer (by `ports.NEIGHBOURS`), whichever of the two moves: a session
+# that goes back to before what was trimmed meanwhile is refused, in the transaction itself.
 _V2 = """
 ALTER TABLE actors ADD COLUMN crc INTEGER;
 ALTER TABLE actors ADD COLUMN marks_crc INTEGER;
@@ -122,7 +127,7 @@ CREATE TABLE erasures (           -- what is being forgotten and may still be in
 );
 
 INSERT INTO settings VALUES ('commits', '0');
-"""
+"""  # noqa: E501
 
 MIGRATIONS: tuple[str, ...] = (_V1, _V2)
 FORMAT = len(MIGRATIONS)

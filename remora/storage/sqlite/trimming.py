@@ -1,7 +1,10 @@
-"""Removing archived originals beyond their limits: what the reader looks up, and what the writer deletes.
+"""Removing archived originals beyond their limits.
 
-The reader says what is beyond the limits, at leisure, chunk by chunk. The writer deletes in bounded transactions, and looks again
-first: what a session needs may have changed since, and nothing that it needs may go.
+What the reader looks up, and what the writer deletes.
+
+The reader says what is beyond the limits, at leisure, chunk by chunk. The writer deletes in bounded
+transactions, and looks again first: what a session needs may have changed since, and nothing that
+it needs may go.
 """
 
 from __future__ import annotations
@@ -14,7 +17,13 @@ import msgspec
 
 from remora.storage.ports import Retention
 from remora.storage.records import Spec
-from remora.storage.retention import Archive, MessageSizes, choose_oldest, first_message_needed, last_removable
+from remora.storage.retention import (
+    Archive,
+    MessageSizes,
+    choose_oldest,
+    first_message_needed,
+    last_removable,
+)
 from remora.storage.sqlite.schema import SEQ_BITS
 
 __all__ = ["BATCH_MESSAGES", "messages_beyond", "trim_rows"]
@@ -22,7 +31,10 @@ __all__ = ["BATCH_MESSAGES", "messages_beyond", "trim_rows"]
 Query: TypeAlias = Callable[[str, Iterable[Any]], Awaitable[Iterable[Sequence[Any]]]]
 
 BATCH_MESSAGES = 1_000
-"""Messages deleted in one transaction, at most: the writes that queue behind it wait for some milliseconds."""
+"""Messages deleted in one transaction, at most.
+
+The writes that queue behind it wait for some milliseconds.
+"""
 
 _MASK = (1 << SEQ_BITS) - 1
 _SESSIONS_AT_ONCE = 500
@@ -30,9 +42,10 @@ _ROWS_AT_ONCE = 65_536  # held in memory, of all sessions together, while the ol
 _DAY_US = 86_400_000_000
 _decode_payload = msgspec.msgpack.Decoder(Spec).decode
 
-_ACTORS = "SELECT sid FROM actors WHERE sid > ? AND session != '' AND summarized > trimmed ORDER BY sid LIMIT ?"
-# On its way to long-term memory is what a flush job was journalled for (up to `flushing`) and what is not there yet, unless
-# it is never to be there, or is gone. What is past `flushing` and out of the buffer left it without long-term memory.
+_ACTORS = "SELECT sid FROM actors WHERE sid > ? AND session != '' AND summarized > trimmed ORDER BY sid LIMIT ?"  # noqa: E501
+# On its way to long-term memory is what a flush job was journalled for (up to `flushing`) and what
+# is not there yet, unless it is never to be there, or is gone. What is past `flushing` and out of
+# the buffer left it without long-term memory.
 _BOUNDS = (
     "SELECT s.sid, s.trimmed, s.summarized, (SELECT m.pos FROM messages AS m "
     f"WHERE m.pos > (s.sid << {SEQ_BITS}) + max(s.flushed, s.trimmed) "
@@ -42,12 +55,15 @@ _BOUNDS = (
 )
 _JOBS = "SELECT j.sid, j.payload FROM json_each(?) AS w CROSS JOIN jobs AS j ON j.sid = w.value"
 _RANGE = f"m.pos BETWEEN (?1 << {SEQ_BITS}) + ?2 AND (?1 << {SEQ_BITS}) + ?3"
-_FIRST_YOUNG = f"SELECT m.pos FROM messages AS m WHERE {_RANGE} AND m.at_us >= ?4 ORDER BY m.pos LIMIT 1"
-_NEWEST_BEYOND = f"SELECT m.pos FROM messages AS m WHERE {_RANGE} AND m.removed IS NULL ORDER BY m.pos DESC LIMIT 1 OFFSET ?4"
+_FIRST_YOUNG = (
+    f"SELECT m.pos FROM messages AS m WHERE {_RANGE} AND m.at_us >= ?4 ORDER BY m.pos LIMIT 1"
+)
+_NEWEST_BEYOND = f"SELECT m.pos FROM messages AS m WHERE {_RANGE} AND m.removed IS NULL ORDER BY m.pos DESC LIMIT 1 OFFSET ?4"  # noqa: E501
 _ARCHIVED_BYTES = (
     "SELECT coalesce(sum(length(m.chat) + coalesce(length(m.meta), 0)), 0) "
     "FROM json_each(?) AS w CROSS JOIN actors AS s ON s.sid = w.value "
-    f"CROSS JOIN messages AS m ON m.pos > s.sid << {SEQ_BITS} AND m.pos <= (s.sid << {SEQ_BITS}) + s.summarized"
+    f"CROSS JOIN messages AS m ON m.pos > s.sid << {SEQ_BITS} AND m.pos <= (s.sid << {SEQ_BITS}) "
+    "+ s.summarized"
 )
 _SIZES = (
     "SELECT m.pos, m.at_us, length(m.chat) + coalesce(length(m.meta), 0) "
@@ -67,14 +83,21 @@ async def _archives(read: Query, sids: Sequence[int]) -> list[Archive]:
         needed.setdefault(sid, []).append(first)
     found = []
     for sid, trimmed, archived_through, unflushed in await read(_BOUNDS, wanted):
-        through = last_removable(archived_through, None if unflushed is None else unflushed & _MASK, needed.get(sid, ()))
+        through = last_removable(
+            archived_through, None if unflushed is None else unflushed & _MASK, needed.get(sid, ())
+        )
         if through > trimmed:
             found.append(Archive(sid, trimmed, through))
     return found
 
 
-async def messages_beyond(read: Query, limits: Retention, now_us: int) -> AsyncIterator[dict[int, int]]:
-    """By session, the last message that is beyond the limits and may go; some sessions at a time."""
+async def messages_beyond(
+    read: Query, limits: Retention, now_us: int
+) -> AsyncIterator[dict[int, int]]:
+    """By session, the last message that is beyond the limits and may go.
+
+    Some sessions at a time.
+    """
     aged = limits.max_age_days > 0 or limits.max_messages > 0
     if aged:
         async for sids in _sessions(read):
@@ -91,7 +114,9 @@ async def _sessions(read: Query) -> AsyncIterator[list[int]]:
         last = sids[-1]
 
 
-async def _beyond_each(read: Query, archives: Sequence[Archive], limits: Retention, now_us: int) -> dict[int, int]:
+async def _beyond_each(
+    read: Query, archives: Sequence[Archive], limits: Retention, now_us: int
+) -> dict[int, int]:
     found: dict[int, int] = {}
     for sid, trimmed, through in ((one.sid, one.trimmed, one.through) for one in archives):
         last = 0
@@ -100,9 +125,15 @@ async def _beyond_each(read: Query, archives: Sequence[Archive], limits: Retenti
             young = list(await read(_FIRST_YOUNG, (sid, trimmed + 1, through, oldest)))
             last = (young[0][0] & _MASK) - 1 if young else through
         if limits.max_messages > 0:
-            ((archived_through,),) = await read("SELECT summarized FROM actors WHERE sid = ?", (sid,))
+            ((archived_through,),) = await read(
+                "SELECT summarized FROM actors WHERE sid = ?", (sid,)
+            )
             if archived_through - trimmed > limits.max_messages:
-                surplus = list(await read(_NEWEST_BEYOND, (sid, trimmed + 1, archived_through, limits.max_messages)))
+                surplus = list(
+                    await read(
+                        _NEWEST_BEYOND, (sid, trimmed + 1, archived_through, limits.max_messages)
+                    )
+                )
                 last = max(last, min(surplus[0][0] & _MASK, through)) if surplus else last
         if last > trimmed:
             found[sid] = last
@@ -132,8 +163,13 @@ async def _beyond_bytes(read: Query, limit: int) -> dict[int, int]:
     return await choose_oldest(archives, total - limit, sizes)
 
 
-async def trim_rows(writer: aiosqlite.Connection, wanted: Mapping[int, int]) -> tuple[int, dict[int, int]]:
-    """Delete up to these messages, `BATCH_MESSAGES` at most; how many went, and what is left to do. Within a transaction."""
+async def trim_rows(
+    writer: aiosqlite.Connection, wanted: Mapping[int, int]
+) -> tuple[int, dict[int, int]]:
+    """Delete up to these messages, `BATCH_MESSAGES` at most.
+
+    How many went, and what is left to do. Within a transaction.
+    """
 
     async def read(statement: str, parameters: Iterable[Any]) -> Iterable[Sequence[Any]]:
         return await writer.execute_fetchall(statement, parameters)
@@ -147,9 +183,12 @@ async def trim_rows(writer: aiosqlite.Connection, wanted: Mapping[int, int]) -> 
         through = min(last, archive.trimmed + room)
         if through > archive.trimmed:
             cursor = await writer.execute(
-                f"DELETE FROM messages AS m WHERE {_RANGE}", (archive.sid, archive.trimmed + 1, through)
+                f"DELETE FROM messages AS m WHERE {_RANGE}",
+                (archive.sid, archive.trimmed + 1, through),
             )
-            await writer.execute("UPDATE actors SET trimmed = ? WHERE sid = ?", (through, archive.sid))
+            await writer.execute(
+                "UPDATE actors SET trimmed = ? WHERE sid = ?", (through, archive.sid)
+            )
             count += cursor.rowcount
             room -= through - archive.trimmed
         if through < last:

@@ -1,7 +1,10 @@
-"""Looking at every row of a journal: is it what was written, and does it hold together? Everything here blocks.
+"""Looking at every row of a journal: is it what was written, and does it hold together?
 
-It reads from a connection of its own, within one transaction: of a journal that is in use it sees one moment. Each row is
-decoded by hand rather than by `images`, which stops at the first that is damaged; here all of them are named.
+Everything here blocks.
+
+It reads from a connection of its own, within one transaction: of a journal that is in use it sees
+one moment. Each row is decoded by hand rather than by `images`, which stops at the first that is
+damaged; here all of them are named.
 """
 
 from __future__ import annotations
@@ -71,12 +74,23 @@ def check_journal(path: Path) -> list[Finding]:
         StorageError: it cannot be read at all.
     """
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)) as database:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)
+        ) as database:
             database.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
             database.isolation_level = None
             database.execute("BEGIN")
             found: list[Finding] = []
-            for look in (_structure, _marked, _actors_and_messages, _folds, _facets, _memories, _jobs, _notes):
+            for look in (
+                _structure,
+                _marked,
+                _actors_and_messages,
+                _folds,
+                _facets,
+                _memories,
+                _jobs,
+                _notes,
+            ):
                 try:
                     found.extend(_bounded(look(path, database)))
                 except TypeError as e:  # a number that is none, say
@@ -84,7 +98,10 @@ def check_journal(path: Path) -> list[Finding]:
                 if look is _structure and any(one.kind == "journal" for one in found):
                     break  # what a malformed file says of its rows is worth nothing
             return found
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as e:  # what SQLite says of damage may quote it
+    except (
+        sqlite3.DatabaseError,
+        UnicodeDecodeError,
+    ) as e:  # what SQLite says of damage may quote it
         if getattr(e, "sqlite_errorname", "").startswith(_NOT_DAMAGE):
             raise StorageError(f"{path} cannot be read: {e}") from e
         return [_finding(path.name, f"SQLite cannot read it: {e}")]
@@ -122,7 +139,17 @@ def _marked(path: Path, database: sqlite3.Connection) -> Iterator[Finding]:
 
 def _actors_and_messages(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     actors: dict[int, _Actor] = {}
-    for sid, user, session, created_us, crc, marks_crc, *watermarks, flushed, trimmed in database.execute(
+    for (
+        sid,
+        user,
+        session,
+        created_us,
+        crc,
+        marks_crc,
+        *watermarks,
+        flushed,
+        trimmed,
+    ) in database.execute(
         "SELECT sid, user, session, created_us, crc, marks_crc, "
         "generation, summarized, folding, flushing, cleared, flushed, trimmed FROM actors"
     ):
@@ -139,7 +166,9 @@ def _actors_and_messages(_: Path, database: sqlite3.Connection) -> Iterator[Find
 
 def _marks(actor: _Actor) -> Iterator[Finding]:
     _, archived_through, summarizing_through, flushing, cleared = actor.watermarks
-    last = max(actor.last, archived_through)  # of a session without rows behind the front, the front says it
+    last = max(
+        actor.last, archived_through
+    )  # of a session without rows behind the front, the front says it
     for low, high, what in (
         (cleared, archived_through, "more was cleared than left the buffer"),
         (archived_through, summarizing_through, "more left the buffer than was to be folded"),
@@ -160,19 +189,33 @@ def _messages(database: sqlite3.Connection, actors: dict[int, _Actor]) -> Iterat
         pos, batch = row[0], row[9]
         if pos >> SEQ_BITS != sid or actor is None:
             if within and actor is not None:
-                yield _finding(actor.name, f"message {wanted} is missing: it came under the same key as the one before")
+                yield _finding(
+                    actor.name,
+                    f"message {wanted} is missing: it came under the same key as the one before",
+                )
             sid, within = pos >> SEQ_BITS, 0
             actor = actors.get(sid)
             if actor is None:
                 if sid not in orphans:
                     orphans.add(sid)
-                    yield _finding(f"actor {sid}", "there are messages of it, and nobody knows whose they are")
+                    yield _finding(
+                        f"actor {sid}", "there are messages of it, and nobody knows whose they are"
+                    )
                 continue
             wanted = actor.trimmed + 1
         seq = pos & SEQ_MASK
         if seq != wanted:
-            which = f"message {wanted} is" if seq == wanted + 1 else f"messages {wanted} to {seq - 1} are"
-            yield _finding(actor.name, f"{which} missing" if seq > wanted else f"message {seq} is there although it was trimmed")
+            which = (
+                f"message {wanted} is"
+                if seq == wanted + 1
+                else f"messages {wanted} to {seq - 1} are"
+            )
+            yield _finding(
+                actor.name,
+                f"{which} missing"
+                if seq > wanted
+                else f"message {seq} is there although it was trimmed",
+            )
         wanted, actor.last = seq + 1, seq
         within = max(within - 1, 0) if batch is None else batch - 1
         try:
@@ -180,9 +223,14 @@ def _messages(database: sqlite3.Connection, actors: dict[int, _Actor]) -> Iterat
             if row[10] is None:
                 _check(entry.chat)
         except (RowDamaged, msgspec.DecodeError) as e:
-            yield _finding(actor.name, str(e) if isinstance(e, RowDamaged) else f"message {seq} cannot be read ({e})")
+            yield _finding(
+                actor.name,
+                str(e) if isinstance(e, RowDamaged) else f"message {seq} cannot be read ({e})",
+            )
     if within and actor is not None:
-        yield _finding(actor.name, f"message {wanted} is missing: it came under the same key as the one before")
+        yield _finding(
+            actor.name, f"message {wanted} is missing: it came under the same key as the one before"
+        )
 
 
 def _folds(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
@@ -200,15 +248,23 @@ def _folds(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
         except RowDamaged as e:
             yield _finding(where, str(e))
             continue
-        if summary.first > summary.through + 1 or (of == generation and summary.through > archived_through):
-            yield _finding(where, f"a summary covers messages {summary.first} to {summary.through}, past {archived_through}")
+        if summary.first > summary.through + 1 or (
+            of == generation and summary.through > archived_through
+        ):
+            yield _finding(
+                where,
+                f"a summary covers messages {summary.first} to {summary.through}, past "
+                f"{archived_through}",
+            )
 
 
 def _facets(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     names = _names(database)
     for row in database.execute(f"SELECT {STATE_ITEM_COLUMNS} FROM facets AS x ORDER BY x.rowid"):
         if row[0] not in names:
-            yield _finding(f"actor {row[0]}", f"{row[1]!r} is kept for it, and nobody knows whose it is")
+            yield _finding(
+                f"actor {row[0]}", f"{row[1]!r} is kept for it, and nobody knows whose it is"
+            )
         try:
             decode_state_item(row)
         except RowDamaged as e:
@@ -230,7 +286,9 @@ def _memories(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
 
 def _jobs(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     names = _names(database)
-    for id_, lane, sid, payload, crc in database.execute("SELECT id, lane, sid, payload, crc FROM jobs ORDER BY number"):
+    for id_, lane, sid, payload, crc in database.execute(
+        "SELECT id, lane, sid, payload, crc FROM jobs ORDER BY number"
+    ):
         where = names.get(sid, f"actor {sid}")
         if sid not in names:
             yield _finding(where, f"the job {id_} is for nobody")
@@ -245,7 +303,10 @@ def _jobs(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
 
 def _notes(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     for number, *digests in database.execute("SELECT number, user_key, session_key FROM erasures"):
-        if not all(isinstance(one, str) and len(one) in {0, 32} for one in digests) or not digests[0]:
+        if (
+            not all(isinstance(one, str) and len(one) in {0, 32} for one in digests)
+            or not digests[0]
+        ):
             yield _finding("erasures", f"the note {number} names nobody")
     settings = dict(database.execute("SELECT name, value FROM settings"))
     for name in ("epoch", "commits"):

@@ -1,11 +1,22 @@
-"""The whole runtime under a seed: virtual time, drawn latencies and schedules, faults, power cuts; every failure can be replayed.
+"""The whole runtime under a seed: virtual time, drawn latencies and schedules, faults, power cuts.
+
+Every failure can be replayed.
 
 See docs/testing.md. `World` is where to begin; `SeededLoop` alone runs any asyncio or anyio code.
 """
 
 from __future__ import annotations
 
-from remora.testing.simulation.exploring import Run, Settings, draw_case, draw_settings, play, read_case, smallest, written
+from remora.testing.simulation.exploring import (
+    Run,
+    Settings,
+    draw_case,
+    draw_settings,
+    play,
+    read_case,
+    smallest,
+    written,
+)
 from remora.testing.simulation.loop import Deadlock, PowerCut, SeededLoop, Stuck
 from remora.testing.simulation.seams import seams
 from remora.testing.simulation.stores import LaneStore, SimulatedStore

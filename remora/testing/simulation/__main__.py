@@ -1,4 +1,6 @@
-"""``python -m remora.testing.simulation``: play seeds, and print the smallest counterexample of the first that fails."""
+"""``python -m remora.testing.simulation``: play seeds, and print the smallest counterexample of the
+first that fails.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,59 @@ def main(words: Sequence[str] | None = None) -> int:
     """Returns 1 if a guarantee was broken."""
     parser = argparse.ArgumentParser(
         prog="python -m remora.testing.simulation",
-        description="Play seeds: each is a program of calls with its schedule, faults and power cuts, on the whole runtime in "
-        "virtual time. A seed that breaks a guarantee is made small and printed; the same seed always does the same.",
+        description="Play seeds: each is a program of calls with its schedule, faults and power "
+        "cuts, on the whole runtime in "
+        "virtual time. A seed that breaks a guarantee is made small and printed; the same seed "
+        "always does the same.",
     )
-    parser.add_argument("seeds", type=int, nargs="?", default=1_000, help="how many (default: 1000)")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first of them (default: 0)")
-    parser.add_argument("--size", type=int, default=12, help="calls of a program, about (default: 12)")
-    parser.add_argument("--journal", choices=["memory", "sqlite"], default="memory", help="sqlite: the real one, on a lane")
-    parser.add_argument("--long-term", choices=["memory", "lance"], default="memory", help="lance: LanceDB itself, on a lane")
-    parser.add_argument("--failures", type=int, default=1, metavar="N", help="stop at the N-th seed that fails (default: 1)")
-    parser.add_argument("--tries", type=int, default=600, metavar="N", help="runs spent on making a failure small (0: none)")
-    parser.add_argument("--probes", action="store_true", help="print how often each rare branch was taken")
-    parser.add_argument("--case", metavar="JSON", help="play this case instead of seeds; a counterexample ends with its own")
-    parser.add_argument("--history", action="store_true", help="print each seed's program and history, failing or not")
+    parser.add_argument(
+        "seeds", type=int, nargs="?", default=1_000, help="how many (default: 1000)"
+    )
+    parser.add_argument(
+        "--first", type=int, default=0, metavar="SEED", help="the first of them (default: 0)"
+    )
+    parser.add_argument(
+        "--size", type=int, default=12, help="calls of a program, about (default: 12)"
+    )
+    parser.add_argument(
+        "--journal",
+        choices=["memory", "sqlite"],
+        default="memory",
+        help="sqlite: the real one, on a lane",
+    )
+    parser.add_argument(
+        "--long-term",
+        choices=["memory", "lance"],
+        default="memory",
+        help="lance: LanceDB itself, on a lane",
+    )
+    parser.add_argument(
+        "--failures",
+        type=int,
+        default=1,
+        metavar="N",
+        help="stop at the N-th seed that fails (default: 1)",
+    )
+    parser.add_argument(
+        "--tries",
+        type=int,
+        default=600,
+        metavar="N",
+        help="runs spent on making a failure small (0: none)",
+    )
+    parser.add_argument(
+        "--probes", action="store_true", help="print how often each rare branch was taken"
+    )
+    parser.add_argument(
+        "--case",
+        metavar="JSON",
+        help="play this case instead of seeds; a counterexample ends with its own",
+    )
+    parser.add_argument(
+        "--history",
+        action="store_true",
+        help="print each seed's program and history, failing or not",
+    )
     asked = parser.parse_args(words)
     logging.disable(logging.CRITICAL)  # a run is full of failures, by design
     options: dict[str, Any] = {"journal": asked.journal, "long_term": asked.long_term}
@@ -60,7 +102,8 @@ def main(words: Sequence[str] | None = None) -> int:
     cpu_s = time.process_time() - cpu_s
     print(
         f"{played} seeds, {steps} steps, {len(schedules)} schedules, {len(failed)} violated; "
-        f"{cpu_s:.1f} s of CPU, {played / cpu_s * 60:.0f} seeds a CPU minute, {time.monotonic() - began_s:.1f} s by the wall"
+        f"{cpu_s:.1f} s of CPU, {played / cpu_s * 60:.0f} seeds a CPU minute, "
+        f"{time.monotonic() - began_s:.1f} s by the wall"
     )
     if asked.probes:
         _print_probes(probes)
@@ -95,7 +138,12 @@ def _with_progress(seeds: range, failed: Sequence[Run]) -> Iterator[int]:
     for count, seed in enumerate(seeds):
         if sys.stderr.isatty() and time.monotonic() - shown_s > _SHOWN_S:
             shown_s = time.monotonic()
-            print(f"\r{count} of {len(seeds)} seeds, {len(failed)} violated", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r{count} of {len(seeds)} seeds, {len(failed)} violated",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
         yield seed
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)

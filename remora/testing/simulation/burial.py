@@ -1,8 +1,11 @@
-"""What a power cut leaves in memory: coroutines that stand where they stood, and must go without doing anything more.
+"""What a power cut leaves in memory.
 
-Left alone they would be kept for ever (anyio remembers where each task stands, and that refers to the task), or run their
-`finally` blocks whenever the garbage collector comes by. So each is closed here and now: on a loop that takes no callback any
-more, whatever a `finally` block asks for never happens, and what it says about that is not listened to.
+Coroutines that stand where they stood, and must go without doing anything more.
+
+Left alone they would be kept for ever (anyio remembers where each task stands, and that refers to
+the task), or run their `finally` blocks whenever the garbage collector comes by. So each is closed
+here and now: on a loop that takes no callback any more, whatever a `finally` block asks for never
+happens, and what it says about that is not listened to.
 """
 
 from __future__ import annotations
@@ -38,13 +41,19 @@ def _silence() -> Iterator[None]:
 
 
 def buried(
-    loop: asyncio.AbstractEventLoop, tasks: Iterable[asyncio.Task[Any]], generators: Iterable[AsyncGenerator[Any, Any]]
+    loop: asyncio.AbstractEventLoop,
+    tasks: Iterable[asyncio.Task[Any]],
+    generators: Iterable[AsyncGenerator[Any, Any]],
 ) -> None:
-    """Close the tasks' coroutines, the youngest first, and what asynchronous generators wait for, which they do not hand down.
+    """Close the tasks' coroutines, the youngest first, and what asynchronous generators wait for,
+    which they do not hand down.
 
     The loop must be dead: nothing that they ask of it may happen.
     """
-    standing, held = list(tasks), list(generators)  # held: a generator that went first would leave what it waits for behind
+    standing, held = (
+        list(tasks),
+        list(generators),
+    )  # held: a generator that went first would leave what it waits for behind
     hooks = sys.get_asyncgen_hooks()
     with _silence(), ignore_probes():
         asyncio._set_running_loop(loop)
@@ -54,14 +63,18 @@ def buried(
             for task in reversed(standing):
                 task._log_destroy_pending = False
                 _close(loop, task, task.get_coro())
-            _close_awaited(loop, standing, held)  # closing a task may have sent a generator on to its next await
+            _close_awaited(
+                loop, standing, held
+            )  # closing a task may have sent a generator on to its next await
         finally:
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(None)
 
 
 def _close_awaited(
-    loop: asyncio.AbstractEventLoop, tasks: Sequence[asyncio.Task[Any]], generators: Iterable[AsyncGenerator[Any, Any]]
+    loop: asyncio.AbstractEventLoop,
+    tasks: Sequence[asyncio.Task[Any]],
+    generators: Iterable[AsyncGenerator[Any, Any]],
 ) -> None:
     for generator in generators if tasks else ():
         if (awaited := getattr(generator, "ag_await", None)) is not None:
@@ -73,7 +86,9 @@ def _close(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], coroutine: 
     try:
         for _ in range(_TRIES):
             with contextlib.suppress(BaseException):
-                copy_context().run(coroutine.close)  # what it sets in its context is not set in ours
+                copy_context().run(
+                    coroutine.close
+                )  # what it sets in its context is not set in ours
             if getattr(coroutine, "cr_frame", None) is None:
                 break
     finally:

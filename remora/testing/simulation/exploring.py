@@ -1,4 +1,7 @@
-"""Seeds: each a program of calls, a runtime's settings, faults and power cuts; played, checked, and made small where it fails."""
+"""Seeds: each a program of calls, a runtime's settings, faults and power cuts.
+
+Played, checked, and made small where it fails.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,16 @@ from remora.testing.shrinking import Case, Shrunk, shrink
 from remora.testing.simulation.loop import Deadlock, Stuck
 from remora.testing.simulation.world import CONFIG, KINDS, Fault, World
 
-__all__ = ["Run", "Settings", "draw_case", "draw_settings", "play", "read_case", "smallest", "written"]
+__all__ = [
+    "Run",
+    "Settings",
+    "draw_case",
+    "draw_settings",
+    "play",
+    "read_case",
+    "smallest",
+    "written",
+]
 
 _POLICIES: Sequence[BufferPolicy] = (
     BufferPolicy(above_tokens=60, keep_tokens=30, overdraft_tokens=300),
@@ -57,7 +69,8 @@ class Settings(msgspec.Struct, frozen=True):
 
     Attributes:
         policy: what its sessions keep.
-        config: everything else: how large mailboxes are, and what they do when full; how many actors may live, and how long.
+        config: everything else: how large mailboxes are, and what they do when full; how many
+            actors may live, and how long.
     """
 
     policy: BufferPolicy
@@ -87,19 +100,29 @@ class Run(msgspec.Struct, frozen=True):
 def draw_case(seed: int, *, size: int = 12) -> Case:
     """The case of a seed: about `size` calls; faults and power cuts in about half of all seeds."""
     rng = random.Random(f"{seed}/case")
-    program = draw_program(rng, size=rng.randint(size // 2, size + size // 2), callers=rng.choice([2, 4, 8]))
+    program = draw_program(
+        rng, size=rng.randint(size // 2, size + size // 2), callers=rng.choice([2, 4, 8])
+    )
     faults = [_draw_fault(rng) for _ in range(rng.choice([0, 0, 1, 1, 2, 4]))]
-    # from the first steps on, in which what the life before left is found: a start may be cut as well
-    crashes = tuple(int(4 * 1.5 ** rng.uniform(0, 14.5)) for _ in range(rng.choice([0, 0, 0, 1, 1, 2, 3])))
+    # from the first steps on, in which what the life before left is found: a start may be cut as
+    # well
+    crashes = tuple(
+        int(4 * 1.5 ** rng.uniform(0, 14.5)) for _ in range(rng.choice([0, 0, 0, 1, 1, 2, 3]))
+    )
     closes = tuple(rng.choice(_CLOSES_S) for _ in range(rng.choice([0, 0, 0, 0, 0, 0, 0, 0, 1, 2])))
     return Case(program, seed, tuple(faults), crashes, closes)
 
 
 def _draw_fault(rng: random.Random) -> Fault:
-    port = rng.choice(["commit", "commit", "commit", "read", "store", "store", "summarizer", "embedder"])
+    port = rng.choice(
+        ["commit", "commit", "commit", "read", "store", "store", "summarizer", "embedder"]
+    )
     kind = rng.choice(KINDS[port])
     often = [1, 1, 1, 2, 8] if port in {"commit", "read"} else [1, 1, 2, 8, 30]
-    if kind in {"hang", "late"}:  # each takes minutes of virtual time, and nothing happens meanwhile
+    if kind in {
+        "hang",
+        "late",
+    }:  # each takes minutes of virtual time, and nothing happens meanwhile
         often = [1]
     return Fault(port, int(1.6 ** rng.uniform(0, 7)) - 1, kind, rng.choice(often))
 
@@ -110,13 +133,17 @@ def draw_settings(seed: int) -> Settings:
     config = changed(CONFIG, "activation", idle_s=rng.choice([1.0, 3.0, 60.0]))
     for section, values in _TIGHT:
         if rng.random() < _TIGHT_SHARE:
-            config = changed(config, section, **{name: rng.choice(some) for name, some in values.items()})
+            config = changed(
+                config, section, **{name: rng.choice(some) for name, some in values.items()}
+            )
     return Settings(rng.choice(_POLICIES), config)
 
 
 def changed(config: Config, section: str, **values: Any) -> Config:
     """The configuration with other values in one of its sections."""
-    return msgspec.structs.replace(config, **{section: msgspec.structs.replace(getattr(config, section), **values)})
+    return msgspec.structs.replace(
+        config, **{section: msgspec.structs.replace(getattr(config, section), **values)}
+    )
 
 
 def play(
@@ -139,14 +166,24 @@ def play(
         options: see `World`.
     """
     settings = settings or draw_settings(case.seed)
-    world = World(case.seed, rng=rng, plan=case.faults, cuts=case.crashes, journal=journal, long_term=long_term, **options)
+    world = World(
+        case.seed,
+        rng=rng,
+        plan=case.faults,
+        cuts=case.crashes,
+        journal=journal,
+        long_term=long_term,
+        **options,
+    )
     history = History()
     player = Player(case.program, history, random.Random(f"{case.seed}/callers"))
     found: list[Violation] = []
     at_rest: list[Violation] = []
     journal_sound = all(fault.port not in {"commit", "read"} for fault in case.faults)
     idle_s = settings.config.activation.idle_s
-    patience_s = _PATIENCE * idle_s if journal_sound and idle_s < _LONG_IDLE_S and case.seed % 2 else 0.0
+    patience_s = (
+        _PATIENCE * idle_s if journal_sound and idle_s < _LONG_IDLE_S and case.seed % 2 else 0.0
+    )
 
     closes = list(case.closes)
 
@@ -187,22 +224,35 @@ def play(
     else:
         found += at_rest
         found += check(
-            history, policy=settings.policy, sound_models=all(one.port not in {"summarizer", "read"} for one in case.faults)
+            history,
+            policy=settings.policy,
+            sound_models=all(one.port not in {"summarizer", "read"} for one in case.faults),
         )
         found += check_arrival(history)
         if journal_sound:
             found += check_sound(history, _ANSWER_S)
     if world.doubled:
         found.append(
-            Violation("G7", "long-term memory", f"added as surely new, though they were there: {', '.join(world.doubled)}")
+            Violation(
+                "G7",
+                "long-term memory",
+                f"added as surely new, though they were there: {', '.join(world.doubled)}",
+            )
         )
     if world.foreign:
-        found.append(Violation("G1", "the event loop", "a thread of its own called: this run cannot be repeated"))
+        found.append(
+            Violation(
+                "G1", "the event loop", "a thread of its own called: this run cannot be repeated"
+            )
+        )
     return Run(case, history, found, tuple(world.fingerprints), world.steps, world.choices)
 
 
 def written(case: Case) -> str:
-    """A case as one line of JSON, which `read_case` takes: to be kept as a regression test, or played again by hand."""
+    """A case as one line of JSON, which `read_case` takes.
+
+    To be kept as a regression test, or played again by hand.
+    """
     return msgspec.json.encode(case).decode()
 
 
@@ -214,13 +264,16 @@ def read_case(text: str) -> Case:
     """
     try:
         case = msgspec.json.decode(text, type=Case)
-        return msgspec.structs.replace(case, faults=tuple(msgspec.convert(fault, Fault) for fault in case.faults))
+        return msgspec.structs.replace(
+            case, faults=tuple(msgspec.convert(fault, Fault) for fault in case.faults)
+        )
     except msgspec.MsgspecError as e:
         raise InvalidInput(f"that is no case of the simulation: {e}") from e
 
 
 def smallest(run: Run, *, tries: int = 600, **options: Any) -> tuple[Run, Shrunk]:
-    """The smallest case to be found that breaks one of the guarantees which this one breaks, and how it was found.
+    """The smallest case to be found that breaks one of the guarantees which this one breaks, and
+    how it was found.
 
     Args:
         run: has violations.

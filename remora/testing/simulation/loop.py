@@ -1,16 +1,20 @@
 """An event loop whose time, whose order of steps and whose end are functions of a seed.
 
-* What is ready stands in lanes: one for each task, one for each simulated thread, one for all other callbacks. Within a lane the
-  order is asyncio's own; between lanes the seed chooses. So what asyncio promises holds, and what it does not promise is tried.
-* Time is virtual. A step takes 50 µs of it, and when nothing is ready it jumps to the next timer. Now and then a lane
-  that could go on is left idle for a while instead (measured on planted bugs: about twice as many found in the same number of
-  runs; shuffling alone found hardly more than none).
+* What is ready stands in lanes: one for each task, one for each simulated thread, one for all other
+  callbacks. Within a lane the order is asyncio's own; between lanes the seed chooses. So what
+  asyncio promises holds, and what it does not promise is tried.
+* Time is virtual. A step takes 50 µs of it, and when nothing is ready it jumps to the next timer.
+  Now and then a lane that could go on is left idle for a while instead (measured on planted bugs:
+  about twice as many found in the same number of runs; shuffling alone found hardly more than
+  none).
 * Nothing ready and no timer left is a deadlock, and is reported with what each task waits for.
-* The power can be cut at any step. Nothing of the dead world runs any further: no `finally`, no callback.
+* The power can be cut at any step. Nothing of the dead world runs any further: no `finally`, no
+    callback.
 * Each step goes into a fingerprint: two runs of one seed must have the same.
 
-There are no file descriptors and no threads in it: whoever needs one is told so. What runs in a thread elsewhere (SQLite, a
-tokenizer) is one step of a lane of its own here; `remora.testing.simulation.seams` sees to that.
+There are no file descriptors and no threads in it: whoever needs one is told so. What runs in a
+thread elsewhere (SQLite, a tokenizer) is one step of a lane of its own here;
+`remora.testing.simulation.seams` sees to that.
 """
 
 from __future__ import annotations
@@ -39,8 +43,11 @@ _CALLBACKS = 0
 _STEP_S = 0.00005
 _COLLECTED = 20_000  # steps between collections of garbage
 _IDLE_S = (0.0005, 0.002, 0.008)
-"""How long a lane is left idle: longer than a commit takes at most. anyio delivers a cancellation by calling again and again
-until the task has taken it, so longer pauses are left to whoever sleeps."""
+"""How long a lane is left idle.
+
+Longer than a commit takes at most. anyio delivers a cancellation by calling again and again until
+the task has taken it, so longer pauses are left to whoever sleeps.
+"""
 
 
 class Deadlock(AssertionError):
@@ -48,7 +55,10 @@ class Deadlock(AssertionError):
 
 
 class Stuck(AssertionError):
-    """The run took more steps, or more virtual time, than it was given. The message says who waits for whom."""
+    """The run took more steps, or more virtual time, than it was given.
+
+    The message says who waits for whom.
+    """
 
 
 class PowerCut(Exception):
@@ -71,7 +81,9 @@ class _Lane:
 
 
 class _SimulatedTask(asyncio.Task[T]):
-    """Hashed by its number: sets of tasks, asyncio's and anyio's, would be walked in the order of memory addresses else."""
+    """Hashed by its number: sets of tasks, asyncio's and anyio's, would be walked in the order of
+    memory addresses else.
+    """
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], *, lane: _Lane, **options: Any) -> None:
         self.lane = lane  # first: while it is made, the task schedules its first step
@@ -136,24 +148,32 @@ class SeededLoop(asyncio.AbstractEventLoop):
         self._stopping = self._running = self._closed = self._dead = False
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
 
-    # -- randomness -------------------------------------------------------------------------------------------------
+    # -- randomness --------------------------------------------------------------------------------
 
     def draw(self, low: float, high: float) -> float:
-        """A number between the two, for whoever runs in a task: what the source of chance raises ends the run, not the task."""
+        """A number between the two, for whoever runs in a task.
+
+        What the source of chance raises ends the run, not the task.
+        """
         try:
             return low + (high - low) * self.rng.random()
-        except BaseException as e:  # hypothesis ends an example this way; a job would take it for its own failure
+        except (
+            BaseException
+        ) as e:  # hypothesis ends an example this way; a job would take it for its own failure
             self._failure = self._failure or e
             return low
 
-    # -- asyncio's side ---------------------------------------------------------------------------------------------
+    # -- asyncio's side ----------------------------------------------------------------------------
 
     def time(self) -> float:
         """Virtual seconds."""
         return self._now
 
     def call_soon(
-        self, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
+        self,
+        callback: Callable[[Unpack[Args]], object],
+        *args: *Args,
+        context: Context | None = None,
     ) -> asyncio.Handle:
         """Run it in its lane's turn."""
         handle = asyncio.Handle(callback, args, self, context)
@@ -163,7 +183,10 @@ class SeededLoop(asyncio.AbstractEventLoop):
         return handle
 
     def call_soon_threadsafe(
-        self, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
+        self,
+        callback: Callable[[Unpack[Args]], object],
+        *args: *Args,
+        context: Context | None = None,
     ) -> asyncio.Handle:
         """As `call_soon`; a real thread that calls is counted in `foreign`."""
         if threading.get_ident() != self._thread:
@@ -171,13 +194,21 @@ class SeededLoop(asyncio.AbstractEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
-        self, delay: float, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Args]], object],
+        *args: *Args,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Run it when so much virtual time has passed."""
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
+        self,
+        when: float,
+        callback: Callable[[Unpack[Args]], object],
+        *args: *Args,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Run it at that time."""
         handle = asyncio.TimerHandle(when, callback, args, self, context)
@@ -212,7 +243,12 @@ class SeededLoop(asyncio.AbstractEventLoop):
         """None: the loop's own."""
         return
 
-    def run_in_executor(self, executor: Any, func: Callable[[Unpack[Args]], T], *args: *Args) -> asyncio.Future[T]:  # noqa: ARG002
+    def run_in_executor(
+        self,
+        executor: Any,  # noqa: ARG002
+        func: Callable[[Unpack[Args]], T],
+        *args: *Args,
+    ) -> asyncio.Future[T]:
         """What a thread would do: one step, some time later."""
         future: asyncio.Future[T] = self.create_future()
 
@@ -264,7 +300,9 @@ class SeededLoop(asyncio.AbstractEventLoop):
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         """An exception that nobody caught ends the run: it would be lost in a log elsewhere."""
         error = context.get("exception")
-        self._failure = self._failure or (error if error is not None else RuntimeError(context.get("message", "")))
+        self._failure = self._failure or (
+            error if error is not None else RuntimeError(context.get("message", ""))
+        )
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Tell the handler, or end the run."""
@@ -282,7 +320,10 @@ class SeededLoop(asyncio.AbstractEventLoop):
         """There are no threads."""
 
     def _finalize(self, generator: Any) -> None:
-        """An asynchronous generator that was left: it is closed as asyncio does it, or, in a dead world, not at all."""
+        """An asynchronous generator that was left.
+
+        It is closed as asyncio does it, or, in a dead world, not at all.
+        """
         if not self._dead:
             self.create_task(generator.aclose())
 
@@ -332,7 +373,9 @@ class SeededLoop(asyncio.AbstractEventLoop):
         result = task.result()
         for other in self._tasks:
             if other is not task and other.done() and other._log_traceback:
-                raise other.exception() or AssertionError  # nobody has asked for it, and nobody will
+                raise (
+                    other.exception() or AssertionError
+                )  # nobody has asked for it, and nobody will
         return result
 
     def _main_done(self, _: asyncio.Future[Any]) -> None:
@@ -345,7 +388,10 @@ class SeededLoop(asyncio.AbstractEventLoop):
             raise RuntimeError("an event loop runs in this thread already")
 
     def close(self) -> None:
-        """Forget everything. What is still waiting is dropped where it stands, and can do nothing more."""
+        """Forget everything.
+
+        What is still waiting is dropped where it stands, and can do nothing more.
+        """
         self._closed = self._dead = True
         self._timers.clear()
         self._awake.clear()
@@ -353,7 +399,7 @@ class SeededLoop(asyncio.AbstractEventLoop):
         tasks, self._tasks = self._tasks, []
         buried(self, [task for task in tasks if not task.done()], self._generators)
 
-    # -- the scheduler ----------------------------------------------------------------------------------------------
+    # -- the scheduler -----------------------------------------------------------------------------
 
     def _at(self, when: float, what: asyncio.Handle | _Lane) -> None:
         self._tickets += 1
@@ -392,7 +438,10 @@ class SeededLoop(asyncio.AbstractEventLoop):
         if not awake:
             self._pass_time()
             if self._now > self._limit_s:
-                raise Stuck(f"the run is not over at {self._now:.0f} virtual seconds:\n{who_waits(self._tasks)}")
+                raise Stuck(
+                    f"the run is not over at {self._now:.0f} virtual "
+                    f"seconds:\n{who_waits(self._tasks)}"
+                )
             if not awake:
                 return
         count = len(awake)
@@ -425,13 +474,18 @@ class SeededLoop(asyncio.AbstractEventLoop):
         if self.steps == self._cut_at:
             raise PowerCut(self.steps)
         if self.steps > self._max_steps:
-            raise Stuck(f"the run is not over after {self._max_steps} steps:\n{who_waits(self._tasks)}")
+            raise Stuck(
+                f"the run is not over after {self._max_steps} steps:\n{who_waits(self._tasks)}"
+            )
         handle._run()
 
 
 def _foreign(name: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
-        raise RuntimeError(f"{name}: there is no network, no process and no signal in a simulated world; put a port in between")
+        raise RuntimeError(
+            f"{name}: there is no network, no process and no signal in a simulated world; put a "
+            "port in between"
+        )
 
     return refuse
 

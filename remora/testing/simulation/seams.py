@@ -1,12 +1,13 @@
-"""Where a simulated run is let into the libraries below: threads, SQLite's connections, sets that are walked by address, chance.
+"""Where a simulated run is let into the libraries below: threads, SQLite's connections, sets that
+are walked by address, chance.
 
 Inside `seams(loop)`:
 
 * `anyio.to_thread.run_sync` runs its function in one step of a lane;
-* aiosqlite's connections are lanes as well: the real SQLite, one call at a time, in order, each after a drawn latency. A fault
-  may be put before or after each call that writes (`CommitFault`);
-* anyio's cancel scopes and task groups keep their tasks in the order in which these came (they are sets, hashed by address: the
-  order of a cancellation would differ from run to run);
+* aiosqlite's connections are lanes as well: the real SQLite, one call at a time, in order, each
+  after a drawn latency. A fault may be put before or after each call that writes (`CommitFault`);
+* anyio's cancel scopes and task groups keep their tasks in the order in which these came (they are
+  sets, hashed by address: the order of a cancellation would differ from run to run);
 * `secrets` draws from the loop, so that ids are the same in each run;
 * `time.sleep`, by which what runs in a thread gives way, returns at once.
 """
@@ -104,7 +105,9 @@ class _Connection:
 
 
 def _writes(function: Callable[[], Any]) -> bool:
-    """Whether a call is of the kind that the journal writes by: a transaction, or one statement that is no question."""
+    """Whether a call is of the kind that the journal writes by: a transaction, or one statement
+    that is no question.
+    """
     if getattr(function, "func", None) is run_steps:
         return True
     words = getattr(function, "args", ())
@@ -113,7 +116,10 @@ def _writes(function: Callable[[], Any]) -> bool:
 
 
 def _half_done(function: Callable[[], Any]) -> None:
-    """What a transaction has come to when its disk fails: some of its steps are done, and its end is not."""
+    """What a transaction has come to when its disk fails.
+
+    Some of its steps are done, and its end is not.
+    """
     if isinstance(function, partial) and function.func is run_steps:
         connection, steps = function.args
         run_steps(connection, steps[: len(steps) // 2])
@@ -143,14 +149,22 @@ class _NoThread:
 
 
 @contextlib.contextmanager
-def seams(loop: SeededLoop, sqlite_fault: Callable[[], CommitFault | None] | None = None) -> Iterator[None]:
-    """Let the loop into the libraries, for as long as the context lasts and in this thread of control alone."""
+def seams(
+    loop: SeededLoop, sqlite_fault: Callable[[], CommitFault | None] | None = None
+) -> Iterator[None]:
+    """Let the loop into the libraries, for as long as the context lasts and in this thread of
+    control alone.
+    """
     mine = threading.get_ident()
     core: Any = aiosqlite.core
     queue, thread, connect = core.SimpleQueue, core.Thread, core.Connection.__init__
     in_thread, token_hex = backend.AsyncIOBackend.run_sync_in_worker_thread, secrets.token_hex
 
-    new_scope, new_group, sleep = backend.CancelScope.__init__, backend.TaskGroup.__init__, time.sleep
+    new_scope, new_group, sleep = (
+        backend.CancelScope.__init__,
+        backend.TaskGroup.__init__,
+        time.sleep,
+    )
 
     def scope(self: Any, *args: Any, **options: Any) -> None:
         new_scope(self, *args, **options)
@@ -163,7 +177,9 @@ def seams(loop: SeededLoop, sqlite_fault: Callable[[], CommitFault | None] | Non
     def simulated() -> bool:
         return threading.get_ident() == mine
 
-    async def in_lane(cls: Any, func: Any, args: Any, abandon_on_cancel: bool = False, limiter: Any = None) -> Any:
+    async def in_lane(
+        cls: Any, func: Any, args: Any, abandon_on_cancel: bool = False, limiter: Any = None
+    ) -> Any:
         if not simulated():
             return await in_thread(func, args, abandon_on_cancel, limiter)
         await cls.checkpoint()
@@ -172,7 +188,11 @@ def seams(loop: SeededLoop, sqlite_fault: Callable[[], CommitFault | None] | Non
             return await loop.run_in_executor(None, lambda: context.run(func, *args))
 
     def hexadecimal(nbytes: int | None = None) -> str:
-        return f"{loop.rng.getrandbits(8 * (nbytes or 32)):0{2 * (nbytes or 32)}x}" if simulated() else token_hex(nbytes)
+        return (
+            f"{loop.rng.getrandbits(8 * (nbytes or 32)):0{2 * (nbytes or 32)}x}"
+            if simulated()
+            else token_hex(nbytes)
+        )
 
     fault = sqlite_fault or (lambda: None)
     connected: list[Any] = []

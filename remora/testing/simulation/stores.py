@@ -11,7 +11,15 @@ from typing import Any, Self, TypeVar
 from remora.config import LongTermConfig
 from remora.storage.lance.store import LanceStore
 from remora.storage.memory.store import MemoryStore
-from remora.storage.ports import EVERYTHING, Candidate, Finding, LongTermStatistics, MemoryRow, Scope, Vector
+from remora.storage.ports import (
+    EVERYTHING,
+    Candidate,
+    Finding,
+    LongTermStatistics,
+    MemoryRow,
+    Scope,
+    Vector,
+)
 from remora.testing.simulation.loop import SeededLoop
 
 __all__ = ["LaneStore", "SimulatedStore"]
@@ -20,30 +28,40 @@ T = TypeVar("T")
 
 
 class SimulatedStore(MemoryStore):
-    """The in-memory store. It writes in two steps, so that a crash may come between, and knows what would have been doubled.
+    """The in-memory store.
+
+    It writes in two steps, so that a crash may come between, and knows what would have been
+    doubled.
 
     Attributes:
-        doubled: ids of rows that were added, as surely new, though they were there: a store without unique ids has them twice.
+        doubled: ids of rows that were added, as surely new, though they were there: a store without
+            unique ids has them twice.
     """
 
     def __init__(self, dimension: int | None) -> None:
         super().__init__(dimension)
         self.doubled: list[str] = []
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool) -> None:
+    async def add(
+        self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool
+    ) -> None:
         """Store the first half, then the rest."""
         if not may_exist:
             self.doubled += [row.id for row in rows if row.id in self._users.get(row.user, {})]
         half = len(rows) // 2
         for part in (slice(None, half), slice(half, None)):
-            await super().add(rows[part], None if vectors is None else vectors[part], may_exist=may_exist)
+            await super().add(
+                rows[part], None if vectors is None else vectors[part], may_exist=may_exist
+            )
 
 
 class LaneStore:
-    """LanceDB in a simulated world: each call is one step, in which the real store does the whole of it on a loop of its own.
+    """LanceDB in a simulated world.
 
-    LanceDB works in threads of its own, which no seed can order; so the world stands still until they are done. What happens
-    *between* calls is the simulation's, what happens within one is not.
+    Each call is one step, in which the real store does the whole of it on a loop of its own.
+
+    LanceDB works in threads of its own, which no seed can order; so the world stands still until
+    they are done. What happens *between* calls is the simulation's, what happens within one is not.
     """
 
     def __init__(self, store: LanceStore, host: _Host, loop: SeededLoop) -> None:
@@ -52,7 +70,9 @@ class LaneStore:
         self._loop = loop
 
     @classmethod
-    def open(cls, path: Path, *, dimension: int | None, config: LongTermConfig, loop: SeededLoop) -> Self:
+    def open(
+        cls, path: Path, *, dimension: int | None, config: LongTermConfig, loop: SeededLoop
+    ) -> Self:
         """Open or create it. Blocks."""
         host = _Host()
         try:
@@ -70,7 +90,9 @@ class LaneStore:
         """Let go of the files: the world that used it is dead. Blocks."""
         self._host.end()
 
-    async def add(self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool) -> None:
+    async def add(
+        self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool
+    ) -> None:
         """See `LongTermStore`."""
         await self._step(lambda: self._store.add(rows, vectors, may_exist=may_exist))
 
@@ -78,13 +100,17 @@ class LaneStore:
         self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope = EVERYTHING
     ) -> Sequence[Candidate]:
         """See `LongTermStore`."""
-        return await self._step(lambda: self._store.search(user, text, vector, depth=depth, scope=scope))
+        return await self._step(
+            lambda: self._store.search(user, text, vector, depth=depth, scope=scope)
+        )
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
         """See `LongTermStore`."""
         return await self._step(lambda: self._store.rows(user, scope))
 
-    async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> tuple[Sequence[MemoryRow], Vector | None]:
+    async def embedded_rows(
+        self, user: str, scope: Scope = EVERYTHING
+    ) -> tuple[Sequence[MemoryRow], Vector | None]:
         """See `LongTermStore`."""
         return await self._step(lambda: self._store.embedded_rows(user, scope))
 
@@ -123,7 +149,9 @@ class _Host:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="remora.simulation.lancedb", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="remora.simulation.lancedb", daemon=True
+        )
         self._thread.start()
         self._started: list[Any] = []
 

@@ -1,4 +1,6 @@
-"""A machine in a bottle: a runtime with its stores and models under one seed, through power cuts and restarts.
+"""A machine in a bottle.
+
+A runtime with its stores and models under one seed, through power cuts and restarts.
 
     def test_my_agent():
         for seed in range(200):
@@ -8,11 +10,13 @@
         async with world.runtime() as runtime:
             ...
 
-`run` calls the function again after each power cut, with what was durable; `world.life` counts. All that the function keeps to
-itself is lost, as it would be; what must outlast a cut (a record of what was acknowledged, say) stands outside of it.
+`run` calls the function again after each power cut, with what was durable; `world.life` counts. All
+that the function keeps to itself is lost, as it would be; what must outlast a cut (a record of what
+was acknowledged, say) stands outside of it.
 
-What a cut leaves of the journal is what it has committed; of SQLite's files, all that was written to them: to them it is the
-death of the process, not of the machine. What the disk makes of files that were not synced is enumerated in `tests/faults`.
+What a cut leaves of the journal is what it has committed; of SQLite's files, all that was written
+to them: to them it is the death of the process, not of the machine. What the disk makes of files
+that were not synced is enumerated in `tests/faults`.
 """
 
 from __future__ import annotations
@@ -54,13 +58,19 @@ CONFIG = Config.from_dict(
         "buffer": {"summary_tokens": 100_000, "token_limit": 1_000_000},
         "activation": {"idle_s": 2.0},
         "supervisor": {
-            "backoff_s": 0.05, "max_backoff_s": 2.0, "breaker_rest_s": 5.0, "summarize_concurrency": 2, "flush_concurrency": 2,
+            "backoff_s": 0.05,
+            "max_backoff_s": 2.0,
+            "breaker_rest_s": 5.0,
+            "summarize_concurrency": 2,
+            "flush_concurrency": 2,
             "drain_s": 0.5,
         },
         "long_term": {"batch_ms": 1, "shards": 2},
     }
-)  # fmt: skip
-"""What a simulated runtime is configured by, unless it is told: short pauses, few workers, a token counter without tables."""
+)
+"""What a simulated runtime is configured by, unless it is told: short pauses, few workers, a token
+counter without tables.
+"""
 _EPOCH = 1_700_000_000.0
 _RESTART_S = 0.1  # less than most back-offs: what waited is found waiting
 _FILES = Path("/dev/shm")  # noqa: S108 - made by mkdtemp; a simulated power cut needs no disk
@@ -78,8 +88,10 @@ class Fault(msgspec.Struct, frozen=True):
     """One thing that goes wrong.
 
     Attributes:
-        port: with what: ``commit``, ``read`` (of the journal in memory), ``store``, ``summarizer``, ``embedder``.
-        nth: at which use of it while a runtime is open, over all lives, from 0. Each call to SQLite is one: a commit is several.
+        port: with what: ``commit``, ``read`` (of the journal in memory), ``store``, ``summarizer``,
+            ``embedder``.
+        nth: at which use of it while a runtime is open, over all lives, from 0. Each call to SQLite
+            is one: a commit is several.
         kind: how; see `CommitFault`, `ReadFault`, `StoreFault`, `ModelFault`.
         times: at how many uses in a row.
     """
@@ -116,7 +128,12 @@ class _Luck:
     """Which of a port's uses go wrong."""
 
     def __init__(self, plan: Plan, port: str) -> None:
-        self._kinds = {nth: one.kind for one in plan if one.port == port for nth in range(one.nth, one.nth + one.times)}
+        self._kinds = {
+            nth: one.kind
+            for one in plan
+            if one.port == port
+            for nth in range(one.nth, one.nth + one.times)
+        }
         self._uses = 0
         self.armed = False
 
@@ -134,8 +151,10 @@ class World:
         seed: all that happens follows from it.
         rng: where chance comes from instead: hypothesis's, which can shrink it.
         plan: what goes wrong.
-        cuts: when the power is cut: the step, in the first life, the second …; a life that ends before goes uncut.
-        journal: ``sqlite`` for the real one, on a lane; ``memory`` for its reference, which is many times faster.
+        cuts: when the power is cut: the step, in the first life, the second …; a life that ends
+            before goes uncut.
+        journal: ``sqlite`` for the real one, on a lane; ``memory`` for its reference, which is many
+            times faster.
         long_term: ``lance`` for LanceDB, on a lane; ``memory`` for its reference.
         idle, latency_s, max_steps, limit_s: see `SeededLoop`.
 
@@ -174,9 +193,15 @@ class World:
             if one.port not in KINDS:
                 raise ConfigError(f"there is no port {one.port}; there are {', '.join(KINDS)}")
             if one.kind not in KINDS[one.port]:
-                raise ConfigError(f"{one.port} does not fail by {one.kind!r}; it does by {', '.join(KINDS[one.port])}")
+                raise ConfigError(
+                    f"{one.port} does not fail by {one.kind!r}; it does by "
+                    f"{', '.join(KINDS[one.port])}"
+                )
         if journal not in {"memory", "sqlite"} or long_term not in {"memory", "lance"}:
-            raise ConfigError(f"journal is memory or sqlite, long_term memory or lance; not {journal!r} and {long_term!r}")
+            raise ConfigError(
+                f"journal is memory or sqlite, long_term memory or lance; not {journal!r} and "
+                f"{long_term!r}"
+            )
         self._luck = {port: _Luck(plan, port) for port in KINDS}
         self._calm = False
         self._sqlite = journal == "sqlite"
@@ -188,35 +213,48 @@ class World:
         self._sqlite_journal: SqliteJournal | None = None
         self._in_use = False
 
-    # -- what a life is made of -------------------------------------------------------------------------------------
+    # -- what a life is made of --------------------------------------------------------------------
 
     def luck(self, port: str) -> Callable[..., Any]:
         """What goes wrong with the next use of a port, by the plan: what faulty ports ask."""
         return self._luck[port]
 
     def calm(self) -> None:
-        """From now on nothing goes wrong any more, but for power cuts: for the checks at the end."""
+        """From now on nothing goes wrong any more, but for power cuts.
+
+        For the checks at the end.
+        """
         self._calm = True
         for luck in self._luck.values():
             luck.armed = False
 
     @property
     def kept(self) -> tuple[Journal, LongTermStore] | None:
-        """What is durable, to be looked at while no runtime is open; None where it is in files, or there is nothing yet."""
+        """What is durable, to be looked at while no runtime is open.
+
+        None where it is in files, or there is nothing yet.
+        """
         if self._journal is None or self._store is None:
             return None
         return self._journal, self._store
 
     def latency(self) -> float:
         """How long something that is not this machine's takes, in seconds: mostly little."""
-        return self.loop.draw(0.0, 0.01) if self.loop.draw(0.0, 1.0) < 0.9 else self.loop.draw(0.0, 2.0)
+        return (
+            self.loop.draw(0.0, 0.01)
+            if self.loop.draw(0.0, 1.0) < 0.9
+            else self.loop.draw(0.0, 2.0)
+        )
 
     @asynccontextmanager
     async def runtime(self, *, config: Config = CONFIG, **options: Any) -> AsyncIterator[Runtime]:
-        """A runtime over this world's stores. Takes the options of `Runtime`; journal, store and clock are the world's own.
+        """A runtime over this world's stores.
 
-        What the plan has for stores and models begins when it is open, and ends with `calm`. Without a summarizer or chat model
-        of the caller's, a perfect one that fails by plan makes the summaries (`UnionSummarizer`); so it is with the embedder.
+        Takes the options of `Runtime`; journal, store and clock are the world's own.
+
+        What the plan has for stores and models begins when it is open, and ends with `calm`.
+        Without a summarizer or chat model of the caller's, a perfect one that fails by plan makes
+        the summaries (`UnionSummarizer`); so it is with the embedder.
 
         Raises:
             ConfigError: there is one open already in this life, or an option is the world's own.
@@ -225,17 +263,24 @@ class World:
             raise ConfigError(f"{', '.join(sorted(own))}: that is the world's own")
         if self._in_use:
             raise ConfigError("one runtime at a time: two processes cannot own one memory (G12)")
-        options.setdefault("embedder", FaultyEmbedder(HashEmbedder(16), self._luck["embedder"], latency_s=self.latency))
+        options.setdefault(
+            "embedder",
+            FaultyEmbedder(HashEmbedder(16), self._luck["embedder"], latency_s=self.latency),
+        )
         if "summarizer" not in options and "chat_model" not in options:
             perfect = UnionSummarizer(latency_s=(0.0,))
-            options["summarizer"] = FaultySummarizer(perfect, self._luck["summarizer"], latency_s=self.latency)
+            options["summarizer"] = FaultySummarizer(
+                perfect, self._luck["summarizer"], latency_s=self.latency
+            )
         for luck in self._luck.values():
             luck.armed = False
-        dimension: int = as_embedder(options["embedder"], dimension=config.models.embedding_dimension).dimension
+        dimension: int = as_embedder(
+            options["embedder"], dimension=config.models.embedding_dimension
+        ).dimension
         self._in_use = True
         try:
             async with Runtime.in_memory(
-                config=config, journal=self._open_journal, store=self._open_store(config, dimension),
+                config=config, journal=self._open_journal, store=self._open_store(config, dimension),  # noqa: E501
                 clock=WorldClock(self.loop), rng=random.Random(self.seed), **options,
             ) as runtime:  # fmt: skip
                 for luck in self._luck.values():
@@ -246,11 +291,16 @@ class World:
 
     async def _open_journal(self) -> Journal:
         if self._sqlite:
-            self._sqlite_journal = await SqliteJournal.open(self.directory / "journal.db", durability="power")
+            self._sqlite_journal = await SqliteJournal.open(
+                self.directory / "journal.db", durability="power"
+            )
             return self._sqlite_journal
         if self._journal is None:
             self._journal = FaultyJournal(
-                self._luck["commit"], latency_s=lambda: self.loop.draw(0.0, 0.01), hang_s=HANG_S, read_fault=self._luck["read"]
+                self._luck["commit"],
+                latency_s=lambda: self.loop.draw(0.0, 0.01),
+                hang_s=HANG_S,
+                read_fault=self._luck["read"],
             )
         else:
             self._journal = self._journal.restarted()
@@ -260,27 +310,45 @@ class World:
         inner: LongTermStore
         if self._lance:
             inner = self._lance_store = LaneStore.open(
-                self.directory / "memory.lance", dimension=dimension, config=config.long_term, loop=self.loop
+                self.directory / "memory.lance",
+                dimension=dimension,
+                config=config.long_term,
+                loop=self.loop,
             )
         else:
             inner = self._store = self._store or SimulatedStore(dimension)
-        return FaultyStore(inner, self._luck["store"], latency_s=self.latency, hang_s=HANG_S, rng=random.Random(self.seed))
+        return FaultyStore(
+            inner,
+            self._luck["store"],
+            latency_s=self.latency,
+            hang_s=HANG_S,
+            rng=random.Random(self.seed),
+        )
 
     @property
     def directory(self) -> Path:
         """Where files are kept, in this life."""
         if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="remora-world-", dir=_FILES if _FILES.is_dir() else None))
+            self._directory = Path(
+                tempfile.mkdtemp(prefix="remora-world-", dir=_FILES if _FILES.is_dir() else None)
+            )
         return self._directory
 
     @property
     def doubled(self) -> Sequence[str]:
-        """Ids of rows that were added to long-term memory, as surely new, though they were there (G7)."""
+        """Ids of rows that were added to long-term memory, as surely new, though they were there
+        (G7).
+        """
         return self._store.doubled if self._store is not None else ()
 
-    # -- its course -------------------------------------------------------------------------------------------------
+    # -- its course --------------------------------------------------------------------------------
 
-    def run(self, main: Callable[[Self], Coroutine[Any, Any, T]], *, on_cut: Callable[[], object] = lambda: None) -> T:
+    def run(
+        self,
+        main: Callable[[Self], Coroutine[Any, Any, T]],
+        *,
+        on_cut: Callable[[], object] = lambda: None,
+    ) -> T:
         """Call `main` in each life until it returns; what it returns.
 
         Args:
@@ -294,7 +362,9 @@ class World:
             while True:
                 cut_at = self._cuts[self.life] if self.life < len(self._cuts) else None
                 started_s = self.loop.time() + (_RESTART_S if self.life else 0.0)
-                self.loop = _loop(self.rng, cut_at=cut_at, started_s=started_s, **self._loop_options)
+                self.loop = _loop(
+                    self.rng, cut_at=cut_at, started_s=started_s, **self._loop_options
+                )
                 with seams(self.loop, self._luck["commit"]):
                     try:
                         result: T = self.loop.run_until_complete(main(self))
