@@ -1,6 +1,6 @@
-"""Conversation memory that rides inside an agent server.
+"""Conversation memory, embedded in your agent server.
 
-Every session an actor, every acknowledgement durable.
+Each session is one actor; writes are durable before they return, and never wait for a model.
 
 async with remora.Runtime("memory/") as runtime:
     chat = runtime.session("alice", "chat-42")

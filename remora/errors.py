@@ -1,18 +1,21 @@
 """Every exception that remora raises, sorted by what the caller can do about it.
 
-=====================  ==========================================================================
-what to do             exceptions =====================
-========================================================================== fix the call
-`InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`, `InvalidExport`, `ConfigError`,
-                       `NotGranted`, `RedactionFailed`, `ReentrantAsk`, `NoDeadLetter`
-retry, nothing ran     `MailboxFull`, `CommitFailed`, `SessionQuarantined`, `ErasureInProgress`
-retry, *same key*      `OutcomeUnknown` retry, nothing doubles `RecordingFailed` look at the
-directory  `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`, `JournalDamaged`,
-`EmbedderChanged`,
-                       `OwnershipLost`
-wait for a service     `ModelUnavailable`, `ModelTimeout`, `ModelAnswerInvalid`, `LongTermError`
-open another runtime   `RuntimeClosed`
-=====================  ==========================================================================
+========================  ========================================================================
+what to do                exceptions
+========================  ========================================================================
+fix the call              `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`,
+                          `InvalidExport`, `ConfigError`, `NotGranted`, `RedactionFailed`,
+                          `ReentrantAsk`, `NoDeadLetter`
+retry: nothing ran        `MailboxFull`, `CommitFailed`, `SessionQuarantined`,
+                          `ErasureInProgress`
+retry with the same key   `OutcomeUnknown`
+retry: nothing doubles    `RecordingFailed`, `BlockFailed`
+check the directory       `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`,
+                          `JournalDamaged`, `EmbedderChanged`, `OwnershipLost`
+wait for a service        `ModelUnavailable`, `ModelTimeout`, `ModelAnswerInvalid`,
+                          `LongTermError`
+open another runtime      `RuntimeClosed`
+========================  ========================================================================
 """
 
 from __future__ import annotations
@@ -62,21 +65,18 @@ class RemoraError(Exception):
 
 
 class InvalidInput(RemoraError, ValueError):
-    """An argument is out of range; nothing was written."""
+    """An argument is out of range. Nothing was written; fix the call."""
 
 
 class InvalidId(InvalidInput):
-    """A user or session id, or an idempotency key, that cannot name anything.
-
-    Nothing was written.
-    """
+    """A user id, session id or idempotency key is not allowed. Nothing was written; use another."""
 
 
 class IndexOutOfRange(InvalidInput, IndexError):
-    """A place that is not in the buffer; nothing was changed.
+    """An index is not in the buffer. Nothing was changed; use an index from the current buffer.
 
     Attributes:
-        places: the places that are not there.
+        places: the indices that are out of range.
     """
 
     def __init__(self, text: str, *, places: tuple[int, ...]) -> None:
@@ -85,7 +85,7 @@ class IndexOutOfRange(InvalidInput, IndexError):
 
 
 class InvalidExport(InvalidInput):
-    """What is to be imported is no whole export; nothing was written.
+    """The export is damaged or incomplete. Nothing was written; export again.
 
     Attributes:
         line: the line, or the row of a table, from 1.
@@ -97,10 +97,10 @@ class InvalidExport(InvalidInput):
 
 
 class InvalidMessage(RemoraError, TypeError):
-    """A message that is no chat message; nothing of its batch was written.
+    """A message is not a chat message. Nothing of its batch was written; fix that message.
 
     Attributes:
-        index: position of the offending message in its batch, from 0.
+        index: position of the message in its batch, from 0.
     """
 
     def __init__(self, text: str, *, index: int = 0) -> None:
@@ -109,12 +109,12 @@ class InvalidMessage(RemoraError, TypeError):
 
 
 class NoDeadLetter(InvalidInput):
-    """No dead letter has this id: it was never one, or is retried, done or dropped by now.
+    """No dead letter has this id: it may be retried, done or dropped by now. Nothing was changed.
 
-    Nothing was changed.
+    List the dead letters again.
 
     Attributes:
-        ids: those that are none.
+        ids: the ids that are not dead letters.
     """
 
     def __init__(self, text: str, *, ids: tuple[str, ...]) -> None:
@@ -123,10 +123,10 @@ class NoDeadLetter(InvalidInput):
 
 
 class ConfigError(InvalidInput):
-    """A configuration key or value that means nothing.
+    """A configuration key is unknown, or its value is not allowed. Fix the configuration.
 
     Attributes:
-        key: dotted path of the offending key, or the empty string.
+        key: dotted path of the key, or the empty string.
     """
 
     def __init__(self, text: str, *, key: str = "") -> None:
@@ -135,11 +135,13 @@ class ConfigError(InvalidInput):
 
 
 class NotGranted(RemoraError, PermissionError):
-    """Whoever asked has no such right in this shared scope; nothing was read or written.
+    """The member lacks this right in the shared scope. Nothing was read or written.
+
+    An owner of the scope can grant it.
 
     Attributes:
         scope: the shared scope.
-        who: who asked.
+        who: the member that asked.
     """
 
     def __init__(self, text: str, *, scope: str, who: str) -> None:
@@ -149,15 +151,16 @@ class NotGranted(RemoraError, PermissionError):
 
 
 class ReentrantAsk(RemoraError, RuntimeError):
-    """A background job waits for its own session to settle, which would wait for that job: a
-    deadlock, refused.
+    """A background job called `settle` of its own session, which waits for that job: a deadlock.
+
+    Call it from outside the job.
     """
 
 
 class RedactionFailed(RemoraError, RuntimeError):
-    """The redaction hook failed on a message, so the message was refused; nothing was stored.
+    """The redaction hook failed on a message. Nothing was stored; fix the hook.
 
-    The error holds nothing of the text.
+    The error contains nothing of the message.
 
     Attributes:
         hook: the hook's name.
@@ -168,15 +171,15 @@ class RedactionFailed(RemoraError, RuntimeError):
         self.hook = hook
 
 
-# -- retry: provably nothing ran -------------------------------------------------------------------
+# -- retry: nothing ran -------------------------------------------------------------------
 
 
 class MailboxFull(RemoraError):
-    """The request was refused before it ran: retry later, it had no effect (G10).
+    """The request was refused before it ran and had no effect. Retry later, and slower (G10).
 
     Attributes:
-        limit: which bound refused it: ``"messages"``, ``"bytes"`` or ``"age"`` of the session's
-            mailbox, or ``"total"`` of what waits for the disk in all.
+        limit: the bound that refused it: ``"messages"``, ``"bytes"`` or ``"age"`` of the session's
+            mailbox, or ``"total"``, of all requests that wait for the disk.
     """
 
     def __init__(self, text: str, *, limit: str) -> None:
@@ -185,16 +188,13 @@ class MailboxFull(RemoraError):
 
 
 class CommitFailed(RemoraError, RuntimeError):
-    """The journal refused the write and rolled it back: provably nothing of it is stored.
-
-    Retry when the disk is well.
-    """
+    """The journal rolled the write back. Nothing is stored; retry when the disk works again."""
 
     retryable = True
 
 
 class SessionQuarantined(RemoraError):
-    """The session failed too often in a short time and rests; the request did not run.
+    """The session failed too often in a short time, so the request did not run. Retry later.
 
     Attributes:
         retry_after_s: seconds until the session is tried again.
@@ -208,10 +208,7 @@ class SessionQuarantined(RemoraError):
 
 
 class ErasureInProgress(RemoraError):
-    """The user, or something of theirs, is being forgotten; the request did not run.
-
-    Ask again when that is done (G13).
-    """
+    """The user or session is being forgotten. The request did not run; retry when that is done."""
 
     retryable = True
 
@@ -220,7 +217,7 @@ class ErasureInProgress(RemoraError):
 
 
 class OutcomeUnknown(RemoraError):
-    """The deadline passed, or the commit's fate is uncertain: it may have taken effect.
+    """The deadline passed, or a commit is uncertain: the request may have taken effect.
 
     Retry with the same `key`.
     """
@@ -232,14 +229,14 @@ class OutcomeUnknown(RemoraError):
 
 
 class RuntimeClosed(RemoraError, RuntimeError):
-    """The runtime is closing, closed, or was not entered with ``async with``."""
+    """The runtime is closing, closed, or was not entered. Use ``async with runtime``."""
 
 
 # -- storage ---------------------------------------------------------------------------------------
 
 
 class StorageError(RemoraError, RuntimeError):
-    """A store cannot do what was asked.
+    """A store failed.
 
     Attributes:
         retryable: whether the same call may succeed later.
@@ -249,27 +246,24 @@ class StorageError(RemoraError, RuntimeError):
 
 
 class OwnershipLost(CommitFailed, StorageError):
-    """Another process has taken the journal over, and this one may write to it no longer (G12).
+    """Another process took over the journal. Nothing of the write is stored (G12).
 
-    Provably nothing of it is stored.
-
-    Everything that is written from then on fails with it. Close the runtime; open another once the
-    other owner is gone.
+    All later writes fail in the same way. Close the runtime; open another when the other owner
+    has gone.
     """
 
     retryable = False
 
 
 class RecordingFailed(StorageError):
-    """What was to be remembered may not be recorded; all of it is, or nothing.
+    """The journal failed while memories were recorded: all of them are stored, or none.
 
-    Retry it as it was: what is recorded already is known by its words, and is not recorded twice.
-    The journal's own error is the cause.
+    Retry the same call: memories are recognized by their words and not recorded twice.
 
     Attributes:
-        op: what was tried, for instance ``"remember"``.
-        user: whose memory it was.
-        session: the session that it was recorded for; empty for none.
+        op: the method, for instance ``"remember"``.
+        user: the owner of the memories.
+        session: the session that they were recorded for; empty for none.
         cause: the journal's error.
     """
 
@@ -282,7 +276,7 @@ class RecordingFailed(StorageError):
 
 
 class DirectoryUnusable(StorageError):
-    """The memory directory cannot be created, read or written.
+    """The memory directory cannot be created, read or written. Check path and permissions.
 
     Attributes:
         path: the directory.
@@ -294,11 +288,11 @@ class DirectoryUnusable(StorageError):
 
 
 class DirectoryLocked(DirectoryUnusable):
-    """Another process owns the directory (G12).
+    """Another process owns the directory. Stop it, or use another directory (G12).
 
     Attributes:
-        pid: the owner's process id, if it left one.
-        since: when the owner opened it (ISO 8601), if it left that.
+        pid: the owner's process id, if known.
+        since: when the owner opened it (ISO 8601), if known.
     """
 
     def __init__(self, text: str, *, path: Path, pid: int | None, since: str | None) -> None:
@@ -308,7 +302,7 @@ class DirectoryLocked(DirectoryUnusable):
 
 
 class JournalTooNew(StorageError):
-    """The journal was written by a newer remora; nothing was touched.
+    """The journal was written by a newer remora. Nothing was changed; upgrade remora.
 
     Attributes:
         found: format number in the file.
@@ -324,19 +318,22 @@ class JournalTooNew(StorageError):
 
 
 class JournalDamaged(StorageError):
-    """The journal file is no journal, or does not hold together."""
+    """The file is damaged, or not a journal. Restore a backup, or see ``remora repair``."""
 
     retryable = False
 
 
 class EmbedderChanged(StorageError):
-    """The long-term rows were embedded by another model than the one configured."""
+    """The long-term rows were embedded by another model than the one configured.
+
+    Configure that one again, or rebuild long-term memory: ``remora reembed``.
+    """
 
     retryable = False
 
 
 class LongTermError(StorageError):
-    """Long-term memory (LanceDB) failed.
+    """Long-term memory (LanceDB) failed. Conversations go on without it.
 
     Attributes:
         retryable: whether the same call may succeed later.
@@ -351,13 +348,13 @@ class LongTermError(StorageError):
 
 
 class BlockFailed(RemoraError, RuntimeError):
-    """A memory block did not take in what it was shown.
+    """A memory block failed on the messages that it was shown.
 
-    It is shown it again with the next job of its session.
+    It is shown them again with the next job of its session.
 
     Attributes:
-        blocks: which ones.
-        retryable: whether the same may succeed later.
+        blocks: the names of the blocks.
+        retryable: whether the same call may succeed later.
     """
 
     def __init__(self, text: str, *, blocks: tuple[str, ...], retryable: bool) -> None:
@@ -370,7 +367,7 @@ class BlockFailed(RemoraError, RuntimeError):
 
 
 class ModelError(RemoraError, RuntimeError):
-    """A chat model or embedder did not do its work.
+    """A chat model or embedder failed.
 
     Attributes:
         retryable: whether the same call may succeed later.
@@ -380,16 +377,16 @@ class ModelError(RemoraError, RuntimeError):
 
 
 class ModelUnavailable(ModelError):
-    """The endpoint refused the connection, or answered with an error status."""
+    """The model refused the connection, answered with an error, or is not called for a while."""
 
     retryable = True
 
 
 class ModelTimeout(ModelError):
-    """The endpoint did not answer in time."""
+    """The model did not answer in time."""
 
     retryable = True
 
 
 class ModelAnswerInvalid(ModelError):
-    """The endpoint answered, but not with what was asked for."""
+    """The model answered with something other than what was asked for. Check its configuration."""

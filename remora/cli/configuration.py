@@ -1,33 +1,34 @@
-"""The configuration as text: YAML that loads back, with each key's own docstring above it."""
+"""The configuration as text: YAML that loads back, each key under its own docstring."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import inspect
-import re
-import sys
+import pkgutil
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from remora.config import Config
-from remora.secrets import Secret
+import remora.config
+from remora.config import Config, Secret
 
 __all__ = ["render_changes", "render_defaults"]
 
 _WIDTH = 110
-_IDS = re.compile(r" \((?:(?:[SG][\d.]+)(?:, | to )?)+\)")
 _DEFAULTS_HEADER = """\
-# remora's configuration: every key, with its default. Keep what you change in a file (--config FILE,
-# Runtime.from_file) and leave the rest out. REMORA_SECTION__KEY in the environment goes over the file, as in
-# REMORA_BUFFER__TOKEN_LIMIT=8000. A secret is written ${{ secrets.NAME }} and looked up when the file is read.
+# remora's configuration: every key, with its default. Keep the keys that you change in a file
+# (--config FILE, Runtime.from_file) and leave the others out. REMORA_SECTION__KEY in the
+# environment takes precedence over the file, as in REMORA_BUFFER__TOKEN_LIMIT=8000. A secret is
+# written ${{ secrets.NAME }} and looked up when the file is read.
 
-"""  # noqa: E501
+"""
 _FORCE_HEADER = """\
-# The configuration in force: defaults, the file, and the environment over it. Secrets print as ***.
+# The configuration in force: the defaults, then the file, then the environment. Secrets print as
+# ***.
 
 """
 
@@ -38,7 +39,7 @@ def render_defaults() -> str:
 
 
 def render_changes(config: Config) -> str:
-    """Every key of `config`, the default beside what differs from it; secrets as stars."""
+    """Every key of `config`, with the default of those that differ; secrets as stars."""
     return _FORCE_HEADER + "".join(_compare_section(config, Config(), ""))
 
 
@@ -76,9 +77,7 @@ def _compare_section(part: msgspec.Struct, default: msgspec.Struct, indent: str)
 
 def _comment(text: str, indent: str) -> str:
     prefix = f"{indent}# "
-    lines = textwrap.wrap(
-        _IDS.sub("", text).strip(), _WIDTH, initial_indent=prefix, subsequent_indent=prefix
-    )
+    lines = textwrap.wrap(text, _WIDTH, initial_indent=prefix, subsequent_indent=prefix)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -89,19 +88,21 @@ def _yaml_line(name: str, value: Any, indent: str) -> str:
 
 @functools.cache
 def _docstrings() -> Mapping[tuple[str, str], str]:
-    """What the source says under each class (its first paragraph, under the name "") and each
-    field.
-    """
+    """The docstrings of each section (its first paragraph, under the name "") and of each field."""
     found: dict[tuple[str, str], str] = {}
-    for node in ast.parse(inspect.getsource(sys.modules[Config.__module__])).body:
-        if isinstance(node, ast.ClassDef):
-            found[node.name, ""] = " ".join(
-                (ast.get_docstring(node) or "").partition("\n\n")[0].split()
-            )
-            for field, below in zip(node.body, node.body[1:], strict=False):
-                match field, below:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
-                        value=ast.Constant(value=str(text))
-                    ):
-                        found[node.name, name] = " ".join(inspect.cleandoc(text).split())
+    for module in pkgutil.iter_modules(remora.config.__path__, "remora.config."):
+        for node in ast.parse(inspect.getsource(importlib.import_module(module.name))).body:
+            if isinstance(node, ast.ClassDef):
+                found[node.name, ""] = _first_paragraph(ast.get_docstring(node) or "")
+                for field, below in zip(node.body, node.body[1:], strict=False):
+                    match field, below:
+                        case (
+                            ast.AnnAssign(target=ast.Name(id=name)),
+                            ast.Expr(value=ast.Constant(value=str(text))),
+                        ):
+                            found[node.name, name] = _first_paragraph(inspect.cleandoc(text))
     return found
+
+
+def _first_paragraph(text: str) -> str:
+    return " ".join(text.partition("\n\n")[0].split())

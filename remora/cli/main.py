@@ -57,7 +57,10 @@ _DEMO_QUESTIONS = (
     ("mei", "what did the physio prescribe?"),
 )
 
-_DESCRIPTION = "Conversation memory that rides inside an agent server: every session an actor, every acknowledgement durable."  # noqa: E501
+_DESCRIPTION = (
+    "Conversation memory, embedded in your agent server. Writes are durable before they return, "
+    "and never wait for a model."
+)
 _EPILOG = """\
 examples:
   remora demo                                       see the whole thing on conversations that ship with it

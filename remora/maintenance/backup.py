@@ -20,12 +20,11 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from remora.config import Config
+from remora.config import Config, Secret
 from remora.errors import InvalidInput, StorageError
 from remora.maintenance.backfill import refilled
 from remora.maintenance.compare import Progress, compare_index
 from remora.maintenance.offline import JOURNAL, Offline, offline, require_memory
-from remora.secrets import Secret
 from remora.storage.atomic import AtomicTarget
 from remora.storage.lance.copy import copy_tables
 from remora.storage.ports import Finding, JournalCounts

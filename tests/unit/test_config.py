@@ -322,7 +322,7 @@ def test_interpolation(
         (
             {"models": {"api_key": "${{ secrets.NOPE }}"}},
             "models.api_key",
-            "NOPE: there is none of that name in the secrets given",
+            "NOPE: the given secrets do not have it",
         ),
         (
             {"models": {"api_key": "${{ secrets.EMPTY }}"}},

@@ -1,7 +1,4 @@
-"""Secrets of the configuration.
-
-Written as ``${{ secrets.NAME }}``, looked up when it is read, and never printed.
-"""
+"""Secrets of the configuration: written as ``${{ secrets.NAME }}``, and never printed."""
 
 from __future__ import annotations
 
@@ -19,13 +16,13 @@ _OPENED = re.compile(r"\$\{\{\s*secrets\b")
 
 
 class Secret:
-    """A text that prints as stars wherever it turns up: in ``repr``, ``str``, f-strings, logs.
+    """A text that prints as stars everywhere: in ``repr``, ``str``, f-strings, logs.
 
-    It is no ``str``, so that joining or encoding it by accident fails instead of disclosing it;
-    `reveal` is the only way to the text. It is copied but not pickled, and false when empty.
+    It is not a ``str``, so that joining or encoding it by accident fails instead of disclosing it;
+    `reveal` is the only way to the text. It can be copied but not pickled, and is false when empty.
 
     Raises:
-        TypeError: what it should hold is no text, or it is pickled.
+        TypeError: the value is not text, or the secret is pickled.
     """
 
     __slots__ = ("_text",)
@@ -64,30 +61,28 @@ class Secret:
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Secret is not pickled: hand over where it comes from instead")
+        raise TypeError("a Secret cannot be pickled: pass the name of its source instead")
 
 
 def refers_to_secret(text: str) -> bool:
-    """Whether ``${{ secrets.…`` stands in it."""
+    """Whether the text contains ``${{ secrets.…``."""
     return _OPENED.search(text) is not None
 
 
 def resolve_secret(
     text: str, *, key: str, secrets: Mapping[str, str] | None, environment: Mapping[str, str]
 ) -> Secret:
-    """The text with each ``${{ secrets.NAME }}`` replaced.
-
-    What a secret holds is not looked through again.
+    """The text with each ``${{ secrets.NAME }}`` replaced; values are not expanded again.
 
     Args:
-        text: as it stands in the configuration.
-        key: dotted path of the key that holds it.
+        text: the value in the configuration.
+        key: dotted path of its key.
         secrets: where a name is looked up first; None if there are none.
-        environment: where it is looked up else.
+        environment: where it is looked up next.
 
     Raises:
-        ConfigError: a name without a value, ``${{`` with something else in it, or stars, which are
-            what a hidden secret prints as. No error shows the text.
+        ConfigError: a name without a value, ``${{`` with other content, or stars, the printed form
+            of a secret. No error shows the text.
     """
     if text == _STARS:
         raise ConfigError(
@@ -96,8 +91,8 @@ def resolve_secret(
         )
     if "${{" in _REFERENCE.sub("", text):
         raise ConfigError(
-            f"{key}: only ${{{{ secrets.NAME }}}} is understood, with a NAME of letters, digits "
-            f"and _",
+            f"{key}: only ${{{{ secrets.NAME }}}} is understood, with a NAME of letters, "
+            "digits and _",
             key=key,
         )
 
@@ -106,7 +101,7 @@ def resolve_secret(
         found: object = (secrets or {}).get(name) or environment.get(name)
         if not found:
             looked = (
-                "there is none of that name in the secrets given"
+                "the given secrets do not have it"
                 if secrets is not None
                 else "no secrets were given"
             )

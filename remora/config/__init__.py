@@ -1,0 +1,36 @@
+"""The configuration: a tree of frozen structs, each default with its reason.
+
+`Config()` is what runs if nothing is configured. A tree is read from a dict, a TOML, YAML or JSON
+file, and the environment; an unknown key is refused, and the error names the nearest known one.
+``remora config --defaults`` prints the docstring under each key above it.
+"""
+
+from __future__ import annotations
+
+from remora.config.conversation import BufferConfig, ContextConfig, TokensConfig
+from remora.config.memory import ImportanceConfig, RecallConfig, SynopsisConfig, WorkingConfig
+from remora.config.models import ModelConfig
+from remora.config.runtime import ActivationConfig, MailboxConfig, SupervisorConfig
+from remora.config.secrets import Secret
+from remora.config.storage import Durability, JournalConfig, LongTermConfig, RetentionConfig
+from remora.config.tree import Config
+
+__all__ = [
+    "ActivationConfig",
+    "BufferConfig",
+    "Config",
+    "ContextConfig",
+    "Durability",
+    "ImportanceConfig",
+    "JournalConfig",
+    "LongTermConfig",
+    "MailboxConfig",
+    "ModelConfig",
+    "RecallConfig",
+    "RetentionConfig",
+    "Secret",
+    "SupervisorConfig",
+    "SynopsisConfig",
+    "TokensConfig",
+    "WorkingConfig",
+]

@@ -1,0 +1,82 @@
+"""Configuration of a conversation: its buffer, its contexts, and how tokens are counted."""
+
+from typing import Literal
+
+from remora.config.section import Section
+
+__all__ = ["BufferConfig", "ContextConfig", "TokensConfig"]
+
+
+class BufferConfig(Section, frozen=True, kw_only=True):
+    """What a session keeps word for word, and when it is compacted."""
+
+    policy: Literal["summary_buffer", "keep_all", "window", "token_window", "summary", "ring"] = (
+        "summary_buffer"
+    )
+    """Which messages leave the buffer and what becomes of them: see
+    remora.actors.policies.buffer. `window` and `ring` use `size`, the others tokens."""
+    size: int = 50
+    """Messages that a window or a ring holds."""
+    multiplier: int = 10
+    """A ring keeps `size` times `multiplier` summary entries."""
+    batch: int = 10
+    """Messages that a ring summarizes into one entry."""
+    token_flush_size: int = 3_000
+    """Most tokens in one batch for long-term memory and memory blocks; one tool-call group may be
+    larger."""
+    vector_search: bool = True
+    """Search a session's buffer by meaning if there is an embedder; otherwise by words."""
+    dedup_window: int = 0
+    """A message that equals one of the newest so many is skipped as a repetition; 0 skips none."""
+    token_limit: int = 30_000
+    """Short-term and long-term memory together, in one context."""
+    fold_ratio: float = 0.7
+    """The buffer is compacted above this share of `token_limit`, down to half of that."""
+    overdraft_ratio: float = 2.0
+    """Unsummarized tokens, as a multiple of `token_limit`, from which remora no longer waits for a
+    slow summarizer but writes a fallback summary."""
+    summary_tokens: int = 800
+    """Longest summary."""
+    summary_prefix: str = "Summary of earlier conversation: "
+    """The first words of the summary's system message; stored with each summary, so a change
+    affects later ones only."""
+    max_message_bytes: int = 16_777_216
+    """Largest single message, encoded."""
+
+    @property
+    def fold_above_tokens(self) -> int:
+        """The tokens above which the buffer is compacted."""
+        return max(int(self.token_limit * self.fold_ratio), 1)
+
+
+class ContextConfig(Section, frozen=True, kw_only=True):
+    """How a context is built."""
+
+    recent: int = 10
+    """The newest messages, which are in every context that has room for them."""
+    insert_method: Literal["system", "user", "tail"] = "system"
+    """Where memory blocks go: into the system message, into the newest user message, or into a
+    message before that one, which keeps the provider's prompt cache valid."""
+    blocks_share: float = 0.3
+    """Share of the budget for memory blocks, taken from older messages."""
+    block_timeout_s: float = 5.0
+    """A memory block that has not answered after this time is left out, and named in the context's
+    sources."""
+
+
+class TokensConfig(Section, frozen=True, kw_only=True):
+    """How tokens are counted."""
+
+    counter: Literal["tiktoken", "heuristic"] = "tiktoken"
+    """tiktoken is exact for OpenAI's models and needs no network; heuristic is a quarter of the
+    length."""
+    encoding: Literal["o200k_base", "cl100k_base"] = "o200k_base"
+    """Which of tiktoken's vocabularies."""
+    unit: Literal["bytes", "characters"] = "bytes"
+    """The length that the heuristic divides by four."""
+    image_tokens: int = 256
+    """Tokens counted for an image."""
+    audio_tokens: int = 256
+    """Tokens counted for a piece of audio."""
+    file_tokens: int = 2_048
+    """Tokens counted for a document."""

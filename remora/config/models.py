@@ -1,0 +1,34 @@
+"""Configuration of the models."""
+
+from typing import Literal
+
+from remora.config.secrets import Secret
+from remora.config.section import Section
+
+__all__ = ["ModelConfig"]
+
+
+class ModelConfig(Section, frozen=True, kw_only=True):
+    """Which models are used; the defaults are embedded and need no key and no network."""
+
+    summarizer: Literal["extractive", "lead", "tail", "openai"] = "extractive"
+    """extractive picks sentences, lead takes the first one of each message, tail keeps the end word
+    for word: none needs a model. openai is any OpenAI-compatible endpoint."""
+    embedder: Literal["wordllama", "openai", "none"] = "wordllama"
+    """wordllama is embedded; none leaves recall to full-text search."""
+    base_url: str = ""
+    """An OpenAI-compatible endpoint; empty means OPENAI_BASE_URL, then OpenAI's own."""
+    api_key: Secret = Secret()
+    """Empty means OPENAI_API_KEY."""
+    summary_prompt: str = ""
+    """Instructions before the conversation when a chat model writes a summary; empty means remora's
+    own."""
+    chat_model: str = "gpt-4o-mini"
+    """The endpoint's name for the model that summarizes."""
+    embedding_model: str = "text-embedding-3-small"
+    """The endpoint's name for the model that embeds."""
+    embedding_dimension: int = 1536
+    """Dimension of the endpoint's vectors, or of a plain callable's; other embedders have their
+    own."""
+    timeout_s: float = 60.0
+    """Deadline of one request to the endpoint."""

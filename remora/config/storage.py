@@ -1,0 +1,71 @@
+"""Configuration of what is stored: the journal, its retention, long-term memory."""
+
+from typing import Literal, TypeAlias
+
+from remora.config.secrets import Secret
+from remora.config.section import Section
+
+__all__ = ["Durability", "JournalConfig", "LongTermConfig", "RetentionConfig"]
+
+Durability: TypeAlias = Literal["power", "process", "none"]
+
+
+class JournalConfig(Section, frozen=True, kw_only=True):
+    """The write-ahead journal."""
+
+    durability: Durability = "power"
+    """power: fsync at each commit, an acknowledged message survives power loss. process: it
+    survives kill -9. none: nothing is promised."""
+    max_batch_writes: int = 8_192
+    """Writes joined in one group commit."""
+    max_wal_mb: int = 64
+    """Size of the write-ahead log above which a warning says that some reader holds it back."""
+
+
+class RetentionConfig(Section, frozen=True, kw_only=True):
+    """How long messages stay archived that left their buffer and are indexed; 0 is no bound."""
+
+    age_days: float = 0.0
+    """Older ones are removed."""
+    session_messages: int = 0
+    """Most archived messages of one session; the oldest are removed first."""
+    total_mb: float = 0.0
+    """Most archived megabytes of all sessions together; the oldest are removed first."""
+    interval_s: float = 3_600.0
+    """How often the supervisor applies these bounds."""
+
+
+class LongTermConfig(Section, frozen=True, kw_only=True):
+    """Long-term memory in LanceDB."""
+
+    enabled: bool = True
+    """Without it, messages that leave the buffer are summarized and archived, and nothing can be
+    recalled."""
+    shards: int = 8
+    """Tables over which users are hashed; fixed when the directory is created."""
+    batch_rows: int = 1_000
+    """Rows in one commit."""
+    batch_ms: float = 100.0
+    """How long rows wait for others before they are committed."""
+    compact_fragments: int = 20
+    """Commits to a shard after which it is compacted: newer rows are searched without the full-text
+    index."""
+    compact_interval_s: float = 30.0
+    """How often the supervisor looks for shards to compact."""
+    keep_versions_s: float = 600.0
+    """Age at which old table versions are removed; readers need them for a while."""
+    index_user_rows: int = 2_000
+    """Rows in a shard above which the user column is indexed."""
+    window_chars: int = 300
+    """How much of each neighbouring message is searched along with a message."""
+    uri: Secret = Secret()
+    """Where LanceDB lives: a path or an object store's address. Empty means inside the
+    directory."""
+    max_user_rows: int = 0
+    """A user's rows beyond this number are pruned by the supervisor; 0: never."""
+    prune: Literal["fifo", "age", "importance", "lru"] = "importance"
+    """Which rows are pruned first."""
+    prune_interval_s: float = 3_600.0
+    """How often the supervisor looks for users with too many rows."""
+    max_age_days: float = 365.0
+    """With `prune: age`, rows older than this are pruned first."""

@@ -1,0 +1,49 @@
+"""Chat messages: the public type, its encoded form, and text made of it.
+
+A caller passes plain dicts in the OpenAI chat format, or `Message` objects. `encode_message` checks
+one and turns it into an `Entry`: the chat dict as msgpack bytes, unknown keys included, with the
+few facts that a session needs without decoding. After that nothing encodes or counts the message
+again: the journal stores the bytes, and `load` decodes them into a fresh dict, so that no caller
+can reach the session's state.
+"""
+
+from __future__ import annotations
+
+from remora.messages.chat import (
+    ChatDict,
+    Message,
+    MessageLike,
+    Receipt,
+    Role,
+    ToolCall,
+    ToolFunction,
+)
+from remora.messages.entry import Entry, decode_chat, encode_message, restore_message
+from remora.messages.text import (
+    dated_line,
+    media_parts,
+    plain_text,
+    speaker_of,
+    split_tool_calls,
+    without_surrogates,
+)
+
+__all__ = [
+    "ChatDict",
+    "Entry",
+    "Message",
+    "MessageLike",
+    "Receipt",
+    "Role",
+    "ToolCall",
+    "ToolFunction",
+    "dated_line",
+    "decode_chat",
+    "encode_message",
+    "media_parts",
+    "plain_text",
+    "restore_message",
+    "speaker_of",
+    "split_tool_calls",
+    "without_surrogates",
+]

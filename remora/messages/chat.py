@@ -1,0 +1,125 @@
+"""The public message type, in the OpenAI chat format."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal, Self, TypeAlias
+
+import msgspec
+
+__all__ = [
+    "ChatDict",
+    "Message",
+    "MessageLike",
+    "Receipt",
+    "Role",
+    "ToolCall",
+    "ToolFunction",
+]
+
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+ChatDict: TypeAlias = dict[str, Any]
+"""One message as a chat API takes it."""
+
+
+class ToolFunction(msgspec.Struct, frozen=True):
+    """The function that a model wants to call; `arguments` is JSON text, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool call of an assistant message. Different calls of a conversation may share an id."""
+
+    id: str
+    function: ToolFunction
+    type: str = "function"
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A chat message with its envelope: id, time, metadata and number.
+
+    Attributes:
+        role: ``system``, ``developer``, ``user``, ``assistant`` or ``tool``.
+        content: text, or a list of OpenAI content parts; None only for an assistant that calls
+            tools.
+        name: the speaker's name, where several share a role.
+        tool_calls: the calls that an assistant asks for.
+        tool_call_id: the call that a tool message answers.
+        id: the sender's own id; without one, the session gives ``msg_…``.
+        created_at: aware UTC time; without one, the time at which `append` was called.
+        metadata: any JSON-like dict of the sender's.
+        seq: the message's number in its session, from 1; set by the session, ignored on append.
+        extra: keys of the chat dict that this type does not name, unchanged.
+    """
+
+    role: Role
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    id: str | None = None
+    created_at: datetime | None = None
+    metadata: dict[str, Any] | None = None
+    seq: int | None = None
+    extra: dict[str, Any] | None = None
+
+    @classmethod
+    def system(cls, content: str) -> Self:
+        """A system message."""
+        return cls(role="system", content=content)
+
+    @classmethod
+    def user(cls, content: str) -> Self:
+        """A user message."""
+        return cls(role="user", content=content)
+
+    @classmethod
+    def assistant(cls, content: str) -> Self:
+        """An assistant message."""
+        return cls(role="assistant", content=content)
+
+    @classmethod
+    def human(cls, content: str) -> Self:
+        """A user message, under its LangChain name."""
+        return cls.user(content)
+
+    @classmethod
+    def ai(cls, content: str) -> Self:
+        """An assistant message, under its LangChain name."""
+        return cls.assistant(content)
+
+    @classmethod
+    def tool(cls, content: str, *, tool_call_id: str) -> Self:
+        """The result of a tool call."""
+        return cls(role="tool", content=content, tool_call_id=tool_call_id)
+
+    def to_chat(self) -> ChatDict:
+        """The plain dict that a chat API takes, without the envelope."""
+        chat: ChatDict = {"role": self.role, "content": self.content}
+        if self.name is not None:
+            chat["name"] = self.name
+        if self.tool_calls is not None:
+            chat["tool_calls"] = msgspec.to_builtins(self.tool_calls)
+        if self.tool_call_id is not None:
+            chat["tool_call_id"] = self.tool_call_id
+        if self.extra:
+            chat.update(self.extra)
+        return chat
+
+
+MessageLike: TypeAlias = Message | Mapping[str, Any]
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """What `append` returns: its messages are durable at the runtime's durability level (G3).
+
+    Attributes:
+        seqs: the sequence numbers, in the order given.
+        ids: the message ids, in the same order.
+        duplicate: the key was seen before; `seqs` and `ids` are those of the first append.
+    """
+
+    seqs: tuple[int, ...]
+    ids: tuple[str, ...]
+    duplicate: bool = False

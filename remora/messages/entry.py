@@ -1,0 +1,300 @@
+"""The encoded form of a message: checked, encoded and counted once."""
+
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from remora.errors import InvalidId, InvalidMessage
+from remora.ids import validate_id
+from remora.messages.chat import ChatDict, Message, MessageLike, Role, ToolCall
+
+__all__ = ["Entry", "decode_chat", "encode_message", "restore_message"]
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A message as the runtime holds it.
+
+    Attributes:
+        seq: number in its session, from 1 (0 until the session has taken it).
+        at_us: created_at, in microseconds since the epoch.
+        tokens: size by the runtime's counter, envelope of the chat format included.
+        role: the chat role.
+        chat: the chat dict, msgpack.
+        meta: the metadata dict, msgpack, or None.
+        id: the sender's id, or None where the session's own is derived from `seq`.
+        calls: ids of the tool calls that this message opens, in order.
+        answers: the tool call that this message answers.
+        importance: how much it is worth keeping, 0 to 1.
+    """
+
+    seq: int
+    at_us: int
+    tokens: int
+    role: str
+    chat: bytes
+    meta: bytes | None = None
+    id: str | None = None
+    calls: tuple[str, ...] = ()
+    answers: str | None = None
+    importance: float = 0.5
+
+    @property
+    def size(self) -> int:
+        """Bytes of content held (msgpack)."""
+        return len(self.chat) + (len(self.meta) if self.meta else 0)
+
+    def with_weight(self, tokens: int, importance: float) -> "Entry":
+        """The same entry with its size in tokens and its importance."""
+        return Entry(
+            self.seq,
+            self.at_us,
+            tokens,
+            self.role,
+            self.chat,
+            self.meta,
+            self.id,
+            self.calls,
+            self.answers,
+            importance,
+        )
+
+    def with_seq(self, seq: int) -> "Entry":
+        """The same entry with its number in the session."""
+        return Entry(
+            seq,
+            self.at_us,
+            self.tokens,
+            self.role,
+            self.chat,
+            self.meta,
+            self.id,
+            self.calls,
+            self.answers,
+            self.importance,
+        )
+
+
+class _Text(msgspec.Struct, tag_field="type", tag="text"):
+    text: str
+
+
+class _Refusal(msgspec.Struct, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+class _Url(msgspec.Struct):
+    url: str
+
+
+class _Image(msgspec.Struct, tag_field="type", tag="image_url"):
+    image_url: _Url
+
+
+class _AudioData(msgspec.Struct):
+    data: str
+    format: str
+
+
+class _Audio(msgspec.Struct, tag_field="type", tag="input_audio"):
+    input_audio: _AudioData
+
+
+class _File(msgspec.Struct, tag_field="type", tag="file"):
+    file: dict[str, Any]
+
+
+class _Chat(msgspec.Struct):
+    """The shape that a chat message must have; unknown keys are kept unchanged."""
+
+    role: Role
+    content: str | list[_Text | _Refusal | _Image | _Audio | _File] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(dict[str, Any])
+_PLAIN = frozenset({str, type(None)})
+_MAX_DEPTH = 64
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
+_NAMED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
+
+
+def decode_chat(chat: bytes) -> ChatDict:
+    """A fresh chat dict, which the caller may change."""
+    return _decoder.decode(chat)
+
+
+def encode_message(
+    message: MessageLike, *, index: int = 0, max_bytes: int = 1 << 24, now_us: int | None = None
+) -> tuple[Entry, ChatDict]:
+    """Check one message and encode it.
+
+    Args:
+        message: a `Message`, or a dict in the OpenAI chat format with optional ``id``,
+            ``created_at`` (aware datetime, ISO 8601 text or seconds since the epoch) and
+            ``metadata``.
+        index: its place in the batch, for the error text.
+        max_bytes: largest encoded size allowed.
+        now_us: the time of a message that has none, in microseconds since the epoch; the system's
+            by default.
+
+    Returns:
+        The entry (with seq 0 and tokens 0) and the chat dict to count.
+
+    Raises:
+        InvalidMessage: it is not a chat message, cannot be encoded, or is too large.
+    """
+    if type(message) is dict and _ENVELOPE.isdisjoint(
+        message
+    ):  # the common case, four times faster
+        chat, id_, created_at, metadata = message.copy(), None, None, None
+    else:
+        chat, id_, created_at, metadata = _split_envelope(message, index)
+    try:
+        checked = msgspec.convert(chat, _Chat)
+        encoded = _shrink(_encoder.encode(chat))
+        meta = None
+        if metadata:
+            meta = _shrink(_encoder.encode(msgspec.convert(metadata, dict[str, Any])))
+        for value in chat.values():
+            if type(value) not in _PLAIN:
+                chat = _decoder.decode(encoded)  # count what will be read back
+                _check_depth(chat.values(), metadata, index)
+                break
+        else:
+            if metadata:
+                _check_depth((), metadata, index)
+    except msgspec.ValidationError as e:
+        raise InvalidMessage(f"message {index} is not a chat message: {e}", index=index) from e
+    except (TypeError, ValueError, OverflowError, RecursionError) as e:
+        raise InvalidMessage(f"message {index} cannot be encoded: {e}", index=index) from e
+    if id_ is not None:
+        _check_id(id_, index)
+    size = len(encoded) + (len(meta) if meta else 0)
+    if size > max_bytes:
+        text = f"message {index} is {size} bytes; at most {max_bytes} are allowed"
+        raise InvalidMessage(text, index=index)
+    if checked.role == "tool" or checked.content is None or checked.tool_calls:
+        _check_calls(checked, index)
+    at_us = now_us if now_us is not None else time.time_ns() // 1_000
+    if created_at is not None:
+        at_us = _microseconds(created_at, index)
+    entry = Entry(
+        0,
+        at_us,
+        0,
+        checked.role,
+        encoded,
+        meta,
+        id_,
+        tuple(call.id for call in checked.tool_calls) if checked.tool_calls else (),
+        checked.tool_call_id if checked.role == "tool" else None,
+    )
+    return entry, chat
+
+
+def _split_envelope(message: object, index: int) -> tuple[ChatDict, Any, Any, Any]:
+    """The chat dict, and id, created_at and metadata."""
+    if isinstance(message, Message):
+        return message.to_chat(), message.id, message.created_at, message.metadata
+    if isinstance(message, Mapping):
+        chat = {key: value for key, value in message.items() if key not in _ENVELOPE}
+        return chat, message.get("id"), message.get("created_at"), message.get("metadata")
+    raise InvalidMessage(
+        f"message {index} is a {type(message).__name__}; "
+        "pass a dict in the OpenAI chat format or a remora.Message",
+        index=index,
+    )
+
+
+def _check_id(id_: object, index: int) -> None:
+    try:
+        validate_id(id_, "id")
+    except InvalidId as e:
+        raise InvalidMessage(f"message {index}: {e}", index=index) from e
+
+
+def _check_calls(checked: _Chat, index: int) -> None:
+    """Refuse what a chat API refuses about content, tool calls and their results."""
+    problem = None
+    if checked.role == "tool":
+        if not checked.tool_call_id:
+            problem = " has the role tool but no tool_call_id"
+    elif checked.content is None and not (checked.role == "assistant" and checked.tool_calls):
+        problem = " has no content; only an assistant message with tool_calls may leave it out"
+    if problem is None and checked.tool_calls and checked.role != "assistant":
+        problem = ": only an assistant may have tool_calls"
+    if problem is not None:
+        raise InvalidMessage(f"message {index}{problem}", index=index)
+
+
+def _shrink(encoded: bytes) -> bytes:
+    """A copy without spare room: msgspec's buffers have 512 bytes or more; entries live long."""
+    return bytes(memoryview(encoded))
+
+
+def _check_depth(values: Iterable[Any], metadata: Any, index: int) -> None:
+    """Refuse deep nesting: decoding it could overflow a stack that is deeper than this one."""
+    level = [*values, metadata]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, (dict, list, tuple))
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise InvalidMessage(f"message {index} nests deeper than {_MAX_DEPTH} levels", index=index)
+
+
+def _microseconds(value: object, index: int) -> int:
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError as e:
+            text = f"message {index}: created_at {value!r} is not ISO 8601"
+            raise InvalidMessage(text, index=index) from e
+    try:
+        if isinstance(value, datetime):
+            # whole numbers: a float would lose microseconds
+            value = value if value.tzinfo else value.replace(tzinfo=UTC)
+            microseconds = (value - _EPOCH) // _MICROSECOND
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            microseconds = int(value * 1_000_000)
+        else:
+            raise InvalidMessage(
+                f"message {index}: created_at must be a datetime, ISO 8601 text or seconds "
+                "since the epoch",
+                index=index,
+            )
+        datetime.fromtimestamp(microseconds / 1_000_000, UTC)  # refuse what cannot be read back
+    except (ValueError, OverflowError, OSError) as e:
+        text = f"message {index}: created_at {value!r} is out of range"
+        raise InvalidMessage(text, index=index) from e
+    return microseconds
+
+
+def restore_message(entry: Entry, id_: str) -> Message:
+    """The typed message that an entry holds, with its id and number."""
+    chat = decode_chat(entry.chat)
+    calls = chat.get("tool_calls")
+    return Message(
+        role=chat["role"],
+        content=chat.get("content"),
+        name=chat.get("name"),
+        tool_calls=msgspec.convert(calls, list[ToolCall]) if calls else None,
+        tool_call_id=chat.get("tool_call_id"),
+        id=id_,
+        created_at=_EPOCH + entry.at_us * _MICROSECOND,
+        metadata=_decoder.decode(entry.meta) if entry.meta else None,
+        seq=entry.seq,
+        extra={key: value for key, value in chat.items() if key not in _NAMED} or None,
+    )
