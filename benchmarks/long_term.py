@@ -195,14 +195,14 @@ async def flushes(directory: Path, seconds: float, bar: Progress) -> dict[str, d
 
             for one in (store, unsynced):  # makes the table and its indices
                 await one.add(batch(), vectors[:size], may_exist=False)
-            (shard,) = store._shards.values()  # noqa: SLF001
+            (shard,) = store.tables.shards.values()
             database = await lancedb.connect_async(str(there / "bare"))
             table = await database.create_table("bare", schema=await shard.table.schema())
             took: dict[str, list[float]] = {name: [] for name in WRITERS}
             end = time.perf_counter() + seconds * 3
             while time.perf_counter() < end or not took["LanceDB"]:
                 rows = batch()
-                arrow = store._rows.table(  # noqa: SLF001
+                arrow = store.tables.rows.table(
                     zip(rows, vectors[: len(rows)], strict=True), checked=True
                 )
                 for name, one in zip(WRITERS, (store, unsynced), strict=False):
@@ -301,7 +301,7 @@ def asks(
         return await store.search(user, text, vector, depth=DEPTH)
 
     def table(user: str) -> Any:
-        return store._shards[store._shard_of(user_key(user))].table  # noqa: SLF001
+        return store.tables.shards[store.tables.name_of(user_key(user))].table
 
     async def fetch_rows(query: Any, user: str, score: str) -> object:
         mine = expr.col("user_key") == expr.lit(user_key(user))

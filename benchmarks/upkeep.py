@@ -95,7 +95,7 @@ async def fill(store: LanceStore, count: int, source: Source, progress: Progress
         rows, vectors = await anyio.to_thread.run_sync(source.rows, some)
         await store.add(rows, vectors, may_exist=False)
         progress.advance(task, some)
-    for shard in store._shards.values():  # noqa: SLF001
+    for shard in store.tables.shards.values():
         async with shard.lock:
             await shard.rewrite(None, index_rows=2_000)
     progress.remove_task(task)
@@ -153,7 +153,9 @@ async def day(
 
         async def look(hour: int, before: int, worst: float) -> None:
             versions, size = await anyio.to_thread.run_sync(on_disk, directory / "day")
-            manifests = [shard.files.manifest() for shard in store._shards.values() if shard.files]  # noqa: SLF001
+            manifests = [
+                shard.files.manifest() for shard in store.tables.shards.values() if shard.files
+            ]
             fragments = [len(manifest.fragments) for manifest in manifests if manifest]
             statistics = await store.statistics()
             took, reference = await time_searches([store, untouched], source)

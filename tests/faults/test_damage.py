@@ -22,7 +22,7 @@ from remora import Config, Runtime
 from remora.cli.main import main
 from remora.errors import StorageError
 from remora.ids import user_key
-from remora.storage.lance.scan import table_of
+from remora.storage.lance.naming import table_of
 
 pytestmark = pytest.mark.blocking
 

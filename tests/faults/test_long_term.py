@@ -66,18 +66,18 @@ async def test_power_cut_before_the_sync(tmp_path: Path, step: str) -> None:
     async with lance(base, compact_fragments=1) as store:
         for start in range(0, len(acknowledged), 6):
             await put(store, acknowledged[start : start + 6])
-        (shard,) = store._shards.values()
+        (shard,) = store.tables.shards.values()
         match step:  # as far as LanceDB has done its part, and the disk has not
             case "add":
                 await shard.table.add(
-                    store._rows.table(zip(more, vectors_of(more), strict=True), checked=True)
+                    store.tables.rows.table(zip(more, vectors_of(more), strict=True), checked=True)
                 )
             case "merge":
                 merge = (
                     shard.table.merge_insert("id").when_not_matched_insert_all().use_index(False)
                 )
                 await merge.execute(
-                    store._rows.table(zip(more, vectors_of(more), strict=True), checked=True)
+                    store.tables.rows.table(zip(more, vectors_of(more), strict=True), checked=True)
                 )
             case "delete":
                 await shard.table.delete("id = 'alice-3'")
@@ -85,7 +85,7 @@ async def test_power_cut_before_the_sync(tmp_path: Path, step: str) -> None:
                 await shard.table.optimize()
             case _:
                 await shard.table.add(
-                    store._rows.rearrange(await shard.table.query().to_arrow(), None),
+                    store.tables.rows.rearrange(await shard.table.query().to_arrow(), None),
                     mode="overwrite",
                 )
         crashes = [await copied(base, tmp_path / cut.__name__) for cut in CUTS]
@@ -133,10 +133,10 @@ async def test_any_part_of_what_was_not_synced_may_be_lost(tmp_path: Path) -> No
             if not expected:
                 continue
             # a write that is cut off between LanceDB's commit and the record
-            (shard,) = store._shards.values()
+            (shard,) = store.tables.shards.values()
             rows = rows_of("alice", range(900, 905))
             await shard.table.add(
-                store._rows.table(zip(rows, vectors_of(rows), strict=True), checked=True)
+                store.tables.rows.table(zip(rows, vectors_of(rows), strict=True), checked=True)
             )
             crashed = await copied(base, tmp_path / f"{seed}-crashed")
         for path in unsynced(crashed):
@@ -253,11 +253,11 @@ async def test_other_tables_stay(tmp_path: Path) -> None:
     async with lance(base, shards=4) as store:
         rows = [row for n in range(12) for row in rows_of(f"user-{n}", range(3))]
         await put(store, rows)
-        homes = {f"user-{n}": store._shard_of(lance_key(f"user-{n}")) for n in range(12)}
+        homes = {f"user-{n}": store.tables.name_of(lance_key(f"user-{n}")) for n in range(12)}
     data_files(base, "mem_001")[0].unlink()
     async with lance(base, shards=4) as store:
         for user, home in homes.items():
-            assert len(await store.rows(user)) == (0 if home == 1 else 3)
+            assert len(await store.rows(user)) == (0 if home == "mem_001" else 3)
 
 
 def lance_key(user: str) -> str:
@@ -345,10 +345,10 @@ async def test_doubled_and_foreign_rows_are_named(tmp_path: Path) -> None:
     async with lance(tmp_path / "lance", shards=2) as store:
         rows = [row for n in range(8) for row in rows_of(f"user-{n}", range(2))]
         await put(store, rows)
-        home, other = store._shards[0], store._shards[1]
-        mine = next(row for row in rows if store._shard_of(lance_key(row.user)) == 0)
+        home, other = (store.tables.shards[name] for name in ("mem_000", "mem_001"))
+        mine = next(row for row in rows if store.tables.name_of(lance_key(row.user)) == "mem_000")
         for shard in (home, other):
-            await shard.add(store._rows.table([(mine, vectors_of([mine])[0])], checked=True))
+            await shard.add(store.tables.rows.table([(mine, vectors_of([mine])[0])], checked=True))
             await shard.record(0.0)
         found = {(finding.kind, finding.where) for finding in await store.verify()}
     assert found == {("doubled", f"mem_000, row {mine.id}"), ("foreign", f"mem_001, row {mine.id}")}
@@ -390,7 +390,7 @@ async def test_a_directory_from_before_there_were_records(tmp_path: Path) -> Non
         assert list(await store.verify(deep=True)) == []
         await store.compact()
         assert await held(store) == ids(rows + more)
-        (shard,) = store._shards.values()
+        (shard,) = store.tables.shards.values()
         assert "check" in (await shard.table.schema()).names
         assert [one.row.id for one in await store.search("bob", "number6", None, depth=1)] == [
             "bob-6"
@@ -440,10 +440,12 @@ async def _as_before(base: Path, rows: list[MemoryRow]) -> list[Path]:
 
     store = await LanceStore.open(None, dimension=32, config=_config())
     database = await lancedb.connect_async(str(base))
-    table = await database.create_table("mem_000", schema=store._rows.schema_before)
+    table = await database.create_table("mem_000", schema=store.tables.rows.schema_before)
     await table.set_unenforced_primary_key("id")
     for some in (rows[:-1], rows[-1:]):
-        await table.add(store._rows.table(zip(some, vectors_of(some), strict=True), checked=False))
+        await table.add(
+            store.tables.rows.table(zip(some, vectors_of(some), strict=True), checked=False)
+        )
     table.close()
     await store.aclose()
     return sorted((base / "mem_000.lance" / "_versions").glob("*.manifest"))
@@ -469,7 +471,7 @@ async def test_upkeep_takes_nothing_from_a_reader(
     async with lance(base, compact_fragments=1, keep_versions_s=600.0) as store:
         for number in range(6):
             await put(store, rows_of("alice", range(number * 50, number * 50 + 50)))
-        (shard,) = store._shards.values()
+        (shard,) = store.tables.shards.values()
         hour_old = newest(base)
         batches = await shard.table.query().select(["id"]).to_batches(max_batch_length=10)
         first = await anext(batches)

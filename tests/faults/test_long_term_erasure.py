@@ -79,10 +79,10 @@ async def _lived_in(base: Path) -> list[MemoryRow]:
             mine[0].user, [mine[0].id, mine[1].id]
         )  # out of sight, and its predicate in the log
         await put(store, secrets("s-kaf", range(90, 93)))
-        (shard,) = store._shards.values()
+        (shard,) = store.tables.shards.values()
         rows = secrets("s-lost", range(30, 33))  # never acknowledged: what a crash leaves
         await shard.table.add(
-            store._rows.table(zip(rows, vectors_of(rows), strict=True), checked=True)
+            store.tables.rows.table(zip(rows, vectors_of(rows), strict=True), checked=True)
         )
     (base / "mem_000.lance" / "data" / ".tmpX1y2Z3").write_bytes(
         f"{RARE} {user_key('victim@example')}".encode()
@@ -233,7 +233,7 @@ async def test_a_crash_at_any_step(tmp_path: Path) -> None:
         plan = [step]
         try:
             async with lance(base, index_user_rows=1) as store:
-                (shard,) = store._shards.values()
+                (shard,) = store.tables.shards.values()
                 _watch(shard, plan)
                 await store.erase(user_key("victim@example"))
         except (_Crash, LongTermError, ExceptionGroup):
@@ -274,7 +274,7 @@ async def test_an_erasure_that_fails_is_no_obstacle(tmp_path: Path) -> None:
     base = tmp_path / "lance"
     others = await _lived_in(base)
     async with lance(base, index_user_rows=1) as store:
-        (shard,) = store._shards.values()
+        (shard,) = store.tables.shards.values()
         for step in (1, 3, 6):
             reopen, files = shard._reopen, shard.files
             _watch(shard, [step])

@@ -552,7 +552,7 @@ async def test_rows_that_wait_for_a_commit(tmp_path: Path, session: str | None) 
             await runtime.session(user, f"{CANARY}s").flush()
         assert isinstance(store, LanceStore)
         with anyio.fail_after(5):
-            while len(store._queue) < 2:
+            while store.writer.queued < 2:
                 await anyio.sleep(0.001)
         who = runtime.user(USER)
         await (who.forget() if session is None else who.session(session).forget())

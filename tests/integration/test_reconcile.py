@@ -19,7 +19,7 @@ from remora.maintenance.backfill import refilled
 from remora.maintenance.compare import Difference, compare_index
 from remora.maintenance.offline import Offline, offline
 from remora.maintenance.verify import verify
-from remora.storage.lance.scan import table_of
+from remora.storage.lance.naming import table_of
 from remora.storage.ports import Retention
 from remora.testing import HashEmbedder
 

@@ -66,7 +66,7 @@ async def test_columns(tmp_path: Path) -> None:
         await store.add(
             [long_term_row("r", "x")], np.eye(1, DIMENSION, dtype=np.float32), may_exist=False
         )
-        (shard,) = store._shards.values()
+        (shard,) = store.tables.shards.values()
         schema = await shard.table.schema()
         wanted = {
             "id",
@@ -131,8 +131,8 @@ async def test_user_key_index_at_scale(tmp_path: Path) -> None:
                 rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), may_exist=False
             )
         assert await store.compact() == 1
-        (shard,) = store._shards.values()
-        table, mine = shard.table, store._within(user_key("user-7"), Scope(types=("fact",)))
+        (shard,) = store.tables.shards.values()
+        table, mine = shard.table, store.reader.within(user_key("user-7"), Scope(types=("fact",)))
         plans = [
             await table.query().where(mine).explain_plan(),
             await table.query().nearest_to(vectors[0]).where(mine).limit(5).explain_plan(),
@@ -189,7 +189,7 @@ async def test_upkeep_writes_what_came(tmp_path: Path) -> None:
 
     async with lance(tmp_path / "lance", shards=1, compact_fragments=10) as store:
         await store.add(*batch(0, 10_000), may_exist=False)
-        (shard,) = store._shards.values()
+        (shard,) = store.tables.shards.values()
         async with shard.lock:
             await shard.rewrite(None, index_rows=2_000)
         assert shard.files is not None

@@ -25,7 +25,7 @@ async def _versions(base: Path) -> list[tuple[Manifest, int, bytes]]:
     async with lance(base, compact_fragments=1, index_user_rows=1, keep_versions_s=600.0) as store:
 
         async def look() -> None:
-            (shard,) = store._shards.values()
+            (shard,) = store.tables.shards.values()
             version = await shard.table.version()
             data = (base / "mem_000.lance" / "_versions" / manifest_name(version)).read_bytes()
             manifest = parse_manifest(data)

@@ -36,6 +36,7 @@ from remora.logging import get_logger
 from remora.runtime.probes import probe
 from remora.storage.atomic import sync_path
 from remora.storage.lance.manifest import Manifest, manifest_name, parse_manifest, version_of
+from remora.storage.lance.naming import TABLE_PREFIX
 from remora.storage.ports import Finding
 
 __all__ = [
@@ -115,14 +116,14 @@ def shard_names(base: Path) -> list[str]:
     found = set()
     for one in base.iterdir() if base.is_dir() else ():
         for suffix in (_TABLE, _RECORD):
-            if one.name.startswith("mem_") and one.name.endswith(suffix):
+            if one.name.startswith(TABLE_PREFIX) and one.name.endswith(suffix):
                 found.add(one.name.removesuffix(suffix))
     return sorted(found)
 
 
 def remove_store(base: Path) -> None:
     """Remove all that a store has in a directory, and nothing else of what is there."""
-    for one in (*base.glob("mem_*"), base / _QUARANTINE_DIR, base / _REFILL):
+    for one in (*base.glob(f"{TABLE_PREFIX}*"), base / _QUARANTINE_DIR, base / _REFILL):
         if one.is_dir():
             shutil.rmtree(one)
         else:

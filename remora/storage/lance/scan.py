@@ -19,10 +19,10 @@ import anyio.to_thread
 import msgspec
 
 from remora.errors import LongTermError
+from remora.storage.lance.naming import TABLE_PREFIX, table_of
 
-__all__ = ["ScannedRow", "ScannedUser", "TableScan", "open_scan", "table_of"]
+__all__ = ["ScannedRow", "ScannedUser", "TableScan", "open_scan"]
 
-_PREFIX = "mem_"
 _COLUMNS = (
     "id",
     "user_key",
@@ -75,11 +75,6 @@ class ScannedUser(msgspec.Struct, frozen=True):
     key: str
     home: bool
     rows: Sequence[ScannedRow]
-
-
-def table_of(user_key: str, shards: int) -> str:
-    """The name of the table where rows of this key belong."""
-    return f"{_PREFIX}{int(user_key[:8], 16) % shards:03d}"
 
 
 class TableScan:
@@ -179,7 +174,7 @@ async def open_scan(
         names = [
             name
             for name in (await database.list_tables(limit=10_000)).tables
-            if name.startswith(_PREFIX)
+            if name.startswith(TABLE_PREFIX)
         ]
     except (RuntimeError, ValueError, OSError) as e:
         raise LongTermError(f"long-term memory cannot be opened: {e}", retryable=True) from e

@@ -1,0 +1,146 @@
+"""Reading one user's rows: by search, or all of them. Each row that is read is checked."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from remora.ids import user_key
+from remora.logging import get_logger
+from remora.storage.lance.rows import CHECK, COLUMNS, SEARCHED, Read
+from remora.storage.lance.shard import Shard
+from remora.storage.lance.tables import LanceTables
+from remora.storage.ports import Candidate, MemoryRow, Scope, Vector
+
+__all__ = ["LanceSearch"]
+
+_logger = get_logger("remora.longterm")
+_LONG_QUERY_CHARS = 2_000
+_MOST_QUERY_WORDS = 200
+
+
+class LanceSearch:
+    """Reads the tables.
+
+    Attributes:
+        damaged: rows left out of an answer so far, because they are not as they were written.
+    """
+
+    def __init__(self, tables: LanceTables) -> None:
+        self.damaged = 0
+        self._tables = tables
+        self._expr = importlib.import_module("lancedb.expr")
+        self._query = importlib.import_module("lancedb.query")
+        # More searches at once only take memory: each uses several threads of LanceDB.
+        self._searches = anyio.Semaphore(2 * (os.cpu_count() or 1))
+
+    async def search(
+        self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope
+    ) -> Sequence[Candidate]:
+        """See `LanceStore.search`."""
+        key = user_key(user)
+        shard = self._tables.of_user(key)
+        if shard is None:
+            return ()
+        if len(text) > _LONG_QUERY_CHARS:  # every word of a document takes LanceDB minutes
+            text = " ".join(list(dict.fromkeys(text.split()))[:_MOST_QUERY_WORDS])
+        results: dict[str, Any] = {}
+        mine = self.within(key, scope)
+
+        async def one(name: str, query: Any) -> None:
+            score = "_distance" if name == "vector" else "_score"
+            query = query.where(mine).limit(depth).select([*_columns(shard), score])
+            results[name] = await query.to_arrow(timeout=self._tables.read_timeout)
+
+        async with self._searches:
+            with self._tables.map_errors("searching", shard), shard.reading() as table:
+                queries: dict[str, Any] = {}
+                if text.strip():
+                    for column in SEARCHED:
+                        match = self._query.MatchQuery(text, column=column)
+                        queries[column] = table.query().nearest_to_text(match)
+                if vector is not None and self._tables.rows.embedded:
+                    queries["vector"] = table.query().nearest_to(vector).distance_type("cosine")
+                # at once: the work is in LanceDB's own threads
+                await asyncio.gather(*[one(name, query) for name, query in queries.items()])
+        return self._candidates(user, results)
+
+    def _candidates(self, user: str, results: dict[str, Any]) -> list[Candidate]:
+        form = self._tables.rows
+        scores: dict[str, dict[str, float]] = {}
+        rows: dict[str, MemoryRow] = {}
+        seen: set[str] = set()
+        for name, found in results.items():
+            ids = found.column("id").to_pylist()
+            values = found.column("_distance" if name == "vector" else "_score").to_pylist()
+            for id_, value in zip(ids, values, strict=True):
+                scores.setdefault(id_, {})[name] = 1.0 - value if name == "vector" else value
+            new = [position for position, id_ in enumerate(ids) if id_ not in seen]
+            seen.update(ids)
+            fresh = self._report(form.read(user, form.take(found, new)))
+            rows.update((row.id, row) for row in fresh.rows)
+        return [Candidate(row, scores[id_]) for id_, row in rows.items()]
+
+    async def rows(self, user: str, scope: Scope) -> Sequence[MemoryRow]:
+        """See `LanceStore.rows`."""
+        found = await self._query_rows(user, scope, [])
+        if found is None:
+            return ()
+        form = self._tables.rows
+        return self._report(await anyio.to_thread.run_sync(form.sorted_rows, user, found)).rows
+
+    async def embedded_rows(
+        self, user: str, scope: Scope
+    ) -> tuple[Sequence[MemoryRow], Vector | None]:
+        """See `LanceStore.embedded_rows`."""
+        form = self._tables.rows
+        if not form.embedded:
+            return await self.rows(user, scope), None
+        found = await self._query_rows(user, scope, ["vector"])
+        if found is None:
+            found = form.schema.empty_table()
+        read, vectors = await anyio.to_thread.run_sync(form.embedded_rows, user, found)
+        return self._report(read).rows, vectors
+
+    async def _query_rows(self, user: str, scope: Scope, more: list[str]) -> Any:
+        key = user_key(user)
+        shard = self._tables.of_user(key)
+        if shard is None:
+            return None
+        with self._tables.map_errors("reading", shard), shard.reading() as table:
+            query = table.query().where(self.within(key, scope)).select([*_columns(shard), *more])
+            return await query.to_arrow(timeout=self._tables.read_timeout)
+
+    def within(self, key: str, scope: Scope) -> Any:
+        """The filter for a user's rows in a scope.
+
+        An `Expr` is safe for any text in queries and deletes, but not in `update`, nor as SQL.
+        """
+        col, lit = self._expr.col, self._expr.lit
+        found = col("user_key") == lit(key)
+        if scope.session is not None:
+            found = found & (col("session_id") == lit(scope.session))
+        if scope.agent is not None:
+            found = found & (col("agent_id") == lit(scope.agent))
+        if scope.types:
+            found = found & col("memory_type").isin(list(scope.types))
+        return found
+
+    def _report(self, read: Read) -> Read:
+        """Log the rows that are left out of an answer."""
+        for id_ in read.foreign:
+            _logger.error("foreign_row_refused", row=id_)
+        for id_ in read.damaged:
+            _logger.error("row_damaged", row=id_)
+        self.damaged += len(read.damaged)
+        return read
+
+
+def _columns(shard: Shard) -> list[str]:
+    return [*COLUMNS, CHECK] if shard.checked else [*COLUMNS]

@@ -1,0 +1,184 @@
+"""The open tables of a store: how each is opened, created, found and closed."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+
+from remora.config import LongTermConfig
+from remora.errors import LongTermError
+from remora.storage.lance.errors import map_errors
+from remora.storage.lance.files import Opened, ShardFiles, shard_names
+from remora.storage.lance.naming import TABLE_PREFIX, table_of
+from remora.storage.lance.rows import SEARCHED, RowFormat
+from remora.storage.lance.shard import IndexTools, Shard
+from remora.storage.ports import Finding
+
+__all__ = ["LanceTables", "table_names"]
+
+_LONGEST_READ_S = 60.0
+
+
+class LanceTables:
+    """What the parts of a store share.
+
+    Args:
+        database: LanceDB's connection.
+        rows: the columns.
+        config: sizes and intervals.
+        base: the store's directory; None where it is not in a directory of this machine.
+        sync: write through to the disk.
+        secret_address: the address of the store, which no message may show.
+
+    Attributes:
+        shards: the tables that exist, by name.
+        read_timeout: no read outlives the version that it began with.
+    """
+
+    def __init__(
+        self,
+        database: Any,
+        rows: RowFormat,
+        config: LongTermConfig,
+        *,
+        base: Path | None,
+        sync: bool,
+        secret_address: str | None,
+    ) -> None:
+        self.rows = rows
+        self.config = config
+        self.base = base
+        self.shards: dict[str, Shard] = {}
+        self.read_timeout = timedelta(
+            seconds=max(1.0, min(_LONGEST_READ_S, config.keep_versions_s))
+        )
+        self._database = database
+        self._tools = IndexTools(importlib.import_module("lancedb.index"))
+        self._sync = sync
+        self._secret_address = secret_address
+
+    # -- opening -----------------------------------------------------------------------------------
+
+    async def load(self) -> list[Finding]:
+        """Open every table that exists; returns what was damaged and repaired, or quarantined."""
+        if self.base is not None:
+            names = await anyio.to_thread.run_sync(shard_names, self.base)
+        else:
+            names = await table_names(self._database)
+        findings: list[Finding] = []
+        for name in names:
+            files = self.files(name)
+            opened = Opened(usable=True, recorded=True)
+            if files is not None:
+                opened = await anyio.to_thread.run_sync(files.settle)
+            if opened.usable:
+                await self._load_shard(name, files, opened)
+            if files is not None:
+                findings += files.settled
+        return findings
+
+    async def _load_shard(self, name: str, files: ShardFiles | None, opened: Opened) -> None:
+        table = await self._database.open_table(name)
+        found = await table.schema()
+        fits = self.rows.fits(found)
+        if fits is None:
+            problem = (
+                f"its columns are {found.names}, not {self.rows.schema.names}: it is damaged, or "
+                "another version's"
+            )
+            if files is None:
+                raise LongTermError(
+                    f"the table {name}: {problem}; move it away and it is filled again",
+                    retryable=False,
+                )
+            table.close()
+            await anyio.to_thread.run_sync(files.put_aside, problem)
+            return
+        statistics = await table.stats()
+        indices = {index.columns[0] for index in await table.list_indices()}
+        shard = self._make_shard(name, table, files, checked=fits)
+        shard.fragments = statistics["fragment_stats"]["num_fragments"]
+        shard.searchable = indices.issuperset(SEARCHED)
+        if opened.indices:
+            await shard.rebuild_indices(opened.indices)
+        if opened.indices or not opened.recorded:
+            await shard.record(time.time())
+        self.shards[name] = shard
+
+    def _make_shard(
+        self, name: str, table: Any, files: ShardFiles | None, *, checked: bool
+    ) -> Shard:
+        return Shard(
+            name,
+            table,
+            files=files,
+            reopen=partial(self._database.open_table, name),
+            rows=self.rows,
+            tools=self._tools,
+            checked=checked,
+        )
+
+    # -- finding -----------------------------------------------------------------------------------
+
+    def name_of(self, user_key: str) -> str:
+        """The name of the table that a user's rows are in, which may not exist."""
+        return table_of(user_key, self.config.shards)
+
+    def of_user(self, user_key: str) -> Shard | None:
+        """The table that a user's rows are in; None where it does not exist."""
+        return self.shards.get(self.name_of(user_key))
+
+    async def get_or_create(self, name: str) -> Shard:
+        """The table of this name.
+
+        Raises:
+            LongTermError: it cannot be created.
+        """
+        shard = self.shards.get(name)
+        if shard is None:
+            with self.map_errors("making a table", writing=True):
+                table = await self._database.create_table(
+                    name, schema=self.rows.schema, exist_ok=True
+                )
+                await table.set_unenforced_primary_key("id")
+                shard = self._make_shard(name, table, self.files(name), checked=True)
+                await shard.record(time.time())
+            self.shards[name] = shard
+        return shard
+
+    def files(self, name: str) -> ShardFiles | None:
+        """A table's files; None where they are not in a directory of this machine."""
+        return None if self.base is None else ShardFiles(self.base, name, sync=self._sync)
+
+    def map_errors(
+        self, doing: str, *shards: Shard, writing: bool = False
+    ) -> AbstractContextManager[None]:
+        """See `remora.storage.lance.errors.map_errors`; `shards` are what a damaged file is in."""
+
+        def mark_suspect() -> None:
+            for shard in shards:
+                if shard.files is not None:
+                    shard.files.mark_suspect()
+
+        return map_errors(
+            doing, writing=writing, secret_address=self._secret_address, mark_suspect=mark_suspect
+        )
+
+    def close(self) -> None:
+        """Close the tables and the connection."""
+        for shard in self.shards.values():
+            shard.table.close()
+        self._database.close()
+
+
+async def table_names(database: Any) -> list[str]:
+    """The names of a database's tables that are remora's."""
+    names = (await database.list_tables(limit=10_000)).tables
+    return [name for name in names if name.startswith(TABLE_PREFIX)]

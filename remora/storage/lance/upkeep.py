@@ -1,0 +1,225 @@
+"""What is done to whole tables: rows are deleted and erased, tables compacted, checked, repaired.
+
+Deleting leaves the bytes in LanceDB: in old versions, in fragments of which little was deleted, in
+indices, and the predicate in the log. So erasing rewrites the table (`storage/lance/shard.py`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from remora.errors import LongTermError
+from remora.ids import user_key
+from remora.logging import get_logger
+from remora.storage.lance.rows import CHECK, COLUMNS, owned_by
+from remora.storage.lance.shard import Shard
+from remora.storage.lance.tables import LanceTables
+from remora.storage.ports import Finding
+
+__all__ = ["LanceUpkeep"]
+
+_logger = get_logger("remora.longterm")
+_DELETE_AT_ONCE = 500
+
+
+class LanceUpkeep:
+    """Looks after the tables.
+
+    Attributes:
+        commits: commits so far that deleted rows.
+        compactions: tables compacted so far.
+    """
+
+    def __init__(self, tables: LanceTables) -> None:
+        self.commits = self.compactions = 0
+        self._tables = tables
+        self._expr = importlib.import_module("lancedb.expr")
+
+    @asynccontextmanager
+    async def _writing(self, doing: str, shard: Shard) -> AsyncIterator[None]:
+        """Alone with a table whose last write is whole; a cancelled caller does not stop it."""
+        async with shard.lock:
+            with anyio.CancelScope(shield=True):
+                with self._tables.map_errors(doing, shard, writing=True):
+                    await shard.roll_back_uncertain()
+                    yield
+
+    # -- removing ----------------------------------------------------------------------------------
+
+    async def delete(self, user: str, ids: Sequence[str]) -> int:
+        """See `LanceStore.delete`."""
+        key = user_key(user)
+        shard = self._tables.of_user(key)
+        if shard is None or not ids:
+            return 0
+        col, lit = self._expr.col, self._expr.lit
+        gone = 0
+        for start in range(0, len(ids), _DELETE_AT_ONCE):
+            among = col("id").isin(list(ids[start : start + _DELETE_AT_ONCE]))
+            async with self._writing("deleting", shard):
+                began = time.time()
+                gone += await shard.delete((col("user_key") == lit(key)) & among)
+                await shard.record(began)
+            self.commits += 1
+        return gone
+
+    async def delete_row_ids(self, table: str, row_ids: Sequence[int]) -> int:
+        """See `LanceStore.delete_row_ids`."""
+        shard = self._tables.shards[table]
+        async with self._writing("deleting", shard):
+            gone = await self._delete_row_ids(shard, row_ids)
+            await shard.record(time.time())
+        return gone
+
+    async def _delete_row_ids(self, shard: Shard, row_ids: Sequence[int]) -> int:
+        gone = 0
+        for start in range(0, len(row_ids), _DELETE_AT_ONCE):
+            among = list(row_ids[start : start + _DELETE_AT_ONCE])
+            gone += await shard.delete(self._expr.col("_rowid").isin(among))
+            self.commits += 1
+        return gone
+
+    async def erase(self, user_key: str, session_key: str) -> int:
+        """Rewrite a user's table without the user, or without one of their sessions (G13).
+
+        Older versions and what was quarantined go, too.
+        """
+        name = self._tables.name_of(user_key)
+        shard = self._tables.shards.get(name)
+        if shard is None:
+            if (files := self._tables.files(name)) is not None:
+                with self._tables.map_errors("erasing"):
+                    await anyio.to_thread.run_sync(files.purge)
+            return 0
+        async with self._writing("erasing", shard):
+            removed = await shard.rewrite(
+                owned_by(user_key, session_key), index_rows=self._tables.config.index_user_rows
+            )
+            await shard.forget_versions()
+            await _purge(shard, "" if session_key else user_key)
+        _logger.info("erased", table=shard.name, rows=removed)
+        return removed
+
+    # -- compacting --------------------------------------------------------------------------------
+
+    async def compact(self) -> int:
+        """See `LanceStore.compact`."""
+        config = self._tables.config
+        compacted = 0
+        for shard in list(self._tables.shards.values()):
+            if not shard.wants_compacting(config.compact_fragments, keep_s=config.keep_versions_s):
+                continue
+            async with self._writing("compacting", shard):
+                await shard.compact(
+                    keep_s=config.keep_versions_s, index_rows=config.index_user_rows
+                )
+            compacted += 1
+            self.compactions += 1
+        return compacted
+
+    # -- checking and repairing --------------------------------------------------------------------
+
+    async def findings(self, *, deep: bool) -> list[Finding]:
+        """What is wrong with the tables' files and rows; see `LanceStore.verify`."""
+        found: list[Finding] = []
+        for _, shard in sorted(self._tables.shards.items()):
+            async with shard.lock:
+                with anyio.CancelScope(shield=True):
+                    if shard.files is not None:
+                        look = partial(shard.files.findings, deep=deep)
+                        found += await anyio.to_thread.run_sync(look)
+                    found += await self._row_findings(shard, deep=deep)
+        return found
+
+    async def _row_findings(self, shard: Shard, *, deep: bool) -> list[Finding]:
+        tables = self._tables
+        columns = ["user_key", *(COLUMNS if deep else ("id", "user_id"))]
+        if deep and shard.checked:
+            columns += [CHECK, "vector"] if tables.rows.embedded else [CHECK]
+        try:
+            with tables.map_errors("verifying", shard), shard.reading() as table:
+                query = table.query().select(columns)
+                return await tables.rows.verify_rows(
+                    await query.to_batches(timeout=tables.read_timeout),
+                    shard.name,
+                    home=lambda key: tables.name_of(key) == shard.name,
+                )
+        except LongTermError as e:
+            return [Finding("table", shard.name, str(e), repairable=True)]
+
+    async def repair(self) -> Sequence[str]:
+        """See `LanceStore.repair_tables`."""
+        done: list[str] = []
+        for name, shard in sorted(self._tables.shards.items()):
+            async with shard.lock:
+                with anyio.CancelScope(shield=True):
+                    try:
+                        with self._tables.map_errors("repairing", shard):
+                            done += await self._repair_shard(shard)
+                    except LongTermError as e:
+                        if shard.files is None:
+                            raise
+                        shard.table.close()
+                        await anyio.to_thread.run_sync(shard.files.put_aside, str(e))
+                        del self._tables.shards[name]
+                        done.append(
+                            f"the table {name} was put aside, because its rows cannot be read: {e}"
+                        )
+        return done
+
+    async def _repair_shard(self, shard: Shard) -> list[str]:
+        await shard.roll_back_uncertain()
+        done = []
+        indices: tuple[str, ...] | None = ()
+        if shard.files is not None:
+            indices = await anyio.to_thread.run_sync(shard.files.damaged_indices)
+        damaged = await self._damaged_row_ids(shard) if shard.checked else []
+        if damaged:
+            removed = await self._delete_row_ids(shard, damaged)
+            await shard.record(time.time())
+            done.append(f"{removed} damaged rows of the table {shard.name} were removed")
+        if indices is None:
+            await shard.rewrite(None, index_rows=self._tables.config.index_user_rows)
+            done.append(f"the table {shard.name} was rewritten, because files were damaged")
+        elif indices:
+            await shard.rebuild_indices(indices)
+            await shard.record(time.time())
+            done.append(f"{len(indices)} damaged indices of the table {shard.name} were rebuilt")
+        return done
+
+    async def _damaged_row_ids(self, shard: Shard) -> list[int]:
+        rows = self._tables.rows
+        columns = [*COLUMNS, CHECK, *(["vector"] if rows.embedded else [])]
+        batches: Any = await shard.table.query().select(columns).with_row_id().to_batches()
+        found: list[int] = []
+        async for batch in batches:
+            found += await anyio.to_thread.run_sync(rows.damaged_row_ids, batch)
+        return found
+
+
+async def _purge(shard: Shard, user_key: str) -> None:
+    """Remove a table's quarantined files, and make sure that none names the user.
+
+    Raises:
+        LongTermError: a file still does. Text is compressed, so only the key can be searched for.
+    """
+    if shard.files is None:
+        return
+    await anyio.to_thread.run_sync(shard.files.purge)
+    traces: list[str] = []
+    if user_key:
+        traces = await anyio.to_thread.run_sync(shard.files.traces, [user_key.encode()])
+    if traces:
+        _logger.error("erasure_left_traces", table=shard.name, files=traces)
+        raise LongTermError(
+            f"the table {shard.name} still holds what was to be erased; erasing is tried again",
+            retryable=True,
+        )
