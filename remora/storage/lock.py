@@ -1,50 +1,45 @@
-"""One process owns a directory (G12)."""
+"""One process owns a directory (G12).
+
+The lock is the operating system's, which releases it when its holder dies, so it is never stale. It
+is taken on the file ``remora.lock``, and, where the system can, on the directory itself: somebody
+may remove the file while it is locked, and another process would then lock a new file of the same
+name. A process that comes past the lock all the same is fenced by the epoch of the journal.
+
+``owner.json`` names the owner in error messages; it decides nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from remora.errors import DirectoryLocked, DirectoryUnusable
 
-if TYPE_CHECKING:
-    import filelock
+if sys.platform != "win32":
+    import fcntl
 
 __all__ = ["DirectoryLock", "ReadLock"]
 
-_OWNER = "owner.json"
-
-
-_held: set[tuple[int, int, int]] = set()
-"""Directories that this process owns, by process, device and inode, whatever became of their lock
-files.
-"""
-_held_guard = threading.Lock()
+_OWNER, _LOCK = "owner.json", "remora.lock"
 
 
 class DirectoryLock:
-    """An advisory lock that the operating system drops when its holder dies, so it can never be
-    stale.
-
-    The lock is on a file, and somebody may remove that file while it is held: another would then
-    lock a new one of the same name. So the owner also leaves its process id and the time at which
-    that process was started; while such a process lives, the directory is in use, whatever the lock
-    says. What a killed owner left says nothing.
-    """
+    """Ownership of a directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._lock: filelock.BaseFileLock | None = None
         self._owner = directory / _OWNER
         self._guard = threading.Lock()
         self._released = False
-        self._place: tuple[int, int, int] | None = None
-        self._left = ""
+        self._locks = ExitStack()
+        self._written = ""
 
     def acquire(self) -> None:
         """Make the directory if need be, and own it.
@@ -55,42 +50,17 @@ class DirectoryLock:
             DirectoryLocked: another process, or another runtime of this one, owns it.
             DirectoryUnusable: it cannot be made or written.
         """
-        # a tenth of what `import remora` costs with it; this runs in a worker thread
-        import filelock  # noqa: PLC0415
-
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             if not os.access(self._directory, os.W_OK | os.X_OK):
                 raise PermissionError(13, "no permission to write")
             with self._guard:
-                if (
-                    self._released
-                ):  # whoever wanted it was cancelled while this thread was on its way
+                if self._released:  # the caller was cancelled before this thread ran
                     return
-                # not thread-local: whichever worker thread acquires it, another may release it
-                lock = filelock.FileLock(
-                    self._directory / "remora.lock",
-                    timeout=0,
-                    is_singleton=False,
-                    thread_local=False,
-                )
-                lock.acquire()
-                self._lock = lock
-                found = self._directory.stat()
-                place = (os.getpid(), found.st_dev, found.st_ino)
-                with _held_guard:
-                    if place in _held or _lives(self._directory):
-                        lock.release()
-                        raise _locked_error(self._directory)
-                    _held.add(place)
-                self._place = place
+                _lock(self._directory, self._locks)
                 since = datetime.now(UTC).isoformat(timespec="seconds")
-                self._left = json.dumps(
-                    {"pid": os.getpid(), "since": since, "started": _started(os.getpid())}
-                )
-            self._owner.write_text(self._left)
-        except filelock.Timeout:
-            raise _locked_error(self._directory) from None
+                self._written = json.dumps({"pid": os.getpid(), "since": since})
+            self._owner.write_text(self._written)
         except OSError as e:
             self.release()
             raise DirectoryUnusable(
@@ -99,97 +69,102 @@ class DirectoryLock:
             ) from e
 
     def release(self) -> None:
-        """Give it up, for good."""
+        """Give it up; it cannot be acquired again."""
         with self._guard:
             self._released = True
-            if self._lock is not None and self._lock.is_locked:
+            if self._written:
                 with contextlib.suppress(OSError):
-                    if self._owner.read_text() == self._left:
+                    if self._owner.read_text() == self._written:
                         self._owner.unlink()
-                self._lock.release()
-            if self._place is not None:
-                with _held_guard:
-                    _held.discard(self._place)
-                self._place = None
+            self._locks.close()
 
 
 class ReadLock:
-    """Keeps owners away while a directory is looked at, and changes no byte of it."""
+    """Keeps owners away while a directory is read; changes no byte of it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._path = directory / "remora.lock"
-        self._lock: filelock.BaseFileLock | None = None
+        self._path = directory / _LOCK
+        self._locks = ExitStack()
+        self._had_file = False
 
     def acquire(self) -> None:
-        """Hold it.
-
-        Where nobody ever owned the directory, a backup, say, there is nothing to hold. Blocks on
-        the file system.
+        """Hold it. Blocks on the file system, never on another process.
 
         Raises:
             DirectoryLocked: another process, or a runtime of this one, owns it.
         """
-        import filelock  # noqa: PLC0415  # see `DirectoryLock.acquire`
-
-        if _lives(self._directory):
-            raise _locked_error(self._directory)
-        if not self._path.exists():
-            return
-        lock = filelock.FileLock(self._path, timeout=0, is_singleton=False, thread_local=False)
-        try:
-            lock.acquire()
-        except filelock.Timeout:
-            raise _locked_error(self._directory) from None
-        except OSError:  # nobody can own what nobody can write to
-            return
-        self._lock = lock
+        self._had_file = self._path.exists()
+        # where the file may not be opened, the lock on the directory has to do
+        with contextlib.suppress(OSError):
+            _lock(self._directory, self._locks, file=self._had_file)
 
     def release(self) -> None:
         """Give it up.
 
         Raises:
-            DirectoryLocked: there was nothing to hold, and an owner has come meanwhile.
+            DirectoryLocked: the system cannot lock directories, and an owner came meanwhile.
         """
-        if self._lock is not None:
-            self._lock.release()
-        elif os.access(self._directory, os.W_OK) and self._path.exists():
+        self._locks.close()
+        if not self._had_file and os.access(self._directory, os.W_OK) and self._path.exists():
             raise _locked_error(self._directory)
+
+
+def _lock(directory: Path, locks: ExitStack, *, file: bool = True) -> None:
+    """Lock a directory, and its lock file if `file`, until `locks` is closed.
+
+    Raises:
+        DirectoryLocked: somebody else holds it.
+        OSError: the lock file cannot be made or opened; the directory may be locked all the same.
+    """
+    import filelock  # noqa: PLC0415  # a tenth of what `import remora` costs with it
+
+    try:
+        locks.enter_context(_locked_directory(directory))
+        if file:
+            # not thread-local: another thread than the one that acquires it may release it
+            lock = filelock.FileLock(
+                directory / _LOCK, timeout=0, is_singleton=False, thread_local=False
+            )
+            lock.acquire()
+            locks.callback(lock.release)
+    except (filelock.Timeout, BlockingIOError):
+        locks.close()
+        raise _locked_error(directory) from None
+
+
+@contextlib.contextmanager
+def _locked_directory(directory: Path) -> Iterator[None]:
+    """Lock the directory itself; does nothing where the system cannot.
+
+    Raises:
+        BlockingIOError: somebody else holds it.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:  # some network file systems lock only files that are open for writing
+            pass
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _locked_error(directory: Path) -> DirectoryLocked:
     pid, since = _read_owner(directory)
     return DirectoryLocked(
         f"{directory} is in use by process {pid or '?'} since {since or '?'}; one process owns a "
-        "memory "
-        "directory: stop that one, or choose another directory",
+        "memory directory: stop that one, or choose another directory",
         path=directory,
         pid=pid,
         since=since,
     )
-
-
-def _started(pid: int) -> str | None:
-    """When a process that runs was started: another that is given its number is told from it.
-
-    None where nobody can say.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        after_its_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if after_its_name[0] in {"Z", "X"} else f"{boot}/{after_its_name[19]}"
-    except (OSError, IndexError):
-        return None
-
-
-def _lives(directory: Path) -> bool:
-    """Whether the owner that is named in a directory is another process, and runs."""
-    try:
-        owner = json.loads((directory / _OWNER).read_text())
-        pid, started = int(owner["pid"]), owner["started"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False  # it is missing, torn, or not ours
-    return pid != os.getpid() and isinstance(started, str) and started == _started(pid)
 
 
 def _read_owner(directory: Path) -> tuple[int | None, str | None]:
