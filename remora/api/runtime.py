@@ -77,9 +77,9 @@ from remora.models.ports import (
     embed_texts,
     embedder_name,
 )
+from remora.recall.index_cache import UserIndexStatistics
 from remora.recall.planner import Planner, Tiers
 from remora.recall.recall import Recall
-from remora.recall.user_index import UserIndexStatistics
 from remora.runtime.actor import Decision
 from remora.runtime.clock import Clock, SystemClock
 from remora.runtime.guard import guarded_call
@@ -653,7 +653,7 @@ class Runtime(TransferVerbs):
             supervisor,
             stores=memory.open_all_stores,
             alone=writers.alone,
-            forget_cached=self._forget_cached,
+            forget_cached=partial(self._changed, gone=True),
             withdraw_anew=memory.withdraw,
             clock=self._clock,
             retry=retry,
@@ -662,8 +662,8 @@ class Runtime(TransferVerbs):
         eraser.resume(await journal.erasures())
         if long_term:
             recall = Recall(
-                self.long_term, self._cached_embedder, config.recall, importance_weight=config.importance.weight,  # noqa: E501
-                admit=eraser.admit,
+                memory.store, self._cached_embedder, config.recall,
+                importance_weight=config.importance.weight, admit=eraser.admit,
             )  # fmt: skip
             flush = FlushHandler(
                 journal,
@@ -673,7 +673,7 @@ class Runtime(TransferVerbs):
                 window_chars=config.long_term.window_chars,
                 batch_tokens=config.buffer.token_flush_size,
                 redact=self._redact_long_term,
-                written=self._written,
+                written=partial(self._changed, gone=False),
                 users=writers,
             )
             supervisor.add_lane(
@@ -684,7 +684,7 @@ class Runtime(TransferVerbs):
                 self.long_term,
                 self._embedder,
                 redact=self._redact_long_term,
-                written=self._written,
+                written=partial(self._changed, gone=False),
                 users=writers,
             )
             supervisor.add_lane(
@@ -698,7 +698,7 @@ class Runtime(TransferVerbs):
 
             prune = PruneHandler(
                 journal, self.long_term, look_at_user, now=self._clock.time, importance=config.importance,  # noqa: E501
-                written=recall.removed, users=writers,
+                written=partial(recall.changed, gone=True), users=writers,
             )  # fmt: skip
             supervisor.add_lane(
                 Lane(PRUNE_QUEUE, prune, concurrency=_PRUNE_CONCURRENCY, retry=retry)
@@ -895,16 +895,22 @@ class Runtime(TransferVerbs):
         assert self._long_term is not None
         return await self._long_term.store()
 
-    def _forget_cached(self, user: str) -> None:
-        """Nothing in memory is to tell of a user any more."""
-        parts = self._open
-        parts.planner.forget(user)
-        if parts.recall is not None:
-            parts.recall.forget(user)
-        if self._cached_embedder is not None:
-            self._cached_embedder.clear()  # which texts were whose is not kept
+    def _changed(self, user: str, *, gone: bool) -> None:
+        """The user's long-term memory changed, or may have.
+
+        Args:
+            user: whose.
+            gone: all of it was erased: nothing in memory may tell of the user any more (G13).
+        """
+        parts = self._parts  # None where a job ends because the runtime does
+        if parts is not None and parts.recall is not None:
+            parts.recall.changed(user, gone=gone)
+        if parts is not None and gone:
+            parts.planner.forget(user)
+        if self._cached_embedder is not None and gone:
+            self._cached_embedder.clear()  # it does not keep which texts were whose
         if self._long_term is not None:
-            self._long_term.forget(user)
+            self._long_term.changed(user, gone=gone)
 
     @property
     def reembedding(self) -> ReembedProgress | None:
@@ -957,14 +963,6 @@ class Runtime(TransferVerbs):
             )  # whoever needs it tries again, and says why it fails
         finally:
             self._warmed.set()
-
-    def _written(self, user: str) -> None:
-        """Something of the user's came into long-term memory, or may have."""
-        parts = self._parts  # None where a job ends because the runtime does
-        if parts is not None and parts.recall is not None:
-            parts.recall.written(user)
-        if self._long_term is not None:
-            self._long_term.note_rows_added(user)
 
     async def _retain(self) -> None:
         """Let archived originals go that are older, or more, than are kept."""

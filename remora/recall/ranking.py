@@ -20,7 +20,8 @@ ranked without looking at a row, and by the same code as what a store found.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -46,6 +47,7 @@ __all__ = [
     "question_share",
     "rank",
     "rank_order",
+    "size_of_rows",
     "speakers_named",
 ]
 
@@ -59,6 +61,8 @@ _JUDGED_CHARS = (
 )
 _FEWEST_JUDGED = 30  # candidates from which on two lists can be said to agree or not
 _LEAST_TRUST = 0.2
+_AT_ONCE = 32  # ranked rows made at a time
+_ROW_BYTES = 480  # of a row's object, its numbers and dates
 _LISTS = ("turn", "window", "vector")
 
 
@@ -83,32 +87,44 @@ class ScoreList(msgspec.Struct, frozen=True):
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """What `rank` made of several lists, best first.
+    """Rows, ranked: columns, from which `Ranked` rows are made as far as they are read.
 
     Attributes:
-        places: of the rows, shape (n,).
-        scores: final, shape (n,).
-        parts: by list, what it gave each of them, scaled to 0…1; NaN where it did not find the row;
+        rows: the rows that places refer to; it may hold others.
+        places: places of the ranked rows, best first; shape (n,).
+        scores: final scores, shape (n,).
+        parts: by list, the scaled score (0…1) that it gave; NaN where it did not find the row;
             shape (n,).
+        row_bytes: size of the rows, where the ranking alone holds them.
     """
 
+    rows: Sequence[MemoryRow]
     places: Places
     scores: Numbers
     parts: dict[str, Numbers]
+    row_bytes: int = 0
 
-    def best(self, first: int, start: int = 0) -> list[tuple[int, float, dict[str, float]]]:
-        """Places, scores and parts of so many from `start` on.
+    @property
+    def nbytes(self) -> int:
+        """Bytes that holding it takes."""
+        columns = (self.places, self.scores, *self.parts.values())
+        return self.row_bytes + sum(column.nbytes for column in columns)
 
-        Of the parts, those of the lists that found the row.
-        """
-        here = slice(start, start + first)
+    def __iter__(self) -> Iterator[Ranked]:
+        for start in range(0, len(self.places), _AT_ONCE):
+            yield from self._slice(slice(start, start + _AT_ONCE))
+
+    def _slice(self, here: slice) -> list[Ranked]:
         columns = [(name, part[here].tolist()) for name, part in self.parts.items()]
+        pairs = zip(self.places[here].tolist(), self.scores[here].tolist(), strict=True)
         return [
-            # a NaN is not itself
-            (place, score, {name: part[i] for name, part in columns if part[i] == part[i]})
-            for i, (place, score) in enumerate(
-                zip(self.places[here].tolist(), self.scores[here].tolist(), strict=True)
+            Ranked(
+                self.rows[place],
+                score,
+                # NaN, which says that the list did not find the row, does not equal itself
+                {name: part[i] for name, part in columns if part[i] == part[i]},
             )
+            for i, (place, score) in enumerate(pairs)
         ]
 
 
@@ -176,22 +192,21 @@ def rank_order(row: MemoryRow) -> tuple[int, str, int, str]:
 
 def fuse(
     candidates: Sequence[Candidate], config: RecallConfig, query: str = "", *, gain: float = 1.0
-) -> list[Ranked]:
-    """Rank candidates, best first; ties go to the more important, then to the earlier message.
+) -> Ranking:
+    """Rank what a store found; of equals, the more important comes first, then the earlier.
 
     Args:
-        candidates: what the searches found.
+        candidates: what the store's searches found.
         config: weights.
-        query: what was asked; speakers that it names count for more.
+        query: the question; speakers that it names count for more.
         gain: factor on the score of the most important; the least important is divided by it, and
-            0.5 stays.
+            importance 0.5 changes nothing.
     """
-    if not candidates:
-        return []
     import numpy as np  # noqa: PLC0415
 
     ordered = sorted(candidates, key=lambda one: rank_order(one.row))
-    rows = [candidate.row for candidate in ordered]
+    # without the text that was searched, so that a ranking is small to hold
+    rows = [msgspec.structs.replace(one.row, turn="", window="") for one in ordered]
     lists = {}
     for name in _LISTS:
         pairs = [
@@ -199,11 +214,12 @@ def fuse(
         ]
         places, scores = zip(*pairs, strict=True) if pairs else ((), ())
         lists[name] = ScoreList(np.array(places, np.intp), np.array(scores, np.float64))
-    ranking = rank(Traits(rows), lists, config, query, gain=gain)
-    return [Ranked(rows[place], score, parts) for place, score, parts in ranking.best(len(rows))]
+    ranking = rank(rows, Traits(rows), lists, config, query, gain=gain)
+    return msgspec.structs.replace(ranking, row_bytes=size_of_rows(rows))
 
 
 def rank(
+    rows: Sequence[MemoryRow],
     traits: Traits,
     lists: Mapping[str, ScoreList],
     config: RecallConfig,
@@ -214,7 +230,8 @@ def rank(
     """Rank what the lists ``turn``, ``window`` and ``vector`` found; see `fuse`.
 
     Args:
-        traits: of all rows that places refer to.
+        rows: all rows that places refer to, in `rank_order`.
+        traits: theirs.
         lists: by name; those that did not search may be left out.
         config: weights.
         query: what was asked.
@@ -259,7 +276,14 @@ def rank(
         # An exponent keeps the factor positive, and so the order monotone, whatever the weight.
         score *= gain ** (2 * np.clip(importance, 0.0, 1.0) - 1)
     order = np.lexsort((places, -importance, -score))
-    return Ranking(places[order], score[order], {name: part[order] for name, part in parts.items()})
+    scaled = {name: part[order] for name, part in parts.items()}
+    return Ranking(rows, places[order], score[order], scaled)
+
+
+def size_of_rows(rows: Sequence[MemoryRow]) -> int:
+    """Bytes that rows take which do not hold the text that is searched."""
+    texts = sum(sys.getsizeof(row.content) + sys.getsizeof(row.id) for row in rows)
+    return texts + _ROW_BYTES * len(rows)
 
 
 def _scaled(found: ScoreList, places: Places) -> Numbers:

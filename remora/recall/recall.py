@@ -1,31 +1,32 @@
-"""Finding what a user said before, or had recorded: embed the question, search the user's rows,
-rank.
-"""
+"""Find what a user said before, or had recorded: embed the question, search the rows, rank."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 
 import msgspec
 
 from remora.config import RecallConfig
 from remora.messages import without_surrogates
 from remora.models.ports import Embedder, embed_texts
-from remora.recall.ranking import Ranked, fuse
-from remora.recall.result_cache import RetrievalCache, RetrievalCacheStatistics
-from remora.recall.user_index import UserIndexCache, UserIndexStatistics
+from remora.recall.index_cache import (
+    ResultStatistics,
+    UserEntry,
+    UserIndexCache,
+    UserIndexStatistics,
+)
+from remora.recall.ranking import Ranked, Ranking, fuse
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope, Vector
 
 __all__ = ["Memory", "Recall"]
 
-_SPARE = 32  # results that are held beyond those asked for, so that `without` may take some away
-_LONGEST_KEPT = 4_096  # characters of a query whose result is kept
-_MOST_KEPT = 65_536  # characters of a result that is kept: a thousand of them are 64 MB at most
+_MAX_HELD_QUERY = 4_096  # characters of a query whose result is held
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Something that was said before, or recorded, found again.
+    """Something that was said before, or recorded, and was found again.
 
     Attributes:
         text: what was said.
@@ -35,14 +36,14 @@ class Memory(msgspec.Struct, frozen=True):
         seq: the message's number there; 0 for what is no message.
         created_at: when, aware UTC.
         score: rank score; comparable within one recall only.
-        parts: what each list gave it, scaled to 0…1: ``turn``, ``window`` (full text) and
-            ``vector``.
+        parts: what each list gave it, scaled to 0…1: ``turn`` (BM25 of the message), ``window``
+            (BM25 of the message with its neighbours) and ``vector`` (cosine).
         tokens: size in a context.
-        id: its own, for good.
+        id: it never changes.
         type: ``message``, ``summary``, or what it was recorded as: ``fact``, ``preference``,
             ``context``, ``procedural``, ``message_batch``.
         importance: 0 to 1, as its sender gave it.
-        agent: whose it is; empty for all of the user's agents.
+        agent: the agent it belongs to; empty for all of the user's agents.
     """
 
     text: str
@@ -73,40 +74,19 @@ class Memory(msgspec.Struct, frozen=True):
         return f"({self.created_at.day} {self.created_at:%B %Y}) {said}"
 
 
-class _Found(msgspec.Struct, frozen=True):
-    """What a search brought, as far as it is held.
-
-    Attributes:
-        memories: the best, best first.
-        whole: there are no others.
-    """
-
-    memories: tuple[Memory, ...]
-    whole: bool
-
-    def best(self, k: int, without: Collection[tuple[str, int]]) -> list[Memory] | None:
-        """The `k` best that are wanted; None if they might be among those that are not held."""
-        wanted = [one for one in self.memories if (one.session, one.seq) not in without]
-        if len(wanted) < k and not self.whole:
-            return None
-        # a dict is handed out anew each time: what a caller does to it must not come back to the
-        # next
-        return [msgspec.structs.replace(one, parts=dict(one.parts)) for one in wanted[:k]]
-
-
 class Recall:
     """Search in one user's long-term memory.
 
-    Results are kept until something is written about their user, and so are the rows of the users
-    who recalled last: they are searched in memory (`remora.recall.user_index`).
+    The rows of the users who recalled last are held and searched in memory, and what was found in
+    them is held as long as they do not change (`remora.recall.index_cache`).
 
     Args:
         store: opens long-term memory at first use.
         embedder: None for text search alone.
-        config: weights, depths, and how much is kept.
+        config: weights, depths, and how much is held.
         importance_weight: how much importance moves the rank: the most important gains this share,
-            the least loses as much, and 0.5 moves nothing.
-        admit: raises for a user of whom nothing is to be shown, because they are being forgotten.
+            the least important loses as much, and importance 0.5 changes nothing.
+        admit: raises for a user who is being forgotten.
     """
 
     def __init__(
@@ -123,22 +103,16 @@ class Recall:
         self._embedder = embedder
         self._config = config
         self._gain = 1.0 + importance_weight
-        self._cache: RetrievalCache[_Found] | None = (
-            RetrievalCache(config.cache) if config.cache else None
+        self._users = UserIndexCache(
+            store,
+            max_bytes=config.hot_mb << 20,
+            max_rows=config.hot_rows,
+            max_results=config.cache,
         )
-        self._hot: UserIndexCache | None = None
-        if config.hot_mb:
-            self._hot = UserIndexCache(
-                self.embedded_rows, max_bytes=config.hot_mb << 20, max_rows=config.hot_rows
-            )
 
     async def run(self) -> None:
-        """Read users' rows into memory, for ever: a task of the runtime's.
-
-        Without it, each recall does so for itself.
-        """
-        if self._hot is not None:
-            await self._hot.run()
+        """Read rows into memory until cancelled. Without it, each recall reads for itself."""
+        await self._users.run()
 
     async def __call__(
         self,
@@ -153,10 +127,10 @@ class Recall:
 
         Args:
             user: whose.
-            query: what is asked.
+            query: the question.
             k: how many at most.
-            scope: which of the user's rows are meant.
-            without: messages, by session and number, that are not wanted.
+            scope: which of the user's rows to search.
+            without: messages to leave out, by session and number.
 
         Raises:
             LongTermError: the store failed.
@@ -165,118 +139,79 @@ class Recall:
         """
         self._admit(user)
         query = without_surrogates(query)
-        cache = self._cache if len(query) <= _LONGEST_KEPT else None
-        key = (query, k, scope)
-        if cache is not None:
-            held = cache.get(user, key)
-            if held is not None and (best := held.best(k, without)) is not None:
-                return best
-            version = cache.version(user)
-        ranked, spare = await self._search(user, query, scope)
-        found = _gathered(ranked, k, without, spare if cache is not None else 0)
-        if cache is not None:
-            kept = found.memories[: k + _SPARE]
-            if sum(len(one.text) for one in kept) <= _MOST_KEPT:
-                cache.put(
-                    user,
-                    key,
-                    _Found(kept, whole=found.whole and len(kept) == len(found.memories)),
-                    version,
-                )
-        return found.best(k, without) or []
+        question = (query, scope) if len(query) <= _MAX_HELD_QUERY else None
+        found = None if question is None else self._users.result(user, question)
+        if found is None:
+            vector = await self._embed(query)
+            self._admit(user)  # an erasure may have begun
+            entry = await self._users.get(user)
+            found = await self._search(entry, user, query, vector, scope)
+            if question is not None:
+                self._users.keep(user, entry, question, found)
+        memories = _distinct(_memory(one) for one in found)
+        return list(islice((one for one in memories if (one.session, one.seq) not in without), k))
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> list[Memory]:
         """All that long-term memory holds of a user in `scope`, oldest first.
 
         Raises:
             LongTermError: the store failed.
+            ErasureInProgress: the user is being forgotten.
         """
         self._admit(user)
         rows = await (await self._store()).rows(user, scope)
-        return [_memory(row, 0.0, {}) for row in rows if row.memory_type != BLOCK_TYPE]
+        return [_memory(Ranked(row, 0.0, {})) for row in rows if row.memory_type != BLOCK_TYPE]
 
     async def embedded_rows(
         self, user: str, scope: Scope = EVERYTHING
     ) -> tuple[Sequence[MemoryRow], Vector | None]:
-        """The rows themselves with their vectors, shape (rows, dimension).
-
-        None where nothing is embedded.
+        """The rows with their vectors, shape (rows, dimension); None where nothing is embedded.
 
         Raises:
             LongTermError: the store failed.
+            ErasureInProgress: the user is being forgotten.
         """
         self._admit(user)
         return await (await self._store()).embedded_rows(user, scope)
 
-    def written(self, user: str) -> None:
-        """Something of the user's was written, or may have been.
+    def changed(self, user: str, *, gone: bool) -> None:
+        """The user's rows changed, or may have: later recalls see it.
 
-        No result from before it is served any more.
+        Args:
+            user: whose.
+            gone: rows were removed: nothing of them stays in memory (G13).
         """
-        if self._cache is not None:
-            self._cache.invalidate(user)
-        if self._hot is not None:
-            self._hot.written(user)
+        self._users.changed(user, gone=gone)
 
-    def removed(self, user: str) -> None:
-        """Some of the user's rows were removed, or may have been; see `written`."""
-        self.written(user)
-        if self._hot is not None:
-            self._hot.removed(user)
-
-    def forget(self, user: str) -> None:
-        """All of the user's was erased.
-
-        Nothing of it stays in memory, and what is being read of it now is not kept (G13).
-        """
-        self.removed(user)
-
-    def statistics(self) -> RetrievalCacheStatistics:
-        """What the cache saved; zeros where it is switched off."""
-        return (
-            self._cache.statistics()
-            if self._cache is not None
-            else RetrievalCacheStatistics(0, 0, 0)
-        )
+    def statistics(self) -> ResultStatistics:
+        """What the held results saved; zeros where none are held."""
+        return self._users.result_statistics()
 
     def index_statistics(self) -> UserIndexStatistics:
-        """What is in memory, and what that saved; zeros where it is switched off."""
-        return self._hot.statistics() if self._hot is not None else UserIndexStatistics()
+        """What the rows in memory saved; zeros where none are held."""
+        return self._users.statistics()
 
-    async def _search(self, user: str, query: str, scope: Scope) -> tuple[Iterable[Ranked], int]:
-        """What matches, best first, and how many it is worth to hold beyond those asked for."""
+    async def _embed(self, query: str) -> Vector | None:
+        if self._embedder is None or not query.strip():
+            return None
+        vector = (await embed_texts(self._embedder, [query]))[0]
+        # without a word that the embedder knows it would be equally near to everything
+        return vector if vector.any() else None
+
+    async def _search(
+        self, entry: UserEntry, user: str, query: str, vector: Vector | None, scope: Scope
+    ) -> Ranking:
+        config = self._config
+        if entry.index is not None:
+            return await entry.index.rank(query, vector, scope, config, gain=self._gain)
         store = await self._store()
-        vector = None
-        if self._embedder is not None and query.strip():
-            vector = (await embed_texts(self._embedder, [query]))[0]
-            if (
-                not vector.any()
-            ):  # no word that the embedder knows: it would be equally near to everything
-                vector = None
-        hot = await self._hot.of(user) if self._hot is not None else None
-        if hot is not None:
-            return await hot.ranked(query, vector, scope, self._config, gain=self._gain), 0
-        found = await store.search(user, query, vector, depth=self._config.depth, scope=scope)
+        found = await store.search(user, query, vector, depth=config.depth, scope=scope)
         candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]
-        return fuse(candidates, self._config, query, gain=self._gain), _SPARE
+        return fuse(candidates, config, query, gain=self._gain)
 
 
-def _gathered(
-    ranked: Iterable[Ranked], k: int, without: Collection[tuple[str, int]], spare: int
-) -> _Found:
-    """The best of them, as many as hold `k` that are wanted and `spare` others."""
-    memories: list[Memory] = []
-    wanted = 0
-    for memory in _once(_memory(one.row, one.score, one.parts) for one in ranked):
-        if wanted >= k and len(memories) >= k + spare:
-            return _Found(tuple(memories), whole=False)
-        memories.append(memory)
-        wanted += (memory.session, memory.seq) not in without
-    return _Found(tuple(memories), whole=True)
-
-
-def _once(memories: Iterable[Memory]) -> Iterator[Memory]:
-    """Without what was both said and recorded in the same words: the better of the two stays."""
+def _distinct(memories: Iterable[Memory]) -> Iterator[Memory]:
+    """Of what was both said and recorded in the same words, only the better one."""
     said: set[str] = set()
     recorded: set[str] = set()
     for memory in memories:
@@ -287,7 +222,8 @@ def _once(memories: Iterable[Memory]) -> Iterator[Memory]:
             yield memory
 
 
-def _memory(row: MemoryRow, score: float, parts: dict[str, float]) -> Memory:
+def _memory(found: Ranked) -> Memory:
+    row = found.row
     return Memory(
         text=row.content,
         role=row.role,
@@ -295,13 +231,11 @@ def _memory(row: MemoryRow, score: float, parts: dict[str, float]) -> Memory:
         session=row.session,
         seq=row.seq,
         created_at=datetime.fromtimestamp(row.created_us / 1_000_000, UTC),
-        score=score,
-        parts=parts,
+        score=found.score,
+        parts=found.parts,
         tokens=row.tokens,
         id=row.id,
         type=row.memory_type,
-        importance=round(
-            row.importance, 6
-        ),  # as it was given: the store keeps half of a float's digits
+        importance=round(row.importance, 6),  # as given: the store keeps half of a float's digits
         agent=row.agent,
     )

@@ -291,14 +291,17 @@ class LongTermIndex:
         if self._store is not None:
             await self._store.compact()
 
-    def note_rows_added(self, user: str) -> None:
-        """Rows of a user were written: the next round of pruning looks at them."""
-        if self._config.long_term.max_user_rows:
-            self._changed_users[user] = None
+    def changed(self, user: str, *, gone: bool) -> None:
+        """Rows of a user were written, so that the next round of pruning looks at them; or erased.
 
-    def forget(self, user: str) -> None:
-        """No round of pruning looks at them."""
-        self._changed_users.pop(user, None)
+        Args:
+            user: whose.
+            gone: all of them were erased.
+        """
+        if gone:
+            self._changed_users.pop(user, None)
+        elif self._config.long_term.max_user_rows:
+            self._changed_users[user] = None
 
     async def prune(self, tell: Callable[..., Awaitable[Any]]) -> None:
         """Have long-term memory pruned where it has grown since the last round, and over its bound.

@@ -677,17 +677,17 @@ _MUTANTS = (
         guarantee="G1",
         what="What was found is kept under the question alone: the next to ask gets another "
         "user's memories.",
-        path="remora/recall/recall.py",
+        path="remora/recall/index_cache.py",
         change="""
--            held = cache.get(user, key)
-+            held = cache.get("", key)
+-        entry = self._answered.get(user)
++        entry = self._answered.get("")
 ~
--            version = cache.version(user)
-+            version = cache.version("")
+-        self._answered[user] = entry
+-        self._answered.move_to_end(user)
++        self._answered[""] = entry
 ~
-                 cache.put(
--                    user,
-+                    "",
+-        self._answered.move_to_end(user)
+         return found
 """,
     ),
     Mutant(
@@ -696,9 +696,8 @@ _MUTANTS = (
         what="Nobody tells the searches in memory that their user has written.",
         path="remora/api/runtime.py",
         change="""
--        if parts is not None and parts.recall is not None:
--            parts.recall.written(user)
-+        del parts
+-            parts.recall.changed(user, gone=gone)
++            pass
 """,
     ),
     Mutant(

@@ -116,17 +116,17 @@ class Program:
                 await put(self.store, some)
                 for row in some:
                     self.model[row.user].setdefault(row.id, row)
-                    self.recall.written(row.user)
+                    self.recall.changed(row.user, gone=False)
             case "delete", user, which:
                 gone = [f"{user}-{number}" for number in which]
                 await self._remove(user, gone)
-                self.recall.written(user)
+                self.recall.changed(user, gone=False)
             case "prune", user, keep:
                 await self._remove(user, sorted(self.model[user])[keep:])
-                self.recall.removed(user)
+                self.recall.changed(user, gone=True)
             case "erase", user:
                 await self._remove(user, list(self.model[user]))
-                self.recall.forget(user)
+                self.recall.changed(user, gone=True)
             case "recall", user, query, scope, k:
                 await self.ask(user, query, scope, k)
 
@@ -233,13 +233,13 @@ def test_no_recall_is_stale(
                 id_ = f"{name}-{n}"
                 begun[id_] = tick()
                 await put(store, [long_term_row(id_, f"tea {id_}")])
-                recall.written("alice")
+                recall.changed("alice", gone=False)
                 written[id_] = tick()
                 if rng.random() < 0.4:
                     await store._wait()
                     leaving[id_] = tick()
                     await store.delete("alice", [id_])
-                    rng.choice([recall.written, recall.removed, recall.forget])("alice")
+                    recall.changed("alice", gone=rng.choice([False, True]))
                     gone[id_] = tick()
 
         async def ask() -> None:
@@ -392,7 +392,7 @@ def test_ranking(candidates: list[Candidate], query: str, gain: float) -> None:
     """S2.28, S2.20, S2.29: a ranking in columns is the ranking row by row; of equals, the more
     important and then the earlier.
     """
-    ranked = fuse(candidates, RecallConfig(), query, gain=gain)
+    ranked = list(fuse(candidates, RecallConfig(), query, gain=gain))
     wanted = defined(candidates, query, gain)
     assert {one.row.id: one.score for one in ranked} == pytest.approx(wanted, abs=1e-6)
     assert [one.score for one in ranked] == sorted([one.score for one in ranked], reverse=True)
@@ -454,7 +454,7 @@ def test_made_from_earlier_rows(
         vector = (await embed_texts(EMBEDDER, [query]))[0]
         for asked in (query, "tea bees", ""):
             mine, wanted = [
-                list(await one.ranked(asked, vector, EVERYTHING, RecallConfig(depth=8)))
+                list(await one.rank(asked, vector, EVERYTHING, RecallConfig(depth=8)))
                 for one in (made, anew)
             ]
             assert mine == wanted

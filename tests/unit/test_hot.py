@@ -18,10 +18,11 @@ import pytest
 from remora.config import RecallConfig
 from remora.errors import LongTermError
 from remora.models.ports import embed_texts
-from remora.recall import user_index as hot
+from remora.recall import user_index
 from remora.recall.bm25 import text_indices, words
+from remora.recall.index_cache import UserIndexCache
 from remora.recall.recall import Recall
-from remora.recall.user_index import UserIndex, UserIndexCache
+from remora.recall.user_index import UserIndex
 from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope
 from remora.testing import HashEmbedder
@@ -127,8 +128,8 @@ async def test_no_memory_where_it_is_switched_off() -> None:
         assert recall.index_statistics().users == 0
 
 
-@pytest.mark.parametrize("change", ["written", "removed", "forget"])
-async def test_a_write_is_seen_by_the_next_recall(change: str) -> None:
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_write_is_seen_by_the_next_recall(gone: bool) -> None:
     """S4.39: what the user wrote is found, what was removed is not; nobody else's rows are read
     again.
     """
@@ -139,7 +140,7 @@ async def test_a_write_is_seen_by_the_next_recall(change: str) -> None:
         await found(recall, user="bob")
         await store.put(long_term_row("new", "white tea"))
         await store.delete("alice", ["alice-0"])
-        getattr(recall, change)("alice")
+        recall.changed("alice", gone=gone)
         assert set(await found(recall)) == {"alice-1", "alice-2", "new"}
         await found(recall, user="bob")
         assert store.reads == 3
@@ -161,7 +162,7 @@ async def test_a_write_during_a_read() -> None:
         tasks.start_soon(ask, "before")
         await store.reading.wait()
         await store.put(long_term_row("new", "white tea"))
-        recall.written("alice")
+        recall.changed("alice", gone=False)
         old, store.held["alice"], store.reading = store.held["alice"], anyio.Event(), anyio.Event()
         tasks.start_soon(ask, "after")
         await store.reading.wait()
@@ -255,11 +256,11 @@ async def test_users_of_too_many_rows_are_searched_in_the_store() -> None:
     async with running(store, hot_rows=5) as recall:
         for _ in range(3):
             assert len(await found(recall)) == 6
-            recall.written("alice")
+            recall.changed("alice", gone=False)
         assert (store.reads, store.searches) == (1, 3)
         assert recall.index_statistics().passed == 2
         await store.delete("alice", ["alice-0"])
-        recall.removed("alice")
+        recall.changed("alice", gone=True)
         for _ in range(2):
             assert len(await found(recall)) == 5
         assert (store.reads, store.searches) == (2, 3)
@@ -276,7 +277,7 @@ async def test_a_removal_overtakes_the_reading_of_too_many() -> None:
         tasks.start_soon(found, recall)
         await store.reading.wait()
         await store.delete("alice", ["alice-0"])
-        recall.forget("alice")
+        recall.changed("alice", gone=True)
         store.held.pop("alice").set()
         await anyio.wait_all_tasks_blocked()
         assert len(await found(recall)) == 5
@@ -293,22 +294,26 @@ async def test_least_recently_used_goes() -> None:
         await store.put(*teas(user, 10))
     await store.put(*teas("large", 200))
     size = UserIndex(*await store.embedded_rows("user-0")).size_bytes
-    users_rows = UserIndexCache(store.embedded_rows, max_bytes=int(4.5 * size), max_rows=1_000)
+
+    async def opened() -> LongTermStore:
+        return store
+
+    indexes = UserIndexCache(opened, max_bytes=int(4.5 * size), max_rows=1_000)
     for user in [*users, "large"]:
-        assert (await users_rows.of(user) is None) == (user == "large")
-        assert users_rows.statistics().size_bytes <= 4.5 * size
-    statistics = users_rows.statistics()
+        assert ((await indexes.get(user)).index is None) == (user == "large")
+        assert indexes.statistics().size_bytes <= 4.5 * size
+    statistics = indexes.statistics()
     assert (statistics.users, statistics.rows, statistics.evictions) == (4, 40, 8)
     store.reads = 0
-    await users_rows.of("user-8")  # used, so it outlives those that were read after it
+    await indexes.get("user-8")  # used, so it outlives those that were read after it
     for user in users[:3]:
-        await users_rows.of(user)
+        await indexes.get(user)
     assert store.reads == 3
-    await users_rows.of("user-8")
+    await indexes.get("user-8")
     assert store.reads == 3
     for user in users:
-        users_rows.removed(user)
-    assert (users_rows.statistics().users, users_rows.statistics().size_bytes) == (0, 0)
+        indexes.changed(user, gone=True)
+    assert (indexes.statistics().users, indexes.statistics().size_bytes) == (0, 0)
 
 
 async def test_what_is_counted_is_what_it_takes() -> None:
@@ -353,13 +358,15 @@ async def test_nothing_is_left_of_who_is_forgotten() -> None:
     store = WatchedStore()
     await store.put(*teas("alice", 3))
     recall = recall_over(store, cache=10, hot_rows=2)
-    await found(recall)  # too many: that is remembered
-    recall.forget("alice")
-    assert not recall._hot._outgrown  # type: ignore[union-attr]
+    for reads in (1, 2):
+        for _ in range(2):
+            await found(recall)  # too many: that is remembered, and then forgotten
+        assert store.reads == reads
+        recall.changed("alice", gone=True)
     async with running(store, cache=10) as recall:
         await found(recall)
         assert recall.index_statistics().users == 1
-        recall.forget("alice")
+        recall.changed("alice", gone=True)
         assert (recall.index_statistics().users, recall.statistics().size) == (0, 0)
         store.held["alice"] = anyio.Event()
         store.reading = anyio.Event()
@@ -367,7 +374,7 @@ async def test_nothing_is_left_of_who_is_forgotten() -> None:
             tasks.start_soon(found, recall)
             await store.reading.wait()
             await store.delete("alice", [f"alice-{n}" for n in range(3)])
-            recall.forget("alice")
+            recall.changed("alice", gone=True)
             store.held["alice"].set()
         assert (recall.index_statistics().users, recall.statistics().size) == (0, 0)
         store.held.clear()
@@ -436,7 +443,7 @@ async def test_many_rows_are_searched_in_a_thread(monkeypatch: pytest.MonkeyPatc
     await store.put(*teas("alice", 300))
     recall = recall_over(store)
     here = await recall("alice", "tea number 7", k=20)
-    monkeypatch.setattr(hot, "_ON_LOOP", 10)
+    monkeypatch.setattr(user_index, "_ON_LOOP", 10)
     assert await recall("alice", "tea number 7", k=20) == here
     assert here[0].id == "alice-7"
 
@@ -504,13 +511,13 @@ async def test_vectors_of_any_length(vectors: Callable[[int], Any]) -> None:
     rows = teas("alice", 4)
     made = UserIndex(rows, vectors(4))
     query = np.full(16, 0.25, np.float32)
-    ranked = list(await made.ranked("zeppelin", query, EVERYTHING, RecallConfig()))
+    ranked = list(await made.rank("zeppelin", query, EVERYTHING, RecallConfig()))
     near = [one.parts["vector"] for one in ranked]
     assert near == ([] if not vectors(1).any() else [1.0] * 4)
 
 
 async def _ids(made: UserIndex, query: str) -> Sequence[str]:
-    return [one.row.id for one in await made.ranked(query, None, EVERYTHING, RecallConfig())]
+    return [one.row.id for one in await made.rank(query, None, EVERYTHING, RecallConfig())]
 
 
 async def test_the_order_of_reading_does_not_matter() -> None:

@@ -4,122 +4,180 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.errors import InvalidInput
-from remora.recall.result_cache import RetrievalCache, RetrievalCacheStatistics
+from remora.recall import index_cache
+from remora.recall.index_cache import ResultStatistics, UserEntry, UserIndexCache
+from remora.recall.ranking import Ranking
+from remora.storage.memory.store import MemoryStore
+from remora.storage.ports import EVERYTHING, LongTermStore, Scope
+from remora.testing.stores import long_term_row
+
+pytestmark = pytest.mark.anyio
 
 
-def test_a_repeated_query_hits() -> None:
-    """S4.39: what was found is found again, for this user and this key alone."""
-    cache: RetrievalCache[str] = RetrievalCache(10)
-    assert cache.get("alice", ("cats", 5)) is None
-    assert cache.put("alice", ("cats", 5), "tabby", cache.version("alice"))
-    assert cache.get("alice", ("cats", 5)) == "tabby"
-    assert cache.get("alice", ("cats", 6)) is None
-    assert cache.get("bob", ("cats", 5)) is None
-    assert cache.statistics() == RetrievalCacheStatistics(hits=1, misses=3, size=1)
+def cache_of(size: int, store: LongTermStore | None = None, **bounds: int) -> UserIndexCache:
+    async def opened() -> LongTermStore:
+        return store or MemoryStore(None)
+
+    return UserIndexCache(opened, **{"max_bytes": 0, "max_rows": 10, "max_results": size, **bounds})
 
 
-def test_a_write_invalidates_its_user_alone() -> None:
+def found(*texts: str) -> Ranking:
+    rows = [long_term_row(text, text) for text in texts]
+    return Ranking(rows, np.arange(len(rows)), np.ones(len(rows)), {}, row_bytes=100 * len(rows))
+
+
+def texts(ranking: Ranking | None) -> list[str] | None:
+    return None if ranking is None else [one.row.content for one in ranking]
+
+
+def question(text: str) -> tuple[str, Scope]:
+    return (text, EVERYTHING)
+
+
+CATS, DOGS = question("cats"), question("dogs")
+
+
+async def test_a_repeated_query_hits() -> None:
+    """S4.39: what was found is found again, for this user, this query and this scope alone."""
+    cache = cache_of(10)
+    assert cache.result("alice", CATS) is None
+    cache.keep("alice", await cache.get("alice"), CATS, found("tabby"))
+    assert texts(cache.result("alice", CATS)) == ["tabby"]
+    assert cache.result("alice", ("cats", Scope(session="one"))) is None
+    assert cache.result("bob", CATS) is None
+    assert cache.result_statistics() == ResultStatistics(hits=1, misses=3, size=1)
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_write_invalidates_its_user_alone(gone: bool, max_bytes: int) -> None:
     """S4.39: after a write none of the user's results is served; others keep theirs."""
-    cache: RetrievalCache[str] = RetrievalCache(10)
+    cache = cache_of(10, max_bytes=max_bytes)
     for user in ("alice", "bob"):
-        for key in ("cats", "dogs"):
-            cache.put(user, key, f"{user}'s {key}", cache.version(user))
-    cache.invalidate("alice")
-    assert [cache.get("alice", key) for key in ("cats", "dogs")] == [None, None]
-    assert cache.get("bob", "dogs") == "bob's dogs"
-    assert cache.statistics().size == 2
+        entry = await cache.get(user)
+        for one in (CATS, DOGS):
+            cache.keep(user, entry, one, found(f"{user}'s {one[0]}"))
+    cache.changed("alice", gone=gone)
+    assert [cache.result("alice", one) for one in (CATS, DOGS)] == [None, None]
+    assert texts(cache.result("bob", DOGS)) == ["bob's dogs"]
+    assert cache.result_statistics().size == 2
 
 
-def test_a_late_result_is_not_taken() -> None:
-    """S4.39: a search begins, a write lands, the search's result comes: it is not served, nor does
-    it replace a newer one.
-    """
-    cache: RetrievalCache[str] = RetrievalCache(10)
-    early = cache.version("alice")
-    cache.invalidate("alice")
-    assert not cache.put("alice", "cats", "before the write", early)
-    assert cache.get("alice", "cats") is None
-    assert cache.put("alice", "cats", "after it", cache.version("alice"))
-    assert not cache.put("alice", "cats", "before the write", early)
-    assert cache.get("alice", "cats") == "after it"
+@pytest.mark.parametrize("max_bytes", [0, 1 << 20])
+async def test_a_late_result_is_not_taken(max_bytes: int) -> None:
+    """S4.39: a search begins, a write lands, the search ends: its result is not served, nor does
+    it replace a newer one."""
+    cache = cache_of(10, max_bytes=max_bytes)
+    early = await cache.get("alice")
+    cache.changed("alice", gone=False)
+    cache.keep("alice", early, CATS, found("before the write"))
+    assert cache.result("alice", CATS) is None
+    cache.keep("alice", await cache.get("alice"), CATS, found("after it"))
+    cache.keep("alice", early, CATS, found("before the write"))
+    assert texts(cache.result("alice", CATS)) == ["after it"]
 
 
-def test_a_forgotten_version_is_no_way_round() -> None:
-    """S4.39, G10: writes of others push a user's version out of the table; a late result of that
-    user is refused still.
-    """
-    cache: RetrievalCache[str] = RetrievalCache(4)
-    early = cache.version("alice")
-    cache.invalidate("alice")
+async def test_an_evicted_user_is_no_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4.39, G10: others push a user out; a late result of that user is refused still."""
+    monkeypatch.setattr(index_cache, "_MAX_UNINDEXED", 4)
+    cache = cache_of(4)
+    early = await cache.get("alice")
+    cache.keep("alice", early, CATS, found("tabby"))
+    cache.changed("alice", gone=False)
     for number in range(20):
-        cache.invalidate(f"user {number}")
-    assert len(cache._versions) == 4
-    assert not cache.put("alice", "cats", "before the write", early)
-    assert cache.put("alice", "cats", "after it", cache.version("alice"))
+        await cache.get(f"user {number}")
+    cache.keep("alice", early, CATS, found("before the write"))
+    assert cache.result("alice", CATS) is None
+    cache.keep("alice", await cache.get("alice"), CATS, found("after it"))
+    assert texts(cache.result("alice", CATS)) == ["after it"]
+    for number in range(20):
+        await cache.get(f"user {number}")
+    assert cache.result("alice", CATS) is None
+    assert cache.result_statistics().size == 0
 
 
-def test_least_recently_used_goes() -> None:
+async def test_least_recently_used_goes() -> None:
     """S4.39, G10: the results are bounded; what was asked for last stays."""
-    cache: RetrievalCache[int] = RetrievalCache(3)
+    cache = cache_of(3)
     for number in range(3):
-        cache.put(f"user {number}", "q", number, 0)
-    cache.get("user 0", "q")
-    cache.put("user 3", "q", 3, 0)
-    assert [cache.get(f"user {number}", "q") for number in range(4)] == [0, None, 2, 3]
-    assert set(cache._keys) == {"user 0", "user 2", "user 3"}
-    cache.put("user 0", "q", 7, 0)
-    assert (cache.get("user 0", "q"), cache.statistics().size) == (7, 3)
+        user = f"user {number}"
+        cache.keep(user, await cache.get(user), CATS, found(user))
+    cache.result("user 0", CATS)
+    cache.keep("user 3", await cache.get("user 3"), CATS, found("user 3"))
+    held = [texts(cache.result(f"user {number}", CATS)) for number in range(4)]
+    assert held == [["user 0"], None, ["user 2"], ["user 3"]]
+    cache.keep("user 0", await cache.get("user 0"), CATS, found("again"))
+    assert texts(cache.result("user 0", CATS)) == ["again"]
+    assert cache.result_statistics().size == 3
 
 
-def test_nonsense_is_refused() -> None:
-    """S4.39: no cache of nothing, and no None in it."""
-    with pytest.raises(InvalidInput):
-        RetrievalCache(0)
-    cache: RetrievalCache[Any] = RetrievalCache(1)
-    with pytest.raises(InvalidInput):
-        cache.put("alice", "q", None, 0)
+async def test_results_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G10: a few large results are held, or many small ones."""
+    one = found("tabby")
+    monkeypatch.setattr(index_cache, "_MAX_RESULT_BYTES", 3 * one.nbytes)
+    cache = cache_of(1_000)
+    entry = await cache.get("alice")
+    for number in range(10):
+        cache.keep("alice", entry, question(f"{number}"), one)
+        assert cache.result_statistics().size == min(number + 1, 3)
+    cache.keep("alice", entry, CATS, found("one", "two", "three", "four"))
+    assert cache.result_statistics().size == 0
+
+
+async def test_nothing_is_held_where_it_is_switched_off() -> None:
+    """S4.39: recall.cache 0 holds no result."""
+    cache = cache_of(0)
+    cache.keep("alice", await cache.get("alice"), CATS, found("tabby"))
+    assert cache.result("alice", CATS) is None
+    assert cache.result_statistics() == ResultStatistics()
 
 
 users = st.sampled_from("abcdefg")
-keys = st.sampled_from(["x", "y"])
+keys = st.sampled_from([CATS, DOGS])
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("begin"), users, keys),
         st.tuples(st.just("finish"), st.integers(0, 5), st.none()),
-        st.tuples(st.just("write"), users, st.none()),
+        st.tuples(st.just("write"), users, st.booleans()),
         st.tuples(st.just("get"), users, keys),
     ),
     max_size=80,
 )
 
 
-@given(st.integers(1, 5), steps)
-def test_never_stale(size: int, history: list[tuple[str, Any, Any]]) -> None:
-    """S4.39: however searches and writes interleave, what is served is the present truth, and every
-    table stays bounded.
-    """
-    cache: RetrievalCache[tuple[str, str, int]] = RetrievalCache(size)
+@given(st.integers(1, 5), st.sampled_from([0, 1_500, 1 << 20]), steps)
+async def test_never_stale(size: int, max_bytes: int, history: list[tuple[str, Any, Any]]) -> None:
+    """S4.39: however searches and writes interleave, what is served is the present truth, whether
+    a user's rows are in memory or not; and the number of results stays bounded."""
+    store = MemoryStore(None)
+    await store.add(
+        [long_term_row(user, "tea", user=user) for user in "abc"], None, may_exist=False
+    )
+    cache = cache_of(size, store, max_bytes=max_bytes)
     truth = dict.fromkeys("abcdefg", 0)
-    searches: list[tuple[str, str, int, tuple[str, str, int]]] = []
+    searches: list[tuple[str, tuple[str, Scope], UserEntry, str]] = []
     for verb, one, other in history:
         if verb == "begin":
-            searches.append((one, other, cache.version(one), (one, other, truth[one])))
+            searches.append((one, other, await cache.get(one), f"{one}{other[0]}{truth[one]}"))
         elif verb == "finish" and searches:
-            user, key, version, value = searches.pop(one % len(searches))
-            taken = cache.put(user, key, value, version)
-            assert cache.get(user, key) == value or not taken
+            user, key, entry, value = searches.pop(one % len(searches))
+            cache.keep(user, entry, key, found(value))
         elif verb == "write":
             truth[one] += 1
-            cache.invalidate(one)
+            cache.changed(one, gone=other)
         elif verb == "get":
-            assert cache.get(one, other) in {None, (one, other, truth[one])}
-        for user in truth:
-            for key in ("x", "y"):
-                assert cache._results.get((user, key)) in {None, (user, key, truth[user])}
-        assert len(cache._results) == sum(map(len, cache._keys.values())) <= size
-        assert len(cache._versions) <= size
+            served = texts(cache.result(one, other))
+            assert served in (None, [f"{one}{other[0]}{truth[one]}"])
+        assert cache.result_statistics().size <= size
+    for user in truth:
+        for key in (CATS, DOGS):
+            served = texts(cache.result(user, key))
+            assert served in (None, [f"{user}{key[0]}{truth[user]}"])
+        cache.changed(user, gone=True)
+    assert cache.result_statistics().size == 0
+    assert cache.statistics().size_bytes == 0
