@@ -24,7 +24,7 @@ from remora.ids import SessionKey
 from remora.messages import encode_message
 from remora.runtime.supervisor import commit_records
 from remora.storage.ports import Retention
-from remora.storage.records import Appended, Dropped, Opened, Watermarks
+from remora.storage.records import Appended, BufferMoved, Opened, Watermarks
 from remora.storage.sqlite.journal import SqliteJournal
 
 SESSIONS = 1_000
@@ -53,7 +53,9 @@ async def fill(journal: SqliteJournal, megabytes: int, path: Path) -> int:
     async with anyio.create_task_group() as tasks:
         for sid in range(1, SESSIONS + 1):
             tasks.start_soon(
-                commit_records, journal, [Dropped(sid, Watermarks(0, front, front, 0), seq, ())]
+                commit_records,
+                journal,
+                [BufferMoved(sid, Watermarks(0, front, front, 0), at_seq=seq, reason="dropped")],
             )
     return seq * SESSIONS
 

@@ -20,15 +20,12 @@ __all__ = [
     "ActorRecord",
     "Appended",
     "BlocksSpec",
-    "Cleared",
+    "BufferMoved",
     "DiscardSpec",
-    "Dropped",
     "EarlierBuffer",
     "EntryFlushSpec",
     "FlushSpec",
-    "FlushStarted",
     "Flushed",
-    "FoldStarted",
     "IdLookup",
     "JobsStarted",
     "KeyLookup",
@@ -41,14 +38,12 @@ __all__ = [
     "Pruned",
     "RecordSpec",
     "Remembered",
-    "Restated",
     "SavedSession",
     "SavedUser",
     "Spec",
     "StateChanged",
     "StateItem",
     "SummarizeSpec",
-    "Summarized",
     "Summary",
     "SummaryKind",
     "SynopsisSpec",
@@ -247,84 +242,33 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     key: bytes | None
 
 
-class FoldStarted(msgspec.Struct, frozen=True):
-    """The prefix up to `watermarks.summarizing_through` is frozen.
-
-    Its jobs are part of the same commit (G7).
-    """
-
-    sid: int
-    watermarks: Watermarks
-    jobs: tuple[Job, ...]
+FrontChange: TypeAlias = Literal["dropped", "cleared", "restated"]
 
 
-class FlushStarted(msgspec.Struct, frozen=True):
-    """Messages up to `watermarks.flushing` are handed over, without leaving the buffer."""
-
-    sid: int
-    watermarks: Watermarks
-    jobs: tuple[Job, ...]
-
-
-class Dropped(msgspec.Struct, frozen=True):
-    """Messages up to `watermarks.archived_through` left the buffer without a summary.
-
-    The journal alone has them.
-    """
-
-    sid: int
-    watermarks: Watermarks
-    at_seq: int
-    jobs: tuple[Job, ...]
-
-
-class Summarized(msgspec.Struct, frozen=True):
-    """A summary came in; the job that made it ends with it.
-
-    `entry`: it is a list entry, not the running summary.
-    """
-
-    sid: int
-    watermarks: Watermarks
-    summary: Summary
-    job: str
-    at_seq: int
-    entry: bool = False
-    jobs: tuple[Job, ...] = ()
-
-
-class Cleared(msgspec.Struct, frozen=True):
-    """Buffer and summaries are empty again; jobs that worked for the old summary end."""
-
-    sid: int
-    watermarks: Watermarks
-    cancelled: tuple[str, ...]
-    at_seq: int
-
-
-class Restated(msgspec.Struct, frozen=True):
-    """The session's past is another.
-
-    Messages were taken out, or it went back to an earlier message.
+class BufferMoved(msgspec.Struct, frozen=True):
+    """The front of a buffer or its summaries changed, and jobs started or ended with it (G7).
 
     Attributes:
-        watermarks: of the new generation.
-        at_seq: the newest message's number, before and after.
-        removed: numbers of the messages that are gone from every reader's view.
-        summary: the running summary that holds now.
-        summaries: the entries that hold now.
-        cancelled: jobs that end with it.
-        jobs: jobs that begin with it.
+        watermarks: after the change. With a new generation, the summaries given here replace those
+            of the past; otherwise they are added to them.
+        at_seq: the newest message's number; needed with `reason` or summaries.
+        reason: why the front moved without a summary; empty if it did not.
+        summary: a new running summary.
+        summaries: new summary entries.
+        removed: numbers of the messages that no reader sees any more.
+        ended: ids of jobs that end.
+        jobs: jobs that start.
     """
 
     sid: int
     watermarks: Watermarks
-    at_seq: int
-    removed: tuple[int, ...]
-    summary: Summary | None
-    summaries: tuple[Summary, ...]
-    cancelled: tuple[str, ...]
-    jobs: tuple[Job, ...]
+    at_seq: int = 0
+    reason: FrontChange | Literal[""] = ""
+    summary: Summary | None = None
+    summaries: tuple[Summary, ...] = ()
+    removed: tuple[int, ...] = ()
+    ended: tuple[str, ...] = ()
+    jobs: tuple[Job, ...] = ()
 
 
 class Flushed(msgspec.Struct, frozen=True):
@@ -430,12 +374,7 @@ class Pruned(msgspec.Struct, frozen=True):
 ActorRecord: TypeAlias = (
     Opened
     | Appended
-    | FoldStarted
-    | FlushStarted
-    | Dropped
-    | Summarized
-    | Cleared
-    | Restated
+    | BufferMoved
     | JobsStarted
     | StateChanged
     | Remembered

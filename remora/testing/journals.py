@@ -32,17 +32,15 @@ from remora.storage.ports import Erasure, Journal, Retention
 from remora.storage.records import (
     Appended,
     BlocksSpec,
-    Dropped,
+    BufferMoved,
     Flushed,
     FlushSpec,
-    FoldStarted,
     JobsStarted,
     MemoryItem,
     Opened,
     Pruned,
     RecordSpec,
     Remembered,
-    Restated,
     SavedUser,
     StateChanged,
     StateItem,
@@ -522,8 +520,8 @@ async def what_is_not_kept_is_no_answer(opened: OpenJournal) -> None:
                 continue
             raise AssertionError("an answer was made of messages that are gone")
         # it was looked at before, and gone back to after what it needs was trimmed
-        late = Restated(
-            (await chat.inspect()).sid, Watermarks(1, 11, 11, 20), 20, (), None, (), (), ()
+        late = BufferMoved(
+            (await chat.inspect()).sid, Watermarks(1, 11, 11, 20), at_seq=20, reason="restated"
         )
         try:
             await commit_records(runtime.journal, [late])
@@ -561,9 +559,13 @@ async def nothing_that_is_needed_is_trimmed(opened: OpenJournal) -> None:
     ]
     everything = Retention(max_bytes=1)
     async with committing(await opened()) as journal:
-        await commit_records(journal, [FoldStarted(sid, Watermarks(0, 0, 30, 30), tuple(jobs))])
+        await commit_records(
+            journal, [BufferMoved(sid, Watermarks(0, 0, 30, 30), jobs=tuple(jobs))]
+        )
         assert await journal.trim(everything, 0) == 0  # in the buffer still
-        await commit_records(journal, [Dropped(sid, Watermarks(0, 30, 30, 30), 40, ())])
+        await commit_records(
+            journal, [BufferMoved(sid, Watermarks(0, 30, 30, 30), at_seq=40, reason="dropped")]
+        )
         assert await journal.trim(everything, 0) == 0  # on its way
         await commit_records(journal, [Flushed(sid, 10), JobDone(jobs[0].id)])
         assert await journal.trim(everything, 0) == 8  # the next ones' windows hold the last two

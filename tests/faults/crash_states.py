@@ -30,15 +30,12 @@ from remora.runtime.supervisor import commit_records
 from remora.storage.ports import Retention
 from remora.storage.records import (
     Appended,
-    Cleared,
-    Dropped,
+    BufferMoved,
     Flushed,
     FlushSpec,
-    FoldStarted,
     Opened,
     StateChanged,
     StateItem,
-    Summarized,
     SummarizeSpec,
     Summary,
     Watermarks,
@@ -232,13 +229,19 @@ class Workload:
             return _whole(parts)
 
         await self._do(
-            [FoldStarted(3, Watermarks(0, first - 1, last, last), (summarize, flush))], begun
+            [BufferMoved(3, Watermarks(0, first - 1, last, last), jobs=(summarize, flush))], begun
         )
         summary = Summary(
             last, "", "s" * 400, 9, degraded=False, model="m", first=1, input_tokens=10
         )
         records = [
-            Summarized(3, Watermarks(0, last, last, last), summary, summarize.id, last),
+            BufferMoved(
+                3,
+                Watermarks(0, last, last, last),
+                at_seq=last,
+                summary=summary,
+                ended=(summarize.id,),
+            ),
             Flushed(3, last),
             JobDone(flush.id),
             StateChanged(3, (StateItem("block", f"done {last}", b"y"),)),
@@ -264,8 +267,12 @@ class Workload:
             ],
             came,
         )
-        await commit_records(self._journal, [Dropped(sid, Watermarks(0, 1, 1, 0), 3, ())])
-        await commit_records(self._journal, [Cleared(sid, Watermarks(1, 3, 3, 3, 3), (), 3)])
+        await commit_records(
+            self._journal, [BufferMoved(sid, Watermarks(0, 1, 1, 0), at_seq=3, reason="dropped")]
+        )
+        await commit_records(
+            self._journal, [BufferMoved(sid, Watermarks(1, 3, 3, 3, 3), at_seq=3, reason="cleared")]
+        )
 
         def gone(database: sqlite3.Connection) -> Outcome:
             left = _present(database, rows, sid) + _present(database, there, sid)

@@ -33,7 +33,7 @@ from remora.runtime.supervisor import commit_records
 from remora.storage.ports import Retention
 from remora.storage.records import (
     Appended,
-    Dropped,
+    BufferMoved,
     IdLookup,
     KeyLookup,
     MemoryItem,
@@ -42,7 +42,6 @@ from remora.storage.records import (
     SavedSession,
     StateChanged,
     StateItem,
-    Summarized,
     Summary,
     Watermarks,
 )
@@ -89,7 +88,10 @@ async def two_sessions(journal: SqliteJournal) -> None:
     )
     summary = Summary(2, "So far: ", "one and two", 9, degraded=False, model="m")
     await commit_records(journal, [Opened(1, *ONE, 5), Appended(1, entries, key_digest("k"))])
-    await commit_records(journal, [Summarized(1, Watermarks(0, 2, 2, 2), summary, "none", 6)])
+    await commit_records(
+        journal,
+        [BufferMoved(1, Watermarks(0, 2, 2, 2), at_seq=6, summary=summary, ended=("none",))],
+    )
     await commit_records(journal, [StateChanged(1, (StateItem("block", "b", b"\xc3"),))])
     await commit_records(journal, [Opened(2, *TWO, 6), Appended(2, said(1, 3), None)])
     item = MemoryItem("memory-1", "one", "", "likes bridges", "fact", 0.5, 7, 3)
@@ -468,7 +470,9 @@ async def test_what_is_forgotten_is_not_missed(tmp_path: Path) -> None:
     watermarks: list[bytes] = []
     async with journal_at(path, durability="power") as journal:
         await commit_records(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 9), None)])
-        await commit_records(journal, [Dropped(1, Watermarks(0, 9, 9, 0), 9, ())])
+        await commit_records(
+            journal, [BufferMoved(1, Watermarks(0, 9, 9, 0), at_seq=9, reason="dropped")]
+        )
         await commit_records(journal, [Opened(2, *TWO, 0)])
         await commit_records(journal, [Appended(2, said(1, 1), None)])
         watermarks.append(mark_path(path).read_bytes())
@@ -686,7 +690,12 @@ async def test_room_is_given_back(born: int, tmp_path: Path) -> None:
             )
             await commit_records(journal, [Appended(image.sid, entries, None)])
         await commit_records(
-            journal, [Dropped(image.sid, Watermarks(0, count, count, 0), count, ())]
+            journal,
+            [
+                BufferMoved(
+                    image.sid, Watermarks(0, count, count, 0), at_seq=count, reason="dropped"
+                )
+            ],
         )
         await journal.checkpoint()
         before = path.stat().st_size
@@ -737,7 +746,12 @@ async def test_no_byte_of_the_forgotten_is_left(tmp_path: Path) -> None:
         await commit_records(journal, [Appended(8, entries, key_digest("canary-key-canary"))])
         summary = Summary(30, told, told, 9, degraded=False, model=told)
         await commit_records(
-            journal, [Summarized(8, Watermarks(0, 30, 30, 30), summary, "none", 59)]
+            journal,
+            [
+                BufferMoved(
+                    8, Watermarks(0, 30, 30, 30), at_seq=59, summary=summary, ended=("none",)
+                )
+            ],
         )
         await commit_records(
             journal,

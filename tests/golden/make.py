@@ -32,13 +32,10 @@ from remora.storage.records import (
     ENTRY_KIND,
     Appended,
     BlocksSpec,
-    Cleared,
-    Dropped,
+    BufferMoved,
     EntryFlushSpec,
     Flushed,
     FlushSpec,
-    FlushStarted,
-    FoldStarted,
     JobsStarted,
     MemoriesRemoved,
     MemoryItem,
@@ -47,10 +44,8 @@ from remora.storage.records import (
     PruneSpec,
     RecordSpec,
     Remembered,
-    Restated,
     StateChanged,
     StateItem,
-    Summarized,
     SummarizeSpec,
     Summary,
     SynopsisSpec,
@@ -200,20 +195,33 @@ def folded(sid: int) -> list[list[Any]]:
         [
             Opened(sid, *FOLDED, BEGIN_US),
             Appended(sid, said(1, 6), None),
-            FoldStarted(sid, first, (jobs[0], flushes[0])),
+            BufferMoved(sid, first, jobs=(jobs[0], flushes[0])),
         ],
         [
-            Summarized(sid, second, summary(4, "one to four"), jobs[0].id, 6),
+            BufferMoved(
+                sid, second, at_seq=6, summary=summary(4, "one to four"), ended=(jobs[0].id,)
+            ),
             Flushed(sid, 4),
             JobDone(flushes[0].id),
         ],
-        [Appended(sid, said(7, 9), None), FoldStarted(sid, third, (jobs[1], flushes[1], blocks))],
-        [Summarized(sid, fourth, summary(8, "one to eight", degraded=True), jobs[1].id, 9)],
+        [
+            Appended(sid, said(7, 9), None),
+            BufferMoved(sid, third, jobs=(jobs[1], flushes[1], blocks)),
+        ],
+        [
+            BufferMoved(
+                sid,
+                fourth,
+                at_seq=9,
+                summary=summary(8, "one to eight", degraded=True),
+                ended=(jobs[1].id,),
+            )
+        ],
         [
             JobRetried(flushes[1].id, 3, 1_767_225_700.5, "LongTermError: away"),
             StateChanged(sid, (StateItem("block", "old", b"\x80"),)),
         ],
-        [Appended(sid, said(10, 12), None), FoldStarted(sid, fifth, (jobs[2], flushes[2]))],
+        [Appended(sid, said(10, 12), None), BufferMoved(sid, fifth, jobs=(jobs[2], flushes[2]))],
         [
             StateChanged(
                 sid,
@@ -244,41 +252,46 @@ def listed(sid: int) -> list[list[Any]]:
         [
             Opened(sid, *LISTED, BEGIN_US),
             Appended(sid, said(1, 7), None),
-            FoldStarted(sid, Watermarks(0, 0, 2, 2), (jobs[0],)),
+            BufferMoved(sid, Watermarks(0, 0, 2, 2), jobs=(jobs[0],)),
         ],
         [
-            Summarized(
+            BufferMoved(
                 sid,
                 Watermarks(0, 2, 2, 2),
-                summary(2, "an entry of two"),
-                jobs[0].id,
-                7,
-                entry=True,
+                at_seq=7,
+                summaries=(summary(2, "an entry of two"),),
+                ended=(jobs[0].id,),
             )
         ],
-        [FoldStarted(sid, Watermarks(0, 2, 4, 4), (jobs[1],))],
+        [BufferMoved(sid, Watermarks(0, 2, 4, 4), jobs=(jobs[1],))],
         [
-            Summarized(
+            BufferMoved(
                 sid,
                 Watermarks(0, 4, 4, 4),
-                summary(4, "an entry of four", first=3),
-                jobs[1].id,
-                7,
-                entry=True,
+                at_seq=7,
+                summaries=(summary(4, "an entry of four", first=3),),
+                ended=(jobs[1].id,),
                 jobs=(condense, away),
             ),
             StateChanged(sid, (StateItem(ENTRY_KIND, "2", _encode(left)),)),
         ],
-        [Summarized(sid, Watermarks(0, 4, 4, 4), summary(2, "condensed"), condense.id, 7)],
-        [FoldStarted(sid, Watermarks(0, 4, 6, 6), (jobs[2],))],
         [
-            Summarized(
+            BufferMoved(
+                sid,
+                Watermarks(0, 4, 4, 4),
+                at_seq=7,
+                summary=summary(2, "condensed"),
+                ended=(condense.id,),
+            )
+        ],
+        [BufferMoved(sid, Watermarks(0, 4, 6, 6), jobs=(jobs[2],))],
+        [
+            BufferMoved(
                 sid,
                 Watermarks(0, 6, 6, 6),
-                summary(6, "an entry of six", first=5),
-                jobs[2].id,
-                7,
-                entry=True,
+                at_seq=7,
+                summaries=(summary(6, "an entry of six", first=5),),
+                ended=(jobs[2].id,),
             )
         ],
     ]
@@ -292,19 +305,18 @@ def restated(sid: int) -> list[list[Any]]:
     unflush = Job(f"unflush-{sid}-2", "flush", RESTATED, UnflushSpec(sid, (5,), 5))
     return [
         [Opened(sid, *RESTATED, BEGIN_US), Appended(sid, said(1, 7), key_digest("seven"))],
-        [FlushStarted(sid, Watermarks(0, 0, 0, 5), (flush,))],
+        [BufferMoved(sid, Watermarks(0, 0, 0, 5), jobs=(flush,))],
         [Flushed(sid, 5), JobDone(flush.id)],
-        [Restated(sid, Watermarks(1, 0, 0, 5), 7, (2,), None, (), (), ())],
+        [BufferMoved(sid, Watermarks(1, 0, 0, 5), at_seq=7, reason="restated", removed=(2,))],
         [
-            Restated(
+            BufferMoved(
                 sid,
                 Watermarks(2, 1, 1, 5),
-                7,
-                (5, 6, 7),
-                summary(1, "the first"),
-                (),
-                (),
-                (unflush,),
+                at_seq=7,
+                reason="restated",
+                summary=summary(1, "the first"),
+                removed=(5, 6, 7),
+                jobs=(unflush,),
             )
         ],
         [
@@ -323,8 +335,13 @@ def cleared(sid: int) -> list[list[Any]]:
             Opened(sid, *CLEARED, BEGIN_US),
             Appended(sid, (message(1, {"role": "user", "content": "gone", "id": "again"}),), None),
         ],
-        [Appended(sid, said(2, 4), None), FoldStarted(sid, Watermarks(0, 0, 2, 0), (job,))],
-        [Cleared(sid, Watermarks(1, 4, 4, 4, 4), (job.id,), 4), Pruned(CLEARED, (1, 2, 3, 4))],
+        [Appended(sid, said(2, 4), None), BufferMoved(sid, Watermarks(0, 0, 2, 0), jobs=(job,))],
+        [
+            BufferMoved(
+                sid, Watermarks(1, 4, 4, 4, 4), at_seq=4, reason="cleared", ended=(job.id,)
+            ),
+            Pruned(CLEARED, (1, 2, 3, 4)),
+        ],
         [Appended(sid, (message(5, {"role": "user", "content": "new", "id": "again"}),), None)],
     ]
 
@@ -333,8 +350,14 @@ def ring(sid: int) -> list[list[Any]]:
     """A window without summaries."""
     return [
         [Opened(sid, *RING, BEGIN_US), Appended(sid, said(1, 3), None)],
-        [Appended(sid, said(4, 4), None), Dropped(sid, Watermarks(0, 1, 1, 0), 4, ())],
-        [Appended(sid, said(5, 5), None), Dropped(sid, Watermarks(0, 2, 2, 0), 5, ())],
+        [
+            Appended(sid, said(4, 4), None),
+            BufferMoved(sid, Watermarks(0, 1, 1, 0), at_seq=4, reason="dropped"),
+        ],
+        [
+            Appended(sid, said(5, 5), None),
+            BufferMoved(sid, Watermarks(0, 2, 2, 0), at_seq=5, reason="dropped"),
+        ],
     ]
 
 
@@ -434,7 +457,7 @@ def long(sid: int) -> list[list[Any]]:
             Appended(sid, said(1, 20), key_digest("twenty")),
             Appended(sid, said(21, 40), None),
         ],
-        [Dropped(sid, Watermarks(0, 38, 38, 38), 40, (flush,))],
+        [BufferMoved(sid, Watermarks(0, 38, 38, 38), at_seq=40, reason="dropped", jobs=(flush,))],
         [Flushed(sid, 38), JobDone(flush.id)],
     ]
 

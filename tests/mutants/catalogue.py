@@ -348,9 +348,8 @@ _MUTANTS = (
         what="A clear empties everything, the idempotency keys included.",
         path="remora/actors/session/state.py",
         change="""
-             state.entries = []
-+            state.keys = {}
-             state.has_ids = False
+     state.summaries = list(record.summaries)
++    state.keys = {} if record.reason == "cleared" else state.keys
 """,
     ),
     Mutant(
@@ -427,8 +426,8 @@ _MUTANTS = (
         what="When the oldest summary entry goes into the running summary, the list is emptied.",
         path="remora/actors/session/state.py",
         change="""
--            state.summaries = [one for one in state.summaries if one.through > summary.through]
-+            state.summaries = []
+-        state.summaries = [one for one in state.summaries if one.through > covered]
++        state.summaries = []
 """,
     ),
     Mutant(
@@ -438,8 +437,9 @@ _MUTANTS = (
         "them.",
         path="remora/actors/session/state.py",
         change="""
--            state.summary = record.summary
-+            state.summary = record.summary or state.summary
+     removed = set(record.removed)
+-    state.summary = record.summary
++    state.summary = record.summary or state.summary
 """,
     ),
     Mutant(
@@ -522,8 +522,8 @@ _MUTANTS = (
         "alone.",
         path="remora/actors/session/behavior.py",
         change="""
--            through - first + 1, [FlushStarted(state.sid, watermarks, (job,))], jobs=(job,)
-+            through - first + 1, [FlushStarted(state.sid, watermarks, ())], jobs=(job,)
+-            through - first + 1, [BufferMoved(state.sid, watermarks, jobs=(job,))], jobs=(job,)
++            through - first + 1, [BufferMoved(state.sid, watermarks)], jobs=(job,)
 """,
     ),
     Mutant(
@@ -600,7 +600,7 @@ _MUTANTS = (
         "it is not to be there.",
         path="remora/actors/session/behavior.py",
         change="""
-             Cleared(state.sid, watermarks, cancelled, last),
+             BufferMoved(state.sid, watermarks, at_seq=last, reason="cleared", ended=cancelled),
 -            *unflushed,
              *self._unseen(state, last),
 """,

@@ -37,11 +37,11 @@ from remora.runtime.log import Job, Write
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import (
     Appended,
+    BufferMoved,
     FlushSpec,
     IdLookup,
     OriginalAppend,
     PastLookup,
-    Restated,
     SavedSession,
     SummarizeSpec,
     Watermarks,
@@ -134,7 +134,7 @@ class Model:
             gone = {
                 seq
                 for record in self.records
-                if isinstance(record, Restated)
+                if isinstance(record, BufferMoved)
                 for seq in record.removed
             }
             kept = [entry for entry in entries if entry.seq > query.after and entry.seq not in gone]
@@ -248,7 +248,7 @@ def test_marks_and_jobs_add_up(program: list[Any]) -> None:
         gone = {
             seq
             for record in model.records
-            if isinstance(record, Restated)
+            if isinstance(record, BufferMoved)
             for seq in record.removed
         }
         left = [

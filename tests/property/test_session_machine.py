@@ -53,7 +53,7 @@ from remora.runtime.log import Job, JobDone
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import (
     BlocksSpec,
-    Dropped,
+    BufferMoved,
     EntryFlushSpec,
     Flushed,
     FlushSpec,
@@ -375,7 +375,11 @@ class SessionMachine(RuleBasedStateMachine):
 
     def drop(self) -> None:
         """A policy that drops what it folds drops the oldest."""
-        dropped = [record for record in self.queue[-1].records if isinstance(record, Dropped)]
+        dropped = [
+            record
+            for record in self.queue[-1].records
+            if isinstance(record, BufferMoved) and record.reason == "dropped"
+        ]
         for record in dropped:
             assert self.policy.fold == "drop"
             gone = {seq for seq in self.said.visible if seq <= record.watermarks.archived_through}

@@ -12,7 +12,7 @@ import pytest
 
 from remora.messages import encode_message
 from remora.runtime.log import JobDone, Write
-from remora.storage.records import Appended, Dropped, Watermarks
+from remora.storage.records import Appended, BufferMoved, Watermarks
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step, run_steps
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.rows import Rows
@@ -121,8 +121,10 @@ def test_marks_of_one_actor_go_one_after_the_other() -> None:
     rows = Rows()
     for generation in (1, 2):
         for sid in (7, 8):
-            rows.add(Dropped(sid, Watermarks(generation, 1, 1, 0, 0), 1, ()))
-    rows.add(Dropped(7, Watermarks(3, 1, 1, 0, 0), 1, ()))
+            rows.add(
+                BufferMoved(sid, Watermarks(generation, 1, 1, 0, 0), at_seq=1, reason="dropped")
+            )
+    rows.add(BufferMoved(7, Watermarks(3, 1, 1, 0, 0), at_seq=1, reason="dropped"))
     rows.add(JobDone("a"))
     rows.add(JobDone("b"))
     found = {statement.split()[0]: parameters for statement, parameters in rows.others()}

@@ -65,13 +65,10 @@ from remora.storage.records import (
     ENTRY_KIND,
     Appended,
     BlocksSpec,
-    Cleared,
-    Dropped,
+    BufferMoved,
     EarlierBuffer,
     EntryFlushSpec,
     FlushSpec,
-    FlushStarted,
-    FoldStarted,
     IdLookup,
     JobsStarted,
     KeyLookup,
@@ -79,11 +76,9 @@ from remora.storage.records import (
     OriginalAppend,
     PastLookup,
     Pruned,
-    Restated,
     SavedSession,
     StateChanged,
     StateItem,
-    Summarized,
     SummarizeSpec,
     Summary,
     UnflushSpec,
@@ -352,7 +347,7 @@ class SessionBehavior:
 
     def _compact(
         self, state: SessionState, live: list[Entry], tokens: int, watermarks: Watermarks
-    ) -> FoldStarted | Dropped | None:
+    ) -> BufferMoved | None:
         count = state.policy.amount(live, tokens)
         if count == 0:
             return None
@@ -363,17 +358,23 @@ class SessionBehavior:
                 watermarks, archived_through=through, summarizing_through=through, flushing=flushing
             )
             jobs = self._leaving_jobs(state, after, watermarks.flushing, through)
-            return Dropped(state.sid, after, max(state.next_seq - 1, live[-1].seq), jobs)
+            return BufferMoved(
+                state.sid,
+                after,
+                at_seq=max(state.next_seq - 1, live[-1].seq),
+                reason="dropped",
+                jobs=jobs,
+            )
         after = msgspec.structs.replace(watermarks, summarizing_through=through, flushing=flushing)
         kind = state.policy.fold
         spec = SummarizeSpec(
             state.sid, watermarks.generation, watermarks.archived_through + 1, through, kind
         )
         fold = Job(summarize_job_id(state.sid, after), SUMMARIZE_QUEUE, state.key, spec)
-        return FoldStarted(
+        return BufferMoved(
             state.sid,
             after,
-            (fold, *self._leaving_jobs(state, after, watermarks.flushing, through)),
+            jobs=(fold, *self._leaving_jobs(state, after, watermarks.flushing, through)),
         )
 
     def _leaving_jobs(
@@ -421,7 +422,7 @@ class SessionBehavior:
         job = self._flush_job(state, first, through)
         watermarks = msgspec.structs.replace(state.watermarks, flushing=through)
         return Decision(
-            through - first + 1, [FlushStarted(state.sid, watermarks, (job,))], jobs=(job,)
+            through - first + 1, [BufferMoved(state.sid, watermarks, jobs=(job,))], jobs=(job,)
         )
 
     def _summary_ready(self, state: SessionState, result: SummaryReady) -> Decision:
@@ -450,8 +451,13 @@ class SessionBehavior:
         if spec.kind == "condense":
             left = [one for one in state.summaries if one.through > spec.through]
             jobs = self._condense(state, left)
-            condensed = Summarized(
-                state.sid, state.watermarks, summary, result.job, at_seq, jobs=jobs
+            condensed = BufferMoved(
+                state.sid,
+                state.watermarks,
+                at_seq=at_seq,
+                summary=summary,
+                ended=(result.job,),
+                jobs=jobs,
             )
             return Decision(True, [condensed, *_left_entries(state.sid, jobs)], jobs=jobs)
         watermarks = msgspec.structs.replace(
@@ -464,7 +470,15 @@ class SessionBehavior:
             else self._condense(state, [*state.summaries, summary])
         )
         records: list[Any] = [
-            Summarized(state.sid, watermarks, summary, result.job, at_seq, entry, jobs)
+            BufferMoved(
+                state.sid,
+                watermarks,
+                at_seq=at_seq,
+                summary=None if entry else summary,
+                summaries=(summary,) if entry else (),
+                ended=(result.job,),
+                jobs=jobs,
+            )
         ]
         records.extend(_left_entries(state.sid, jobs))
         live = state.entries[state.pending :]
@@ -578,7 +592,7 @@ class SessionBehavior:
         cancelled = self._jobs_under_way(state)
         unflushed = self._withheld(state, state.watermarks.flushing + 1, last)
         records = [
-            Cleared(state.sid, watermarks, cancelled, last),
+            BufferMoved(state.sid, watermarks, at_seq=last, reason="cleared", ended=cancelled),
             *unflushed,
             *self._unseen(state, last),
         ]
@@ -704,8 +718,16 @@ class SessionBehavior:
         left = [entry for entry in entries if entry.seq > moved and entry.seq not in gone]
         cancelled = self._jobs_under_way(state)
         records: list[Any] = [
-            Restated(
-                state.sid, after, state.next_seq - 1, removed, summary, summaries, cancelled, jobs
+            BufferMoved(
+                state.sid,
+                after,
+                at_seq=state.next_seq - 1,
+                reason="restated",
+                summary=summary,
+                summaries=summaries,
+                removed=removed,
+                ended=cancelled,
+                jobs=jobs,
             )
         ]
         if earlier is not None and self._flushes:
@@ -739,7 +761,16 @@ class SessionBehavior:
         summary = message.summary
         if summary is not None:
             summary = msgspec.structs.replace(summary, first=min(1, last), through=last)
-        records.append(Restated(state.sid, watermarks, last, (), summary, (), cancelled, ()))
+        records.append(
+            BufferMoved(
+                state.sid,
+                watermarks,
+                at_seq=last,
+                reason="restated",
+                summary=summary,
+                ended=cancelled,
+            )
+        )
         records.extend(self._withheld(state, state.watermarks.flushing + 1, last))
         records.extend(self._unseen(state, last))
         if entries:
@@ -776,7 +807,14 @@ class SessionBehavior:
         records: list[Any] = [
             self._opening(state, message.entries[0].at_us),
             Appended(state.sid, message.entries, None),
-            Restated(state.sid, watermarks, last, (), message.summary, message.summaries, (), ()),
+            BufferMoved(
+                state.sid,
+                watermarks,
+                at_seq=last,
+                reason="restated",
+                summary=message.summary,
+                summaries=message.summaries,
+            ),
         ]
         if message.state_items:
             records.append(StateChanged(state.sid, message.state_items))

@@ -14,17 +14,12 @@ from remora.runtime.log import JobDone
 from remora.storage.records import (
     HOT_KEYS,
     Appended,
-    Cleared,
-    Dropped,
-    FlushStarted,
-    FoldStarted,
+    BufferMoved,
     JobsStarted,
     Opened,
     Pruned,
-    Restated,
     SavedSession,
     StateChanged,
-    Summarized,
     SummarizeSpec,
     Summary,
     Watermarks,
@@ -214,52 +209,10 @@ def apply(state: SessionState, record: Any) -> None:
             state.has_ids = True  # among those that left before them there may be some
         case Opened():
             state.opened = True
-        case FoldStarted(watermarks=watermarks):
-            state.watermarks = watermarks
-            _count_summarizing(state)
-        case FlushStarted(watermarks=watermarks):
-            state.watermarks = watermarks
+        case BufferMoved():
+            _move_buffer(state, record)
         case JobDone() | JobsStarted() | Pruned():
             pass
-        case Dropped(watermarks=watermarks):
-            state.watermarks = watermarks
-            _drop_summarized(state)
-        case Summarized(watermarks=watermarks, summary=summary, entry=True):
-            state.watermarks = watermarks
-            state.summaries.append(summary)
-            _drop_summarized(state)
-            _note_condense_job(state, record)
-        case Summarized(watermarks=watermarks, summary=summary):
-            state.watermarks = watermarks
-            state.summary = summary
-            state.summaries = [one for one in state.summaries if one.through > summary.through]
-            state.condensing = 0
-            _drop_summarized(state)
-            _note_condense_job(state, record)
-        case Cleared(watermarks=watermarks):
-            state.watermarks = watermarks
-            state.summary = None
-            state.summaries = []
-            state.condensing = 0
-            state.entries = []
-            state.has_ids = False
-            _measure(state)
-        case Restated(watermarks=watermarks):
-            removed = set(record.removed)
-            state.watermarks = watermarks
-            state.summary = record.summary
-            state.summaries = list(record.summaries)
-            state.condensing = 0
-            gone = (entry for entry in state.entries if entry.seq <= watermarks.archived_through)
-            state.has_ids = watermarks.cleared < watermarks.archived_through and (
-                state.has_ids or any(entry.id for entry in gone)
-            )
-            state.entries = [
-                entry
-                for entry in state.entries
-                if entry.seq > watermarks.archived_through and entry.seq not in removed
-            ]
-            _measure(state)
         case StateChanged(put=put):
             state.blocks.update(
                 (state_item.name, state_item) for state_item in put if state_item.kind == "block"
@@ -268,11 +221,40 @@ def apply(state: SessionState, record: Any) -> None:
             raise TypeError(f"a session cannot apply {type(record).__name__}")
 
 
-def _note_condense_job(state: SessionState, record: Summarized) -> None:
-    """Note the condense job that came with the record."""
+def _move_buffer(state: SessionState, record: BufferMoved) -> None:
+    watermarks = record.watermarks
+    rewritten = watermarks.generation != state.watermarks.generation
+    state.watermarks = watermarks
+    if rewritten:
+        _rewrite(state, record)
+        return
+    if record.summary is not None:
+        covered = record.summary.through
+        state.summary = record.summary
+        state.summaries = [one for one in state.summaries if one.through > covered]
+        state.condensing = 0
+    state.summaries.extend(record.summaries)
+    _drop_summarized(state)
     for job in record.jobs:
         if isinstance(job.payload, SummarizeSpec) and job.payload.kind == "condense":
             state.condensing = job.payload.through
+
+
+def _rewrite(state: SessionState, record: BufferMoved) -> None:
+    """Replace the past: a new generation has its own summaries and buffer."""
+    front = record.watermarks.archived_through
+    removed = set(record.removed)
+    state.summary = record.summary
+    state.summaries = list(record.summaries)
+    state.condensing = 0
+    gone = (entry for entry in state.entries if entry.seq <= front)
+    state.has_ids = record.watermarks.cleared < front and (
+        state.has_ids or any(entry.id for entry in gone)
+    )
+    state.entries = [
+        entry for entry in state.entries if entry.seq > front and entry.seq not in removed
+    ]
+    _measure(state)
 
 
 def _drop_summarized(state: SessionState) -> None:

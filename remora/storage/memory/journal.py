@@ -43,12 +43,9 @@ from remora.storage.records import (
     ENTRY_KIND,
     HOT_KEYS,
     Appended,
-    Cleared,
-    Dropped,
+    BufferMoved,
     EarlierBuffer,
     Flushed,
-    FlushStarted,
-    FoldStarted,
     IdLookup,
     JobsStarted,
     KeyLookup,
@@ -59,12 +56,10 @@ from remora.storage.records import (
     PastLookup,
     Pruned,
     Remembered,
-    Restated,
     SavedSession,
     SavedUser,
     StateChanged,
     StateItem,
-    Summarized,
     Summary,
     Watermarks,
 )
@@ -113,17 +108,18 @@ class _Actor:
             if entry.seq not in self.removed or (at is not None and self.removed[entry.seq] > at)
         ]
 
-    def front(self, at_seq: int, kind: str, watermarks: Watermarks) -> None:
-        blank = Summary(
-            watermarks.archived_through,
-            "",
-            "",
-            0,
-            degraded=False,
-            model="",
-            first=watermarks.cleared,
-        )
-        self.folds.append((at_seq, kind, watermarks.generation, blank))
+    def move_buffer(self, record: BufferMoved) -> None:
+        self.watermarks = record.watermarks
+        at_seq, generation = record.at_seq, record.watermarks.generation
+        if record.reason:
+            through, cleared = record.watermarks.archived_through, record.watermarks.cleared
+            blank = Summary(through, "", "", 0, degraded=False, model="", first=cleared)
+            self.folds.append((at_seq, record.reason, generation, blank))
+        if record.summary is not None:
+            self.folds.append((at_seq, "summary", generation, record.summary))
+        self.folds.extend((at_seq, "entry", generation, one) for one in record.summaries)
+        for seq in record.removed:
+            self.removed.setdefault(seq, at_seq)
 
 
 def _found(job: Job) -> Job:
@@ -215,7 +211,7 @@ class MemoryJournal:
         for record in write.records:
             if getattr(record, "sid", 0) in self._gone:
                 raise CommitFailed("this was forgotten meanwhile; nothing of it was kept")
-            if not isinstance(record, Restated) or record.sid not in self._actors:
+            if not isinstance(record, BufferMoved) or record.sid not in self._actors:
                 continue
             if (
                 0
@@ -237,35 +233,8 @@ class MemoryJournal:
                 actor.entries.extend(entries)
                 if digest is not None:
                     actor.keys[digest] = tuple(entry.seq for entry in entries)
-            case (
-                FoldStarted(sid=sid, watermarks=watermarks)
-                | FlushStarted(sid=sid, watermarks=watermarks)
-            ):
-                self._actors[sid].watermarks = watermarks
-            case Dropped(sid=sid, watermarks=watermarks, at_seq=at_seq):
-                self._actors[sid].watermarks = watermarks
-                self._actors[sid].front(at_seq, "dropped", watermarks)
-            case Summarized(
-                sid=sid, watermarks=watermarks, summary=summary, at_seq=at_seq, entry=entry
-            ):
-                self._actors[sid].watermarks = watermarks
-                self._actors[sid].folds.append(
-                    (at_seq, "entry" if entry else "summary", watermarks.generation, summary)
-                )
-            case Cleared(sid=sid, watermarks=watermarks, at_seq=at_seq):
-                self._actors[sid].watermarks = watermarks
-                self._actors[sid].front(at_seq, "cleared", watermarks)
-            case Restated(sid=sid, watermarks=watermarks, at_seq=at_seq):
-                actor = self._actors[sid]
-                actor.watermarks = watermarks
-                actor.front(at_seq, "restated", watermarks)
-                if record.summary is not None:
-                    actor.folds.append((at_seq, "summary", watermarks.generation, record.summary))
-                actor.folds.extend(
-                    (at_seq, "entry", watermarks.generation, one) for one in record.summaries
-                )
-                for seq in record.removed:
-                    actor.removed.setdefault(seq, at_seq)
+            case BufferMoved(sid=sid):
+                self._actors[sid].move_buffer(record)
             case Flushed(sid=sid, through=through):
                 self._actors[sid].flushed = max(self._actors[sid].flushed, through)
             case Pruned(key=key, seqs=seqs, entries=entries):
@@ -312,10 +281,7 @@ class MemoryJournal:
             case _:
                 raise TypeError(f"no journal record: {type(record).__name__}")
         self._jobs.update((job.id, job) for job in getattr(record, "jobs", ()))
-        for id_ in (
-            *getattr(record, "cancelled", ()),
-            *((record.job,) if isinstance(record, Summarized) else ()),
-        ):
+        for id_ in getattr(record, "ended", ()):
             self._jobs.pop(id_, None)
 
     async def hydrate(

@@ -18,21 +18,16 @@ from remora.runtime.log import DeadLetterRetried, Job, JobDeadLettered, JobDone,
 from remora.storage.records import (
     ENTRY_KIND,
     Appended,
-    Cleared,
-    Dropped,
+    BufferMoved,
     Flushed,
-    FlushStarted,
-    FoldStarted,
     JobsStarted,
     MemoriesRemoved,
     MemoryItem,
     Opened,
     Pruned,
     Remembered,
-    Restated,
     StateChanged,
     StateItem,
-    Summarized,
     Summary,
     Watermarks,
 )
@@ -51,6 +46,7 @@ SHARES = 1 << 62
 Read from decimal text, its last bit is not always what it was.
 """
 
+_NO_SUMMARY = ("", "", 0, 0, "", 0)  # prefix to input_tokens, where only the front moved
 _HALF = SHARES // 2  # what nobody said anything about is worth
 
 
@@ -194,47 +190,8 @@ class Rows:
                 rows[_INSERT_ACTOR].append(
                     (sid, user, session, at_us, row_crc((sid, user, session, at_us)))
                 )
-            case (
-                FoldStarted(sid=sid, watermarks=watermarks, jobs=jobs)
-                | FlushStarted(sid=sid, watermarks=watermarks, jobs=jobs)
-            ):
-                self._mark(sid, watermarks)
-                self._start(sid, jobs)
-            case Dropped(sid=sid, watermarks=watermarks, at_seq=at_seq, jobs=jobs):
-                self._mark(sid, watermarks)
-                self._front(sid, at_seq, "dropped", watermarks)
-                self._start(sid, jobs)
-            case Summarized(
-                sid=sid,
-                watermarks=watermarks,
-                summary=summary,
-                job=job,
-                at_seq=at_seq,
-                entry=entry,
-                jobs=jobs,
-            ):
-                self._mark(sid, watermarks)
-                self._summary(
-                    sid, at_seq, "entry" if entry else "summary", watermarks.generation, summary
-                )
-                self._start(sid, jobs)
-                rows[_DELETE_JOB].append((job,))
-            case Cleared(sid=sid, watermarks=watermarks, cancelled=cancelled, at_seq=at_seq):
-                self._mark(sid, watermarks)
-                self._front(sid, at_seq, "cleared", watermarks)
-                rows[_DELETE_JOB].extend((id_,) for id_ in cancelled)
-            case Restated(sid=sid, watermarks=watermarks, at_seq=at_seq):
-                self._mark(sid, watermarks)
-                self._front(sid, at_seq, "restated", watermarks)
-                if record.summary is not None:
-                    self._summary(sid, at_seq, "summary", watermarks.generation, record.summary)
-                for summary in record.summaries:
-                    self._summary(sid, at_seq, "entry", watermarks.generation, summary)
-                rows[_REMOVE_MESSAGE].extend(
-                    (at_seq, sid << SEQ_BITS | seq) for seq in record.removed
-                )
-                self._start(sid, record.jobs)
-                rows[_DELETE_JOB].extend((id_,) for id_ in record.cancelled)
+            case BufferMoved():
+                self._move_buffer(record)
             case JobsStarted(sid=sid, jobs=jobs):
                 self._start(sid, jobs)
             case Flushed(sid=sid, through=through):
@@ -316,23 +273,22 @@ class Rows:
                 return
         self._marks.append({sid: row})
 
-    def _front(self, sid: int, at_seq: int, kind: str, watermarks: Watermarks) -> None:
-        self._fold(
-            (
-                sid,
-                at_seq,
-                kind,
-                watermarks.generation,
-                watermarks.cleared,
-                watermarks.archived_through,
-                "",
-                "",
-                0,
-                0,
-                "",
-                0,
-            )
-        )
+    def _move_buffer(self, record: BufferMoved) -> None:
+        sid, at_seq, watermarks = record.sid, record.at_seq, record.watermarks
+        self._mark(sid, watermarks)
+        generation, front = watermarks.generation, watermarks.archived_through
+        if record.reason:
+            place = (sid, at_seq, record.reason, generation, watermarks.cleared, front)
+            self._fold((*place, *_NO_SUMMARY))
+        if record.summary is not None:
+            self._summary(sid, at_seq, "summary", generation, record.summary)
+        for entry in record.summaries:
+            self._summary(sid, at_seq, "entry", generation, entry)
+        if record.removed:
+            base = sid << SEQ_BITS
+            self._rows[_REMOVE_MESSAGE].extend((at_seq, base | seq) for seq in record.removed)
+        self._start(sid, record.jobs)
+        self._rows[_DELETE_JOB].extend((id_,) for id_ in record.ended)
 
     def _summary(self, sid: int, at_seq: int, kind: str, generation: int, s: Summary) -> None:
         told = (
