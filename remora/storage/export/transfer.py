@@ -78,7 +78,7 @@ class SessionExport(msgspec.Struct, frozen=True):
     flushed: int
     summary: Summary | None
     summaries: tuple[Summary, ...]
-    state_items: tuple[StateItem, ...]
+    state_items: tuple[StateItem, ...] = msgspec.field(name="facets")
 
 
 class UserExport(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class UserExport(msgspec.Struct, frozen=True):
 
     user: str
     memories: tuple[MemoryItem, ...]
-    state_items: tuple[StateItem, ...]
+    state_items: tuple[StateItem, ...] = msgspec.field(name="facets")
 
 
 Exported: TypeAlias = SessionExport | UserExport

@@ -1,0 +1,146 @@
+"""Golden directories: what earlier code left on the disk is opened by today's code, and answers the
+same.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from remora import Runtime
+from remora.cli.main import main
+from tests.golden.directory import SESSIONS, answers, finish, import_export, open_runtime
+from tests.integration.test_golden import differences
+
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves copy files
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+VERSIONS = sorted(path.parent.name for path in GOLDEN.glob("*/files.tar.xz"))
+
+
+@pytest.fixture(params=VERSIONS)
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of one golden directory's files."""
+    with tarfile.open(GOLDEN / request.param / "files.tar.xz") as files:
+        files.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+@pytest.fixture
+def then(request: pytest.FixtureRequest, golden: Path) -> dict[str, Any]:
+    """What it answered."""
+    name = request.node.callspec.params["golden"]
+    found: dict[str, Any] = json.loads((GOLDEN / name / "answers.json").read_text(encoding="utf-8"))
+    return found
+
+
+def without_access(answer: dict[str, Any]) -> dict[str, Any]:
+    """Answers without the figures of access, which reach the disk when the user's actor leaves
+    memory.
+    """
+    rows = {
+        name: [[*row[:4], *row[6:]] for row in user["arrow"]]
+        for name, user in answer["users"].items()
+    }
+    users = {name: {**user, "arrow": rows[name]} for name, user in answer["users"].items()}
+    return {**answer, "users": users}
+
+
+@pytest.mark.parametrize("name", ["memory", "killed", "backup"])
+async def test_a_directory_answers_as_it_did(golden: Path, then: dict[str, Any], name: str) -> None:
+    """G3, G6, G7: closed, killed, or restored from its backup; again at the second opening."""
+    compared: Callable[[dict[str, Any]], dict[str, Any]] = (
+        (lambda found: found) if name == "memory" else without_access
+    )
+    async with open_runtime(golden / name) as runtime:
+        assert list(differences(compared(then["memory"]), compared(await answers(runtime)))) == []
+    async with open_runtime(golden / name) as runtime:
+        assert (
+            list(
+                differences(without_access(then["memory"]), without_access(await answers(runtime)))
+            )
+            == []
+        )
+
+
+@pytest.mark.parametrize("name", ["memory", "killed", "backup"])
+async def test_what_was_left_to_do_is_done(golden: Path, then: dict[str, Any], name: str) -> None:
+    """G6, G7: the summary that was not written, and the dead letter, once its cause is mended."""
+    async with open_runtime(golden / name) as runtime:
+        assert (await runtime.session("alice", "waiting").load()).pending
+        assert len(await runtime.dead_letters()) == 1
+    async with open_runtime(golden / name, waits=False, mended=True) as runtime:
+        await finish(runtime)
+        assert await runtime.dead_letters() == []
+        assert (
+            list(
+                differences(
+                    without_access(then["finished"]), without_access(await answers(runtime))
+                )
+            )
+            == []
+        )
+
+
+@pytest.mark.parametrize("name", ["memory", "killed", "backup"])
+async def test_a_directory_verifies(
+    golden: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """G3, G7: by the command line, before and after today's code has used it, and in a backup that
+    today's code makes.
+    """
+
+    async def verify(directory: Path) -> None:
+        code = await anyio.to_thread.run_sync(main, ["verify", "--deep", str(directory)])
+        assert code == 0, capsys.readouterr().out
+
+    await verify(golden / name)
+    async with open_runtime(golden / name) as runtime:
+        await runtime.session("alice", "plain").load(query="bridges")
+        await runtime.backup(golden / "new")
+    await verify(golden / name)
+    await verify(golden / "new")
+
+
+@pytest.mark.parametrize("name", ["export.jsonl", "export"])
+async def test_an_export_is_imported(golden: Path, then: dict[str, Any], name: str) -> None:
+    """S4.37: JSON lines and Parquet."""
+    async with open_runtime(golden / "imported", waits=False, mended=True) as runtime:
+        await import_export(runtime, golden / name)
+        assert list(differences(then["imported"], await answers(runtime, imported=True))) == []
+
+
+async def test_an_export_is_written_as_it_was(golden: Path) -> None:
+    """S4.25: line by line, but for what was read since, and for the time at the top."""
+
+    def lines(name: str) -> list[str]:
+        found = (golden / name).read_text(encoding="utf-8").splitlines()
+        return [line for line in found[1:-1] if '"kind":"access"' not in line]
+
+    async with open_runtime(golden / "memory") as runtime:
+        await runtime.export(golden / "again.jsonl")
+    assert lines("again.jsonl") == lines("export.jsonl")
+
+
+async def test_a_forgotten_user_leaves_nothing(golden: Path) -> None:
+    """G13: what earlier code wrote is erased by today's, down to the bytes."""
+    secret = b"Sentence 3 of chat"
+    files = [path for path in (golden / "memory").rglob("*") if path.is_file()]
+    assert any(secret in path.read_bytes() for path in files)
+    async with open_runtime(golden / "memory") as runtime:
+        await runtime.user("bob").forget()
+        await still_there(runtime)
+    files = [path for path in (golden / "memory").rglob("*") if path.is_file()]
+    assert not any(secret in path.read_bytes() for path in files)
+
+
+async def still_there(runtime: Runtime) -> None:
+    for name in SESSIONS:
+        assert bool((await runtime.counts(name)).messages) == (name != "bob")
