@@ -232,7 +232,7 @@ def _large_journal(base: Path, extent: Extent, done: Done) -> Line:
                             runtime.session(f"user-{sent % 1_000}", f"chat-{sent}").append, pool
                         )
                         sent += 1
-                await runtime.journal.checkpoint()
+                await runtime.internals.journal.checkpoint()
 
     async def time_open() -> tuple[float, float]:
         begun = time.perf_counter()

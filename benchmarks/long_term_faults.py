@@ -250,7 +250,7 @@ async def _round(
         begun = time.perf_counter()
         await talk(runtime, report.append_ms, _DURING)
         with anyio.fail_after(60):
-            while not any(job.error for job in await runtime.journal.jobs()):  # noqa: ASYNC110 -- nobody tells of a failure
+            while not any(job.error for job in await runtime.internals.journal.jobs()):  # noqa: ASYNC110 -- nobody tells of a failure
                 await anyio.sleep(0.01)
         await anyio.sleep(max(begun + outage_s - time.perf_counter(), 0.0))
         await anyio.to_thread.run_sync(fault.restore)

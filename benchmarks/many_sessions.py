@@ -37,7 +37,7 @@ async def measure(directory: Path, users: int, sessions: int, messages: int) -> 
     pool = texts(1_000)
     figures: dict[str, Any] = {"before": standing()}
     async with Runtime(directory) as runtime:
-        await runtime.long_term()  # opened now, not in the middle
+        await runtime.internals.long_term()  # opened now, not in the middle
         await runtime.session("warm", "up").append(pool[0])
         figures["open"] = standing()
         limiter = anyio.CapacityLimiter(100)

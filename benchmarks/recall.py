@@ -145,7 +145,7 @@ async def ask_remora(
         await replay(
             runtime, conversations, concurrency=64, progress=lambda count: bar.advance(task, count)
         )
-        await (await runtime.long_term()).compact()
+        await (await runtime.internals.long_term()).compact()
         task = bar.add_task("asking remora", total=len(questions))
         for name in conversations.users:  # what a first query has to load is no part of the figures
             await runtime.user(name).recall("warm", k=1)

@@ -79,7 +79,9 @@ async def one_policy(
             shown = "\n".join(str(message["content"]) for message in context.messages)
             wanted = details(told)
             known.append(sum(detail in shown for detail in wanted) / len(wanted))
-            summary.append(runtime.counter.count(context.summary) if context.summary else 0)
+            summary.append(
+                runtime.internals.counter.count(context.summary) if context.summary else 0
+            )
     return {
         "prompts": len(prompts),
         "mean": round(statistics.mean(prompts)),

@@ -292,7 +292,7 @@ class Soak:
         """
         deadline = time.monotonic() + _SETTLE_S
         while True:
-            await runtime.journal.checkpoint()
+            await runtime.internals.journal.checkpoint()
             holding = await weigh(runtime, self._directory / "journal.db", self._directory / STORE)
             amiss = _amiss(holding, warm)
             if not amiss or time.monotonic() > deadline:

@@ -80,7 +80,7 @@ async def fill(runtime: Runtime, users: int, rows: int) -> None:
                 [f"{n} {one['content']}" for n, one in enumerate(chosen)], source="tool"
             )
             progress.advance(bar)
-    await (await runtime.long_term()).compact()
+    await (await runtime.internals.long_term()).compact()
 
 
 def operations(runtime: Runtime, users: int) -> dict[str, Callable[[int], Awaitable[object]]]:

@@ -167,9 +167,11 @@ async def judged(
             row_id(key, message.seq or 0) for message in history if (message.seq or 0) <= through
         ]
     await runtime.settle()
-    verdict.unfinished = len(await runtime.journal.jobs()) + len(await runtime.dead_letters())
+    verdict.unfinished = len(await runtime.internals.journal.jobs()) + len(
+        await runtime.dead_letters()
+    )
     if long_term:
-        rows = Counter(await (await runtime.long_term()).row_ids())
+        rows = Counter(await (await runtime.internals.long_term()).row_ids())
         verdict.doubled_rows = sum(count - 1 for count in rows.values())
         verdict.missing = len(set(wanted) - rows.keys())
     return verdict

@@ -284,7 +284,7 @@ async def brought_to_its_end(runtime: Runtime, image: Image) -> None:
     for key in KEYS:
         await runtime.session(*key).flush()
     await runtime.settle()
-    assert list(await runtime.journal.jobs()) == [], step
+    assert list(await runtime.internals.journal.jobs()) == [], step
     assert await runtime.dead_letters() == [], step
     wanted: Counter[str] = Counter(image.remembered)
     for key in KEYS:
@@ -307,7 +307,7 @@ async def brought_to_its_end(runtime: Runtime, image: Image) -> None:
             receipt = await chat.append(turn(number), key=f"turn-{number}")
             assert receipt.duplicate, step
         assert len(await chat.history()) == len(history), step
-    store = await runtime.long_term()
+    store = await runtime.internals.long_term()
     found = Counter(await store.row_ids())
     assert max(found.values(), default=0) <= 1, f"{step}: doubled"
     entries = {

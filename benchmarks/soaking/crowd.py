@@ -278,7 +278,7 @@ class Crowd:
                 wanted += [row_id(chat.key, seq) for seq in handed_over]
                 unwanted += [row_id(chat.key, seq) for seq in witness.deleted]
         await runtime.settle()
-        rows = Counter(await (await runtime.long_term()).row_ids())
+        rows = Counter(await (await runtime.internals.long_term()).row_ids())
         if missing := set(wanted) - rows.keys():
             self._violations.add(
                 "missing rows", f"{len(missing)} of {len(wanted)} are not in long-term memory"

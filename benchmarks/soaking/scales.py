@@ -86,7 +86,7 @@ async def weigh(runtime: Runtime, journal: Path, store: Path) -> Holding:
     """
     statistics = runtime.statistics()
     lanes = statistics.supervisor.lanes.values()
-    jobs = len(await runtime.journal.jobs()) + sum(
+    jobs = len(await runtime.internals.journal.jobs()) + sum(
         lane.waiting + lane.delayed + lane.running for lane in lanes
     )
     fragments = (await runtime.long_term_statistics()).fragments

@@ -1,121 +1,36 @@
-"""What an application does with a user's long-term memory, and with an agent's share of it.
-
-Both are handles of the same kind: `User` sees all that is the user's, `Agent` only what that agent
-recorded.
-"""
+"""Handles on the long-term memory of a user, or of one of the user's agents."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
-import anyio
-import anyio.to_thread
-
-from remora.actors.policies.importance import DEFAULT_IMPORTANCE
-from remora.actors.policies.pruning import PruningStrategy
-from remora.actors.policies.redaction import redact_text
-from remora.actors.user.messages import PruneNow, Remember, RememberReceipt, Touch
+from remora.actors.user.messages import Remember, RememberReceipt
 from remora.api.tools import MemoryTools
-from remora.errors import (
-    CommitFailed,
-    InvalidInput,
-    InvalidMessage,
-    OutcomeUnknown,
-    RecordingFailed,
+from remora.errors import InvalidInput
+from remora.ids import UserKey, validate_id
+from remora.messages import MessageLike
+from remora.recall.recall import Memory
+from remora.runtime.concurrency import map_concurrently
+from remora.services.arguments import check_int, check_text
+from remora.services.parts import PartsHolder, Recalls
+from remora.services.recording import (
+    check_types,
+    count_items,
+    make_item,
+    name_failures,
+    spoken_texts,
 )
-from remora.ids import UserKey, memory_id, validate_id
-from remora.jobs.memories import MEMORY_TYPES, ROW_TYPES
-from remora.messages import (
-    Message,
-    MessageLike,
-    dated_line,
-    decode_chat,
-    encode_message,
-    plain_text,
-    without_surrogates,
-)
-from remora.recall.recall import Memory, Recall
-from remora.services.parts import Services
 from remora.storage.ports import Scope
 from remora.storage.records import MemoryItem
-from remora.tokens import INLINE_CHARACTERS
 
-__all__ = [
-    "Agent",
-    "LongTermHandle",
-    "MemoryLike",
-    "gathered",
-    "prune_message",
-    "recording",
-    "touched",
-]
+__all__ = ["Agent", "LongTermHandle", "MemoryLike"]
 
 MemoryLike: TypeAlias = str | Mapping[str, Any]
 """Something to remember: a text, or a dict with ``content`` and, where they differ from the call's
 own, ``type``, ``importance``, ``session``, ``agent`` and ``created_at`` (a datetime, or seconds
 since the epoch).
 """
-
-Result = TypeVar("Result")
-
-_KEYS = frozenset({"content", "type", "importance", "session", "agent", "created_at"})
-_RECORDED_ROLES = ("user", "assistant")
-
-
-def touched(services: Services, user: str, memories: Sequence[Memory]) -> None:
-    """Have the user's own actor count these as retrieved, once, without waiting for it."""
-    if memories:
-        now_us = int(services.clock.time() * 1_000_000)
-        services.directory.post(
-            UserKey(user), Touch(tuple(memory.id for memory in memories), now_us)
-        )
-
-
-@contextmanager
-def recording(op: str, user: str, session: str) -> Iterator[None]:
-    """Say of a failing journal what it failed at.
-
-    Raises:
-        RecordingFailed: for CommitFailed and OutcomeUnknown.
-    """
-    try:
-        yield
-    except (CommitFailed, OutcomeUnknown) as e:
-        raise RecordingFailed(
-            f"{op} failed for user {user!r}{f', session {session!r}' if session else ''}: {e}",
-            op=op, user=user, session=session, cause=e,
-        ) from e  # fmt: skip
-
-
-def prune_message(
-    keep: int | None,
-    strategy: PruningStrategy,
-    max_age_s: float | None,
-    types: str | Iterable[str] | None,
-) -> PruneNow:
-    """What the user's own actor is told.
-
-    Raises:
-        InvalidInput: a value out of range, or no bound at all.
-    """
-    if strategy not in get_args(PruningStrategy):
-        raise InvalidInput(
-            f"strategy must be one of {', '.join(get_args(PruningStrategy))}, not {strategy!r}"
-        )
-    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 0):
-        raise InvalidInput(f"keep must be a number of memories, not {keep!r}")
-    if max_age_s is not None and not (math.isfinite(max_age_s) and max_age_s > 0):
-        raise InvalidInput(f"max_age_s must be a positive number of seconds, not {max_age_s!r}")
-    if max_age_s is not None and strategy != "age":
-        raise InvalidInput(f"max_age_s goes with the strategy age, not with {strategy}")
-    if keep is None and max_age_s is None:
-        raise InvalidInput("pruning needs a bound: keep, or max_age_s with the strategy age")
-    return PruneNow(-1 if keep is None else keep, strategy, max_age_s or 0.0, _check_types(types))
 
 
 class LongTermHandle:
@@ -124,10 +39,10 @@ class LongTermHandle:
     Get one from `Runtime.user` or `User.agent`.
     """
 
-    __slots__ = ("_agent", "_services", "_user")
+    __slots__ = ("_agent", "_holder", "_user")
 
-    def __init__(self, services: Services, user: str, agent: str | None = None) -> None:
-        self._services = services
+    def __init__(self, holder: PartsHolder, user: str, agent: str | None = None) -> None:
+        self._holder = holder
         self._user = user
         self._agent = agent
 
@@ -142,13 +57,10 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[str]:
-        """Record something in long-term memory.
+        """Record one memory or many in long-term memory, all or none.
 
-        Returns its id, or those of several, when it is durable (G3).
-
-        It can be recalled a moment later: `settle` waits for that. All of it is recorded, or
-        nothing. The same words of the same agent are one memory, whoever recorded them; the first
-        to do so decides its type, importance and session.
+        It can be recalled a moment later: `settle` waits for that. The same text of the same agent
+        is one memory; the first call decides its type, importance and session.
 
         Args:
             content: a text, a dict (see `MemoryLike`), or many of either.
@@ -157,10 +69,12 @@ class LongTermHandle:
             session: where it was learned.
             agent: whose it is; None for all of the user's agents.
 
+        Returns:
+            The ids, once the memories are durable (G3).
+
         Raises:
             InvalidInput: no text, an empty one, or another value out of range; nothing was written.
-            RecordingFailed: the journal failed; all of it is recorded, or nothing. Retry it as it
-                was.
+            RecordingFailed: the journal failed; all of it is recorded, or nothing. Retry the call.
             RedactionFailed: the redaction hook failed on it; nothing was written.
             MailboxFull, SessionQuarantined: nothing ran.
         """
@@ -168,12 +82,11 @@ class LongTermHandle:
         if not contents:
             raise InvalidInput("there is nothing to remember")
         defaults = {"type": type, "importance": importance, "session": session, "agent": agent}
-        return await self._record_items(
-            [self._item(one, defaults) for one in contents], "remember", session
-        )
+        items = [self._make_item(one, defaults) for one in contents]
+        return await self._record(items, "remember", session)
 
     async def remember_many(self, contents: Iterable[MemoryLike]) -> list[str]:
-        """Record many memories as one: all or nothing; see `remember`."""
+        """Record many memories, all or none; see `remember`."""
         return await self.remember(contents)
 
     async def record(
@@ -183,19 +96,17 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[str]:
-        """Record what the user and the assistant said in these messages, as memories of the type
-        ``context``.
+        """Record what the user and the assistant said in these messages, with type ``context``.
 
-        What others put into the prompt (system messages, retrieved memories among them, and tools'
-        results) is passed over, or each round would remember what it had remembered before. What
-        was recorded already stays as it is. For a conversation that remora keeps anyway,
+        System messages and tool results are ignored: they may hold retrieved memories, which would
+        be recorded again in every round. For a conversation that remora keeps anyway,
         `Session.flush` does it, message by message.
 
         Returns:
-            The ids of the memories; none where nobody said anything.
+            The ids of the memories; empty if neither said anything.
 
         Raises:
-            InvalidMessage: one of them is no chat message; nothing was written.
+            InvalidMessage: one of them is not a chat message; nothing was written.
             RecordingFailed, MailboxFull, SessionQuarantined: see `remember`.
         """
         (ids,) = await self.record_many([messages], session=session, agent=agent)
@@ -208,115 +119,30 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[list[str]]:
-        """Record several conversations at once, all or nothing; returns the ids for each.
-
-        See `record`.
-        """
-        said = [self._recorded_texts(messages) for messages in conversations]
+        """Record several conversations, all or none; returns the ids for each. See `record`."""
+        limit = self._holder.parts.intake.buffer.max_message_bytes
+        spoken = [spoken_texts(messages, max_bytes=limit) for messages in conversations]
         defaults = {"type": "context", "importance": None, "session": session, "agent": agent}
-        items = [[self._item(text, defaults) for text in texts] for texts in said]
-        ids = iter(
-            await self._record_items([item for part in items for item in part], "record", session)
-        )
-        return [[next(ids) for _ in part] for part in items]
+        items = [self._make_item(text, defaults) for texts in spoken for text in texts]
+        ids = iter(await self._record(items, "record", session))
+        return [[next(ids) for _ in texts] for texts in spoken]
 
-    def _recorded_texts(self, messages: MessageLike | Iterable[MessageLike]) -> list[str]:
-        batch = [messages] if isinstance(messages, (Message, Mapping)) else messages
-        found: object = batch
-        if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
-            raise InvalidMessage(
-                "messages are dicts in the OpenAI chat format or remora.Message, not "
-                f"{type(found).__name__}"
-            )
-        limit = self._services.config.buffer.max_message_bytes
-        texts = []
-        for number, message in enumerate(batch):
-            entry, _ = encode_message(message, index=number, max_bytes=limit)
-            chat = decode_chat(entry.chat)
-            chat.pop("tool_calls", None)
-            text = plain_text(chat)
-            if entry.role in _RECORDED_ROLES and text.strip():
-                texts.append(text)
-        return texts
+    def _make_item(self, content: object, defaults: Mapping[str, Any]) -> MemoryItem:
+        intake = self._holder.parts.intake
+        return make_item(intake, self._user, content, defaults, self._agent_of)
 
-    def _item(self, content: object, defaults: Mapping[str, Any]) -> MemoryItem:
-        given: Mapping[str, Any] = {"content": content}
-        if isinstance(content, Mapping):
-            given = content
-            if unknown := sorted(set(map(str, content)) - _KEYS):
-                raise InvalidInput(
-                    f"a memory has no {', '.join(unknown)}; it may have {', '.join(sorted(_KEYS))}"
-                )
-        values = {**defaults, **{key: value for key, value in given.items() if value is not None}}
-        text = values.get("content")
-        if not isinstance(text, str):
-            raise InvalidInput(f"what is to be remembered must be text, not {type(text).__name__}")
-        text = without_surrogates(text)
-        if self._services.redact is not None:
-            text = without_surrogates(redact_text(text, self._services.redact))
-        if not text.strip():
-            raise InvalidInput("what is to be remembered is empty")
-        limit = self._services.config.buffer.max_message_bytes
-        if len(text.encode()) > limit:
-            raise InvalidInput(
-                f"what is to be remembered is {len(text.encode())} bytes; at most {limit} are "
-                "allowed"
-            )
-        kind = values["type"]
-        if kind not in MEMORY_TYPES:
-            raise InvalidInput(
-                f"a memory's type must be one of {', '.join(MEMORY_TYPES)}, not {kind!r}"
-            )
-        agent = self._agent_of(values["agent"]) or ""
-        session = values["session"]
-        return MemoryItem(
-            id=memory_id(self._user, agent, text),
-            session="" if session is None else validate_id(session, "a session id"),
-            agent=agent,
-            content=text,
-            type=kind,
-            importance=_check_importance(values["importance"]),
-            created_us=self._created_us(values.get("created_at")),
-            tokens=0,
-        )
-
-    def _created_us(self, value: object) -> int:
-        if value is None:
-            return int(self._services.clock.time() * 1_000_000)
-        try:
-            if isinstance(value, datetime):
-                value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                datetime.fromtimestamp(value, UTC)  # what cannot be read back is not taken
-                return int(value * 1_000_000)
-        except (ValueError, OverflowError, OSError) as e:
-            raise InvalidInput(f"created_at {value!r} is out of range") from e
-        raise InvalidInput(
-            f"created_at must be a datetime or seconds since the epoch, not {type(value).__name__}"
-        )
-
-    async def _record_items(
-        self, items: Sequence[MemoryItem], op: str, session: str | None
-    ) -> list[str]:
-        services = self._services
-        self._recall  # noqa: B018 -- refused where long-term memory is switched off
+    async def _record(self, items: Sequence[MemoryItem], op: str, session: str | None) -> list[str]:
+        parts = self._holder.parts
+        self._require_recalls()
         if not items:
             return []
-        counter = services.counter
-
-        def counted() -> tuple[MemoryItem, ...]:
-            return tuple(
-                _with_tokens(item, counter.count(dated_line(item.created_us, item.content)))
-                for item in items
-            )
-
+        request = Remember(await count_items(parts.intake, items))
         size = sum(len(item.content) for item in items)
-        sized = counted() if size <= INLINE_CHARACTERS else await anyio.to_thread.run_sync(counted)
-        with recording(op, self._user, session or ""):
-            reply: RememberReceipt = await services.directory.ask(
-                UserKey(self._user), Remember(sized), size=size
+        with name_failures(op, self._user, session or ""):
+            receipt: RememberReceipt = await parts.actors.ask(
+                UserKey(self._user), request, size=size
             )
-        return list(reply.ids)
+        return list(receipt.ids)
 
     # -- recalling ---------------------------------------------------------------------------------
 
@@ -329,32 +155,29 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[Memory]:
-        """What was said before, or recorded, that bears on `query`; best first.
+        """What was said or recorded before and matches `query`, best first.
 
-        Finds what is in long-term memory: what was remembered, folded, flushed, or left idle. Each
-        thing asked for narrows, and all of it must hold.
+        Searches long-term memory: what was remembered, compacted, flushed, or left idle. All the
+        given restrictions apply at once.
 
         Args:
             query: what is asked.
             k: how many at most.
             types: memory types: ``message``, ``summary``, or what `remember` takes; None for all.
-            session: what was said or learned in this session.
-            agent: what this agent recorded; None for all of the user's agents and what is common to
-                them. On an agent's handle only its own.
+            session: only what was said or learned in this session.
+            agent: only what this agent recorded; None for everything of the user's. An agent's
+                handle finds only its own.
 
         Raises:
-            InvalidInput: `k` is not positive, the query is no text, there is no such type, or
+            InvalidInput: `k` is not positive, the query is not text, there is no such type, or
                 long-term memory is switched off.
             LongTermError: long-term memory failed.
             ModelError: the embedder failed.
         """
-        if not isinstance(query, str):
-            raise InvalidInput(f"query must be text, not {type(query).__name__}")
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise InvalidInput(f"k must be a positive number, not {k!r}")
-        found = await self._recall(self._user, query, k=k, scope=self._scope(types, session, agent))
-        touched(self._services, self._user, found)
-        return found
+        check_text(query, "query")
+        check_int(k, "k", low=1)
+        recalls = self._require_recalls()
+        return await recalls.recall(self._user, query, k, self._scope(types, session, agent))
 
     async def recall_many(
         self,
@@ -365,10 +188,14 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[list[Memory]]:
-        """Several recalls at once, each as by `recall`; results in the order of the queries."""
-        kinds = _check_types(types) or None
-        one = partial(self.recall, k=k, types=kinds, session=session, agent=agent)
-        return await gathered([partial(one, query) for query in _as_list(queries)])
+        """Recall for several queries at once; see `recall`. Results are in the queries' order."""
+        kinds = check_types(types) or None
+
+        async def one(query: str) -> list[Memory]:
+            return await self.recall(query, k=k, types=kinds, session=session, agent=agent)
+
+        wanted = _as_list(queries)
+        return await map_concurrently(one, wanted, concurrency=max(len(wanted), 1))
 
     async def retrieve(
         self,
@@ -379,10 +206,7 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> str:
-        """What bears on `query`, as a text for a system message; empty where there is nothing.
-
-        See `recall`.
-        """
+        """`recall` as a text for a system message; empty if nothing was found."""
         return _as_text(
             await self.recall(query, k=limit, types=types, session=session, agent=agent)
         )
@@ -396,7 +220,7 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[str]:
-        """Several retrievals at once, each as by `retrieve`."""
+        """`recall_many` as texts; see `retrieve`."""
         found = await self.recall_many(queries, k=limit, types=types, session=session, agent=agent)
         return [_as_text(one) for one in found]
 
@@ -409,13 +233,11 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> list[Memory]:
-        """What long-term memory holds, oldest first, or the most important first.
-
-        Does not count as retrieval.
+        """What long-term memory holds, oldest first. It does not count as retrieved.
 
         Args:
-            types: see `recall`; messages are among them unless they are left out.
-            order: ``created``, or ``importance``, the older first among equals.
+            types: see `recall`; messages are included unless `types` leaves them out.
+            order: ``created``, or ``importance``: the most important first, of equals the older.
             limit: how many at most.
             session: see `recall`.
             agent: see `recall`.
@@ -426,9 +248,10 @@ class LongTermHandle:
         """
         if order not in {"created", "importance"}:
             raise InvalidInput(f"order must be 'created' or 'importance', not {order!r}")
-        if limit is not None and limit < 0:
-            raise InvalidInput(f"limit must not be negative, not {limit}")
-        found = await self._recall.rows(self._user, self._scope(types, session, agent))
+        if limit is not None:
+            check_int(limit, "limit")
+        recalls = self._require_recalls()
+        found = await recalls.memories(self._user, self._scope(types, session, agent))
         if order == "importance":
             found.sort(key=lambda memory: -memory.importance)
         return found[:limit]
@@ -439,36 +262,34 @@ class LongTermHandle:
         """Two tools by which a model saves and recalls for itself.
 
         Args:
-            agent: whose memories they save and find; None for what is common to the user's agents,
-                and for all.
-            session: where what they save was learned. What they find is from all of the user's
-                sessions.
+            agent: whose memories they save and find; None for those of all the user's agents.
+            session: where what they save was learned. They find memories of all sessions.
 
         Raises:
-            InvalidId: one of the ids cannot be one.
+            InvalidId: one of the ids is not valid.
         """
         agent = self._agent_of(agent)
         if session is not None:
             validate_id(session, "a session id")
-        return MemoryTools(LongTermHandle(self._services, self._user, agent), session=session)
+        return MemoryTools(LongTermHandle(self._holder, self._user, agent), session=session)
 
     async def settle(self) -> None:
-        """Wait until what was remembered can be recalled, and pruning is done: for tests, scripts
-        and shutdown.
+        """Wait until what was remembered can be recalled, and pruning is done.
+
+        For tests, scripts and shutdown.
 
         Raises:
             ReentrantAsk: called from within that work.
         """
-        await self._services.supervisor.settle(UserKey(self._user))
+        await self._holder.parts.work.drain(UserKey(self._user))
 
     # -- scope -------------------------------------------------------------------------------------
 
-    @property
-    def _recall(self) -> Recall:
-        recall = self._services.recall
-        if recall is None:
+    def _require_recalls(self) -> Recalls:
+        recalls = self._holder.parts.recalls
+        if recalls is None:
             raise InvalidInput("long-term memory is switched off: long_term.enabled is false")
-        return recall
+        return recalls
 
     def _agent_of(self, agent: str | None) -> str | None:
         if agent is None:
@@ -486,16 +307,14 @@ class LongTermHandle:
     ) -> Scope:
         if session is not None:
             validate_id(session, "a session id")
-        return Scope(session=session, agent=self._agent_of(agent), types=_check_types(types))
+        return Scope(session=session, agent=self._agent_of(agent), types=check_types(types))
 
 
 class Agent(LongTermHandle):
     """One agent of a user: what it records is its own, and it finds nothing else.
 
-    Get one from `User.agent`.
-
-    What is common to a user's agents, or was said in the user's sessions, is the user's:
-    `User.recall` finds it. What several agents are to share goes into a `SharedScope`.
+    Get one from `User.agent`. `User.recall` finds what the user's agents have in common and what
+    was said in the user's sessions. Agents share memories in a `SharedScope`.
     """
 
     __slots__ = ()
@@ -505,7 +324,7 @@ class Agent(LongTermHandle):
 
     @property
     def user(self) -> str:
-        """Whose agent it is."""
+        """The user's id."""
         return self._user
 
     @property
@@ -521,66 +340,9 @@ def _as_list(values: Iterable[Any]) -> list[Any]:
     return list(found)
 
 
-def _check_types(types: str | Iterable[str] | None) -> tuple[str, ...]:
-    if types is not None and not isinstance(types, Iterable):
-        raise InvalidInput(f"types must be texts, not {types!r:.40}")
-    kinds = () if types is None else (types,) if isinstance(types, str) else tuple(types)
-    if types is not None and not kinds:
-        raise InvalidInput("no memory type is given; leave types out for all of them")
-    for kind in kinds:
-        if kind not in ROW_TYPES:
-            raise InvalidInput(f"a memory's type is one of {', '.join(ROW_TYPES)}, not {kind!r}")
-    return tuple(sorted(set(kinds)))
-
-
-def _check_importance(value: object) -> float:
-    if value is None:
-        return DEFAULT_IMPORTANCE
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not math.isfinite(value)
-        or not 0 <= value <= 1
-    ):
-        raise InvalidInput(f"importance must be a number from 0 to 1, not {value!r}")
-    return float(value)
-
-
-def _with_tokens(item: MemoryItem, tokens: int) -> MemoryItem:
-    return MemoryItem(
-        item.id,
-        item.session,
-        item.agent,
-        item.content,
-        item.type,
-        item.importance,
-        item.created_us,
-        tokens,
-    )
-
-
 def _as_text(memories: Sequence[Memory]) -> str:
     if not memories:
         return ""
     return "\n".join(
         ["What is remembered that may bear on this:", *(f"- {memory.line}" for memory in memories)]
     )
-
-
-async def gathered(calls: Sequence[Callable[[], Awaitable[Result]]]) -> list[Result]:
-    """Make all calls at once; the first failure is raised when all have ended."""
-    results: list[Any] = [None] * len(calls)
-    errors: list[Exception] = []
-
-    async def one(place: int) -> None:
-        try:
-            results[place] = await calls[place]()
-        except Exception as e:
-            errors.append(e)
-
-    async with anyio.create_task_group() as tasks:
-        for place in range(len(calls)):
-            tasks.start_soon(one, place)
-    if errors:
-        raise errors[0]
-    return results

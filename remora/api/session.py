@@ -1,68 +1,74 @@
-"""Handles: what an application holds of a session. Making one does no I/O and starts no actor.
+"""What an application holds of a session. Making a handle does no I/O and starts no actor.
 
-The scope is the handle: there is no call that takes another user's id, so none can reach another
-user's data.
+The handle is the scope: no verb takes another user's id, so none can reach another user's data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
 
-import anyio.to_thread
 import msgspec
 
-from remora.actors.session.messages import Append, Clear, Flush, Load, Snapshot
-from remora.actors.session.window import fit_buffer
-from remora.api.memories import touched
-from remora.api.session_buffer import BufferVerbs
+from remora.actors.session.messages import (
+    Append,
+    Buffer,
+    Clear,
+    Flush,
+    Inspect,
+    ReadBuffer,
+    Remove,
+    Replace,
+    Rewind,
+    SessionView,
+    Truncate,
+)
+from remora.actors.user.messages import ExpireSynopsis
+from remora.api.session_buffer import (
+    BufferHit,
+    filter_messages,
+    parse_state,
+    search_buffer,
+    summary_messages,
+    to_state,
+)
 from remora.errors import InvalidInput
-from remora.ids import key_digest, validate_id
-from remora.messages import Entry, Message, MessageLike, Receipt
+from remora.ids import SessionKey, UserKey, key_digest, validate_id
+from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt, Role, decode_chat
 from remora.recall.planner import Context
+from remora.services.archive import SessionStatistics, restore_messages
 from remora.services.arguments import check_int, check_text
 from remora.services.erasure import ErasureReceipt
-from remora.services.intake import batch_of, encode_entries
-from remora.services.parts import Services
+from remora.services.intake import Intake, as_batch
+from remora.services.parts import PartsHolder
 from remora.storage.export.transfer import SessionExport
-from remora.storage.ports import SummaryFigures, earlier_buffer
-from remora.storage.records import StateItem, Summary
 
-__all__ = ["Session", "SessionStatistics"]
+__all__ = ["Session"]
 
-_IN_THREAD = 200  # messages from which on decoding them is a thread's work
+_MUXI_PREFIX = "Previous conversation summary: "
 
 
-class SessionStatistics(msgspec.Struct, frozen=True):
-    """A session in figures.
+class Session:
+    """One conversation. Get one from `User.session` or `Runtime.session`.
 
-    Attributes:
-        messages: ever taken; those deleted or rewound included.
-        buffered: messages in the buffer, `pending` ones included.
-        buffered_tokens: their size.
-        pending: folded messages that wait for their summary.
-        summary_tokens: size of the running summary and the entries.
-        folds: summaries that were made, and the tokens that they took and gave.
-        flushed: messages that long-term memory has, or will have: a job is journalled.
-        restated: how often the session was cleared, rewound, or something of it deleted.
+    Every verb is one message to the session's actor, which handles them in order; what comes back
+    are copies. Each verb may raise `MailboxFull` (nothing ran), `CommitFailed` (nothing was
+    written), `OutcomeUnknown` (it may have been written) and `RuntimeClosed`. A verb that only
+    reads can simply be retried.
     """
 
-    messages: int
-    buffered: int
-    buffered_tokens: int
-    pending: int
-    summary_tokens: int
-    folds: SummaryFigures
-    flushed: int
-    restated: int
+    __slots__ = ("_holder", "key")
 
-
-class Session(BufferVerbs):
-    """One conversation. Get one from `User.session` or `Runtime.session`."""
-
-    __slots__ = ()
+    def __init__(self, holder: PartsHolder, key: SessionKey) -> None:
+        self._holder = holder
+        self.key = key
 
     def __repr__(self) -> str:
         return f"Session({self.key.user!r}, {self.key.session!r})"
+
+    async def _ask(self, message: Any, timeout_s: float | None = None) -> Any:
+        return await self._holder.parts.actors.ask(self.key, message, timeout_s=timeout_s)
 
     async def append(
         self,
@@ -74,40 +80,37 @@ class Session(BufferVerbs):
     ) -> Receipt:
         """Add one message or many, all or none; returns when they are durable (G3, G4).
 
-        A sender that awaits each append has its messages in that order. Appends that one task
-        starts without waiting keep their order as well, but for batches over 16 000 characters,
-        whose tokens are counted in a thread meanwhile.
+        Messages of a sender that awaits each append are in that order. Appends that one task starts
+        without waiting are in order too, except batches over 16 000 characters, whose tokens are
+        counted in a thread.
 
         Args:
             messages: dicts in the OpenAI chat format, or `Message` objects.
-            key: idempotency key: a second append under it, restart or not, adds nothing and returns
+            key: idempotency key: a second append with it, restart or not, adds nothing and returns
                 the original numbers.
-            allow_duplicates: take a message although one with its id is there; otherwise it is
-                skipped, and the receipt has the number of the one that is there. Ids that were
-                cleared or deleted may come again.
-            timeout_s: seconds to wait; the configured default otherwise.
+            allow_duplicates: add a message although one with its id is there; otherwise it is
+                skipped, and the receipt has the number of the existing one. Ids that were cleared
+                or deleted may be used again.
+            timeout_s: seconds to wait; None for the configured default.
 
         Raises:
-            InvalidMessage: one of them is no chat message; nothing was written.
-            InvalidId: the key cannot be one.
+            InvalidMessage: one of them is not a chat message; nothing was written.
+            InvalidId: the key is not valid.
             RedactionFailed: the redaction hook failed on one of them; nothing was written.
             MailboxFull: the session is overloaded; nothing ran.
             CommitFailed: the journal refused it; nothing was written.
             OutcomeUnknown: it may have been written; retry with the same key.
         """
-        batch = batch_of(messages)
+        batch = as_batch(messages)
         digest = None if key is None else key_digest(validate_id(key, "an idempotency key"))
-        services = self._services
-        entries = await encode_entries(services, batch)
+        parts = self._holder.parts
+        entries = await parts.intake.encode(batch)
         size = 0
         for entry in entries:
             size += entry.size
-        request = Append(
-            tuple(entries), digest, size, allow_duplicates, services.config.buffer.dedup_window
-        )
-        receipt: Receipt = await services.directory.ask(
-            self.key, request, size=size, timeout_s=timeout_s
-        )
+        window = parts.intake.buffer.dedup_window
+        request = Append(tuple(entries), digest, size, allow_duplicates, window)
+        receipt: Receipt = await parts.actors.ask(self.key, request, size=size, timeout_s=timeout_s)
         return receipt
 
     async def load(
@@ -120,193 +123,328 @@ class Session(BufferVerbs):
         at: int | None = None,
         timeout_s: float | None = None,
     ) -> Context:
-        """What a model should see now: summary, recent messages and, with a `query`, what was
-        recalled for it.
+        """What a model should see now: summary, recent messages and, with a `query`, memories.
 
-        Never waits for a model without a query (G5); with one, every other tier has a deadline, and
-        a tier that misses it is left out and named in `Context.sources`. Memory blocks are asked in
-        any case; they are the application's own code, and each has `context.block_timeout_s`.
+        Without a query it never waits for a model (G5). With one, every other tier has a deadline;
+        a tier that misses it is left out and named in `Context.sources`. Memory blocks are always
+        asked; they are the application's own code, and each has `context.block_timeout_s`.
 
         Args:
-            query: what to recall for, usually the user's newest message.
-            max_tokens: the budget; `buffer.token_limit` otherwise.
-            override: a conversation to be shown instead of the session's own, which stays as it is.
+            query: what to recall memories for, usually the user's newest message.
+            max_tokens: the budget; None for `buffer.token_limit`.
+            override: a conversation to show instead of the session's own, which is not changed.
             messages: what memory blocks are asked about instead of the conversation.
             at: show the session as it was when this message was its newest.
-            timeout_s: seconds to wait for the session; the configured default otherwise.
+            timeout_s: seconds to wait for the session; None for the configured default.
 
         Raises:
-            InvalidInput: a negative budget, a query that is no text, no such message, or memory
+            InvalidInput: a negative budget, a query that is not text, no such message, or memory
                 blocks that must always be shown and do not fit.
             InvalidMessage: in `override` or `messages`.
-            MailboxFull, OutcomeUnknown, CommitFailed: see `append`; reading changes nothing, so
-                simply retry.
+            MailboxFull, OutcomeUnknown, CommitFailed: see `append`; simply retry.
         """
-        services = self._services
-        budget = services.config.buffer.token_limit if max_tokens is None else max_tokens
+        parts = self._holder.parts
+        intake = parts.intake
+        budget = intake.buffer.token_limit if max_tokens is None else max_tokens
         check_int(budget, "max_tokens")
         if query is not None:
             check_text(query, "query")
-        snapshot: Snapshot
-        if override is not None:
-            entries = await _given(services, override)
-            with_seq = [entry.with_seq(n) for n, entry in enumerate(entries, start=1)]
-            snapshot = _snapshot(with_seq, None, (), budget, (await self.inspect()).blocks)
-        elif at is not None:
-            view = await self.inspect()
-            if not 0 <= check_int(at, "at") <= view.last_seq:
-                raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
-            earlier = await earlier_buffer(services.journal, self.key, at, as_it_was=True)
-            snapshot = _snapshot(
-                earlier.entries, earlier.summary, earlier.summaries, budget, view.blocks
-            )
-        else:
-            snapshot = await services.directory.ask(self.key, Load(budget), timeout_s=timeout_s)
-        about = None if messages is None else await _given(services, messages)
-        context: Context = await services.planner.assemble(
-            self.key, snapshot, query, budget, about=about, own=override is None
+        if override is None and messages is None and at is None:
+            return await parts.contexts.load(self.key, budget, query, timeout_s=timeout_s)
+        return await parts.contexts.load(
+            self.key,
+            budget,
+            query,
+            override=None if override is None else await _encode_all(intake, override),
+            about=None if messages is None else await _encode_all(intake, messages),
+            at=None if at is None or override is not None else check_int(at, "at"),
+            timeout_s=timeout_s,
         )
-        touched(services, self.key.user, context.memories)
-        return context
 
     async def clear(self, *, timeout_s: float | None = None) -> int:
         """Empty the buffer and the summary; returns how many messages left the buffer.
 
-        What was said stays in `history()`, and what was flushed stays in long-term memory.
-        Idempotency keys stay.
-
-        Raises:
-            MailboxFull, OutcomeUnknown, CommitFailed: see `append`.
+        `history()`, long-term memory and idempotency keys stay.
         """
-        count: int = await self._services.directory.ask(self.key, Clear(), timeout_s=timeout_s)
+        count: int = await self._ask(Clear(), timeout_s)
         return count
 
     async def flush(self, *, timeout_s: float | None = None) -> int:
-        """Hand over to long-term memory what it does not have yet, without waiting for it.
-
-        Returns how many messages.
+        """Start indexing what long-term memory does not have yet; returns how many messages.
 
         Call it at the end of a conversation; an idle session does it by itself. `settle` waits
-        until they are searchable.
-
-        Raises:
-            MailboxFull, OutcomeUnknown, CommitFailed: see `append`.
+        until the messages can be recalled.
         """
-        count: int = await self._services.directory.ask(self.key, Flush(), timeout_s=timeout_s)
+        count: int = await self._ask(Flush(), timeout_s)
         return count
 
     async def forget(self) -> ErasureReceipt:
-        """Erase the session down to the bytes (G13), and what the user's own actor holds of it.
+        """Erase the session down to the bytes (G13), and what the user's actor holds of it.
 
-        See `User.forget`.
-
-        What was learned and recorded for this session goes with it, and so does the user's
-        synopsis, which may tell of it: it is written anew from what is left. Until it is done, the
-        user's long-term and working memory are not to be had either.
+        What was learned and recorded for this session is erased with it, and the user's synopsis is
+        written again from what is left. Until then `recall` and working memory raise
+        `ErasureInProgress`.
 
         Raises:
             ReentrantAsk, CommitFailed, StorageError, RuntimeClosed: see `User.forget`.
         """
-        receipt: ErasureReceipt = await self._services.eraser.forget(
-            self.key.user, self.key.session
-        )
-        return receipt
+        return await self._holder.parts.work.forget(self.key.user, self.key.session)
 
     async def history(
         self, *, include_archived: bool = True, at: int | None = None
     ) -> list[Message]:
-        """Every message ever appended and not deleted, rewound or forgotten, oldest first, with
-        their numbers.
+        """Every message appended and not deleted, rewound or forgotten, oldest first.
 
         Args:
-            include_archived: those that left the buffer (folded, cleared) as well.
-            at: as it was when this message was the newest: what was deleted or rewound later is
-                there.
+            include_archived: include messages that left the buffer (compacted, cleared).
+            at: as it was when this message was the newest, with what was deleted or rewound later.
         """
-        view = await self.inspect()
-        if view.last_seq == 0:
-            return []
-        first = 1 if include_archived else view.watermarks.archived_through + 1
-        last = view.last_seq if at is None else min(check_int(at, "at"), view.last_seq)
-        # As of `last` in any case: what is removed while this reads, with later messages there, was
-        # there when it looked (G2).
-        entries = await self._services.journal.read(self.key, first, last, at=last)
-        if len(entries) < _IN_THREAD:
-            return self._restored(view.sid, entries)
-        return await anyio.to_thread.run_sync(self._restored, view.sid, entries)
+        if at is not None:
+            check_int(at, "at")
+        return await self._holder.parts.archive.history(
+            self.key, include_archived=include_archived, at=at
+        )
 
     async def stats(self) -> SessionStatistics:
         """The session in figures."""
-        view = await self.inspect()
-        folds = await self._services.journal.folds(self.key)
-        summaries = [*([view.summary] if view.summary else []), *view.summaries]
-        return SessionStatistics(
-            messages=view.last_seq,
-            buffered=view.buffered + view.pending,
-            buffered_tokens=view.buffered_tokens + view.pending_tokens,
-            pending=view.pending,
-            summary_tokens=sum(one.tokens for one in summaries),
-            folds=folds,
-            flushed=min(view.watermarks.flushing, view.last_seq),
-            restated=view.watermarks.generation,
-        )
+        return await self._holder.parts.archive.stats(self.key)
+
+    async def inspect(self) -> SessionView:
+        """The session's state: watermarks, buffer, summaries. For people and tools."""
+        view: SessionView = await self._ask(Inspect())
+        return view
 
     async def export(self) -> SessionExport:
-        """The whole session as plain data, its past and the states of its memory blocks included.
+        """The whole session as plain data, with its past and the states of its memory blocks.
 
-        `User.import_session` makes a session of it again, here or elsewhere. Its messages are
-        numbered from 1 without gaps: what was deleted or rewound is left out. Idempotency keys are
-        left out as well.
+        `User.import_session` makes a session of it, here or elsewhere. Messages are numbered from 1
+        without gaps; deleted and rewound ones, and idempotency keys, are left out.
 
         Raises:
             InvalidInput: the session has no messages.
         """
-        # `remora.services.preload` has loaded it
-        from remora.maintenance.export import export_session  # noqa: PLC0415
-
-        exported = await export_session(self._services, self.key)
+        exported = await self._holder.parts.transfers.export_session(self.key)
         if exported is None:
             raise InvalidInput(f"the session {self.key.session} has no messages")
         return exported
 
     async def settle(self) -> None:
-        """Wait until this session's background work (folds, flushes) is done: for tests, scripts
-        and shutdown.
+        """Wait until this session's background work is done: for tests, scripts and shutdown.
 
         Raises:
             ReentrantAsk: called from within that work.
         """
-        await self._services.supervisor.settle(self.key)
+        await self._holder.parts.work.drain(self.key)
+
+    # -- reading the buffer ------------------------------------------------------------------------
+
+    async def _read_buffer(self) -> Buffer:
+        buffer: Buffer = await self._ask(ReadBuffer())
+        return buffer
+
+    async def get_messages(
+        self,
+        role: Role | None = None,
+        *,
+        filter_metadata: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+    ) -> list[Message]:
+        """The messages in the buffer, oldest first.
+
+        Args:
+            role: only those of this role.
+            filter_metadata: only those whose metadata has all of these pairs.
+            limit: the newest of what is left, at most this many.
+
+        Raises:
+            InvalidInput: a negative limit, or a filter that is not a dict.
+        """
+        if limit is not None:
+            check_int(limit, "limit")
+        if filter_metadata is not None and not isinstance(filter_metadata, Mapping):
+            raise InvalidInput(
+                f"filter_metadata must be a dict, not {type(filter_metadata).__name__}"
+            )
+        buffer = await self._read_buffer()
+        instance = self._holder.parts.instance
+        return filter_messages(buffer, instance, role, filter_metadata, limit)
+
+    async def get_recent(self, count: int) -> list[Message]:
+        """The newest `count` messages in the buffer, oldest first."""
+        return await self.get_messages(limit=count)
+
+    async def get_last_message(self) -> Message | None:
+        """The newest message in the buffer."""
+        newest = await self.get_messages(limit=1)
+        return newest[0] if newest else None
+
+    async def get_formatted_messages(self, *, summary_prefix: str = _MUXI_PREFIX) -> list[ChatDict]:
+        """Role and content only, after the summary as a system message, if there is one."""
+        buffer = await self._read_buffer()
+        chats = (decode_chat(entry.chat) for entry in buffer.entries)
+        shown = [{"role": chat["role"], "content": chat.get("content")} for chat in chats]
+        return [*summary_messages(buffer, summary_prefix), *shown]
+
+    async def get_context(self) -> list[ChatDict]:
+        """The summary as a system message, if there is one, and the whole buffer as chat dicts.
+
+        Unlike `load` it has no budget, and shows tool calls that still wait for a result.
+        """
+        buffer = await self._read_buffer()
+        return [*summary_messages(buffer), *(decode_chat(entry.chat) for entry in buffer.entries)]
+
+    async def contents(self) -> tuple[list[ChatDict], list[Message]]:
+        """The summaries as system messages, and the buffer's messages, as of one moment."""
+        buffer = await self._read_buffer()
+        instance = self._holder.parts.instance
+        return summary_messages(buffer), restore_messages(instance, buffer.sid, buffer.entries)
+
+    async def size(self) -> int:
+        """How many messages the buffer holds."""
+        return len((await self._read_buffer()).entries)
+
+    async def search(
+        self, query: str, k: int = 5, *, semantic: bool | None = None
+    ) -> list[BufferHit]:
+        """The messages of the buffer that match `query`, best first.
+
+        Args:
+            query: what to look for.
+            k: how many at most.
+            semantic: by meaning rather than by words; None for `buffer.vector_search`, as far as
+                there is an embedder.
+
+        Raises:
+            InvalidInput: `k` is not positive, or `semantic` is set and there is no embedder.
+            ModelError: the embedder failed.
+        """
+        check_text(query, "query")
+        check_int(k, "k", low=1)
+        parts = self._holder.parts
+        embedder = parts.intake.embedder
+        if semantic and embedder is None:
+            raise InvalidInput(
+                "there is no embedder to search by meaning with: models.embedder is none"
+            )
+        by_meaning = parts.intake.buffer.vector_search if semantic is None else semantic
+        buffer = await self._read_buffer()
+        return await search_buffer(
+            buffer, parts.instance, query, k, embedder if by_meaning else None
+        )
+
+    # -- changing the buffer -----------------------------------------------------------------------
+
+    async def delete(self, index: int | Iterable[int] = (), *, ids: Iterable[str] = ()) -> int:
+        """Remove messages from the buffer, by position (from 0, oldest first) or by id.
+
+        Returns how many were removed. They are removed from long-term memory and `history` as well.
+        Ids that are not in the buffer are ignored.
+
+        Raises:
+            IndexOutOfRange: no such position, negative ones included; nothing was deleted.
+            InvalidInput: a position that is not an integer.
+        """
+        try:
+            places = tuple(map(operator.index, index if isinstance(index, Iterable) else (index,)))
+        except TypeError as e:
+            raise InvalidInput(f"a position in the buffer is an integer: {e}") from e
+        if not isinstance(ids, Iterable):
+            raise InvalidInput(f"ids must be texts, not {type(ids).__name__}")
+        wanted = (ids,) if isinstance(ids, str) else tuple(check_text(id_, "an id") for id_ in ids)
+        return self._expire_synopsis(await self._ask(Remove(places, wanted)))
+
+    async def truncate_to_size(self, size: int) -> int:
+        """Keep the newest `size` messages, or fewer so that no turn is split.
+
+        Returns how many left the buffer. They stay in `history`, and are indexed in long-term
+        memory if it is on.
+
+        Raises:
+            InvalidInput: a negative size.
+        """
+        count: int = await self._ask(Truncate(check_int(size, "size")))
+        return count
+
+    async def rewind(self, to: int) -> int:
+        """Go back to when message number `to` was the newest; returns how many messages are gone.
+
+        Later messages are removed from `history` and long-term memory; a summary that covers any of
+        them is replaced by the one before.
+
+        Raises:
+            InvalidInput: there is no message with that number, or no longer.
+        """
+        return self._expire_synopsis(await self._ask(Rewind(check_int(to, "to"))))
+
+    def _expire_synopsis(self, removed: int) -> int:
+        if removed:
+            self._holder.parts.actors.post(UserKey(self.key.user), ExpireSynopsis())
+        return removed
+
+    async def fork(self, session: str, *, at: int | None = None) -> Self:
+        """Begin another session of the same user as a copy of this one, as it is or was at `at`.
+
+        Messages are numbered from 1. What this session has indexed is not indexed again.
+
+        Raises:
+            InvalidId: `session` cannot name a session.
+            InvalidInput: that session has messages already, or this one has no message `at`.
+        """
+        copy = SessionKey(self.key.user, validate_id(session, "a session id"))
+        if at is not None:
+            check_int(at, "at")
+        await self._holder.parts.archive.fork(self.key, copy, at)
+        return type(self)(self._holder, copy)
+
+    # -- the buffer as plain data ------------------------------------------------------------------
+
+    async def state_dict(self) -> dict[str, Any]:
+        """The buffer and its summary as plain data.
+
+        ``{"messages": [{"role", "content", "id", …}], "summary": …}``.
+        """
+        return to_state(await self._read_buffer(), self._holder.parts.instance)
+
+    async def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> Receipt:
+        """Replace the buffer and the summary by those of a `state_dict`.
+
+        What was in the buffer stays in `history`. The policy and the summarizer stay the runtime's.
+
+        Raises:
+            InvalidInput: it has no ``messages``, and `strict` is set.
+            InvalidMessage: one of them is not a chat message; nothing was changed.
+        """
+        messages, text = parse_state(state, strict=strict)
+        parts = self._holder.parts
+        entries = await parts.intake.encode(messages)
+        summary = await parts.intake.restore_summary(text) if text else None
+        size = sum(entry.size for entry in entries)
+        request = Replace(tuple(entries), summary, size)
+        receipt: Receipt = await parts.actors.ask(self.key, request, size=size)
+        return receipt
+
+    async def to_json(self) -> str:
+        """`state_dict` as JSON, with ``buffer_size``: the policy's number of messages, or None."""
+        state = await self.state_dict()
+        policy = (await self.inspect()).policy
+        return msgspec.json.encode({**state, "buffer_size": policy.above_messages}).decode()
+
+    async def from_json(self, text: str | bytes) -> Receipt:
+        """Restore what `to_json` wrote; the policy in force stays.
+
+        Raises:
+            InvalidInput: it is not such JSON.
+            InvalidMessage: see `load_state_dict`.
+        """
+        try:
+            state = msgspec.json.decode(text, type=dict[str, Any])
+        except (msgspec.DecodeError, TypeError, ValueError) as e:
+            raise InvalidInput(f"this is not the JSON of a session: {e}") from e
+        return await self.load_state_dict(state)
 
 
-async def _given(services: Services, messages: Sequence[MessageLike]) -> list[Entry]:
-    """Messages that a caller shows instead of the conversation's; none are a list as well."""
+async def _encode_all(intake: Intake, messages: Sequence[MessageLike]) -> list[Entry]:
+    """Encode messages that may be none."""
     if isinstance(messages, (list, tuple)) and not messages:
         return []
-    return await encode_entries(services, batch_of(messages))
-
-
-def _snapshot(
-    entries: Sequence[Entry],
-    summary: Summary | None,
-    summaries: Sequence[Summary],
-    budget: int,
-    blocks: tuple[StateItem, ...],
-) -> Snapshot:
-    """What `load` shows of another buffer than the session's own."""
-    tools = any(entry.calls or entry.answers for entry in entries)
-    shown = fit_buffer(
-        entries, sum(entry.tokens for entry in entries), summary, summaries, budget, tools=tools
-    )
-    return Snapshot(
-        summary=shown.summary,
-        summaries=shown.summaries,
-        entries=shown.entries,
-        tokens=shown.tokens,
-        pending=0,
-        omitted=shown.omitted,
-        awaiting=shown.awaiting,
-        orphans=shown.orphans,
-        prefix_changed=True,
-        blocks=blocks,
-    )
+    return await intake.encode(as_batch(messages))

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from remora.actors.user.messages import Grant, ReadGrants, Right
-from remora.api.memories import LongTermHandle, MemoryLike, recording
+from remora.api.memories import LongTermHandle, MemoryLike
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import SHARED_PREFIX, UserKey, validate_id
 from remora.recall.recall import Memory
 from remora.services.erasure import ErasureReceipt
-from remora.services.parts import Services
+from remora.services.parts import PartsHolder
+from remora.services.recording import name_failures
 
 __all__ = ["SharedMember", "SharedScope"]
 
@@ -27,10 +28,10 @@ _OWN: tuple[Right, ...] = ("own",)
 class SharedScope:
     """A memory that agents share. Get one from `Runtime.shared`; making it does no I/O."""
 
-    __slots__ = ("_services", "name")
+    __slots__ = ("_holder", "name")
 
-    def __init__(self, services: Services, name: str) -> None:
-        self._services = services
+    def __init__(self, holder: PartsHolder, name: str) -> None:
+        self._holder = holder
         self.name = name
 
     def __repr__(self) -> str:
@@ -42,7 +43,7 @@ class SharedScope:
         Raises:
             InvalidId: the id cannot name an agent.
         """
-        return SharedMember(self._services, self.name, validate_id(who, "an agent's id"))
+        return SharedMember(self._holder, self.name, validate_id(who, "an agent's id"))
 
 
 class SharedMember:
@@ -51,13 +52,13 @@ class SharedMember:
     An application gives each agent its own, and no more than that: the handle is the authority.
     """
 
-    __slots__ = ("_key", "_members", "_mine", "_services", "scope", "who")
+    __slots__ = ("_holder", "_key", "_members", "_mine", "scope", "who")
 
-    def __init__(self, services: Services, scope: str, who: str) -> None:
-        self._services = services
+    def __init__(self, holder: PartsHolder, scope: str, who: str) -> None:
+        self._holder = holder
         self._key = UserKey(SHARED_PREFIX + scope)
-        self._members = LongTermHandle(services, self._key.user)
-        self._mine = LongTermHandle(services, self._key.user, who)
+        self._members = LongTermHandle(holder, self._key.user)
+        self._mine = LongTermHandle(holder, self._key.user, who)
         self.scope = scope
         self.who = who
 
@@ -170,7 +171,7 @@ class SharedMember:
             ReentrantAsk, CommitFailed, StorageError, RuntimeClosed: see `User.forget`.
         """
         await self._check("forget", _OWN)
-        return await self._services.eraser.forget(self._key.user)
+        return await self._holder.parts.work.forget(self._key.user)
 
     async def settle(self) -> None:
         """Wait until what was remembered can be recalled: for tests, scripts and shutdown."""
@@ -178,8 +179,8 @@ class SharedMember:
 
     async def _grant(self, to: str, right: Right | None) -> None:
         try:
-            with recording("grant", self.scope, ""):
-                await self._services.directory.ask(self._key, Grant(self.who, to, right))
+            with name_failures("grant", self.scope):
+                await self._holder.parts.actors.ask(self._key, Grant(self.who, to, right))
         except NotGranted as e:
             # by the name that the application knows
             raise NotGranted(
@@ -189,7 +190,7 @@ class SharedMember:
             ) from None
 
     async def _check(self, wanted: str, rights: tuple[Right, ...]) -> dict[str, str]:
-        grants: dict[str, str] = await self._services.directory.ask(self._key, ReadGrants())
+        grants: dict[str, str] = await self._holder.parts.actors.ask(self._key, ReadGrants())
         if grants.get(self.who) not in rights:
             raise NotGranted(
                 f"{self.who!r} may not {wanted} in the shared scope {self.scope!r}; its owner can "

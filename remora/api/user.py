@@ -1,17 +1,12 @@
-"""What an application holds of a user: their sessions, and what outlives them.
-
-Making one does no I/O and starts no actor.
-"""
+"""What an application holds of a user. Making a handle does no I/O and starts no actor."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any
+from typing import Any, get_args
 
-import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.actors.policies.pruning import PruningStrategy
@@ -19,28 +14,31 @@ from remora.actors.policies.redaction import redact_text
 from remora.actors.user.messages import (
     InspectUser,
     Learn,
-    ReadSynopsis,
+    PruneNow,
     ScoredItem,
     SearchWorking,
     Synopsis,
     UserView,
 )
 from remora.actors.user.working import WorkingItem
-from remora.api.memories import Agent, LongTermHandle, gathered, prune_message, recording
+from remora.api.batches import append_batches
+from remora.api.memories import Agent, LongTermHandle
 from remora.api.session import Session
-from remora.errors import InvalidInput, LongTermError, ModelTimeout
+from remora.errors import InvalidInput, RemoraError
 from remora.ids import SessionKey, UserKey, validate_id, working_id
 from remora.jobs.memories import ROW_TYPES
 from remora.messages import MessageLike, Receipt, without_surrogates
 from remora.models.cache import CachingEmbedder
 from remora.models.ports import embed_texts
+from remora.services.archive import UserStatistics
+from remora.services.arguments import check_int, check_text
 from remora.services.erasure import ErasureReceipt
-from remora.services.parts import Services
+from remora.services.parts import PartsHolder
+from remora.services.recording import check_types, name_failures
 from remora.storage.export.transfer import SessionExport
 from remora.storage.ports import SessionListing
-from remora.tokens import INLINE_CHARACTERS
 
-__all__ = ["User", "UserStatistics", "WorkingHit"]
+__all__ = ["User", "WorkingHit"]
 
 
 class WorkingHit(msgspec.Struct, frozen=True):
@@ -49,10 +47,10 @@ class WorkingHit(msgspec.Struct, frozen=True):
     Attributes:
         text: what was learned.
         source: where it came from, for instance ``"tool:search"``.
-        session: the session that it belongs to; empty for all of the user's.
+        session: the session that it belongs to; empty if it belongs to the user.
         created_at: when it was learned.
-        score: nearness of meaning to the query, 1 for the same.
-        id: names it within the user's working memory.
+        score: similarity to the query; 1 for the same meaning.
+        id: its id within the user's working memory.
     """
 
     text: str
@@ -63,90 +61,85 @@ class WorkingHit(msgspec.Struct, frozen=True):
     id: str
 
 
-class UserStatistics(msgspec.Struct, frozen=True):
-    """A user in figures. Hit rates are of the runtime, since it was opened.
-
-    Attributes:
-        sessions: that have ever had a message.
-        messages: in all of them, ever.
-        tokens: of these messages.
-        summaries: that were made of them.
-        memories: recorded on purpose.
-        long_term_rows: rows in long-term memory, messages and memories; 0 where it is switched off.
-        working_items: items in working memory.
-        working_bytes: their size.
-        pending_jobs: background work under way, or waiting.
-        dead_jobs: background work that failed for good.
-        synopsis_hit_rate: reads of the synopsis that were answered from what was held, since the
-            user's actor came to life.
-        recall_hit_rate: recalls of any user that were answered from the cache.
-        embedding_hit_rate: texts of any user whose vectors were still held.
-    """
-
-    sessions: int
-    messages: int
-    tokens: int
-    summaries: int
-    memories: int
-    long_term_rows: int
-    working_items: int
-    working_bytes: int
-    pending_jobs: int
-    dead_jobs: int
-    synopsis_hit_rate: float
-    recall_hit_rate: float
-    embedding_hit_rate: float
-
-
 class User(LongTermHandle):
-    """One user: their sessions, and what was said in all of them. Get one from `Runtime.user`."""
+    """One user: their sessions, profile and memories. Get one from `Runtime.user`."""
 
     __slots__ = ("id",)
 
-    def __init__(self, services: Services, id_: str) -> None:
-        super().__init__(services, id_)
+    def __init__(self, holder: PartsHolder, id_: str) -> None:
+        super().__init__(holder, id_)
         self.id = id_
 
     def __repr__(self) -> str:
         return f"User({self.id!r})"
 
+    # -- sessions ----------------------------------------------------------------------------------
+
     def session(self, session: str) -> Session:
-        """A handle on one of the user's sessions; it exists from its first message on.
+        """A handle on one of the user's sessions; the session exists once it has a message.
 
         Raises:
             InvalidId: the id cannot name a session.
         """
-        return Session(self._services, SessionKey(self.id, validate_id(session, "a session id")))
+        return Session(self._holder, SessionKey(self.id, validate_id(session, "a session id")))
 
     async def sessions(self) -> Sequence[SessionListing]:
         """The user's sessions, the one with the newest message last."""
-        return await self._services.journal.sessions(self.id)
+        return await self._holder.parts.archive.sessions(self.id)
+
+    async def append_many(
+        self, messages: Mapping[str, MessageLike | Iterable[MessageLike]]
+    ) -> dict[str, Receipt]:
+        """Append to several of the user's sessions at once; see `Session.append`.
+
+        Args:
+            messages: for each session's id, one message or many; those of a session are all or
+                none.
+
+        Raises:
+            InvalidId, InvalidMessage, MailboxFull, CommitFailed, OutcomeUnknown: see
+                `Session.append`; the first of them, when all sessions are done. Other sessions'
+                messages may be written.
+        """
+        batches = [(self.session(name), batch, None) for name, batch in messages.items()]
+        results = await append_batches(batches, concurrency=max(len(batches), 1))
+        receipts = {}
+        for name, result in zip(messages, results, strict=True):
+            if isinstance(result, RemoraError):
+                raise result
+            receipts[name] = result
+        return receipts
 
     async def import_session(self, export: SessionExport, *, session: str | None = None) -> Session:
-        """Begin a session of this user as what `Session.export` gave, whoever's it was.
+        """Begin a session of this user with what `Session.export` gave, of any user.
 
-        Returns the handle.
-
-        Sizes are counted, and what long-term memory had of it is embedded, by this runtime's own
+        Tokens are counted, and what long-term memory had of it is embedded, by this runtime's own
         models; `settle` waits for that.
 
         Args:
             export: the session.
-            session: the new one's id; as it was otherwise.
+            session: the new session's id; None for the exported one's.
 
         Raises:
             InvalidId: `session` cannot name a session.
-            InvalidInput: the session has messages already, or the export does not hold together;
-                nothing was written.
+            InvalidInput: the session has messages already, or the export is inconsistent; nothing
+                was written.
             InvalidMessage, RedactionFailed: see `Session.append`; nothing was written.
             MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
         """
-        # `remora.services.preload` has loaded it
-        from remora.maintenance.import_ import import_session  # noqa: PLC0415
+        imported = self.session(export.session if session is None else session)
+        await self._holder.parts.transfers.import_session(export, imported.key)
+        return imported
 
-        taken = self.session(export.session if session is None else session)
-        await import_session(self._services, export, taken.key)
-        return taken
+    # -- long-term memory; see also `LongTermHandle` -----------------------------------------------
+
+    def agent(self, agent: str) -> Agent:
+        """A handle on one of the user's agents: it records its own memories, and finds only those.
+
+        Raises:
+            InvalidId: the id cannot name an agent.
+        """
+        return Agent(self._holder, self.id, validate_id(agent, "an agent's id"))
 
     async def export_arrow(self, *, types: str | Iterable[str] | None = None) -> Any:
         """The user's rows in long-term memory as a `pyarrow.Table`, oldest first.
@@ -156,53 +149,14 @@ class User(LongTermHandle):
         access_count.
 
         Args:
-            types: rows of these memory types; all otherwise, but for what memory blocks keep.
+            types: rows of these memory types; None for all except those of memory blocks.
 
         Raises:
             InvalidInput: an unknown memory type, or long-term memory is switched off.
             LongTermError: long-term memory failed.
         """
-        # `remora.services.preload` has loaded it
-        from remora.storage.export.arrow import memory_table  # noqa: PLC0415
-
         scope = self._scope(ROW_TYPES if types is None else types, None, None)
-        rows, vectors = await self._recall.embedded_rows(self.id, scope)
-        accesses = (await self.inspect()).accesses
-        embedder = self._services.embedder
-        dimension = embedder.dimension if embedder is not None else 0
-        return await anyio.to_thread.run_sync(
-            lambda: memory_table(rows, vectors, accesses, dimension=dimension)
-        )
-
-    # -- long-term memory (what else there is of it: `LongTermHandle`) -----------------------------
-
-    def agent(self, agent: str) -> Agent:
-        """A handle on one of the user's agents.
-
-        What it records is its own, and it finds nothing else.
-
-        Raises:
-            InvalidId: the id cannot name an agent.
-        """
-        return Agent(self._services, self.id, validate_id(agent, "an agent's id"))
-
-    async def append_many(
-        self, messages: Mapping[str, MessageLike | Iterable[MessageLike]]
-    ) -> dict[str, Receipt]:
-        """Append to several of the user's sessions at once; each as by `Session.append`.
-
-        Args:
-            messages: for each session's id, one message or many; those of a session are all or
-                none.
-
-        Raises:
-            InvalidId, InvalidMessage, MailboxFull, CommitFailed, OutcomeUnknown: see
-                `Session.append`; the first of them, when all have ended. Other sessions' messages
-                may be written.
-        """
-        sessions = [(self.session(name), batch) for name, batch in messages.items()]
-        receipts = await gathered([partial(session.append, batch) for session, batch in sessions])
-        return dict(zip(messages, receipts, strict=True))
+        return await self._require_recalls().arrow_table(self.id, scope)
 
     async def prune(
         self,
@@ -213,93 +167,76 @@ class User(LongTermHandle):
         types: str | Iterable[str] | None = None,
         wait: bool = True,
     ) -> None:
-        """Take out of long-term memory what matters least.
-
-        What was said stays in the sessions' history.
+        """Remove the least important rows from long-term memory; `Session.history` stays.
 
         Args:
-            keep: memories that stay, at most; None for no such bound.
+            keep: rows that stay, at most; None for no such bound.
             strategy: ``fifo``: the oldest go; ``age``: what is older than `max_age_s`, and the
-                oldest beyond `keep`; ``importance``: what weighs least by age, use and importance;
-                ``lru``: what was not retrieved for longest. None for the configured one
-                (`long_term.prune`).
+                oldest beyond `keep`; ``importance``: the lowest by age, use and importance;
+                ``lru``: what was not retrieved for the longest time. None for `long_term.prune`.
             max_age_s: seconds, for ``age``.
-            types: memory types that are looked at; `keep` counts these alone. None for all.
-            wait: return when it is done, and not when it is written down to be done.
+            types: only these memory types; `keep` counts these alone. None for all.
+            wait: return when it is done; otherwise when the job is durable.
 
         Raises:
             InvalidInput: a value out of range, neither `keep` nor `max_age_s`, or long-term memory
                 is switched off.
             RecordingFailed: the journal failed; nothing is pruned, unless its outcome is unknown.
-            LongTermError: with `wait`, it failed for good; while long-term memory is merely away,
-                it is waited for.
+            LongTermError: with `wait`, the job was dead-lettered; while long-term memory is only
+                unavailable, it is retried.
             ReentrantAsk: with `wait`, called from within the user's background work.
         """
-        services = self._services
-        strategy = strategy or services.config.long_term.prune
-        message = prune_message(keep, strategy, max_age_s, types)
-        self._recall  # noqa: B018 -- refused where long-term memory is switched off
-        with recording("prune", self.id, ""):
-            job: str = await services.directory.ask(UserKey(self.id), message)
-        if not wait:
-            return
-        await services.supervisor.wait_for_job(job)
-        for dead in await services.journal.jobs(dead=True):
-            if dead.id == job:
-                raise LongTermError(
-                    f"pruning for user {self.id!r} failed: {dead.error}", retryable=False
-                )
+        strategy = strategy or self._holder.parts.config.long_term.prune
+        message = _prune_message(keep, strategy, max_age_s, types)
+        recalls = self._require_recalls()
+        with name_failures("prune", self.id):
+            await recalls.prune(self.id, message, wait=wait)
 
     # -- working memory ----------------------------------------------------------------------------
 
     async def learn(
         self, text: str | Iterable[str], *, source: str = "application", session: str = ""
     ) -> list[str]:
-        """Put something at hand: a tool's output, something that the user told.
+        """Put texts into working memory: a tool's output, something the user told.
 
-        Returns the ids when it is durable.
-
-        It can be found at once, by `search_working`, and leaves when working memory is full and it
-        is the oldest, or with `forget`. The same text, for the same session, is held once, and
+        Returns the ids when it is durable. `search_working` finds it at once. When working memory
+        is full, the oldest items leave it. The same text for the same session is held once, and
         keeps its age.
 
         Args:
-            text: one text or many; all of them are taken, or none. The redaction hook goes over
-                each first.
+            text: one text or many, all or none. The redaction hook is applied to each first.
             source: where they come from, for instance ``"tool:search"``.
-            session: the session that they belong to; empty for all of the user's.
+            session: the session that they belong to; empty if they belong to the user.
 
         Raises:
-            InvalidInput: no text, an empty one, one that working memory cannot hold, or no embedder
-                is configured.
-            InvalidId: `session` cannot name a session, or `source` cannot be kept.
+            InvalidInput: no text, an empty one, one that is too large for working memory, or no
+                embedder is configured.
+            InvalidId: `session` cannot name a session, or `source` is not valid.
             RedactionFailed: the redaction hook failed; nothing was written.
             ModelError: the embedder failed; nothing was written.
             MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`; learning twice has one
                 effect, so simply retry.
         """
-        embedder = self._working_embedder()
+        embedder = self._require_embedder()
         if not isinstance(text, (str, Iterable)):
             raise InvalidInput(
                 f"what is learned must be one text or many, not {type(text).__name__}"
             )
-        texts = [
-            _text(one, "what is learned") for one in ([text] if isinstance(text, str) else text)
-        ]
+        given = [text] if isinstance(text, str) else text
+        texts = [_require_content(one, "what is learned") for one in given]
         validate_id(source, "a source")
         if session:
             validate_id(session, "a session id")
         if not texts:
             return []
-        if (redact := self._services.redact) is not None:
-            texts = [_text(redact_text(one, redact), "what redaction leaves") for one in texts]
+        parts = self._holder.parts
+        if (redact := parts.intake.redact) is not None:
+            texts = [
+                _require_content(redact_text(one, redact), "what redaction leaves") for one in texts
+            ]
         vectors = await embed_texts(embedder, texts)
-        count = self._services.counter.count
-        if sum(map(len, texts)) <= INLINE_CHARACTERS:
-            tokens = [count(one) for one in texts]
-        else:
-            tokens = await anyio.to_thread.run_sync(lambda: [count(one) for one in texts])
-        at_us = int(self._services.clock.time() * 1_000_000)
+        tokens = await parts.intake.count_texts(texts)
+        at_us = int(parts.intake.clock.time() * 1_000_000)
         items = tuple(
             WorkingItem(
                 working_id(session, one),
@@ -312,9 +249,8 @@ class User(LongTermHandle):
             )
             for one, size, vector in zip(texts, tokens, vectors, strict=True)
         )
-        await self._services.directory.ask(
-            UserKey(self.id), Learn(items), size=sum(map(len, texts)) + vectors.nbytes
-        )
+        size = sum(map(len, texts)) + vectors.nbytes
+        await parts.actors.ask(UserKey(self.id), Learn(items), size=size)
         return [item.id for item in items]
 
     async def search_working(
@@ -325,25 +261,22 @@ class User(LongTermHandle):
         Args:
             query: what to look for.
             k: how many at most.
-            session: what that session may see: its own and what belongs to none. None for all of
-                the user's.
+            session: only what belongs to this session or to the user. None for everything.
 
         Raises:
-            InvalidInput: `k` is not positive, the query is no text, or no embedder is configured.
+            InvalidInput: `k` is not a positive integer, the query is not text, or no embedder is
+                configured.
             InvalidId: `session` cannot name a session.
             ModelError: the embedder failed.
-            MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`; reading changes
-                nothing, so simply retry.
+            MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`; simply retry.
         """
-        embedder = self._working_embedder()
-        if not isinstance(query, str):
-            raise InvalidInput(f"query must be text, not {type(query).__name__}")
-        if k < 1:
-            raise InvalidInput(f"k must be positive, not {k}")
+        embedder = self._require_embedder()
+        check_text(query, "query")
+        check_int(k, "k", low=1)
         if session is not None:
             validate_id(session, "a session id")
         (vector,) = await embed_texts(embedder, [without_surrogates(query)])
-        found: tuple[ScoredItem, ...] = await self._services.directory.ask(
+        found: tuple[ScoredItem, ...] = await self._holder.parts.actors.ask(
             UserKey(self.id), SearchWorking(vector, k, session)
         )
         return [
@@ -358,83 +291,58 @@ class User(LongTermHandle):
             for one in found
         ]
 
-    def _working_embedder(self) -> CachingEmbedder:
-        embedder = self._services.embedder
+    def _require_embedder(self) -> CachingEmbedder:
+        embedder = self._holder.parts.intake.embedder
         if embedder is None:
             raise InvalidInput(
                 "working memory needs an embedder: set models.embedder to wordllama (embedded) or "
-                "openai, "
-                "or pass embedder= to the Runtime"
+                "openai, or pass embedder= to the Runtime"
             )
         return embedder
 
     # -- the user as a whole -----------------------------------------------------------------------
 
     async def synopsis(self, *, refresh: bool = False, timeout_s: float | None = None) -> Synopsis:
-        """Who the user is, and what they are about.
+        """The user's profile: who the user is and what concerns them now.
 
-        What is held of it, or else written now, by one model call.
-
-        However many ask at once, it is written once. Without a chat model it is an extract.
+        One that is missing or expired is written first, by one model call however many ask at once.
+        Without a chat model it is an extract.
 
         Args:
-            refresh: have it written anew although it still holds.
-            timeout_s: seconds to wait for it; the configured default otherwise.
+            refresh: write it again although it is valid.
+            timeout_s: seconds to wait for it; None for the configured default.
 
         Raises:
-            ModelTimeout: it was not written in time; it goes on being written, so ask again later.
-            ReentrantAsk: called from within a background job of this user, such as the one that
-                writes it.
+            ModelTimeout: it was not written in time; its job goes on, so ask again later.
+            ReentrantAsk: called from within a background job of this user.
             MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`; simply retry.
         """
-        services = self._services
-        limit = services.config.mailbox.timeout_s if timeout_s is None else timeout_s
-        # Who asks is served by whatever is written from now on, so one job is waited for, however
-        # short the terms are.
-        request = ReadSynopsis(services.clock.time(), refresh=refresh)
-        with anyio.move_on_after(limit):
-            while True:
-                found: Synopsis = await services.directory.ask(
-                    UserKey(self.id), request, timeout_s=limit
-                )
-                if found.state != "pending":
-                    return found
-                await services.supervisor.wait_for_job(found.job)
-                request = msgspec.structs.replace(request, refresh=False)
-        raise ModelTimeout(
-            f"the synopsis of {self.id!r} was not written within {limit:g} s; it goes on being "
-            "written, ask later"
+        return await self._holder.parts.contexts.synopsis(
+            self.id, refresh=refresh, timeout_s=timeout_s
         )
 
     async def forget(self) -> ErasureReceipt:
-        """Erase the user (G13).
-
-        Returns when no byte of what they said, nor their id, is in any file of the memory
-        directory.
+        """Erase the user (G13): no byte of their messages or id is left in the memory directory.
 
         Sessions, summaries, synopsis, working memory, memories, long-term rows with their older
-        versions, jobs, keys and caches go. Meanwhile whoever asks for this user gets
-        `ErasureInProgress`; afterwards they are new. Other users are served, but the files that
-        held the rows are rewritten, so it takes seconds rather than milliseconds, and appends may
-        wait for part of that. Who stops waiting does not stop it; a crash half-way is made good at
-        the next start. What left the directory before (exports, backups, what was sent to a model)
-        is not reached, nor what a memory block keeps in a store of its own.
+        versions, jobs, keys and caches are erased. Until it returns, requests for this user raise
+        `ErasureInProgress`. Other users are served; files that held the rows are rewritten, which
+        takes seconds, and appends may wait for part of that. Cancelling the call does not stop the
+        erasure; after a crash the next start completes it. Exports, backups, requests to a model,
+        and what a memory block keeps in a store of its own are not reached.
 
         Raises:
             ReentrantAsk: called from within background work.
             CommitFailed: the journal failed; nothing was erased.
-            StorageError: the journal has forgotten them, but files cannot be rewritten; it is tried
-                again and again.
-            RuntimeClosed: the runtime closed before; the next start goes on.
+            StorageError: the journal has forgotten them, but files cannot be rewritten; remora
+                keeps retrying.
+            RuntimeClosed: the runtime closed before; the next start completes it.
         """
-        return await self._services.eraser.forget(self.id)
+        return await self._holder.parts.work.forget(self.id)
 
     async def inspect(self) -> UserView:
-        """How things stand: working memory, figures of access, the synopsis, grants.
-
-        For people and tools.
-        """
-        view: UserView = await self._services.directory.ask(UserKey(self.id), InspectUser())
+        """The user's state: working memory, access figures, synopsis, grants. For tools."""
+        view: UserView = await self._holder.parts.actors.ask(UserKey(self.id), InspectUser())
         return view
 
     async def stats(self) -> UserStatistics:
@@ -443,40 +351,33 @@ class User(LongTermHandle):
         Raises:
             LongTermError: long-term memory cannot be read.
         """
-        services = self._services
-        counts = await services.journal.counts(self.id)
-        view = await self.inspect()
-        recalls = services.recall.statistics() if services.recall is not None else None
-        embedded = services.embedder.statistics() if services.embedder is not None else None
-        return UserStatistics(
-            sessions=counts.sessions,
-            messages=counts.messages,
-            tokens=counts.tokens,
-            summaries=counts.summaries,
-            memories=counts.memories,
-            long_term_rows=len(await services.recall.rows(self.id))
-            if services.recall is not None
-            else 0,
-            working_items=view.working_items,
-            working_bytes=view.working_bytes,
-            pending_jobs=counts.pending_jobs,
-            dead_jobs=counts.dead_jobs,
-            synopsis_hit_rate=_rate(view.synopsis_hits, view.synopsis_misses),
-            recall_hit_rate=_rate(recalls.hits, recalls.misses) if recalls is not None else 0.0,
-            embedding_hit_rate=_rate(embedded.hits, embedded.misses)
-            if embedded is not None
-            else 0.0,
+        return await self._holder.parts.archive.user_stats(self.id)
+
+
+def _prune_message(
+    keep: int | None,
+    strategy: PruningStrategy,
+    max_age_s: float | None,
+    types: str | Iterable[str] | None,
+) -> PruneNow:
+    """Check the arguments of `User.prune`."""
+    if strategy not in get_args(PruningStrategy):
+        raise InvalidInput(
+            f"strategy must be one of {', '.join(get_args(PruningStrategy))}, not {strategy!r}"
         )
+    if keep is not None:
+        check_int(keep, "keep")
+    if max_age_s is not None and not (math.isfinite(max_age_s) and max_age_s > 0):
+        raise InvalidInput(f"max_age_s must be a positive number of seconds, not {max_age_s!r}")
+    if max_age_s is not None and strategy != "age":
+        raise InvalidInput(f"max_age_s goes with the strategy age, not with {strategy}")
+    if keep is None and max_age_s is None:
+        raise InvalidInput("pruning needs a bound: keep, or max_age_s with the strategy age")
+    return PruneNow(-1 if keep is None else keep, strategy, max_age_s or 0.0, check_types(types))
 
 
-def _rate(hits: int, misses: int) -> float:
-    return hits / (hits + misses) if hits or misses else 0.0
-
-
-def _text(value: object, what: str) -> str:
-    """A text that says something, as a file can keep it."""
-    if not isinstance(value, str):
-        raise InvalidInput(f"{what} must be text, not {type(value).__name__}")
-    if not value.strip():
+def _require_content(value: object, what: str) -> str:
+    text = check_text(value, what)
+    if not text.strip():
         raise InvalidInput(f"{what} must not be empty")
-    return without_surrogates(value)
+    return without_surrogates(text)

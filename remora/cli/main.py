@@ -281,7 +281,7 @@ async def _print_session(
     jobs = [
         job
         for dead in (False, True)
-        for job in await runtime.journal.jobs(dead=dead)
+        for job in await runtime.internals.journal.jobs(dead=dead)
         if job.key == handle.key
     ]
     print_session(console, f"{user} / {session}", view, await handle.history(), jobs, most=most)

@@ -88,7 +88,7 @@ async def replay(
     if "flush" in after:
         report.flushes = after["flush"].done - before["flush"].done
         try:
-            ids = await (await runtime.long_term()).row_ids()
+            ids = await (await runtime.internals.long_term()).row_ids()
             report.rows, report.rows_doubled = len(ids), len(ids) - len(set(ids))
         except LongTermError:
             report.rows = None

@@ -24,10 +24,10 @@ from rich.table import Table
 from rich.text import Text
 
 from remora.api.runtime import Runtime
-from remora.api.session import SessionStatistics
 from remora.cli.render import printable
 from remora.errors import InvalidInput
 from remora.models.ports import embedder_name
+from remora.services.archive import SessionStatistics
 from remora.storage.export.transfer import TransferReport
 from remora.storage.ports import JournalCounts
 
@@ -176,8 +176,8 @@ async def command_import(console: Console, arguments: argparse.Namespace) -> int
 async def command_reembed(console: Console, arguments: argparse.Namespace) -> int:
     """Make long-term memory anew; returns the exit code."""
     async with open_runtime(arguments, reembed=True) as runtime:
-        name = embedder_name(runtime.embedder)
-        await runtime.long_term()  # what is damaged is made anew as well
+        name = embedder_name(runtime.internals.embedder)
+        await runtime.internals.long_term()  # what is damaged is made anew as well
         begun = runtime.reembedding
         if begun is None:
             console.print(
@@ -199,7 +199,8 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
     async with open_runtime(arguments, journal_only=True) as runtime:
         if arguments.user is None:
             settings = {
-                name: await runtime.journal.setting(name) or "-" for name in ("embedder", "counter")
+                name: await runtime.internals.journal.setting(name) or "-"
+                for name in ("embedder", "counter")
             }
             on_disk = await anyio.to_thread.run_sync(_bytes_on_disk, directory)
             _print(

@@ -5,8 +5,7 @@ Each session as of one moment of its actor's.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,8 @@ from remora.errors import StorageError
 from remora.ids import SessionKey, UserKey, message_id, row_id
 from remora.messages import Entry, decode_chat, restore_message
 from remora.runtime.concurrency import map_concurrently
-from remora.services.parts import Services
+from remora.services.parts import TransferParts
+from remora.services.renumbering import Renumbering
 from remora.storage.atomic import AtomicTarget
 from remora.storage.export.targets import open_writer
 from remora.storage.export.transfer import (
@@ -41,7 +41,7 @@ from remora.storage.export.transfer import (
     TransferReport,
     UserExport,
 )
-from remora.storage.records import ENTRY_KIND, EntryFlushSpec, StateItem, Summary
+from remora.storage.records import ENTRY_KIND, EntryFlushSpec, StateItem
 
 __all__ = ["Progress", "export_session", "export_to"]
 
@@ -56,27 +56,7 @@ _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _Renumbering:
-    """Numbers of the messages that are left of `last`, and which those are when they are counted
-    from 1 without gaps.
-    """
-
-    def __init__(self, seqs: Sequence[int], last: int) -> None:
-        self._seqs = seqs
-        self._last = last
-        self.gapless = len(seqs) == last
-
-    def through(self, seq: int) -> int:
-        """How many messages there are up to `seq`: the new number of the last of them."""
-        return bisect_right(self._seqs, seq)
-
-    def items(self) -> Iterator[tuple[int, int | None]]:
-        """Each message that ever was, and its new number; None if it is gone."""
-        new = {seq: number for number, seq in enumerate(self._seqs, start=1)}
-        return ((seq, new.get(seq)) for seq in range(1, self._last + 1))
-
-
-async def export_session(source: Services, key: SessionKey) -> SessionExport | None:
+async def export_session(source: TransferParts, key: SessionKey) -> SessionExport | None:
     """A session as it is now; None if it has no messages.
 
     Raises:
@@ -87,7 +67,9 @@ async def export_session(source: Services, key: SessionKey) -> SessionExport | N
     return exported
 
 
-async def _session(source: Services, key: SessionKey) -> tuple[SessionExport | None, _Renumbering]:
+async def _session(
+    source: TransferParts, key: SessionKey
+) -> tuple[SessionExport | None, Renumbering]:
     journal = source.journal
     view = await _inspect(source, key)
     for _ in range(_ATTEMPTS):
@@ -106,15 +88,15 @@ async def _session(source: Services, key: SessionKey) -> tuple[SessionExport | N
         raise StorageError(
             f"the past of {key!r} changes faster than it can be read; export it again"
         )
-    numbers = _Renumbering([entry.seq for entry in entries], view.last_seq)
+    numbers = Renumbering([entry.seq for entry in entries], view.last_seq)
     if not entries:
         return None, numbers
     build = anyio.to_thread.run_sync
     return await build(_build, key, view, entries, pruned, left, numbers, journal.instance), numbers
 
 
-async def _inspect(source: Services, key: SessionKey) -> SessionView:
-    view: SessionView = await source.directory.ask(key, Inspect())
+async def _inspect(source: TransferParts, key: SessionKey) -> SessionView:
+    view: SessionView = await source.registry.ask(key, Inspect())
     return view
 
 
@@ -138,15 +120,9 @@ def _build(
     entries: Sequence[Entry],
     pruned: set[int],
     left: Sequence[StateItem],
-    numbers: _Renumbering,
+    numbers: Renumbering,
     instance: str,
 ) -> SessionExport:
-    def summary(one: Summary) -> Summary:
-        through = numbers.through(one.through)
-        return msgspec.structs.replace(
-            one, first=min(numbers.through(one.first - 1) + 1, through), through=through
-        )
-
     messages = []
     for number, entry in enumerate(entries, start=1):
         whole = restore_message(entry, entry.id or message_id(instance, view.sid, entry.seq))
@@ -169,7 +145,7 @@ def _build(
         state_items = _renumber_blocks(view.blocks, numbers)
     for state_item in left:
         spec = _decode_entry(state_item.value)
-        moved = EntryFlushSpec(0, summary(spec.entry), spec.at_us)
+        moved = EntryFlushSpec(0, numbers.summary(spec.entry), spec.at_us)
         state_items.append(StateItem(ENTRY_KIND, str(moved.entry.through), _encode(moved)))
     return SessionExport(
         user=key.user,
@@ -177,13 +153,13 @@ def _build(
         messages=tuple(messages),
         front=numbers.through(view.watermarks.archived_through),
         flushed=numbers.through(view.watermarks.flushing),
-        summary=summary(view.summary) if view.summary else None,
-        summaries=tuple(summary(one) for one in view.summaries),
+        summary=numbers.summary(view.summary) if view.summary else None,
+        summaries=tuple(map(numbers.summary, view.summaries)),
         state_items=tuple(state_items),
     )
 
 
-def _renumber_blocks(blocks: Sequence[StateItem], numbers: _Renumbering) -> list[StateItem]:
+def _renumber_blocks(blocks: Sequence[StateItem], numbers: Renumbering) -> list[StateItem]:
     """The blocks' facets: what each has seen, and what none is to see, in the new numbers."""
     state_items = []
     for name, progress in block_progress(blocks).items():
@@ -196,15 +172,15 @@ def _renumber_blocks(blocks: Sequence[StateItem], numbers: _Renumbering) -> list
 
 
 async def _user(
-    source: Services, key: UserKey, renumbered_sessions: dict[str, _Renumbering]
+    source: TransferParts, key: UserKey, renumbered_sessions: dict[str, Renumbering]
 ) -> UserExport | None:
     state_items = [
         state_item
         for state_item in await source.journal.state_items(key)
         if state_item.kind not in _NOT_EXPORTED
     ]
-    if source.directory.is_live(key):  # it journals figures of access by the hundred
-        view: UserView = await source.directory.tell(key, InspectUser(), keeps_alive=False)
+    if source.registry.is_live(key):  # it journals figures of access by the hundred
+        view: UserView = await source.registry.tell(key, InspectUser(), keeps_alive=False)
         figures = [
             StateItem("access", row, _encode(figure)) for row, figure in view.accesses.items()
         ]
@@ -239,7 +215,7 @@ def _renumber_facet(state_item: StateItem, moved: dict[str, str | None]) -> Stat
 
 
 async def export_to(
-    source: Services, path: Path, *, overwrite: bool, progress: Progress | None
+    source: TransferParts, path: Path, *, overwrite: bool, progress: Progress | None
 ) -> TransferReport:
     """Write everything to `path`.
 
@@ -274,16 +250,16 @@ async def export_to(
 
 
 async def _write_all(
-    source: Services, write: Callable[[Sequence[Exported]], None], progress: Progress | None
+    source: TransferParts, write: Callable[[Sequence[Exported]], None], progress: Progress | None
 ) -> TransferReport:  # fmt: skip
     total = (await source.journal.counts()).messages
     keys = [key for key, _ in await source.journal.flushed()]
     sessions = [key for key in keys if isinstance(key, SessionKey)]
     awake = (
-        source.directory.live_keys()
+        source.registry.live_keys()
     )  # one that has journalled nothing may have figures of access all the same
     users = list(dict.fromkeys(key for key in (*keys, *awake) if isinstance(key, UserKey)))
-    gaps: dict[str, dict[str, _Renumbering]] = {}
+    gaps: dict[str, dict[str, Renumbering]] = {}
     count = messages = done = 0
     for start in range(0, len(sessions), _AT_ONCE):
         chunk = sessions[start : start + _AT_ONCE]

@@ -28,8 +28,8 @@ from remora.maintenance.export import Progress
 from remora.messages import ChatDict, Entry, dated_line, encode_message
 from remora.models.ports import embedder_name
 from remora.runtime.concurrency import map_concurrently
-from remora.services.intake import Door
-from remora.services.parts import Services
+from remora.services.intake import Intake
+from remora.services.parts import TransferParts
 from remora.storage.export.targets import open_reader
 from remora.storage.export.transfer import (
     Exported,
@@ -177,7 +177,7 @@ def _validate(reader: ExportReader, max_bytes: int) -> _Contents:
 # -- taking ----------------------------------------------------------------------------------------
 
 
-async def import_session(target: Services, export: SessionExport, key: SessionKey) -> int:
+async def import_session(target: TransferParts, export: SessionExport, key: SessionKey) -> int:
     """Begin the session `key` as what `export` says; returns how many messages that is.
 
     Raises:
@@ -186,24 +186,24 @@ async def import_session(target: Services, export: SessionExport, key: SessionKe
         MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
     """
     adopt = await anyio.to_thread.run_sync(
-        _adopt_message, target, export, target.indexed_blocks(key)
+        _adopt_message, target.intake, export, target.indexed_blocks(key)
     )
-    count: int = await target.directory.ask(key, adopt, timeout_s=_TIMEOUT_S)
+    count: int = await target.registry.ask(key, adopt, timeout_s=_TIMEOUT_S)
     return count
 
 
-def _adopt_message(door: Door, export: SessionExport, indexed: Collection[str]) -> Adopt:
+def _adopt_message(intake: Intake, export: SessionExport, indexed: Collection[str]) -> Adopt:
     """What the actor is told.
 
     `indexed` blocks begin anew, and so are shown everything again: their rows are not exported.
     """
-    check_session(export, max_bytes=door.config.buffer.max_message_bytes)
+    check_session(export, max_bytes=intake.buffer.max_message_bytes)
     return Adopt(
-        entries=tuple(_entry(door, message) for message in export.messages),
+        entries=tuple(_entry(intake, message) for message in export.messages),
         front=export.front,
         flushing=export.flushed,
-        summary=_summary(door, export.summary) if export.summary else None,
-        summaries=tuple(_summary(door, one) for one in export.summaries),
+        summary=_summary(intake, export.summary) if export.summary else None,
+        summaries=tuple(_summary(intake, one) for one in export.summaries),
         state_items=tuple(
             state_item
             for state_item in export.state_items
@@ -222,19 +222,19 @@ def _plain(chat: ChatDict) -> ChatDict:
     return {name: value for name, value in chat.items() if name not in _ENVELOPE}
 
 
-def _entry(door: Door, message: MessageExport) -> Entry:
+def _entry(intake: Intake, message: MessageExport) -> Entry:
     chat, metadata = message.chat, message.metadata
-    if (redact := door.redact) is not None:
+    if (redact := intake.redact) is not None:
         chat = redact_chat(chat, redact)
         metadata = None if metadata is None else redact_metadata(metadata, redact)
     checked, _ = encode_message(
-        _plain(chat), index=message.seq - 1, max_bytes=door.config.buffer.max_message_bytes
+        _plain(chat), index=message.seq - 1, max_bytes=intake.buffer.max_message_bytes
     )
     timed, _ = encode_message({"role": "user", "content": "", "created_at": message.created_at})
     return Entry(
         message.seq,
         timed.at_us,
-        count_message(door.counter, chat),
+        count_message(intake.counter, chat),
         checked.role,
         _encode(chat),
         _encode(metadata) if metadata else None,
@@ -245,26 +245,26 @@ def _entry(door: Door, message: MessageExport) -> Entry:
     )
 
 
-def _summary(door: Door, summary: Summary) -> Summary:
-    text = summary.text if door.redact is None else redact_text(summary.text, door.redact)
-    tokens = count_message(door.counter, {"role": "system", "content": summary.prefix + text})
+def _summary(intake: Intake, summary: Summary) -> Summary:
+    text = summary.text if intake.redact is None else redact_text(summary.text, intake.redact)
+    tokens = count_message(intake.counter, {"role": "system", "content": summary.prefix + text})
     return msgspec.structs.replace(summary, text=text, tokens=tokens)
 
 
-async def _adopt_user(target: Services, one: UserExport) -> int:
+async def _adopt_user(target: TransferParts, one: UserExport) -> int:
     """Give a user what an export holds; returns how many memories that is.
 
     What is there already stays as it is.
     """
     memories = await anyio.to_thread.run_sync(
-        lambda: tuple(_memory(target, one.user, item) for item in one.memories)
+        lambda: tuple(_memory(target.intake, one.user, item) for item in one.memories)
     )
     state_items = tuple(
         state_item
         for state_item in one.state_items
         if state_item.kind not in {"embedder", "working"}
     )
-    await target.directory.ask(
+    await target.registry.ask(
         UserKey(one.user),
         AdoptUser(memories, await _working(target, one), state_items),
         timeout_s=_TIMEOUT_S,
@@ -272,21 +272,21 @@ async def _adopt_user(target: Services, one: UserExport) -> int:
     return len(memories)
 
 
-def _memory(door: Door, user: str, item: MemoryItem) -> MemoryItem:
+def _memory(intake: Intake, user: str, item: MemoryItem) -> MemoryItem:
     """Redacted, and counted anew; what redaction changes has another id."""
-    text = item.content if door.redact is None else redact_text(item.content, door.redact)
+    text = item.content if intake.redact is None else redact_text(item.content, intake.redact)
     id_ = item.id if text == item.content else memory_id(user, item.agent, text)
     return msgspec.structs.replace(
-        item, id=id_, content=text, tokens=door.counter.count(dated_line(item.created_us, text))
+        item, id=id_, content=text, tokens=intake.counter.count(dated_line(item.created_us, text))
     )
 
 
-async def _working(target: Services, one: UserExport) -> tuple[WorkingItem, ...]:
+async def _working(target: TransferParts, one: UserExport) -> tuple[WorkingItem, ...]:
     """Working memory, embedded anew where another embedder made its vectors.
 
     Nothing where there is none.
     """
-    embedder = target.embedder
+    embedder = target.intake.embedder
     items: list[WorkingItem] = [
         _decode_facet(state_item) for state_item in one.state_items if state_item.kind == "working"
     ]
@@ -308,7 +308,7 @@ async def _working(target: Services, one: UserExport) -> tuple[WorkingItem, ...]
 
 
 async def import_from(
-    target: Services, path: Path, *, skip_existing: bool, progress: Progress | None
+    target: TransferParts, path: Path, *, skip_existing: bool, progress: Progress | None
 ) -> TransferReport:
     """Take over everything that the export at `path` holds.
 
@@ -320,7 +320,7 @@ async def import_from(
     """
     reader = await anyio.to_thread.run_sync(open_reader, path)
     try:
-        limit = target.config.buffer.max_message_bytes
+        limit = target.intake.buffer.max_message_bytes
         contents = await anyio.to_thread.run_sync(_validate, reader, limit)
         there = contents.sessions.intersection([key for key, _ in await target.journal.flushed()])
         if there and not skip_existing:
@@ -337,7 +337,7 @@ async def import_from(
 
 
 async def _import_all(
-    target: Services,
+    target: TransferParts,
     placed: Iterator[Placed],
     contents: _Contents,
     there: set[SessionKey],

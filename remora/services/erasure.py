@@ -86,7 +86,7 @@ class Eraser:
             included.
         alone: keeps everybody else from writing a user's rows of long-term memory.
         forget_cached: told the user, so that no cache holds anything of theirs.
-        withdraw_anew: stops what makes rows of these actors anew, for another embedder, say.
+        withdraw_rebuild: stops what makes rows of these actors anew, for another embedder, say.
         clock: for back-off.
         retry: when what failed is tried again.
         rng: for jitter.
@@ -101,7 +101,7 @@ class Eraser:
         stores: Callable[[], AbstractAsyncContextManager[Sequence[LongTermStore]]],
         alone: Callable[[str], AbstractAsyncContextManager[None]],
         forget_cached: Callable[[str], None],
-        withdraw_anew: Callable[[Callable[[Hashable], bool]], None],
+        withdraw_rebuild: Callable[[Callable[[Hashable], bool]], None],
         clock: Clock,
         retry: RetryPolicy,
         rng: random.Random,
@@ -112,7 +112,7 @@ class Eraser:
         self._stores = stores
         self._alone = alone
         self._forget_cached = forget_cached
-        self._withdraw_anew = withdraw_anew
+        self._withdraw_rebuild = withdraw_rebuild
         self._clock = clock
         self._retry = retry
         self._rng = rng
@@ -180,7 +180,7 @@ class Eraser:
                     actors = sum(map(matches, self._directory.live_keys()))
                     await self._directory.evict(matches)
                     jobs = await self._supervisor.cancel_matching(matches)
-                    self._withdraw_anew(matches)
+                    self._withdraw_rebuild(matches)
                     async with self._alone(user):
                         erased = await self._delete_rows(user, session)
                         case = _FileErasure(erased.erasure)

@@ -25,6 +25,7 @@ from remora.jobs.sessions import FlushHandler
 from remora.logging import get_logger
 from remora.models.ports import Embedder, embedder_name
 from remora.runtime.clock import Clock
+from remora.runtime.guard import guarded_call
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import RetryPolicy
 from remora.services.rebuild import (
@@ -89,8 +90,9 @@ class LongTermIndex:
         self._row_rebuilder: RowRebuilder | None = None
         self._changed_users: dict[str, None] = {}
         self._pruned_once = False
+        self._warmed = anyio.Event()
         self.reembedding: Rebuild | None = None
-        """Set while, and after, something of it is made anew."""
+        """The rebuild that runs, or that has run last."""
 
     @property
     def _base(self) -> Place | None:
@@ -138,6 +140,29 @@ class LongTermIndex:
         self._tasks = tasks
         if self.reembedding is not None:
             tasks.start_soon(self.reembedding.run, name="remora.reembed")
+
+    async def warm(self, *, embedder: bool) -> None:
+        """Load LanceDB, and the embedded embedder if it is used, before the first recall.
+
+        LanceDB's import takes a second or more in a thread. Sessions are served in the meantime;
+        the event loop waits for the interpreter 1 ms at a time, and once for a garbage collection
+        of about 60 ms.
+        """
+        try:
+            await guarded_call(self.store)
+            if embedder and self._embedder is not None:
+                await guarded_call(self._embedder.embed, ["warm"])
+        except Exception:
+            _logger.exception("warming_failed")  # the next caller retries, and gets the error
+        finally:
+            self._warmed.set()
+
+    async def wait_until_rebuilt(self, progress: Callable[[int, int], None] | None) -> None:
+        """See `remora.Runtime.reembedded`."""
+        if self._config.long_term.enabled:
+            await self._warmed.wait()  # opening the store may begin a rebuild
+        if self.reembedding is not None:
+            await self.reembedding.wait(progress)
 
     async def aclose(self) -> None:
         """Close the store."""

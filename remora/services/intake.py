@@ -1,67 +1,115 @@
-"""From what a caller hands over to entries: checked, redacted, encoded once, counted once, and
-weighed.
-"""
+"""What callers hand over becomes entries: checked, redacted, encoded once, counted once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import anyio.to_thread
 import msgspec
 
-from remora.actors.policies.redaction import redact_chat, redact_metadata
+from remora.actors.policies.redaction import redact_chat, redact_metadata, redact_text
 from remora.actors.policies.scoring import NEUTRAL_SCORE, validate_score
-from remora.config import Config
+from remora.actors.policies.summary import shorten
+from remora.config import BufferConfig
 from remora.errors import InvalidMessage
 from remora.logging import get_logger
-from remora.messages import ChatDict, Entry, Message, MessageLike, encode_message
+from remora.messages import (
+    ChatDict,
+    Entry,
+    Message,
+    MessageLike,
+    encode_message,
+    without_surrogates,
+)
+from remora.models.cache import CachingEmbedder
 from remora.runtime.clock import Clock
+from remora.storage.records import Summary
 from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
 
-__all__ = ["Door", "batch_of", "encode_entries"]
+__all__ = ["Intake", "as_batch"]
 
 _logger = get_logger("remora.door")
 
 
-class Door(Protocol):
-    """What stands at the door of a runtime."""
+class Intake(msgspec.Struct, frozen=True):
+    """What every message and memory passes through on its way in.
 
-    @property
-    def config(self) -> Config:
-        """For the largest message."""
-        ...
+    Attributes:
+        buffer: bounds the size of a message.
+        counter: counts tokens.
+        clock: says when a message came that does not say it itself.
+        redact: replaces every text before the journal sees it.
+        scorer: says what a chat message is worth keeping.
+        embedder: None if there is none.
+    """
 
-    @property
-    def counter(self) -> TokenCounter:
-        """Counts tokens."""
-        ...
+    buffer: BufferConfig
+    counter: TokenCounter
+    clock: Clock
+    redact: Callable[[str], str] | None
+    scorer: Callable[[ChatDict], float] | None
+    embedder: CachingEmbedder | None
 
-    @property
-    def clock(self) -> Clock:
-        """Says when a message came that does not say it itself."""
-        ...
+    async def encode(self, batch: Sequence[MessageLike]) -> list[Entry]:
+        """The entries of a batch, not yet numbered; counted in a thread if they are long.
 
-    @property
-    def redact(self) -> Callable[[str], str] | None:
-        """Goes over every text before the journal sees it."""
-        ...
+        Raises:
+            InvalidMessage: one of them is not a chat message.
+            RedactionFailed: the redaction hook failed on one of them.
+        """
+        limit, now_us = self.buffer.max_message_bytes, int(self.clock.time() * 1_000_000)
+        encoded = [
+            encode_message(message, index=i, max_bytes=limit, now_us=now_us)
+            for i, message in enumerate(batch)
+        ]
+        if self.redact is not None:
+            encoded = [_redact_entry(pair, i, self.redact, limit) for i, pair in enumerate(encoded)]
+        size = 0
+        for entry, _ in encoded:
+            size += len(entry.chat)
+        if size > INLINE_CHARACTERS:
+            counts = await anyio.to_thread.run_sync(_count_tokens, self.counter, encoded)
+        else:
+            counts = _count_tokens(self.counter, encoded)
+        scorer = self.scorer
+        return [
+            e.with_weight(tokens, NEUTRAL_SCORE if scorer is None else _score(scorer, chat))
+            for (e, chat), tokens in zip(encoded, counts, strict=True)
+        ]
 
-    @property
-    def scorer(self) -> Callable[[ChatDict], float] | None:
-        """Says what a message is worth keeping."""
-        ...
+    async def restore_summary(self, text: str) -> Summary:
+        """A summary from outside: redacted, and no longer than one of remora's own."""
+        if self.redact is not None:
+            text = redact_text(text, self.redact)
+        prefix, counter = self.buffer.summary_prefix, self.counter
+        room = self.buffer.summary_tokens - counter.message_overhead - counter.count(prefix)
+        text = await anyio.to_thread.run_sync(
+            shorten, without_surrogates(text), max(room, 1), counter
+        )
+        tokens = count_message(counter, {"role": "system", "content": prefix + text})
+        return Summary(0, prefix, text, tokens, degraded=False, model="restored")
+
+    async def count_texts(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text; counted in a thread if they are long."""
+        count = self.counter.count
+        if sum(map(len, texts)) <= INLINE_CHARACTERS:
+            return [count(text) for text in texts]
+        return await anyio.to_thread.run_sync(lambda: [count(text) for text in texts])
+
+    def now_us(self) -> int:
+        """Microseconds since the epoch."""
+        return int(self.clock.time() * 1_000_000)
 
 
-def batch_of(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]:
+def as_batch(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]:
     """One message or many, as a list.
 
     Raises:
         InvalidMessage: it is neither, or there is none.
     """
-    if isinstance(
-        messages, (dict, Message, Mapping)
-    ):  # of a dict, the look at an abstract class is saved
+    # a dict is the usual case, and the check of an abstract class is slow
+    if isinstance(messages, (dict, Message, Mapping)):
         return [messages]
     found: object = messages
     if isinstance(found, (str, bytes)) or not isinstance(messages, Iterable):
@@ -73,36 +121,6 @@ def batch_of(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]
     if not batch:
         raise InvalidMessage("there is no message to append")
     return batch
-
-
-async def encode_entries(door: Door, batch: Sequence[MessageLike]) -> list[Entry]:
-    """The entries of a batch, not yet numbered.
-
-    Batches over 16 000 characters are counted in a thread.
-
-    Raises:
-        InvalidMessage: one of them is no chat message.
-        RedactionFailed: the redaction hook failed on one of them.
-    """
-    limit, now_us = door.config.buffer.max_message_bytes, int(door.clock.time() * 1_000_000)
-    encoded = [
-        encode_message(message, index=i, max_bytes=limit, now_us=now_us)
-        for i, message in enumerate(batch)
-    ]
-    if door.redact is not None:
-        encoded = [_redact_entry(pair, i, door.redact, limit) for i, pair in enumerate(encoded)]
-    size = 0
-    for entry, _ in encoded:
-        size += len(entry.chat)
-    if size > INLINE_CHARACTERS:
-        counts = await anyio.to_thread.run_sync(_count_tokens, door.counter, encoded)
-    else:
-        counts = _count_tokens(door.counter, encoded)
-    scorer = door.scorer
-    return [
-        e.with_weight(tokens, NEUTRAL_SCORE if scorer is None else _score(scorer, chat))
-        for (e, chat), tokens in zip(encoded, counts, strict=True)
-    ]
 
 
 def _count_tokens(counter: TokenCounter, encoded: Sequence[tuple[Entry, ChatDict]]) -> list[int]:
@@ -123,10 +141,7 @@ def _redact_entry(
 
 
 def _score(scorer: Callable[[ChatDict], float], chat: ChatDict) -> float:
-    """What a scorer says.
-
-    One that fails leaves the message neutral, for what is said matters more than what it is worth.
-    """
+    """The scorer's answer; neutral if it fails, since keeping the message matters more."""
     try:
         return validate_score(
             scorer(chat), str(getattr(scorer, "__qualname__", type(scorer).__qualname__))

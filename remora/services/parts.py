@@ -1,97 +1,218 @@
-"""What handles need of the runtime."""
+"""What handles stand on: a struct of parts, each behind a narrow port.
+
+A handle sees no actor registry, journal or store. Where the actors live in another process, the
+same handles get other implementations of the same ports.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
 
+import msgspec
+
+from remora.actors.user.messages import PruneNow, Synopsis
 from remora.config import Config
-from remora.ids import SessionKey
-from remora.messages import ChatDict
-from remora.models.cache import CachingEmbedder
-from remora.recall.planner import Planner
-from remora.recall.recall import Recall
-from remora.runtime.clock import Clock
+from remora.errors import RuntimeClosed
+from remora.ids import SessionKey, UserKey
+from remora.messages import Entry, Message
+from remora.recall.planner import Context
+from remora.recall.recall import Memory
 from remora.runtime.registry import ActorRegistry
-from remora.runtime.supervisor import Supervisor
-from remora.services.erasure import Eraser
-from remora.storage.ports import Journal
-from remora.tokens import TokenCounter
+from remora.services.archive import SessionStatistics, UserStatistics
+from remora.services.erasure import ErasureReceipt
+from remora.services.intake import Intake
+from remora.storage.export.transfer import SessionExport
+from remora.storage.ports import Journal, JournalCounts, Scope, SessionListing
 
-__all__ = ["Services"]
+__all__ = [
+    "Actors",
+    "Archive",
+    "Contexts",
+    "Parts",
+    "PartsHolder",
+    "Recalls",
+    "TransferParts",
+    "Transfers",
+    "Work",
+]
 
 
-class Services(Protocol):
-    """What handles need of the runtime.
+class Actors(Protocol):
+    """Sessions and users; see `remora.runtime.registry.ActorRegistry`."""
 
-    Each attribute raises `RuntimeClosed` while it is not open.
+    async def ask(
+        self,
+        key: SessionKey | UserKey,
+        message: Any,
+        *,
+        size: int = 0,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Have the actor handle `message`; returns its reply, once that is durable."""
+        ...
+
+    def post(self, key: SessionKey | UserKey, message: Any) -> bool:
+        """Have the actor handle `message` without waiting for it; False if it was refused."""
+        ...
+
+
+class Contexts(Protocol):
+    """What a model should see; see `remora.services.contexts.LocalContexts`."""
+
+    async def load(
+        self,
+        key: SessionKey,
+        budget: int,
+        query: str | None = None,
+        *,
+        override: Sequence[Entry] | None = None,
+        about: Sequence[Entry] | None = None,
+        at: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Context:
+        """The session's context within `budget` tokens."""
+        ...
+
+    async def synopsis(self, user: str, *, refresh: bool, timeout_s: float | None) -> Synopsis:
+        """The user's profile, written first where it is missing or expired."""
+        ...
+
+
+class Archive(Protocol):
+    """What the journal holds; see `remora.services.archive.LocalArchive`."""
+
+    async def history(
+        self, key: SessionKey, *, include_archived: bool, at: int | None
+    ) -> list[Message]:
+        """The session's messages, oldest first."""
+        ...
+
+    async def stats(self, key: SessionKey) -> SessionStatistics:
+        """The session in figures."""
+        ...
+
+    async def user_stats(self, user: str) -> UserStatistics:
+        """The user in figures."""
+        ...
+
+    async def sessions(self, user: str) -> Sequence[SessionListing]:
+        """The user's sessions, the most recently used last."""
+        ...
+
+    async def counts(self, user: str | None = None) -> JournalCounts:
+        """Rows of the journal, in all or of one user."""
+        ...
+
+    async def fork(self, key: SessionKey, copy: SessionKey, at: int | None) -> None:
+        """Begin the session `copy` as `key` is now, or was at message `at`."""
+        ...
+
+
+class Recalls(Protocol):
+    """Long-term memory; see `remora.services.recalls.LocalRecalls`."""
+
+    async def recall(self, user: str, query: str, k: int, scope: Scope) -> list[Memory]:
+        """The `k` best memories, best first; they count as retrieved."""
+        ...
+
+    async def memories(self, user: str, scope: Scope) -> list[Memory]:
+        """All memories, oldest first."""
+        ...
+
+    async def arrow_table(self, user: str, scope: Scope) -> Any:
+        """All rows with their vectors and access figures, as a `pyarrow.Table`."""
+        ...
+
+    async def prune(self, user: str, message: PruneNow, *, wait: bool) -> None:
+        """Remove what matters least; with `wait`, return when it is done."""
+        ...
+
+
+class Work(Protocol):
+    """Background work; see `remora.services.work.LocalWork`."""
+
+    async def drain(self, key: SessionKey | UserKey) -> None:
+        """Return when the actor has no background work left."""
+        ...
+
+    async def forget(self, user: str, session: str | None = None) -> ErasureReceipt:
+        """Erase the user, or one session; return when no byte is left."""
+        ...
+
+
+class Transfers(Protocol):
+    """Sessions as plain data; see `remora.api.transfers.LocalTransfers`."""
+
+    async def export_session(self, key: SessionKey) -> SessionExport | None:
+        """The session as plain data; None if it has no messages."""
+        ...
+
+    async def import_session(self, export: SessionExport, key: SessionKey) -> None:
+        """Begin the session `key` with what `export` holds."""
+        ...
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What a handle uses of a runtime.
+
+    Attributes:
+        instance: identifies the journal; ids of messages are made of it.
+        intake: checks, redacts, encodes and counts; always in the caller's process.
+        recalls: None if long-term memory is switched off.
     """
 
-    @property
-    def config(self) -> Config:
-        """The configuration in force."""
-        ...
+    config: Config
+    instance: str
+    intake: Intake
+    actors: Actors
+    contexts: Contexts
+    archive: Archive
+    recalls: Recalls | None
+    work: Work
+    transfers: Transfers
 
-    @property
-    def directory(self) -> ActorRegistry:
-        """Live sessions."""
-        ...
 
-    @property
-    def supervisor(self) -> Supervisor:
-        """Background jobs."""
-        ...
+class TransferParts(msgspec.Struct, frozen=True):
+    """What exporting and importing use, in the process that has the journal.
 
-    @property
-    def journal(self) -> Journal:
-        """The write-ahead journal."""
-        ...
+    Attributes:
+        indexed_blocks: names of a session's memory blocks whose rows can be made again from the
+            journal.
+    """
 
-    @property
-    def planner(self) -> Planner:
-        """Context assembly."""
-        ...
+    journal: Journal
+    registry: ActorRegistry
+    intake: Intake
+    indexed_blocks: Callable[[SessionKey], Collection[str]]
 
-    @property
-    def recall(self) -> Recall | None:
-        """Search in long-term memory."""
-        ...
 
-    @property
-    def eraser(self) -> Eraser:
-        """What forgets users and sessions."""
-        ...
+class PartsHolder:
+    """Gives handles the parts of a runtime while it is open: a handle may be made before that."""
 
-    def indexed_blocks(self, key: SessionKey) -> Collection[str]:
-        """Names of the session's memory blocks whose rows are in long-term memory, so that they can
-        be made again.
-        """
-        ...
+    __slots__ = ("_closed", "parts")
 
-    @property
-    def counter(self) -> TokenCounter:
-        """The token counter."""
-        ...
+    parts: Parts
 
-    @property
-    def embedder(self) -> CachingEmbedder | None:
-        """The embedder, which keeps the vectors of the texts last asked for.
+    def __init__(self) -> None:
+        self._closed = False
 
-        None where there is none.
-        """
-        ...
+    def __getattr__(self, name: str) -> Any:  # called only while there are no parts
+        if name != "parts":
+            raise AttributeError(name)
+        raise RuntimeClosed(
+            "the runtime is closed"
+            if self._closed
+            else "open the runtime first: async with Runtime(…) as runtime"
+        )
 
-    @property
-    def clock(self) -> Clock:
-        """What the time is."""
-        ...
+    def open(self, parts: Parts) -> None:
+        """Make the parts available."""
+        self.parts = parts
 
-    @property
-    def redact(self) -> Callable[[str], str] | None:
-        """The redaction hook in front of the journal."""
-        ...
-
-    @property
-    def scorer(self) -> Callable[[ChatDict], float] | None:
-        """What weighs messages at the door."""
-        ...
+    def close(self) -> None:
+        """Have every handle raise `RuntimeClosed` from now on."""
+        self._closed = True
+        with suppress(AttributeError):
+            del self.parts

@@ -248,15 +248,17 @@ async def what_an_actor_keeps_can_be_read(opened: OpenJournal) -> None:
         for name in ("zoe", "ann", "bo"):
             await scope.as_("zoe").grant(name, "own")
         await runtime.session("alice", "one").append(_said("hello"))
-        (key,) = [key for key, _ in await runtime.journal.flushed() if isinstance(key, UserKey)]
+        (key,) = [
+            key for key, _ in await runtime.internals.journal.flushed() if isinstance(key, UserKey)
+        ]
         grants = [
             state_item.name
-            for state_item in await runtime.journal.state_items(key)
+            for state_item in await runtime.internals.journal.state_items(key)
             if state_item.kind == "grant"
         ]
         assert grants == ["zoe", "ann", "bo"]
-        assert list(await runtime.journal.state_items(SessionKey("alice", "one"))) == []
-        assert list(await runtime.journal.state_items(UserKey("nobody"))) == []
+        assert list(await runtime.internals.journal.state_items(SessionKey("alice", "one"))) == []
+        assert list(await runtime.internals.journal.state_items(UserKey("nobody"))) == []
 
 
 async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
@@ -269,9 +271,9 @@ async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
     async with _runtime(opened) as runtime:
         view = await runtime.session(*key).inspect()
         await runtime.session(*key).append(_said("hello"))
-        await commit_records(runtime.journal, [JobsStarted(view.sid, jobs)])
+        await commit_records(runtime.internals.journal, [JobsStarted(view.sid, jobs)])
         await commit_records(
-            runtime.journal, [JobDeadLettered(job.id, 4, "broken") for job in jobs]
+            runtime.internals.journal, [JobDeadLettered(job.id, 4, "broken") for job in jobs]
         )
     async with _runtime(opened) as runtime:
         assert [
@@ -280,11 +282,11 @@ async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
         assert await runtime.retry_dead_letters(["job-1"]) == 1
         assert await runtime.drop_dead_letters(["job-2"]) == 1
         await commit_records(
-            runtime.journal, [DeadLetterRetried("job-2"), DeadLetterRetried("none such")]
+            runtime.internals.journal, [DeadLetterRetried("job-2"), DeadLetterRetried("none such")]
         )
     async with _runtime(opened) as runtime:
         assert [job.id for job in await runtime.dead_letters()] == ["job-0"]
-        (waiting,) = await runtime.journal.jobs()
+        (waiting,) = await runtime.internals.journal.jobs()
         assert (waiting.id, waiting.attempts, waiting.not_before, waiting.payload) == (
             "job-1",
             0,
@@ -360,7 +362,7 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
         ]
     async with _runtime(opened) as runtime:
         assert await runtime.session("bob", "chat").history() == kept
-        assert len(await runtime.journal.memories("bob")) == 1
+        assert len(await runtime.internals.journal.memories("bob")) == 1
         chat = runtime.session("alice", "chat")
         receipt = await chat.append([_said("new"), _said("newer")], key="k")
         assert (receipt.duplicate, receipt.seqs) == (False, (1, 2))
@@ -468,18 +470,29 @@ async def originals_are_kept_as_long_as_they_must_be(opened: OpenJournal) -> Non
         for chat in chats:
             await chat.settle()
         contexts = [(await chat.load()).messages for chat in chats]
-        assert await runtime.journal.trim(Retention(), 1_000 * day_us) == 0
+        assert await runtime.internals.journal.trim(Retention(), 1_000 * day_us) == 0
         assert (
-            await runtime.journal.trim(Retention(max_messages=20), 1_000 * day_us) == 12
+            await runtime.internals.journal.trim(Retention(max_messages=20), 1_000 * day_us) == 12
         )  # 26 are archived in each
         assert [message.seq for message in await chats[0].history()] == list(range(7, 31))
-        assert await runtime.journal.trim(Retention(max_age_days=20.5), 31 * day_us) == 8
+        assert await runtime.internals.journal.trim(Retention(max_age_days=20.5), 31 * day_us) == 8
         assert [message.content for message in await chats[1].history()] == texts[10:]
-        sizes = [entry.size for entry in await runtime.journal.read(chats[0].key, 11, 26)]
-        assert await runtime.journal.trim(Retention(max_bytes=2 * sum(sizes) - 1), 31 * day_us) == 1
-        assert await runtime.journal.trim(Retention(max_bytes=2 * sum(sizes[2:])), 31 * day_us) == 3
+        journal = runtime.internals.journal
+        sizes = [entry.size for entry in await journal.read(chats[0].key, 11, 26)]
         assert (
-            await runtime.journal.trim(Retention(max_bytes=1), 31 * day_us) == 2 * 12
+            await runtime.internals.journal.trim(
+                Retention(max_bytes=2 * sum(sizes) - 1), 31 * day_us
+            )
+            == 1
+        )
+        assert (
+            await runtime.internals.journal.trim(
+                Retention(max_bytes=2 * sum(sizes[2:])), 31 * day_us
+            )
+            == 3
+        )
+        assert (
+            await runtime.internals.journal.trim(Retention(max_bytes=1), 31 * day_us) == 2 * 12
         )  # what is beside the buffer stays
         assert [message.seq for message in await chats[0].history()] == list(range(25, 31))
         assert [(await chat.load()).messages for chat in chats] == contexts
@@ -491,7 +504,7 @@ async def originals_are_kept_as_long_as_they_must_be(opened: OpenJournal) -> Non
         assert (late.duplicate, late.seqs) == (False, (31,))
         await chat.settle()
         assert await chat.clear()
-        await runtime.journal.trim(Retention(max_messages=1), 31 * day_us)
+        await runtime.internals.journal.trim(Retention(max_messages=1), 31 * day_us)
         assert [message.seq for message in await chat.history()] == [30, 31]
     async with _runtime(opened) as runtime:
         assert (await runtime.session("alice", "one").append(_said("more"))).seqs == (32,)
@@ -510,7 +523,7 @@ async def what_is_not_kept_is_no_answer(opened: OpenJournal) -> None:
             await chat.append(_said(f"m{number}"))
             await chat.settle()
         then = (await chat.load(at=16)).messages
-        assert await runtime.journal.trim(Retention(max_messages=6), 0) == 10
+        assert await runtime.internals.journal.trim(Retention(max_messages=6), 0) == 10
         assert [message.seq for message in await chat.history(at=15)] == list(range(11, 16))
         assert (await chat.load(at=16)).messages == then
         for call in (chat.load(at=12), chat.fork("fork", at=12), chat.rewind(12), chat.rewind(0)):
@@ -524,7 +537,7 @@ async def what_is_not_kept_is_no_answer(opened: OpenJournal) -> None:
             (await chat.inspect()).sid, Watermarks(1, 11, 11, 20), at_seq=20, reason="restated"
         )
         try:
-            await commit_records(runtime.journal, [late])
+            await commit_records(runtime.internals.journal, [late])
         except CommitFailed:
             pass
         else:

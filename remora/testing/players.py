@@ -87,7 +87,7 @@ class Player:
             self.history.crashed()
         self._played = True
         self.history.counter, self.history.summary_prefix = (
-            runtime.counter,
+            runtime.internals.counter,
             runtime.config.buffer.summary_prefix,
         )
         async with anyio.create_task_group() as tasks:
@@ -269,7 +269,7 @@ async def _make_call(record: Record, runtime: Runtime, messages: Sequence[Any], 
             query = _QUERY if call.asks else None
             context = await chat.load(query, max_tokens=budget, timeout_s=timeout_s)
             record.seen = seen_of(context.messages)
-            return shown_of(context, call.max_tokens, runtime.counter)
+            return shown_of(context, call.max_tokens, runtime.internals.counter)
         case "messages":
             record.seen = seen_of(await chat.get_messages())
             return tuple(one.name for one in record.seen)

@@ -87,7 +87,7 @@ async def check_at_rest(
     found: list[Violation] = []
     await runtime.settle()
     found.extend(await _check_dead(runtime))
-    if patience_s and runtime.recall is not None:
+    if patience_s and runtime.internals.recall is not None:
         await anyio.sleep(patience_s)
         await runtime.settle()
         for session in history.sessions:
@@ -100,7 +100,7 @@ async def check_at_rest(
     for _ in range(_PATIENCE):
         # an actor that was lost, and could not be read, is read again by and by, and its jobs are
         # found
-        if not (jobs := await runtime.journal.jobs()):
+        if not (jobs := await runtime.internals.journal.jobs()):
             break
         await anyio.sleep(1.0)
         await runtime.settle()
@@ -126,13 +126,13 @@ async def check_at_rest(
                 )
             )
         said[session] = dict(told)
-        pruned = set(await runtime.journal.pruned(key))
+        pruned = set(await runtime.internals.journal.pruned(key))
         found.extend(_withheld(history, session, told, pruned))
         flushing = (await runtime.session(*session).inspect()).watermarks.flushing
         wanted.update(row_id(key, seq) for seq, _ in told if seq not in pruned and seq <= flushing)
         left = [name for seq, name in told if seq > flushing]
         if (
-            runtime.recall is not None and left and not loaded.awaiting
+            runtime.internals.recall is not None and left and not loaded.awaiting
         ):  # behind a call that waits, everything waits
             found.append(
                 Violation(
@@ -141,7 +141,7 @@ async def check_at_rest(
                     f"the flush at the end did not hand over {' '.join(left)}",
                 )
             )
-    if runtime.recall is not None:
+    if runtime.internals.recall is not None:
         found.extend(await _check_long_term(runtime, history, wanted, said))
     await _retry_appends(history, runtime)
     return found
@@ -218,7 +218,7 @@ async def _check_long_term(
     told: Mapping[tuple[str, str], Mapping[int, str]],
 ) -> list[Violation]:
     """G7: rows of messages, and of what was recorded on purpose, each once; G13: nothing else."""
-    store = await runtime.long_term()
+    store = await runtime.internals.long_term()
     there = Counter(await store.row_ids())
     found = [
         Violation(

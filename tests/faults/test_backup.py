@@ -142,7 +142,7 @@ async def test_backup_under_load(tmp_path: Path, *, inside: bool) -> None:
                     assert {fact for who, fact in facts if who == user} <= memories
                 await restored.settle()
                 assert await restored.dead_letters() == []
-                ids = await (await restored.long_term()).row_ids()
+                ids = await (await restored.internals.long_term()).row_ids()
                 assert len(ids) == len(set(ids))
             assert (await verify(dest, CONFIG, deep=True)).clean
         tasks.cancel_scope.cancel()

@@ -109,7 +109,7 @@ def test_kill_while_blocks_work(tmp_path: Path) -> None:
     async def check() -> None:
         async with runtime(directory) as one:
             await one.settle()
-            rows = await (await one.long_term()).rows("alice")
+            rows = await (await one.internals.long_term()).rows("alice")
             for number in range(SESSIONS):
                 view = await one.session("alice", f"s{number}").inspect()
                 left = list(range(1, view.watermarks.archived_through + 1))

@@ -88,7 +88,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     async def make() -> None:
         async with open_runtime(directory.parent / "live") as runtime:
             await fill(runtime, 0, 6)
-            await runtime.journal.checkpoint()
+            await runtime.internals.journal.checkpoint()
             await fill(runtime, 6, 12)
             await runtime.session("alice", "one").append(
                 [{"role": "user", "content": said("alice", "one", 100 + n)} for n in range(9)]
@@ -300,7 +300,7 @@ def test_commits_that_were_not_promised_to_survive(tmp_path: Path, command: Any)
             tmp_path / "live", config=msgspec.structs.replace(CONFIG, journal=journal)
         ) as runtime:
             await fill(runtime, 0, 6)
-            await runtime.journal.checkpoint()
+            await runtime.internals.journal.checkpoint()
             await fill(runtime, 6, 12)
             shutil.copytree(tmp_path / "live", memory)
 

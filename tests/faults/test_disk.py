@@ -21,7 +21,7 @@ async def test_disk_full(tmp_path: Path) -> None:
     resumes by itself.
     """
     async with Runtime(tmp_path, config=LEAN) as runtime:
-        journal: Any = runtime.journal
+        journal: Any = runtime.internals.journal
         assert isinstance(journal, SqliteJournal)
         chat, other = runtime.session("alice", "one"), runtime.session("bob", "one")
         await chat.append({"role": "user", "content": "before"})
@@ -59,7 +59,7 @@ async def test_a_write_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None
     import anyio  # noqa: PLC0415
 
     async with Runtime(tmp_path, config=LEAN) as runtime:
-        journal: Any = runtime.journal
+        journal: Any = runtime.internals.journal
         good, bad = runtime.session("alice", "good"), runtime.session("alice", "bad")
         await bad.append({"role": "user", "content": "fine"})
         view = await bad.inspect()

@@ -89,6 +89,6 @@ async def test_a_crash_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for image in chosen:
         async with Runtime(image.kept, config=CONFIG, policy=policy, **models) as runtime:
             await mark_claims_no_more_than_there_is(
-                runtime.journal, await runtime.long_term(), image.step
+                runtime.internals.journal, await runtime.internals.long_term(), image.step
             )
             await brought_to_its_end(runtime, image)

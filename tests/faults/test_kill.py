@@ -102,7 +102,7 @@ def test_kill_and_replay(tmp_path: Path) -> None:
                     {"content": None, **p.message} for p in planned
                 ]
                 rows.extend(row_id(key, m.seq or 0) for m in history)
-            assert sorted(await (await runtime.long_term()).row_ids()) == sorted(rows)
+            assert sorted(await (await runtime.internals.long_term()).row_ids()) == sorted(rows)
             assert (await runtime.counts()).dead_jobs == 0
 
     anyio.run(check)

@@ -59,7 +59,7 @@ def test_kill_and_go_on(tmp_path: Path) -> None:
                 await chat.flush()
             await runtime.user("u1").remember(["Prefers metric units", "Keeps bees"])
             await runtime.settle()
-            return sorted(await (await runtime.long_term()).row_ids())
+            return sorted(await (await runtime.internals.long_term()).row_ids())
 
     wanted = anyio.run(fill)
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
@@ -87,7 +87,7 @@ def test_kill_and_go_on(tmp_path: Path) -> None:
     async def check() -> None:
         async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder(96)) as runtime:
             assert runtime.reembedding is None
-            store = await runtime.long_term()
+            store = await runtime.internals.long_term()
             assert sorted(await store.row_ids()) == wanted
             _, vectors = await store.embedded_rows("u1")
             assert vectors is not None

@@ -117,8 +117,8 @@ async def seen(chat: Session, name: str) -> list[int]:
 
 
 async def gathered(runtime: Runtime, chat: Session, *messages: dict[str, Any]) -> GatheredBlocks:
-    assert runtime.planner._tiers.blocks is not None
-    return await runtime.planner._tiers.blocks.gather(
+    assert runtime.internals.planner._tiers.blocks is not None
+    return await runtime.internals.planner._tiers.blocks.gather(
         chat.key, (await chat.inspect()).blocks, messages
     )
 
@@ -316,7 +316,7 @@ async def test_without_blocks(tmp_path: Path) -> None:
     meanwhile is never shown later.
     """
     async with Runtime(tmp_path, config=config(), counter=WORDS) as runtime:
-        assert runtime.planner._tiers.blocks is None
+        assert runtime.internals.planner._tiers.blocks is None
         assert "blocks" not in runtime.statistics().supervisor.lanes
         chat = runtime.session("alice", "one")
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
@@ -376,7 +376,7 @@ async def test_batches_in_long_term_memory(tmp_path: Path) -> None:
                 [user(f"honey of {owner} in {name}, jar {n} " + "x " * 15) for n in range(20)]
             )
         await runtime.settle()
-        rows = await (await runtime.long_term()).rows("alice")
+        rows = await (await runtime.internals.long_term()).rows("alice")
         assert sum(row.memory_type == "block" for row in rows if row.session == "one") == len(
             [batch for _, batch in watch.puts if "alice in one" in batch[0].content]
         )

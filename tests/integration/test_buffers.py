@@ -280,7 +280,7 @@ async def test_ring_entries_are_folded_into_the_running_summary(tmp_path: Path) 
         assert [*shown.split(), *said(await chat.get_messages())] == words, (
             "every message is in the buffer or in a summary"
         )
-        rows = await (await runtime.long_term()).rows("alice")
+        rows = await (await runtime.internals.long_term()).rows("alice")
         entries = [row.content for row in rows if row.memory_type == "summary"]
         assert " ".join(entries) == view.summary.text
         before = await chat.load()
@@ -666,13 +666,14 @@ async def test_memory_is_flat_and_follows_the_size() -> None:
     """
     sizes: dict[int, int] = {}
     for size in (200, 400):
-        async with session(BufferPolicy.window(size)) as chat:
-            directory = chat._services.directory
+        policy = BufferPolicy.window(size)
+        async with Runtime.in_memory(config=PLAIN, policy=policy) as runtime:
+            registry, chat = runtime.internals.registry, runtime.session("alice", "chat")
             await chat.append([user("word " * 40) for _ in range(size)])
-            full = directory.statistics().bytes
+            full = registry.statistics().bytes
             for _ in range(20):
                 await chat.append([user("word " * 40) for _ in range(500)])
-            assert directory.statistics().bytes == full
+            assert registry.statistics().bytes == full
             sizes[size] = full
     assert 1.7 < sizes[400] / sizes[200] < 2.1
 
@@ -682,15 +683,16 @@ async def test_stated_bytes_are_real() -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        async with session(BufferPolicy.keep_all()) as chat:
-            directory = chat._services.directory
+        policy = BufferPolicy.keep_all()
+        async with Runtime.in_memory(config=PLAIN, policy=policy) as runtime:
+            registry, chat = runtime.internals.registry, runtime.session("alice", "chat")
             await chat.append(user("first"))
-            stated, held = directory.statistics().bytes, tracemalloc.get_traced_memory()[0]
+            stated, held = registry.statistics().bytes, tracemalloc.get_traced_memory()[0]
             for _ in range(40):
                 await chat.append([user("word " * 100) for _ in range(50)])
             gc.collect()
             stated, held = (
-                directory.statistics().bytes - stated,
+                registry.statistics().bytes - stated,
                 tracemalloc.get_traced_memory()[0] - held,
             )
             # the journal in memory shares the entries

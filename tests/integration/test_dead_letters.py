@@ -69,7 +69,7 @@ async def opened(directory: Path, poison: Poison, **options: Any) -> AsyncIterat
 
 
 async def rows(runtime: Runtime) -> list[str]:
-    return sorted(await (await runtime.long_term()).row_ids())
+    return sorted(await (await runtime.internals.long_term()).row_ids())
 
 
 def ids(chat: Session, *seqs: int) -> list[str]:
@@ -110,7 +110,7 @@ async def test_a_dead_letter_is_retried(tmp_path: Path, poison: Poison) -> None:
         assert await runtime.retry_dead_letters([dead.id]) == 1
         await runtime.settle()
         assert await runtime.dead_letters() == []
-        assert list(await runtime.journal.jobs()) == []
+        assert list(await runtime.internals.journal.jobs()) == []
         assert await rows(runtime) == ids(chat, *range(1, 13))
         assert await runtime.retry_dead_letters() == 0
 
@@ -138,7 +138,7 @@ async def test_the_watermark_claims_nothing_for_a_dead_letter(
     """
     async with opened(tmp_path, poison) as runtime:
         chat = await poisoned(runtime)
-        assert (chat.key, 12) in list(await runtime.journal.flushed())
+        assert (chat.key, 12) in list(await runtime.internals.journal.flushed())
         assert owed(await runtime.dead_letters()) == {chat.key: [range(1, 8)]}
     # another embedder: everything is made anew from the journal, and the dead letter must neither
     # be claimed nor bar the way
@@ -189,9 +189,9 @@ async def test_what_cannot_be_dropped() -> None:
         sid = (await chat.inspect()).sid
         specs = {"fold": SummarizeSpec(sid, 0, 1, 1), "unflush": UnflushSpec(sid, (1,), 1)}
         jobs = tuple(Job(name, "elsewhere", chat.key, spec) for name, spec in specs.items())
-        await commit_records(runtime.journal, [JobsStarted(sid, jobs)])
+        await commit_records(runtime.internals.journal, [JobsStarted(sid, jobs)])
         await commit_records(
-            runtime.journal, [JobDeadLettered(job.id, 6, "broken") for job in jobs]
+            runtime.internals.journal, [JobDeadLettered(job.id, 6, "broken") for job in jobs]
         )
         for name in specs:
             with pytest.raises(InvalidInput, match="retry it"):

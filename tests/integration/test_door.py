@@ -159,7 +159,7 @@ async def test_importance_at_append(tmp_path: Path) -> None:
         chat = runtime.session("alice", "chat")
         await chat.flush()
         await chat.settle()
-        rows = await (await runtime.long_term()).rows("alice")
+        rows = await (await runtime.internals.long_term()).rows("alice")
         assert [round(row.importance, 2) for row in rows] == [0.1, 0.9]
 
 
@@ -173,7 +173,7 @@ async def test_a_scorer_that_fails_costs_no_message() -> None:
             assert (await chat.append(user("hello"))).seqs == (1,)
             await chat.flush()
             await chat.settle()
-            (row,) = await (await runtime.long_term()).rows("alice")
+            (row,) = await (await runtime.internals.long_term()).rows("alice")
             assert row.importance == 0.5
 
 
@@ -188,7 +188,7 @@ async def test_importance_by_configuration() -> None:
         await chat.append([user(text) for text in texts])
         await chat.flush()
         await chat.settle()
-        rows = await (await runtime.long_term()).rows("alice")
+        rows = await (await runtime.internals.long_term()).rows("alice")
         assert [row.importance for row in rows] == pytest.approx(
             [heuristic_score(user(text)) for text in texts]
         )
@@ -232,7 +232,7 @@ async def test_media_are_kept_and_counted(
         assert context.messages == [message]
         default = {"image_url": 256, "input_audio": 256, "file": 2_048}[kind]
         assert context.tokens == 1 + default, "another estimate counts anew"
-        assert count_message(runtime.counter, message) == 1 + default
+        assert count_message(runtime.internals.counter, message) == 1 + default
         await chat.append(Message.assistant("a picture"))
         await chat.flush()
         await chat.settle()

@@ -59,7 +59,9 @@ async def test_stats_of_a_user() -> None:
 async def _entries(runtime: Runtime) -> list[Any]:
     found: list[Any] = []
     for name in ("one", "two"):
-        found.extend(await runtime.journal.read(runtime.session("alice", name).key, 1, 99))
+        found.extend(
+            await runtime.internals.journal.read(runtime.session("alice", name).key, 1, 99)
+        )
     return found
 
 

@@ -132,7 +132,7 @@ async def needles(runtime: Runtime, user: str) -> list[bytes]:
     """What must not be found: words, id, keys, digests of the id, and the vectors as they are
     stored.
     """
-    store = await runtime.long_term()
+    store = await runtime.internals.long_term()
     rows, vectors = await store.embedded_rows(user)
     assert len(rows) > 20, "the life was too short to prove anything"
     assert vectors is not None
@@ -167,7 +167,7 @@ async def test_no_byte_is_left(runtime: Runtime, tmp_path: Path) -> None:
     bob = runtime.user("bob")
     history = await bob.session("plainone").history()
     recalled = [one.text for one in await bob.recall("plainword3")]
-    rows = await (await runtime.long_term()).rows("bob")
+    rows = await (await runtime.internals.long_term()).rows("bob")
 
     receipt = await runtime.user(USER).forget()
 
@@ -180,7 +180,7 @@ async def test_no_byte_is_left(runtime: Runtime, tmp_path: Path) -> None:
     )
     assert await bob.session("plainone").history() == history
     assert [one.text for one in await bob.recall("plainword3")] == recalled
-    assert await (await runtime.long_term()).rows("bob") == rows
+    assert await (await runtime.internals.long_term()).rows("bob") == rows
 
 
 async def test_forgotten_is_new(runtime: Runtime) -> None:
@@ -376,7 +376,7 @@ async def test_a_crash_half_way(tmp_path: Path, step: str, monkeypatch: pytest.M
         await runtime.user("nobody").forget()
         assert await traces_of(directory, *sought) == []
         await runtime.session(USER, "s").append({"role": "user", "content": "welcome back"})
-        assert await runtime.journal.erasures() == []
+        assert await runtime.internals.journal.erasures() == []
 
 
 async def test_long_term_memory_is_away(
@@ -472,7 +472,7 @@ async def test_in_memory() -> None:
         assert await runtime.user("bob").recall("plainword3")
         assert not any(
             isinstance(key, (UserKey, SessionKey)) and key.user == USER
-            for key in runtime.directory.live_keys()
+            for key in runtime.internals.registry.live_keys()
         )
 
 
@@ -544,7 +544,7 @@ async def test_rows_that_wait_for_a_commit(tmp_path: Path, session: str | None) 
         CONFIG, long_term=msgspec.structs.replace(CONFIG.long_term, batch_ms=300.0)
     )
     async with Runtime(tmp_path / "memory", config=slow, embedder=EMBEDDER) as runtime:
-        store = await runtime.long_term()
+        store = await runtime.internals.long_term()
         for user in (USER, "bob"):
             await runtime.session(user, f"{CANARY}s").append(
                 [spoken(user, f"{CANARY}s", number) for number in range(6)]
@@ -585,7 +585,7 @@ async def test_recalls_beside(runtime: Runtime) -> None:
             await runtime.user(USER).forget()
             over.set()
         assert await runtime.user(USER).recall(f"{CANARY}word3", k=30) == []
-        assert await (await runtime.long_term()).rows(USER) == []
+        assert await (await runtime.internals.long_term()).rows(USER) == []
 
 
 class Stuck(HashEmbedder):
@@ -612,7 +612,7 @@ async def test_while_it_is_embedded_anew(tmp_path: Path, answers: bool) -> None:
         await lead_a_life(runtime, USER)
         await lead_a_life(runtime, "bob")
         sought = await needles(runtime, USER)
-        of_bob = len(await (await runtime.long_term()).rows("bob"))
+        of_bob = len(await (await runtime.internals.long_term()).rows("bob"))
     embedder = Stuck()
     blocks = [
         FactExtractionMemoryBlock(name="facts", priority=1),
@@ -628,7 +628,7 @@ async def test_while_it_is_embedded_anew(tmp_path: Path, answers: bool) -> None:
             embedder.go.set()
         with anyio.fail_after(20):
             await runtime.reembedded()
-        assert len(await (await runtime.long_term()).rows("bob")) == of_bob
+        assert len(await (await runtime.internals.long_term()).rows("bob")) == of_bob
         assert await traces_of(directory, *sought) == []
 
 

@@ -71,7 +71,7 @@ async def test_a_journal_of_the_callers_own(tmp_path: Path) -> None:
         await chat.flush()
         await chat.settle()
         assert "Figaro" in (await runtime.user("alice").recall("What is the cat called?"))[0].text
-        assert runtime.journal is journal
+        assert runtime.internals.journal is journal
     assert {"write", "aclose"} <= set(wrapped.asked)
     names = {path.name async for path in anyio.Path(tmp_path / "memory").iterdir()}
     assert "longterm" in names

@@ -85,7 +85,7 @@ async def test_rewind_leaves_long_term_memory(tmp_path: Path) -> None:
         assert await alice.recall("zebra4") == [], "nor in the windows of its neighbours"
         assert await alice.recall("zebra0") == []
         assert (await alice.recall("zebra3"))[0].text.endswith("zebra3")
-        ids = await (await runtime.long_term()).row_ids()
+        ids = await (await runtime.internals.long_term()).row_ids()
         assert len(ids) == len(set(ids)) == 3
 
 
@@ -147,7 +147,7 @@ async def test_override_and_handles_by_id() -> None:
         )
         assert said(context.messages) == ["instead", "of it"]
         assert (await chat.load(override=[])).messages == []
-        again = Session(chat._services, chat.key)
+        again = Session(chat._holder, chat.key)
         assert said((await again.load()).messages)[1:] == ["m3", "m4", "m5"]
 
 
@@ -203,7 +203,7 @@ def test_any_past_is_replayed(program: list[tuple[str, int]]) -> None:
                 fronts.append((newest, front))
                 assert said_numbers(await chat.get_messages()) == buffer
                 assert said_numbers(await chat.history()) == sorted(visible)
-                (image,) = await runtime.journal.hydrate([chat.key])
+                (image,) = await runtime.internals.journal.hydrate([chat.key])
                 assert not isinstance(image, Exception)
                 assert [entry.seq for entry in image.entries] == buffer
 

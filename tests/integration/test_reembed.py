@@ -120,8 +120,8 @@ async def held(runtime: Runtime) -> dict[str, Any]:
     """All rows, by id; each is there once. Their windows may hold words that had not been said when
     they were first written.
     """
-    store = await runtime.long_term()
-    users = sorted({key.user for key, _ in await runtime.journal.flushed()})
+    store = await runtime.internals.long_term()
+    users = sorted({key.user for key, _ in await runtime.internals.journal.flushed()})
     rows = [row for one in users for row in await store.rows(one)]
     assert sorted(row.id for row in rows) == sorted(await store.row_ids())
     found = {
@@ -170,7 +170,7 @@ async def test_another_embedder_is_refused_and_then_made_use_of(
         assert steps[-1][0] == steps[-1][1] > 100
         assert runtime.reembedding is None
         assert await held(runtime) == before
-        rows, vectors = await (await runtime.long_term()).embedded_rows("u1")
+        rows, vectors = await (await runtime.internals.long_term()).embedded_rows("u1")
         assert vectors is not None
         assert vectors.shape == (len(rows), embedder.dimension)
         hits = await runtime.user("u1").recall("metric units", k=1)
@@ -195,7 +195,7 @@ async def test_with_vectors_and_without(tmp_path: Path) -> None:
     async with Runtime(tmp_path, config=PLAIN, reembed=True) as runtime:
         await runtime.reembedded()
         assert await held(runtime) == before
-        assert (await (await runtime.long_term()).embedded_rows("u1"))[1] is None
+        assert (await (await runtime.internals.long_term()).embedded_rows("u1"))[1] is None
         assert await runtime.user("u3").recall("ferries", k=1)
     async with opened(tmp_path, reembed=True) as runtime:
         await runtime.reembedded()
@@ -390,7 +390,7 @@ async def test_a_damaged_table_is_filled_again(tmp_path: Path) -> None:
     before = await filled(tmp_path)
     damage(tmp_path, "longterm")
     async with opened(tmp_path) as runtime:
-        await runtime.long_term()
+        await runtime.internals.long_term()
         assert runtime.reembedding is not None
         await runtime.reembedded()
         assert await held(runtime) == before
@@ -405,7 +405,7 @@ async def test_a_table_damaged_while_it_is_made_anew(tmp_path: Path) -> None:
     embedder = Gated(110)
     async with opened(tmp_path, embedder, reembed=True) as runtime:
         await embedder.stuck.wait()
-        assert await runtime.journal.setting("reembed") not in {"", "begin", None}
+        assert await runtime.internals.journal.setting("reembed") not in {"", "begin", None}
     damage(tmp_path, "longterm-2")
     async with opened(tmp_path, HashEmbedder(96)) as runtime:
         await runtime.reembedded()
@@ -420,10 +420,10 @@ async def test_a_forgetful_cursor(tmp_path: Path) -> None:
     embedder = Gated(110)
     async with opened(tmp_path, embedder, reembed=True) as runtime:
         await embedder.stuck.wait()
-        cursor = await runtime.journal.setting("reembed")
+        cursor = await runtime.internals.journal.setting("reembed")
         assert cursor not in {"", "begin", None}, "it notes how far it came"
         assert len(str(cursor)) == 32
-        await runtime.journal.change({"reembed": "0" * 32})
+        await runtime.internals.journal.change({"reembed": "0" * 32})
     async with opened(tmp_path, HashEmbedder(96)) as runtime:
         await runtime.reembedded()
         assert await held(runtime) == before

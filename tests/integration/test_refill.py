@@ -28,7 +28,7 @@ def _zeroed(path: Path) -> None:
 
 
 async def _rows(runtime: Runtime) -> list[str]:
-    return sorted(await (await runtime.long_term()).row_ids())
+    return sorted(await (await runtime.internals.long_term()).row_ids())
 
 
 @pytest.mark.parametrize(

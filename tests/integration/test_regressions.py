@@ -155,7 +155,7 @@ async def test_commit_that_failed_and_was_kept(tmp_path: Path) -> None:
     count.
     """
     async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
-        journal: Any = runtime.journal
+        journal: Any = runtime.internals.journal
         chat = runtime.session("alice", "one")
         store, armed = journal._store, [False]
 
@@ -190,7 +190,7 @@ async def test_failed_commit_with_one_place_for_a_live_session(tmp_path: Path) -
     """G10, G11: a session that must be restored does not wait for the place that it holds itself."""  # noqa: E501
     config = Config.from_dict({**LEAN, "activation": {"max_live": 1}})
     async with Runtime(tmp_path, config=config) as runtime:
-        journal: Any = runtime.journal
+        journal: Any = runtime.internals.journal
         chat = runtime.session("alice", "one")
         await chat.append(user("one"))
         store = journal._store
@@ -291,7 +291,7 @@ async def test_a_damaged_session_fails_alone(tmp_path: Path) -> None:
                 {"role": "assistant", "tool_calls": [call]}
             )
         sid = (await runtime.session("alice", "3").inspect()).sid
-        journal: Any = runtime.journal
+        journal: Any = runtime.internals.journal
         await journal._writer.execute(
             "UPDATE messages SET chat = x'81aa746f6f6c5f63616c6c73c1' WHERE pos >> 32 = ?", (sid,)
         )
@@ -338,7 +338,7 @@ async def test_appends_started_in_order_stay_in_order(tmp_path: Path) -> None:
 async def test_one_bad_write_does_not_split_everyones_commit(tmp_path: Path) -> None:
     """G11: a row that cannot be stored costs its neighbours a handful of commits, not one each."""
     async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
-        journal: Any = runtime.journal
+        journal: Any = runtime.internals.journal
         chats = [runtime.session("alice", f"{number}") for number in range(200)]
         for chat in chats:
             await chat.append(user("first"))
@@ -393,7 +393,7 @@ async def test_flush_jobs_left_by_an_earlier_configuration(tmp_path: Path) -> No
 async def test_disk_that_fails_longer_than_any_job_tries(tmp_path: Path) -> None:
     """G6, G7: a disk that is full for many attempts delays folds; it buries none."""
     async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
-        journal: Any = runtime.journal
+        journal: Any = runtime.internals.journal
         chat = runtime.session("alice", "one")
         store, attempts, broken = journal._store, [0], [False]
 
@@ -422,7 +422,7 @@ async def test_fold_of_messages_that_cannot_be_read(tmp_path: Path) -> None:
     were.
     """
     async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
-        journal: Any = runtime.journal
+        journal: Any = runtime.internals.journal
 
         async def unreadable(*_: Any) -> Any:
             raise JournalDamaged("gone")
@@ -537,19 +537,28 @@ async def test_odd_queries(tmp_path: Path) -> None:
 async def test_closed_is_closed(tmp_path: Path) -> None:
     """G12: every verb of a runtime that is not open says so."""
     runtime = Runtime(tmp_path, config=Config.from_dict(LEAN))
-    for _ in range(2):
+    alice = runtime.user("alice")
+    chat = alice.session("one")
+    for closed in (False, True):
         for verb in (
-            runtime.long_term,
             runtime.long_term_statistics,
             runtime.counts,
             runtime.settle,
             runtime.dead_letters,
+            alice.sessions,
+            alice.synopsis,
+            alice.forget,
+            chat.load,
+            chat.history,
+            chat.settle,
         ):
-            with pytest.raises(RuntimeClosed):
+            with pytest.raises(RuntimeClosed, match="is closed" if closed else "open the runtime"):
                 await verb()
-        if runtime._lifetime is None:
+        with pytest.raises(RuntimeClosed):
+            _ = runtime.internals
+        if not closed:
             async with runtime:
-                pass
+                assert (await chat.load()).messages == []  # a handle from before
 
 
 async def test_key_with_fewer_messages() -> None:

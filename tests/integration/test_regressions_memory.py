@@ -107,13 +107,13 @@ async def test_what_was_cleared_never_reaches_long_term_memory(tmp_path: Path) -
         await chat.settle()
         await chat.delete(0)
         await chat.settle()
-        rows = await (await runtime.long_term()).rows("alice")
+        rows = await (await runtime.internals.long_term()).rows("alice")
         assert [row.seq for row in rows] == [7, 8, 9, 10]
         copy = await chat.fork("copy")
         await copy.delete(2)
         await copy.flush()
         await runtime.settle()
-        rows = await (await runtime.long_term()).rows("alice")
+        rows = await (await runtime.internals.long_term()).rows("alice")
         assert {row.session for row in rows} == {"chat"}
 
 
@@ -133,7 +133,7 @@ async def test_rewinding_takes_summary_entries_along(tmp_path: Path) -> None:
         await talk(1, 20)
         await chat.rewind(12)
         await talk(21, 28)
-        store = await runtime.long_term()
+        store = await runtime.internals.long_term()
         ids = await store.row_ids()
         assert len(ids) == len(set(ids))
         await chat.rewind(5)

@@ -54,7 +54,7 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 async def accesses(runtime: Runtime, user: str = "alice") -> dict[str, int]:
-    view: UserView = await runtime.directory.ask(UserKey(user), InspectUser())
+    view: UserView = await runtime.internals.registry.ask(UserKey(user), InspectUser())
     return {row: count for row, (count, _) in view.accesses.items()}
 
 
@@ -96,17 +96,16 @@ async def test_remembered_is_durable_before_it_is_searchable(tmp_path: Path) -> 
         async def broken() -> LanceStore:
             raise LongTermError("away", retryable=True)
 
-        parts = runtime._parts
-        assert parts is not None
-        parts.supervisor._lanes["record"].handler._store = broken  # type: ignore[attr-defined]
+        lanes = runtime.internals.supervisor._lanes
+        lanes["record"].handler._store = broken  # type: ignore[attr-defined]
         (id_,) = await runtime.user("alice").remember("Lives in Lisbon")
-        assert [item.id for item in await runtime.journal.memories("alice")] == [id_]
+        assert [item.id for item in await runtime.internals.journal.memories("alice")] == [id_]
     async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder()) as runtime:
         alice = runtime.user("alice")
         with anyio.fail_after(30):
             await alice.settle()
         assert [hit.id for hit in await alice.recall("Lisbon")] == [id_]
-        assert await (await runtime.long_term()).row_ids() == [id_]
+        assert await (await runtime.internals.long_term()).row_ids() == [id_]
 
 
 async def test_many_at_once(runtime: Runtime) -> None:
@@ -221,7 +220,7 @@ async def test_redaction_comes_first(tmp_path: Path) -> None:
     async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder(), redact=hook) as runtime:
         alice = runtime.user("alice")
         await alice.remember("The PIN is 4711")
-        assert [item.content for item in await runtime.journal.memories("alice")] == [
+        assert [item.content for item in await runtime.internals.journal.memories("alice")] == [
             "The PIN is ****"
         ]
         with pytest.raises(RedactionFailed):
@@ -563,18 +562,18 @@ async def test_a_write_is_seen_by_the_next_recall(runtime: Runtime) -> None:
     alice, bob = runtime.user("alice"), runtime.user("bob")
     await alice.remember("likes green tea")
     await runtime.settle()
-    assert runtime.recall is not None
+    assert runtime.internals.recall is not None
 
     async def hits() -> list[str]:
         return sorted(memory.text for memory in await alice.recall("tea", k=9))
 
     assert await hits() == ["likes green tea"]
-    base = runtime.recall.statistics()
+    base = runtime.internals.recall.statistics()
     assert await hits() == ["likes green tea"]
     await bob.remember("likes tea as well")
     await runtime.settle()
     assert await hits() == ["likes green tea"]
-    assert runtime.recall.statistics().hits == base.hits + 2
+    assert runtime.internals.recall.statistics().hits == base.hits + 2
     await alice.remember("likes black tea")
     await runtime.settle()
     assert await hits() == ["likes black tea", "likes green tea"]
@@ -584,7 +583,7 @@ async def test_a_write_is_seen_by_the_next_recall(runtime: Runtime) -> None:
     assert len(await hits()) == 3
     await alice.prune(keep=1, strategy="fifo")
     assert await hits() == ["More tea, please"]
-    assert runtime.recall.statistics().misses == base.misses + 3
+    assert runtime.internals.recall.statistics().misses == base.misses + 3
 
 
 # -- pruning ---------------------------------------------------------------------------------------
@@ -626,7 +625,9 @@ async def test_pruning(runtime: Runtime, options: dict[str, Any], left: list[str
         await alice.recall("loved", k=1)
     await alice.prune(**options)
     assert sorted(memory.text for memory in await alice.memories()) == left
-    assert sorted(item.content for item in await runtime.journal.memories("alice")) == left
+    assert (
+        sorted(item.content for item in await runtime.internals.journal.memories("alice")) == left
+    )
     assert sorted(hit.text for hit in await alice.recall("dull vital loved new", k=9)) == left
     # and what went may be remembered again
     await alice.remember("dull")
@@ -646,7 +647,7 @@ async def test_pruned_messages_stay_in_the_history(runtime: Runtime) -> None:
     await alice.prune(keep=2, strategy="fifo")
     assert len(await alice.memories()) == 2
     assert len(await chat.history()) == 6
-    assert sorted(await runtime.journal.pruned(chat.key)) == [1, 2, 3, 4]
+    assert sorted(await runtime.internals.journal.pruned(chat.key)) == [1, 2, 3, 4]
 
 
 async def test_pruning_needs_to_know_how(runtime: Runtime) -> None:
@@ -758,7 +759,7 @@ async def test_a_commit_that_fails_leaves_nothing(
     async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder()) as runtime:
         alice = runtime.user("alice")
         await alice.remember("before")
-        journal: Any = runtime.journal
+        journal: Any = runtime.internals.journal
         store = journal._store
 
         async def refuse(rows: Any) -> None:
@@ -874,9 +875,9 @@ async def test_one_writes_the_granted_read(runtime: Runtime) -> None:
         assert caught.value.scope == "project"
         assert caught.value.who in {"reader", "stranger"}
         assert "\x1f" not in str(caught.value)
-    assert [item.content for item in await runtime.journal.memories("\x1fshared/project")] == [
-        "The launch is in May"
-    ]
+    assert [
+        item.content for item in await runtime.internals.journal.memories("\x1fshared/project")
+    ] == ["The launch is in May"]
 
 
 async def test_rights_change_and_last(tmp_path: Path) -> None:

@@ -144,13 +144,15 @@ async def test_another_embedder_after_retention(tmp_path: Path) -> None:
         await runtime.settle()
         await swept(runtime)
         assert len(await numbers(runtime, "ann")) < 30
-        before = {row.id: row.content for row in await (await runtime.long_term()).rows("ann")}
+        before = {
+            row.id: row.content for row in await (await runtime.internals.long_term()).rows("ann")
+        }
     async with Runtime(
         tmp_path / "memory", config=limits, embedder=HashEmbedder(96), reembed=True
     ) as runtime:
         await runtime.reembedded()
         assert {
-            row.id: row.content for row in await (await runtime.long_term()).rows("ann")
+            row.id: row.content for row in await (await runtime.internals.long_term()).rows("ann")
         } == before
         assert [
             one.seq for one in await runtime.user("ann").recall("sentence 2", k=50) if one.seq == 2

@@ -42,7 +42,7 @@ async def test_the_screen_of_the_design(tmp_path: Path) -> None:
         assert receipt.ids[0].startswith("msg_")
         context = await chat.load()
         assert context.messages == [user("I moved to Lisbon.")]
-        assert context.tokens == count_message(runtime.counter, context.messages[0])
+        assert context.tokens == count_message(runtime.internals.counter, context.messages[0])
         context.messages.clear()
         assert len((await chat.load()).messages) == 1
         assert await chat.clear() == 1
@@ -90,7 +90,7 @@ async def test_fold_flush_recall(tmp_path: Path, small: Config) -> None:
         assert await runtime.user("bob").recall("who keeps bees?") == []
         await chat.flush()
         await chat.settle()
-        ids = await (await runtime.long_term()).row_ids()
+        ids = await (await runtime.internals.long_term()).row_ids()
         assert sorted(ids) == sorted(
             row_id(chat.key, message.seq or 0) for message in await chat.history()
         )
@@ -211,7 +211,7 @@ async def test_tool_calls_stay_whole(tmp_path: Path, small: Config) -> None:
                     assert split_tool_calls(context.messages) == 0
                     assert context.tokens <= (300 if budget is None else budget)
                     assert context.tokens == sum(
-                        count_message(runtime.counter, m) for m in context.messages
+                        count_message(runtime.internals.counter, m) for m in context.messages
                     )
                 await chat.append(
                     {
@@ -504,7 +504,7 @@ async def test_compaction_keeps_rows(tmp_path: Path, small: Config) -> None:
             await chat.append(user(f"Fact {number}: the colour is blue{number}."))
             await chat.flush()
             await chat.settle()
-        store = await runtime.long_term()
+        store = await runtime.internals.long_term()
         assert await store.compact() == 1
         assert (await store.statistics()).fragments == 0
         ids = await store.row_ids()

@@ -200,7 +200,8 @@ async def test_compression_strategies() -> None:
                 "buffer": {"summary_tokens": 120, "token_limit": 1000},
             }
         )
-        async with session(None, config) as chat:
+        async with Runtime.in_memory(config=config) as runtime:
+            chat = runtime.session("alice", "chat")
             for number in range(60):
                 await chat.append(
                     user(
@@ -210,7 +211,7 @@ async def test_compression_strategies() -> None:
                 )
             await chat.settle()
             assert (await chat.load()).summary
-            measured = chat._services.statistics().compression[name]
+            measured = runtime.statistics().compression[name]
             assert measured.calls > 0
             ratios[name] = measured.ratio
     assert all(0 < ratio < 0.6 for ratio in ratios.values())
@@ -262,7 +263,7 @@ async def test_flush_batches(tmp_path: Path) -> None:
         Config().buffer.token_flush_size,
     ) == (30_000, 0.7, 3_000)
     async with Runtime(tmp_path, config=config) as runtime:
-        store: Any = await runtime.long_term()
+        store: Any = await runtime.internals.long_term()
         handed: list[int] = []
         add = store.add
 
@@ -302,12 +303,14 @@ async def test_stale_summary_is_dropped_after_a_delete() -> None:
             return answers[len(self.given) - 1]
 
     slow = Slow()
-    async with session(BufferPolicy.window(2, fold="summary"), summarizer=slow) as chat:
+    policy = BufferPolicy.window(2, fold="summary")
+    async with Runtime.in_memory(config=PLAIN, policy=policy, summarizer=slow) as runtime:
+        chat = runtime.session("alice", "chat")
         await chat.append([user("secret"), user("b"), user("c"), user("d")])
         await asked.wait()
         await chat.delete(0)
         await chat.settle()
         assert slow.given[1][1] == ["b"]
         assert (await chat.load()).summary == "clean"
-        jobs = await chat._services.journal.jobs()
+        jobs = await runtime.internals.journal.jobs()
         assert [job for job in jobs if isinstance(job.payload, SummarizeSpec)] == []

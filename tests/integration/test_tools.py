@@ -194,7 +194,7 @@ async def test_both_at_once_store_a_fact_once(runtime: Runtime) -> None:
     memories = await alice.memories()
     assert sorted(memory.text for memory in memories) == ["Likes cake", "My birthday is March 15"]
     assert [memory.type for memory in memories if memory.id == recorded] == ["context"]
-    assert sorted(await (await runtime.long_term()).row_ids()) == sorted(
+    assert sorted(await (await runtime.internals.long_term()).row_ids()) == sorted(
         {recorded, *saved["memory_ids"]}
     )
 

@@ -105,7 +105,7 @@ async def shown(runtime: Runtime, key: SessionKey) -> tuple[Any, ...]:
 
 async def compacted(runtime: Runtime) -> None:
     await runtime.settle()
-    await (await runtime.long_term()).compact()
+    await (await runtime.internals.long_term()).compact()
 
 
 @pytest.mark.slow
@@ -133,8 +133,8 @@ async def test_a_hundred_sessions_are_the_same_elsewhere(tmp_path: Path, form: s
         assert steps == sorted(steps)
         assert await target.import_(tmp_path / form) == report
         await compacted(target)
-        assert sorted(await (await target.long_term()).row_ids()) == sorted(
-            await (await source.long_term()).row_ids()
+        assert sorted(await (await target.internals.long_term()).row_ids()) == sorted(
+            await (await source.internals.long_term()).row_ids()
         )
         for key in keys:
             there = await shown(target, key)
@@ -353,7 +353,10 @@ async def test_summary_entries_come_along() -> None:
         copy = await target.user("alice").import_session(export)
         await target.settle()
         assert await copy.export() == export
-        rows = [sorted(await (await runtime.long_term()).row_ids()) for runtime in (source, target)]
+        rows = [
+            sorted(await (await runtime.internals.long_term()).row_ids())
+            for runtime in (source, target)
+        ]
         assert rows[0] == rows[1]
         assert (await copy.load()).messages == (await chat.load()).messages
 
@@ -872,4 +875,4 @@ async def test_no_session_is_opened_for_a_user_of_an_import(tmp_path: Path) -> N
         await source.session("alice", "one").append(user("hello"))
         await source.export(tmp_path / "export.jsonl")
         await target.import_(tmp_path / "export.jsonl")
-        assert UserKey("alice") not in {key for key, _ in await target.journal.flushed()}
+        assert UserKey("alice") not in {key for key, _ in await target.internals.journal.flushed()}

@@ -204,7 +204,7 @@ async def test_passivation_brings_it_back(tmp_path: Path) -> None:
         await ada.learn([f"train {n}" for n in range(20)])
         before = await ada.search_working("train", 20)
         with anyio.fail_after(20):
-            while runtime.directory.is_live(UserKey("ada")):
+            while runtime.internals.registry.is_live(UserKey("ada")):
                 await anyio.sleep(0.01)
         assert await ada.search_working("train", 20) == before
         assert len(before) == 20
@@ -271,7 +271,7 @@ async def test_the_synopsis_outlives_a_restart(tmp_path: Path) -> None:
             "ok",
         )
         assert first.tokens == sum(
-            runtime.counter.count(text) for text in (first.identity, first.context)
+            runtime.internals.counter.count(text) for text in (first.identity, first.context)
         )
     exhausted = ScriptedChatModel([])
     async with Runtime(tmp_path, config=config(), chat_model=exhausted) as runtime:
@@ -338,6 +338,6 @@ async def test_the_embedded_synopsis(tmp_path: Path) -> None:
         assert found.state == "ok"
         assert "Lisbon" in found.identity
         assert "beans" in found.context
-        count = runtime.counter.count
+        count = runtime.internals.counter.count
         assert 40 < found.tokens == count(found.identity) + count(found.context) <= 120
     assert Config().synopsis.max_tokens == 1_000

@@ -447,10 +447,10 @@ _MUTANTS = (
         guarantee="G5",
         what="A load waits until the summary that is being made is in, so that it shows the "
         "newest.",
-        path="remora/api/session.py",
+        path="remora/services/contexts.py",
         change="""
-+            await services.supervisor.settle(self.key)
-             snapshot = await services.directory.ask(self.key, Load(budget), timeout_s=timeout_s)
++            await self._supervisor.settle(key)
+             snapshot = await self._actors.ask(key, Load(budget), timeout_s=timeout_s)
 """,
     ),
     Mutant(
@@ -694,10 +694,9 @@ _MUTANTS = (
         name="recall_serves_old_results",
         guarantee="G7",
         what="Nobody tells the searches in memory that their user has written.",
-        path="remora/api/runtime.py",
+        path="remora/api/build.py",
         change="""
--            parts.recall.changed(user, gone=gone)
-+            pass
+-        recall.changed(user, gone=False)
 """,
     ),
     Mutant(

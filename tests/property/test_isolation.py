@@ -166,7 +166,7 @@ class World:
             case "prune":
                 await handle.prune(keep=1)
                 self.facts[user] &= {
-                    memory.content for memory in await self.runtime.journal.memories(user)
+                    memory.content for memory in await self.runtime.internals.journal.memories(user)
                 }
             case "fork":
                 copy = f"{session[:400]} fork {len(self.said)}"
@@ -257,7 +257,7 @@ async def run_program(
             session: said for (who, session), said in world.said.items() if who == user and said
         }
         assert {session: said for session, said in histories.items() if said} == wanted
-        items = {item.content for item in await runtime.journal.memories(user)}
+        items = {item.content for item in await runtime.internals.journal.memories(user)}
         assert items == world.facts[user]
     counts = await runtime.counts()
     assert counts.users == len(users)

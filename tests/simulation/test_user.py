@@ -168,11 +168,11 @@ async def test_the_round_keeps_nobody_awake() -> None:
         ada = runtime.user("ada")
         await ada.learn("bees")
         await clock.advance(100)
-        assert runtime.directory.is_live(UserKey("ada"))
+        assert runtime.internals.registry.is_live(UserKey("ada"))
         await clock.advance(100)
-        assert not runtime.directory.is_live(UserKey("ada"))
+        assert not runtime.internals.registry.is_live(UserKey("ada"))
         await clock.advance(300)
-        assert not runtime.directory.is_live(UserKey("ada"))
+        assert not runtime.internals.registry.is_live(UserKey("ada"))
         assert runtime.statistics().schedule["fifo_cleanup"].failures == 0
         assert [hit.text for hit in await ada.search_working("bees")] == ["bees"]
 
@@ -185,9 +185,9 @@ async def test_what_was_gathered_outlives_passivation() -> None:
     async with simulated(clock, working=SMALL, activation={"idle_s": 100}) as runtime:
         ada = runtime.user("ada")
         items = await overfull(ada, "one")
-        await runtime.directory.ask(UserKey("ada"), Touch(("r1", "r2"), 7))
+        await runtime.internals.registry.ask(UserKey("ada"), Touch(("r1", "r2"), 7))
         await clock.advance(150)
-        assert not runtime.directory.is_live(UserKey("ada"))
+        assert not runtime.internals.registry.is_live(UserKey("ada"))
         view = await ada.inspect()
         assert view.accesses == {"r1": (1, 7), "r2": (1, 7)}
         assert 0 < view.working_items < items
@@ -316,7 +316,7 @@ async def test_the_extension_survives_passivation() -> None:
         await clock.advance(30)
         assert (await ada.synopsis()).state == "ok"
         await clock.advance(3_580)
-        assert not runtime.directory.is_live(UserKey("ada"))
+        assert not runtime.internals.registry.is_live(UserKey("ada"))
         assert (await ada.synopsis()).state == "ok", (
             "20 seconds after the first term, 10 before the second"
         )
@@ -432,7 +432,7 @@ async def test_what_is_recorded_is_in_the_prompt_as_data() -> None:
                 ("m3", "spy", "Secret.", 1.0),
             )
         ]
-        await runtime.directory.ask(UserKey("ada"), Remember(tuple(memories)))
+        await runtime.internals.registry.ask(UserKey("ada"), Remember(tuple(memories)))
         await said(runtime.user("ada"), planted, "I plant beans.")
         assert (await runtime.user("ada").synopsis()).state == "ok"
     (request,) = model.requests
@@ -450,7 +450,7 @@ async def test_an_actor_that_cannot_clean_up_is_passed_by() -> None:
         bob = runtime.user("bob")
         await runtime.user("ada").learn("one")
         items = await overfull(bob, "bob")
-        users: Any = runtime.directory.behavior
+        users: Any = runtime.internals.registry.behavior
         behavior = users._of[UserKey]
         handle = behavior.handle
 

@@ -562,7 +562,9 @@ async def play(
             assert player.finished
             plan.clear()
             violations = await check_at_rest(runtime, history)
-            violations += await check_watermark(runtime.journal, await runtime.long_term())
+            violations += await check_watermark(
+                runtime.internals.journal, await runtime.internals.long_term()
+            )
     return history, violations + check(history, policy=policy, sound_models=True)
 
 

@@ -64,7 +64,7 @@ class Remora:
         return [str(message.content) for message in await self._session(session).history()]
 
     async def delivered(self) -> list[str]:
-        return [row.content for row in await (await self.runtime.long_term()).rows("ann")]
+        return [row.content for row in await (await self.runtime.internals.long_term()).rows("ann")]
 
     async def delete(self, user: str, sessions: Sequence[str]) -> None:  # noqa: ARG002 -- a user's sessions are the user's
         await self.runtime.user(user).forget()

@@ -183,7 +183,9 @@ async def _session(case: Case, seed: int) -> dict[str, float]:
         ]
         for handle in handles:
             await handle.append(messages(seed, 20))
-        return await _through(runtime.directory, [handle.key for handle in handles], message, case)
+        return await _through(
+            runtime.internals.registry, [handle.key for handle in handles], message, case
+        )
 
 
 async def _call(case: Case, _: int) -> dict[str, float]:

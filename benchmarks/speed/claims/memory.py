@@ -98,7 +98,7 @@ async def _remora(directory: Path, count: int, rounds: int, seed: int) -> dict[s
             clock.ahead_s += CONFIG.activation.idle_s * 1.2
             while runtime.statistics().directory.live:  # noqa: ASYNC110 - a sweep says nothing to anybody
                 await anyio.sleep(0.05)
-            await runtime.journal.checkpoint()
+            await runtime.internals.journal.checkpoint()
 
         prefix = "warm"
         await in_turn(_WARM, 256, make)
@@ -106,7 +106,7 @@ async def _remora(directory: Path, count: int, rounds: int, seed: int) -> dict[s
         before = settled_memory()
         prefix = "user"
         await in_turn(count, 256, make)
-        await runtime.journal.checkpoint()
+        await runtime.internals.journal.checkpoint()
         live = settled_memory()
         assert runtime.statistics().directory.live == count
         await wait_until_passivated()

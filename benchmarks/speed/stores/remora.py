@@ -38,7 +38,7 @@ class Remora(Store):
         await self._runtime.__aenter__()
         if self._remembers:
             await (
-                self._runtime.long_term()
+                self._runtime.internals.long_term()
             )  # opened at first use, which is to be before anything is measured
 
     @property

@@ -1,0 +1,226 @@
+"""Opening and closing a runtime: lock, journal, parts, background tasks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from remora.api.build import Internals, JournalLike, Options, build
+from remora.errors import ReentrantAsk, RuntimeClosed
+from remora.logging import get_logger
+from remora.runtime.log import Job
+from remora.runtime.probes import probe
+from remora.services.parts import PartsHolder
+from remora.services.preload import preload
+from remora.services.upkeep import flush_tails
+from remora.storage.lock import DirectoryLock
+from remora.storage.memory.journal import MemoryJournal
+from remora.storage.ports import Journal
+
+__all__ = ["Lifetime"]
+
+_logger = get_logger("remora.runtime")
+
+
+class Lifetime:
+    """Opens a runtime's parts, runs its background tasks, and closes it; once.
+
+    Args:
+        options: what the application chose.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.holder = PartsHolder()
+        """Gives handles the parts while the runtime is open."""
+        self.built: Internals | None = None
+        """What was built on opening; it stays when the runtime has closed."""
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._ended = anyio.Event()
+        self._closers: list[Callable[[], Any]] = []
+        self._context: AbstractAsyncContextManager[None] | None = None
+
+    @property
+    def internals(self) -> Internals:
+        """The parts.
+
+        Raises:
+            RuntimeClosed: the runtime is not open.
+        """
+        self.holder.parts  # noqa: B018  # raises
+        assert self.built is not None
+        return self.built
+
+    async def enter(self) -> None:
+        """Open the runtime.
+
+        Raises:
+            RuntimeClosed: it was opened before.
+        """
+        if self._context is not None:
+            raise RuntimeClosed("a runtime can be entered once; make another")
+        self._context = self._live()
+        await self._context.__aenter__()
+
+    async def leave(self) -> None:
+        """Close the runtime, as the last step of ``async with``."""
+        assert self._context is not None
+        # The body's exception belongs to its caller: no background task's is ever joined to it.
+        await self._context.__aexit__(None, None, None)
+
+    @asynccontextmanager
+    async def _live(self) -> AsyncIterator[None]:
+        path = self.options.path
+        lock = DirectoryLock(path) if path is not None else None
+        try:
+            if lock is not None:
+                await anyio.to_thread.run_sync(_prepare, lock)
+            async with self._open_journal() as journal:
+                # What can fail comes before the task group, which would wrap its exception.
+                self.built = await build(self.options, journal, self._closers)
+                left = await journal.jobs()
+                async with anyio.create_task_group() as host:
+                    await host.start(self._run, self.built, left)
+                    try:
+                        yield
+                    finally:
+                        await self.aclose()
+        finally:
+            self.holder.close()
+            with anyio.CancelScope(shield=True):
+                if lock is not None:
+                    await anyio.to_thread.run_sync(lock.release)
+
+    @asynccontextmanager
+    async def _open_journal(self) -> AsyncIterator[Journal]:
+        options = self.options
+        journal: Journal
+        if options.journal is not None:
+            journal = await _open_given(options.journal)
+        elif options.path is None:
+            journal = MemoryJournal()
+        else:
+            from remora.storage.sqlite.journal import SqliteJournal  # noqa: PLC0415  # preloaded
+
+            config = options.config.journal
+            journal = await SqliteJournal.open(
+                options.path / "journal.db",
+                durability=config.durability,
+                max_batch_writes=config.max_batch_writes,
+                max_wal_mb=config.max_wal_mb,
+            )
+        try:
+            yield journal
+        finally:
+            with anyio.CancelScope(shield=True):
+                for close in self._closers:
+                    try:
+                        await close()
+                    except Exception:
+                        _logger.exception("close_failed")  # unfinished jobs are in the journal
+                await journal.aclose()
+
+    # -- background tasks --------------------------------------------------------------------------
+
+    async def _run(
+        self,
+        internals: Internals,
+        left: Sequence[Job],
+        *,
+        task_status: anyio.abc.TaskStatus[None],
+    ) -> None:
+        """All background tasks, in a group of their own, which is cancelled without the caller."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                self._start(internals, left, tasks)
+                self.holder.open(internals.parts)
+                task_status.started()
+        except (KeyboardInterrupt, SystemExit, anyio.get_cancelled_exc_class()):
+            raise
+        except BaseException:
+            # A bug in remora must not end the application. Acknowledged data is in the journal.
+            _logger.exception("background_failed")
+        finally:
+            self._abandon(
+                internals,
+                RuntimeClosed(
+                    "remora's background work has ended; if nobody closed it, the log says why"
+                ),
+            )
+            self._ended.set()
+
+    def _start(self, internals: Internals, left: Sequence[Job], tasks: anyio.abc.TaskGroup) -> None:
+        options, index = self.options, internals.index
+        tasks.start_soon(internals.journal.run, name="remora.journal.writer")
+        internals.registry.start(tasks)
+        internals.supervisor.submit(left)
+        internals.supervisor.start(tasks)
+        internals.schedule.start(tasks)
+        internals.eraser.start(tasks)
+        if internals.recall is not None:
+            embedded = options.embedder is None and options.config.models.embedder == "wordllama"
+            tasks.start_soon(partial(index.warm, embedder=embedded), name="remora.warm")
+            tasks.start_soon(internals.recall.run, name="remora.recall")
+            tails = partial(
+                flush_tails,
+                internals.journal,
+                internals.registry,
+                options.clock,
+                options.config.activation.idle_s,
+            )
+            tasks.start_soon(tails, name="remora.tails")
+        index.start(tasks)
+
+    # -- closing -----------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """See `remora.Runtime.aclose`."""
+        try:
+            internals = self.internals
+        except RuntimeClosed:
+            return
+        if internals.supervisor.in_a_job():
+            raise ReentrantAsk("a background job closes the runtime, which waits for that job")
+        internals.registry.stop_intake()
+        drain_s = self.options.config.supervisor.drain_s
+        try:
+            with anyio.move_on_after(drain_s, shield=True) as scope:
+                await internals.registry.drain()
+            if scope.cancelled_caught:
+                probe("drain_timed_out")
+                _logger.error("drain_timed_out", seconds=drain_s)
+        finally:  # where cancellation broke the shield, callers must be told as well
+            self._abandon(
+                internals,
+                RuntimeClosed(
+                    "the runtime closed before this could be done; what is in the journal goes on "
+                    "later"
+                ),
+            )
+            assert self._tasks is not None
+            self._tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._ended.wait()
+
+    def _abandon(self, internals: Internals, error: RuntimeClosed) -> None:
+        internals.registry.stop_intake()
+        internals.registry.abandon(error)
+        internals.supervisor.abandon(error)
+        internals.eraser.abandon()
+        self.holder.close()
+
+
+def _prepare(lock: DirectoryLock) -> None:
+    preload()
+    lock.acquire()
+
+
+async def _open_given(journal: JournalLike) -> Journal:
+    return await journal() if callable(journal) else journal

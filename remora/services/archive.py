@@ -1,0 +1,215 @@
+"""What the journal holds of sessions and users: their past, their figures, copies of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio.to_thread
+import msgspec
+
+from remora.actors.blocks.state import copy_block_items, excluded_item
+from remora.actors.session.messages import Adopt, Inspect, SessionView
+from remora.actors.user.messages import InspectUser, UserView
+from remora.errors import InvalidInput
+from remora.ids import SessionKey, UserKey, message_id
+from remora.messages import Entry, Message, restore_message
+from remora.models.cache import CachingEmbedder
+from remora.recall.recall import Recall
+from remora.runtime.registry import ActorRegistry
+from remora.services.renumbering import Renumbering
+from remora.storage.ports import (
+    Journal,
+    JournalCounts,
+    SessionListing,
+    SummaryFigures,
+    earlier_buffer,
+)
+
+__all__ = ["LocalArchive", "SessionStatistics", "UserStatistics", "restore_messages"]
+
+_IN_THREAD = 200  # messages from which on decoding them is a thread's work
+
+
+class SessionStatistics(msgspec.Struct, frozen=True):
+    """A session in figures.
+
+    Attributes:
+        messages: appended so far; deleted and rewound ones included.
+        buffered: messages in the buffer, `pending` ones included.
+        buffered_tokens: their size.
+        pending: messages whose summary is being written.
+        summary_tokens: size of the running summary and the summary entries.
+        folds: summaries that were made, and the tokens that they took and gave.
+        flushed: messages that are in long-term memory, or will be: a job is journalled.
+        restated: how often the session was cleared, rewound, or had messages deleted.
+    """
+
+    messages: int
+    buffered: int
+    buffered_tokens: int
+    pending: int
+    summary_tokens: int
+    folds: SummaryFigures
+    flushed: int
+    restated: int
+
+
+class UserStatistics(msgspec.Struct, frozen=True):
+    """A user in figures. Hit rates are those of the runtime since it was opened.
+
+    Attributes:
+        sessions: sessions that have ever had a message.
+        messages: messages ever appended to them.
+        tokens: size of these messages.
+        summaries: summaries that were made of them.
+        memories: memories recorded explicitly.
+        long_term_rows: rows in long-term memory; 0 if it is switched off.
+        working_items: items in working memory.
+        working_bytes: their size.
+        pending_jobs: background jobs that run or wait.
+        dead_jobs: dead-lettered jobs.
+        synopsis_hit_rate: reads of the synopsis answered without writing it, since the user's
+            actor was activated.
+        recall_hit_rate: recalls of any user answered from the cache.
+        embedding_hit_rate: texts of any user whose vectors were cached.
+    """
+
+    sessions: int
+    messages: int
+    tokens: int
+    summaries: int
+    memories: int
+    long_term_rows: int
+    working_items: int
+    working_bytes: int
+    pending_jobs: int
+    dead_jobs: int
+    synopsis_hit_rate: float
+    recall_hit_rate: float
+    embedding_hit_rate: float
+
+
+def restore_messages(instance: str, sid: int, entries: Sequence[Entry]) -> list[Message]:
+    """Entries as messages, with the ids that they were given or that are made of their numbers."""
+    return [
+        restore_message(entry, entry.id or message_id(instance, sid, entry.seq))
+        for entry in entries
+    ]
+
+
+class LocalArchive:
+    """The archive of a journal in this process.
+
+    Args:
+        journal: what is read.
+        actors: what knows the present state.
+        recall: None if long-term memory is switched off.
+        embedder: None if there is none.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        actors: ActorRegistry,
+        recall: Recall | None,
+        embedder: CachingEmbedder | None,
+    ) -> None:
+        self._journal = journal
+        self._actors = actors
+        self._recall = recall
+        self._embedder = embedder
+
+    async def history(
+        self, key: SessionKey, *, include_archived: bool, at: int | None
+    ) -> list[Message]:
+        """See `remora.Session.history`."""
+        view: SessionView = await self._actors.ask(key, Inspect())
+        if view.last_seq == 0:
+            return []
+        first = 1 if include_archived else view.watermarks.archived_through + 1
+        last = view.last_seq if at is None else min(at, view.last_seq)
+        # Read as of `last`, so that a removal during the read changes nothing (G2).
+        entries = await self._journal.read(key, first, last, at=last)
+        if len(entries) < _IN_THREAD:
+            return restore_messages(self._journal.instance, view.sid, entries)
+        return await anyio.to_thread.run_sync(
+            restore_messages, self._journal.instance, view.sid, entries
+        )
+
+    async def stats(self, key: SessionKey) -> SessionStatistics:
+        """See `remora.Session.stats`."""
+        view: SessionView = await self._actors.ask(key, Inspect())
+        folds = await self._journal.folds(key)
+        summaries = [*([view.summary] if view.summary else []), *view.summaries]
+        return SessionStatistics(
+            messages=view.last_seq,
+            buffered=view.buffered + view.pending,
+            buffered_tokens=view.buffered_tokens + view.pending_tokens,
+            pending=view.pending,
+            summary_tokens=sum(one.tokens for one in summaries),
+            folds=folds,
+            flushed=min(view.watermarks.flushing, view.last_seq),
+            restated=view.watermarks.generation,
+        )
+
+    async def user_stats(self, user: str) -> UserStatistics:
+        """See `remora.User.stats`."""
+        counts = await self._journal.counts(user)
+        view: UserView = await self._actors.ask(UserKey(user), InspectUser())
+        rows, recall_rate, embedding_rate = 0, 0.0, 0.0
+        if self._recall is not None:
+            rows = len(await self._recall.rows(user))
+            recalls = self._recall.statistics()
+            recall_rate = _rate(recalls.hits, recalls.misses)
+        if self._embedder is not None:
+            embedded = self._embedder.statistics()
+            embedding_rate = _rate(embedded.hits, embedded.misses)
+        return UserStatistics(
+            sessions=counts.sessions,
+            messages=counts.messages,
+            tokens=counts.tokens,
+            summaries=counts.summaries,
+            memories=counts.memories,
+            long_term_rows=rows,
+            working_items=view.working_items,
+            working_bytes=view.working_bytes,
+            pending_jobs=counts.pending_jobs,
+            dead_jobs=counts.dead_jobs,
+            synopsis_hit_rate=_rate(view.synopsis_hits, view.synopsis_misses),
+            recall_hit_rate=recall_rate,
+            embedding_hit_rate=embedding_rate,
+        )
+
+    async def sessions(self, user: str) -> Sequence[SessionListing]:
+        """See `remora.User.sessions`."""
+        return await self._journal.sessions(user)
+
+    async def counts(self, user: str | None = None) -> JournalCounts:
+        """See `remora.Runtime.counts`."""
+        return await self._journal.counts(user)
+
+    async def fork(self, key: SessionKey, copy: SessionKey, at: int | None) -> None:
+        """See `remora.Session.fork`."""
+        view: SessionView = await self._actors.ask(key, Inspect())
+        at = view.last_seq if at is None else at
+        if at > view.last_seq:
+            raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
+        earlier = await earlier_buffer(self._journal, key, at, as_it_was=True)
+        entries = await self._journal.read(key, 1, at, at=at)
+        numbers = Renumbering([entry.seq for entry in entries], at)
+        front = numbers.through(earlier.front)
+        items = copy_block_items(view.blocks, front)
+        adopt = Adopt(
+            entries=tuple(entry.with_seq(seq) for seq, entry in enumerate(entries, start=1)),
+            front=front,
+            flushing=numbers.through(view.watermarks.flushing),
+            summary=numbers.summary(earlier.summary) if earlier.summary else None,
+            summaries=tuple(map(numbers.summary, earlier.summaries)),
+            state_items=(*items, excluded_item(((1, front),))) if front else items,
+            cleared=numbers.through(earlier.cleared),
+        )
+        await self._actors.ask(copy, adopt)
+
+
+def _rate(hits: int, misses: int) -> float:
+    return hits / (hits + misses) if hits or misses else 0.0

@@ -1,0 +1,133 @@
+"""Loading contexts, and the user profile that is part of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+import msgspec
+
+from remora.actors.session.messages import Inspect, Load, SessionView, Snapshot
+from remora.actors.session.window import fit_buffer
+from remora.actors.user.messages import ReadSynopsis, Synopsis, Touch
+from remora.errors import InvalidInput, ModelTimeout
+from remora.ids import SessionKey, UserKey
+from remora.messages import Entry
+from remora.recall.planner import Context, Planner
+from remora.runtime.clock import Clock
+from remora.runtime.registry import ActorRegistry
+from remora.runtime.supervisor import Supervisor
+from remora.storage.ports import Journal, earlier_buffer
+from remora.storage.records import StateItem, Summary
+
+__all__ = ["LocalContexts"]
+
+
+class LocalContexts:
+    """Contexts of sessions whose actors are in this process.
+
+    Args:
+        actors: sessions and users.
+        journal: for sessions as they were earlier.
+        planner: adds memories, the synopsis and memory blocks.
+        supervisor: runs the jobs that write a synopsis.
+        clock: says when memories were retrieved.
+        timeout_s: seconds to wait for a synopsis where the caller gives none.
+    """
+
+    def __init__(
+        self,
+        actors: ActorRegistry,
+        journal: Journal,
+        planner: Planner,
+        supervisor: Supervisor,
+        clock: Clock,
+        timeout_s: float,
+    ) -> None:
+        self._actors = actors
+        self._journal = journal
+        self._planner = planner
+        self._supervisor = supervisor
+        self._clock = clock
+        self._timeout_s = timeout_s
+
+    async def load(
+        self,
+        key: SessionKey,
+        budget: int,
+        query: str | None = None,
+        *,
+        override: Sequence[Entry] | None = None,
+        about: Sequence[Entry] | None = None,
+        at: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Context:
+        """See `remora.Session.load`; `about` is its argument `messages`."""
+        snapshot: Snapshot
+        if override is None and at is None:
+            snapshot = await self._actors.ask(key, Load(budget), timeout_s=timeout_s)
+        else:
+            snapshot = await self._snapshot(key, budget, override, at)
+        context = await self._planner.assemble(
+            key, snapshot, query, budget, about=about, own=override is None
+        )
+        if context.memories:
+            rows = tuple(memory.id for memory in context.memories)
+            touch = Touch(rows, int(self._clock.time() * 1_000_000))
+            self._actors.post(UserKey(key.user), touch)
+        return context
+
+    async def _snapshot(
+        self, key: SessionKey, budget: int, override: Sequence[Entry] | None, at: int | None
+    ) -> Snapshot:
+        """Show another buffer than the session's present one."""
+        view: SessionView = await self._actors.ask(key, Inspect())
+        if override is not None:
+            entries = [entry.with_seq(n) for n, entry in enumerate(override, start=1)]
+            return _show(entries, None, (), budget, view.blocks)
+        assert at is not None
+        if at > view.last_seq:
+            raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
+        earlier = await earlier_buffer(self._journal, key, at, as_it_was=True)
+        return _show(earlier.entries, earlier.summary, earlier.summaries, budget, view.blocks)
+
+    async def synopsis(self, user: str, *, refresh: bool, timeout_s: float | None) -> Synopsis:
+        """See `remora.User.synopsis`."""
+        limit = self._timeout_s if timeout_s is None else timeout_s
+        # The caller accepts whatever is written from now on, so it waits for one job only, however
+        # short the time is for which a synopsis is valid.
+        request = ReadSynopsis(self._clock.time(), refresh=refresh)
+        with anyio.move_on_after(limit):
+            while True:
+                found: Synopsis = await self._actors.ask(UserKey(user), request, timeout_s=limit)
+                if found.state != "pending":
+                    return found
+                await self._supervisor.wait_for_job(found.job)
+                request = msgspec.structs.replace(request, refresh=False)
+        raise ModelTimeout(
+            f"the synopsis of {user!r} was not written within {limit:g} s; ask again later"
+        )
+
+
+def _show(
+    entries: Sequence[Entry],
+    summary: Summary | None,
+    summaries: Sequence[Summary],
+    budget: int,
+    blocks: tuple[StateItem, ...],
+) -> Snapshot:
+    tools = any(entry.calls or entry.answers for entry in entries)
+    tokens = sum(entry.tokens for entry in entries)
+    window = fit_buffer(entries, tokens, summary, summaries, budget, tools=tools)
+    return Snapshot(
+        summary=window.summary,
+        summaries=window.summaries,
+        entries=window.entries,
+        tokens=window.tokens,
+        pending=0,
+        omitted=window.omitted,
+        awaiting=window.awaiting,
+        orphans=window.orphans,
+        prefix_changed=True,
+        blocks=blocks,
+    )

@@ -1,0 +1,83 @@
+"""A user's long-term memory: recall, listing, export as a table, pruning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio.to_thread
+
+from remora.actors.user.messages import InspectUser, PruneNow, Touch, UserView
+from remora.errors import LongTermError
+from remora.ids import UserKey
+from remora.models.ports import Embedder
+from remora.recall.recall import Memory, Recall
+from remora.runtime.clock import Clock
+from remora.runtime.registry import ActorRegistry
+from remora.runtime.supervisor import Supervisor
+from remora.storage.ports import Journal, Scope
+
+__all__ = ["LocalRecalls"]
+
+
+class LocalRecalls:
+    """Recall in this process.
+
+    Args:
+        recall: searches long-term memory.
+        actors: users, who count what was retrieved.
+        journal: for dead letters.
+        supervisor: prunes.
+        embedder: None if there is none.
+        clock: says when memories were retrieved.
+    """
+
+    def __init__(
+        self,
+        recall: Recall,
+        actors: ActorRegistry,
+        journal: Journal,
+        supervisor: Supervisor,
+        embedder: Embedder | None,
+        clock: Clock,
+    ) -> None:
+        self._recall = recall
+        self._actors = actors
+        self._journal = journal
+        self._supervisor = supervisor
+        self._embedder = embedder
+        self._clock = clock
+
+    async def recall(self, user: str, query: str, k: int, scope: Scope) -> list[Memory]:
+        """See `remora.User.recall`."""
+        found = await self._recall(user, query, k=k, scope=scope)
+        if found:
+            rows = tuple(memory.id for memory in found)
+            self._actors.post(UserKey(user), Touch(rows, int(self._clock.time() * 1_000_000)))
+        return found
+
+    async def memories(self, user: str, scope: Scope) -> list[Memory]:
+        """See `remora.User.memories`."""
+        return await self._recall.rows(user, scope)
+
+    async def arrow_table(self, user: str, scope: Scope) -> Any:
+        """See `remora.User.export_arrow`."""
+        from remora.storage.export.arrow import memory_table  # noqa: PLC0415  # preloaded
+
+        rows, vectors = await self._recall.embedded_rows(user, scope)
+        view: UserView = await self._actors.ask(UserKey(user), InspectUser())
+        dimension = self._embedder.dimension if self._embedder is not None else 0
+        return await anyio.to_thread.run_sync(
+            lambda: memory_table(rows, vectors, view.accesses, dimension=dimension)
+        )
+
+    async def prune(self, user: str, message: PruneNow, *, wait: bool) -> None:
+        """See `remora.User.prune`."""
+        job: str = await self._actors.ask(UserKey(user), message)
+        if not wait:
+            return
+        await self._supervisor.wait_for_job(job)
+        for dead in await self._journal.jobs(dead=True):
+            if dead.id == job:
+                raise LongTermError(
+                    f"pruning for user {user!r} failed: {dead.error}", retryable=False
+                )

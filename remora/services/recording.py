@@ -1,0 +1,200 @@
+"""Memories made of what a caller hands over: checked, redacted and counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from remora.actors.policies.importance import DEFAULT_IMPORTANCE
+from remora.actors.policies.redaction import redact_text
+from remora.errors import (
+    CommitFailed,
+    InvalidInput,
+    InvalidMessage,
+    OutcomeUnknown,
+    RecordingFailed,
+)
+from remora.ids import memory_id, validate_id
+from remora.jobs.memories import MEMORY_TYPES, ROW_TYPES
+from remora.messages import (
+    Message,
+    MessageLike,
+    dated_line,
+    decode_chat,
+    encode_message,
+    plain_text,
+    without_surrogates,
+)
+from remora.services.intake import Intake
+from remora.storage.records import MemoryItem
+
+__all__ = ["check_types", "count_items", "make_item", "name_failures", "spoken_texts"]
+
+_KEYS = frozenset({"content", "type", "importance", "session", "agent", "created_at"})
+_RECORDED_ROLES = ("user", "assistant")
+
+
+@contextmanager
+def name_failures(op: str, user: str, session: str = "") -> Iterator[None]:
+    """Have a failure of the journal say what was being recorded.
+
+    Raises:
+        RecordingFailed: for CommitFailed and OutcomeUnknown.
+    """
+    try:
+        yield
+    except (CommitFailed, OutcomeUnknown) as e:
+        of_session = f", session {session!r}" if session else ""
+        raise RecordingFailed(
+            f"{op} failed for user {user!r}{of_session}: {e}",
+            op=op,
+            user=user,
+            session=session,
+            cause=e,
+        ) from e
+
+
+def make_item(
+    intake: Intake,
+    user: str,
+    content: object,
+    defaults: Mapping[str, Any],
+    agent_of: Callable[[str | None], str | None],
+) -> MemoryItem:
+    """A memory, its tokens not yet counted.
+
+    Args:
+        intake: of the runtime.
+        user: whose it is.
+        content: a text, or a dict; see `remora.api.memories.MemoryLike`.
+        defaults: for the keys that the dict does not have.
+        agent_of: checks whose memory it may be.
+
+    Raises:
+        InvalidInput: a value that is missing or out of range.
+        RedactionFailed: the redaction hook failed on it.
+    """
+    given: Mapping[str, Any] = {"content": content}
+    if isinstance(content, Mapping):
+        given = content
+        if unknown := sorted(set(map(str, content)) - _KEYS):
+            raise InvalidInput(
+                f"a memory has no {', '.join(unknown)}; it may have {', '.join(sorted(_KEYS))}"
+            )
+    values = {**defaults, **{key: value for key, value in given.items() if value is not None}}
+    kind = values["type"]
+    text = _clean(intake, values.get("content"))
+    if kind not in MEMORY_TYPES:
+        raise InvalidInput(
+            f"a memory's type must be one of {', '.join(MEMORY_TYPES)}, not {kind!r}"
+        )
+    agent = agent_of(values["agent"]) or ""
+    session = values["session"]
+    return MemoryItem(
+        id=memory_id(user, agent, text),
+        session="" if session is None else validate_id(session, "a session id"),
+        agent=agent,
+        content=text,
+        type=kind,
+        importance=_check_importance(values["importance"]),
+        created_us=_created_us(intake, values.get("created_at")),
+        tokens=0,
+    )
+
+
+def _clean(intake: Intake, text: object) -> str:
+    if not isinstance(text, str):
+        raise InvalidInput(f"a memory must be text, not {type(text).__name__}")
+    text = without_surrogates(text)
+    if intake.redact is not None:
+        text = without_surrogates(redact_text(text, intake.redact))
+    if not text.strip():
+        raise InvalidInput("a memory must not be empty")
+    limit = intake.buffer.max_message_bytes
+    if len(text.encode()) > limit:
+        raise InvalidInput(f"a memory has {len(text.encode())} bytes; at most {limit} are allowed")
+    return text
+
+
+def _check_importance(value: object) -> float:
+    if value is None:
+        return DEFAULT_IMPORTANCE
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not math.isfinite(value)
+        or not 0 <= value <= 1
+    ):
+        raise InvalidInput(f"importance must be a number from 0 to 1, not {value!r}")
+    return float(value)
+
+
+def _created_us(intake: Intake, value: object) -> int:
+    if value is None:
+        return int(intake.clock.time() * 1_000_000)
+    try:
+        if isinstance(value, datetime):
+            value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            datetime.fromtimestamp(value, UTC)  # refuse what could not be read back
+            return int(value * 1_000_000)
+    except (ValueError, OverflowError, OSError) as e:
+        raise InvalidInput(f"created_at {value!r} is out of range") from e
+    raise InvalidInput(
+        f"created_at must be a datetime or seconds since the epoch, not {type(value).__name__}"
+    )
+
+
+def spoken_texts(messages: MessageLike | Iterable[MessageLike], *, max_bytes: int) -> list[str]:
+    """What the user and the assistant said in these messages.
+
+    Raises:
+        InvalidMessage: one of them is not a chat message.
+    """
+    batch = [messages] if isinstance(messages, (Message, Mapping)) else messages
+    found: object = batch
+    if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
+        raise InvalidMessage(
+            "messages are dicts in the OpenAI chat format or remora.Message, not "
+            f"{type(found).__name__}"
+        )
+    texts = []
+    for number, message in enumerate(batch):
+        entry, _ = encode_message(message, index=number, max_bytes=max_bytes)
+        chat = decode_chat(entry.chat)
+        chat.pop("tool_calls", None)
+        text = plain_text(chat)
+        if entry.role in _RECORDED_ROLES and text.strip():
+            texts.append(text)
+    return texts
+
+
+async def count_items(intake: Intake, items: Sequence[MemoryItem]) -> tuple[MemoryItem, ...]:
+    """The memories with their tokens."""
+    counts = await intake.count_texts([dated_line(one.created_us, one.content) for one in items])
+    return tuple(
+        msgspec.structs.replace(item, tokens=tokens)
+        for item, tokens in zip(items, counts, strict=True)
+    )
+
+
+def check_types(types: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Memory types, sorted; empty for all of them.
+
+    Raises:
+        InvalidInput: an unknown one, or an empty list.
+    """
+    if types is not None and not isinstance(types, Iterable):
+        raise InvalidInput(f"types must be texts, not {types!r:.40}")
+    kinds = () if types is None else (types,) if isinstance(types, str) else tuple(types)
+    if types is not None and not kinds:
+        raise InvalidInput("no memory type is given; leave types out for all of them")
+    for kind in kinds:
+        if kind not in ROW_TYPES:
+            raise InvalidInput(f"a memory's type is one of {', '.join(ROW_TYPES)}, not {kind!r}")
+    return tuple(sorted(set(kinds)))

@@ -1,0 +1,53 @@
+"""What a runtime does by itself: index what an earlier run left, and trim the archive."""
+
+from __future__ import annotations
+
+from remora.actors.session.messages import Flush
+from remora.config import RetentionConfig
+from remora.errors import StorageError
+from remora.ids import SessionKey
+from remora.logging import get_logger
+from remora.runtime.clock import Clock
+from remora.runtime.concurrency import map_concurrently
+from remora.runtime.probes import probe
+from remora.runtime.registry import ActorRegistry
+from remora.storage.ports import Journal, Retention
+
+__all__ = ["flush_tails", "trim_archive"]
+
+_logger = get_logger("remora.runtime")
+_TAIL_CONCURRENCY = 16
+_MAX_TAILS = 1_000_000
+
+
+async def flush_tails(
+    journal: Journal, registry: ActorRegistry, clock: Clock, idle_s: float
+) -> None:
+    """Flush the sessions whose last messages an earlier run did not index.
+
+    A session that is used within `idle_s` is flushed when it becomes idle, as always.
+    """
+    await clock.sleep(idle_s)
+    try:
+        found = await journal.unflushed(_MAX_TAILS)
+    except StorageError:
+        _logger.exception("tails_unread")  # the next start finds them
+        return
+
+    async def flush(key: SessionKey) -> None:
+        if not registry.is_live(key):
+            try:
+                probe("tail_flushed")
+                await registry.tell(key, Flush())
+            except Exception:
+                _logger.exception("tail_flush_failed", session=key)
+
+    await map_concurrently(flush, found, concurrency=_TAIL_CONCURRENCY)
+
+
+async def trim_archive(journal: Journal, keep: RetentionConfig, clock: Clock) -> None:
+    """Remove archived messages beyond the configured age, number and size."""
+    limits = Retention(keep.age_days, keep.session_messages, int(keep.total_mb * (1 << 20)))
+    removed = await journal.trim(limits, int(clock.time() * 1_000_000))
+    if removed:
+        _logger.info("archive_trimmed", messages=removed)
