@@ -1161,7 +1161,7 @@ def test_what_is_flushed_at_rest(
     behavior: type[SessionBehavior], patience_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G7: an idle session hands over what it has by itself, and a flush says how much there was."""
-    monkeypatch.setattr("remora.api.runtime.SessionBehavior", behavior)
+    monkeypatch.setattr("remora.api.build.SessionBehavior", behavior)
     pause = Call(
         0, "pause", pause_s=5.0
     )  # longer than a runtime waits with what its earlier runs left
