@@ -21,7 +21,7 @@ from remora.api.shared import SharedMember, SharedScope
 from remora.api.user import User, WorkingHit
 from remora.config import Config
 from remora.messages import Message, Receipt
-from remora.recall.planner import Context
+from remora.recall.context import Context
 from remora.recall.recall import Memory
 from remora.services.erasure import ErasureReceipt
 

@@ -51,7 +51,8 @@ from remora.models.cache import CachingEmbedder
 from remora.models.compression import CompressionMeter, LeadSummarizer, TailSummarizer
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import ChatModel, Embedder, Summarizer, embed_texts, embedder_name
-from remora.recall.planner import Planner, Tiers
+from remora.recall.gather import Tiers
+from remora.recall.planner import Planner
 from remora.recall.recall import Recall
 from remora.runtime.actor import Decision
 from remora.runtime.clock import Clock

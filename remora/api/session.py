@@ -36,7 +36,7 @@ from remora.api.session_buffer import (
 from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey, key_digest, validate_id
 from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt, Role, decode_chat
-from remora.recall.planner import Context
+from remora.recall.context import Context
 from remora.services.archive import SessionStatistics, restore_messages
 from remora.services.arguments import check_int, check_text
 from remora.services.erasure import ErasureReceipt

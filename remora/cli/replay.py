@@ -19,7 +19,7 @@ from remora.cli.reader import Conversations
 from remora.errors import LongTermError, MailboxFull
 from remora.ids import SessionKey
 from remora.messages import split_tool_calls
-from remora.recall.planner import Context
+from remora.recall.context import Context
 
 __all__ = ["ReplayReport", "replay"]
 

@@ -13,7 +13,8 @@ from remora.actors.user.messages import ReadSynopsis, Synopsis, Touch
 from remora.errors import InvalidInput, ModelTimeout
 from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
-from remora.recall.planner import Context, Planner
+from remora.recall.context import Context
+from remora.recall.planner import Planner
 from remora.runtime.clock import Clock
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor

@@ -17,7 +17,7 @@ from remora.config import Config
 from remora.errors import RuntimeClosed
 from remora.ids import SessionKey, UserKey
 from remora.messages import Entry, Message
-from remora.recall.planner import Context
+from remora.recall.context import Context
 from remora.recall.recall import Memory
 from remora.runtime.registry import ActorRegistry
 from remora.services.archive import SessionStatistics, UserStatistics

@@ -22,7 +22,7 @@ import msgspec
 
 from remora.actors.policies.buffer import BufferPolicy
 from remora.messages import ChatDict, Message, Receipt, split_tool_calls
-from remora.recall.planner import Context
+from remora.recall.context import Context
 from remora.testing.linearizability import Explanation, Operation, explain
 from remora.testing.programs import NAME, Call
 from remora.testing.summaries import covered_by

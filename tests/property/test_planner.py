@@ -17,12 +17,16 @@ from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.policies.turns import units
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import Load, Snapshot
+from remora.actors.session.window import fit_buffer
 from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.actors.user.working import WorkingItem
 from remora.errors import InvalidInput, LongTermError
 from remora.ids import SessionKey
 from remora.messages import Entry
-from remora.recall.planner import Context, Planner, Tiers
+from remora.recall.context import Context
+from remora.recall.fit import synopsis_text
+from remora.recall.gather import Tiers
+from remora.recall.planner import Planner
 from remora.recall.recall import Memory, Recall
 from remora.storage.ports import Scope
 from remora.storage.records import Appended, SavedSession, Summary, Watermarks
@@ -208,6 +212,112 @@ def test_the_newest_are_always_there(count: int, budget: int, memories: list[str
         used += entry.tokens
         fits += used <= budget
     assert all(batch[entry.seq - 1]["content"] in present for entry in ten[len(ten) - fits :])
+
+
+ABOUT = Synopsis("She is called Alice and lives in Lisbon.", "", "ok")
+ABOUT_TOKENS = count_message(COUNTER, {"role": "system", "content": synopsis_text(ABOUT)})
+
+
+@given(
+    st.lists(said, max_size=25).map(lambda turns: [message for turn in turns for message in turn]),
+    st.text(max_size=200),
+    st.integers(4 * ABOUT_TOKENS, 1500),
+)
+def test_one_rule_fits_the_conversation(
+    batch: list[dict[str, Any]], summary: str, budget: int
+) -> None:
+    """S2.30, G8, G9: beside a synopsis a conversation is shown as by a plain load in the budget
+    that it leaves; beside nothing, as by a plain load.
+    """
+    snapshot, _ = shown(batch, budget, summary=summary)
+    plain = planned(snapshot, budget, tiers(), query=None)
+    assert planned(snapshot, budget, tiers()).messages == plain.messages
+    smaller, _ = shown(batch, budget - ABOUT_TOKENS, summary=summary)
+    wanted = planned(smaller, budget - ABOUT_TOKENS, tiers(), query=None)
+    context = planned(snapshot, budget, tiers(synopsis=ABOUT))
+    assert (context.synopsis, context.summary) == (ABOUT, wanted.summary)
+    mine = context.messages[1:]
+    if wanted.summary == plain.summary:
+        assert mine == wanted.messages
+    else:  # messages that made room for the summary do not come back when it goes
+        assert mine == wanted.messages[len(wanted.messages) - len(mine) :]
+    assert context.tokens <= wanted.tokens + ABOUT_TOKENS
+
+
+def exactly(tokens: int, head: str) -> dict[str, Any]:
+    """A message of so many tokens."""
+    message = {"role": "user", "content": head}
+    while count_message(COUNTER, message) < tokens:
+        message["content"] += "word"
+    assert count_message(COUNTER, message) == tokens
+    return message
+
+
+def summary_of(tokens: int, number: int) -> Summary:
+    return Summary(number, "", f"S{number}", tokens, degraded=False, model="m")
+
+
+def window_of(
+    budget: int, entries: Sequence[int], summary: int, summaries: Sequence[int] = ()
+) -> Snapshot:
+    """What a session shows that has messages and summaries of so many tokens."""
+    batch = [exactly(size, f"m{n} ") for n, size in enumerate(entries)]
+    kept = tuple(e.with_seq(n) for n, e in enumerate(append(*batch).entries, start=1))
+    window = fit_buffer(
+        kept,
+        sum(entries),
+        summary_of(summary, 0) if summary else None,
+        [summary_of(size, n) for n, size in enumerate(summaries, start=1)],
+        budget,
+        tools=False,
+    )
+    fields = {name: getattr(window, name) for name in window.__struct_fields__}
+    return Snapshot(**fields, pending=0, prefix_changed=True)
+
+
+def sizes(context: Context) -> tuple[list[str], list[int]]:
+    """Which summaries a context shows, and how large its messages are."""
+    texts = [] if context.summary is None else context.summary.split("\n")
+    users = [message for message in context.messages if message["role"] == "user"]
+    return texts, [count_message(COUNTER, message) for message in users]
+
+
+def test_where_a_synopsis_leaves_too_little() -> None:
+    """S2.30: three cases in which summaries and messages do not all fit beside the synopsis: the
+    conversation is fitted by the rule of a plain load.
+    """
+    beside = tiers(synopsis=ABOUT)
+    left = 100
+    budget = left + ABOUT_TOKENS
+    assert budget // 4 >= ABOUT_TOKENS
+    # A summary stays if it takes at most half of what is left; the oldest messages give way to it,
+    # although they are among the newest ten.
+    tight = window_of(budget, [25] * 3, 30)
+    assert sizes(planned(tight, budget, tiers())) == (["S0"], [25] * 3)
+    assert sizes(planned(tight, budget, beside)) == (["S0"], [25] * 2)
+    # Half is half of what is left, not of the whole budget: a larger summary gives way to messages
+    # that are older than the newest ten.
+    large = window_of(budget, [4] * 20, left // 2 + 1)
+    assert sizes(planned(large, budget, tiers())) == (["S0"], [4] * 15)
+    assert sizes(planned(large, budget, beside)) == ([], [4] * 15)
+    # The running summary comes first, then the newest summary entries.
+    several = window_of(budget, [25] * 10, 25, [15, 15])
+    assert sizes(planned(several, budget, tiers())) == (["S0", "S1", "S2"], [25] * 2)
+    assert sizes(planned(several, budget, beside)) == (["S0", "S2"], [25] * 2)
+
+
+def test_another_conversation_hides_no_memory() -> None:
+    """S3.05: messages given instead of the session's own have other numbers: a memory of the chat
+    is shown although its number is among them.
+    """
+    snapshot, _ = shown([{"role": "user", "content": f"m{n}"} for n in range(3)], 4000)
+    planner = Planner(tiers([memory("said before", seq=2, session="chat")]), COUNTER, Config())
+
+    async def load(*, own: bool) -> Context:
+        return await planner.assemble(KEY, snapshot, "?", 4000, own=own)
+
+    assert anyio.run(lambda: load(own=True)).memories == ()
+    assert [one.text for one in anyio.run(lambda: load(own=False)).memories] == ["said before"]
 
 
 def test_tagged_with_their_sources() -> None:

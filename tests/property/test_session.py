@@ -31,7 +31,8 @@ from remora.config import Config
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.messages import Receipt, split_tool_calls
-from remora.recall.planner import Planner, Tiers
+from remora.recall.gather import Tiers
+from remora.recall.planner import Planner
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.log import Job, Write
 from remora.storage.memory import MemoryJournal

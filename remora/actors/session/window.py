@@ -1,6 +1,14 @@
-"""What of a buffer is shown within a budget.
+"""Which part of a conversation fits into a budget: one rule, for the session and for the planner.
 
-The newest whole turns, and the summaries of what went before.
+* Where everything fits, everything is shown.
+* Otherwise the summaries get what the messages leave, and at least half of the budget: the running
+  summary first, if it fits, then the newest summary entries up to the first that does not fit.
+* The messages get the rest, the newest first, in whole units (G8).
+
+A session applies the rule to its buffer and the budget of a load. Where memory blocks and the
+synopsis take some of the budget, the planner applies it again, to what the session showed and what
+is left. The result is what the session would show in the smaller budget, with one exception: where
+a summary goes, messages that had made room for it do not come back.
 """
 
 from __future__ import annotations
@@ -43,13 +51,11 @@ def fit_buffer(
         entries: the buffer.
         whole_tokens: their sum.
         summary: the running summary.
-        summaries: entries that it does not cover, oldest first.
+        summaries: summary entries that it does not cover, oldest first.
         budget: in tokens; a negative one counts as 0.
         tools: whether `entries` hold tool calls or results.
     """
     budget = max(budget, 0)
-    # Summaries that would take more than half of a tight budget give way to the conversation
-    # itself.
     room = budget - min(whole_tokens, budget // 2)
     spent = 0
     if summary is not None:
@@ -57,44 +63,36 @@ def fit_buffer(
             spent = summary.tokens
         else:
             summary = None
-    chosen_summaries: list[Summary] = []
+    chosen: list[Summary] = []
     for one in reversed(summaries):
         if spent + one.tokens > room:
             break
         spent += one.tokens
-        chosen_summaries.append(one)
+        chosen.append(one)
+    newest_summaries = tuple(chosen[::-1])
     left = budget - spent
-    if not tools and whole_tokens <= left:
-        return Window(
-            summary, tuple(chosen_summaries[::-1]), tuple(entries), whole_tokens + spent, 0, (), 0
-        )
-    if not tools:  # each message stands alone: what does not fit needs no look at
-        used, first = 0, len(entries)
-        while first and used + entries[first - 1].tokens <= left:
-            first -= 1
-            used += entries[first].tokens
-        return Window(
-            summary,
-            tuple(chosen_summaries[::-1]),
-            tuple(entries[first:]),
-            used + spent,
-            first,
-            (),
-            0,
-        )
-    shown, awaiting, orphans = presentable_units(entries)
-    used, kept = 0, len(shown)
-    while kept and used + sum(entry.tokens for entry in shown[kept - 1]) <= left:
-        kept -= 1
-        used += sum(entry.tokens for entry in shown[kept])
-    chosen = tuple(entry for unit in shown[kept:] for entry in unit)
-    omitted = sum(len(unit) for unit in shown[:kept])
-    return Window(
-        summary,
-        tuple(chosen_summaries[::-1]),
-        chosen,
-        used + spent,
-        omitted,
-        tuple(awaiting),
-        orphans,
-    )
+    if tools:
+        shown, used, omitted, awaiting, orphans = _fit_units(entries, left)
+        return Window(summary, newest_summaries, shown, used + spent, omitted, awaiting, orphans)
+    if whole_tokens <= left:
+        return Window(summary, newest_summaries, tuple(entries), whole_tokens + spent, 0, (), 0)
+    # each message stands alone, so the ones that do not fit need no look
+    used, first = 0, len(entries)
+    while first and used + entries[first - 1].tokens <= left:
+        first -= 1
+        used += entries[first].tokens
+    return Window(summary, newest_summaries, tuple(entries[first:]), used + spent, first, (), 0)
+
+
+def _fit_units(
+    entries: Sequence[Entry], room: int
+) -> tuple[tuple[Entry, ...], int, int, tuple[str, ...], int]:
+    """The newest whole units that fit: their entries and tokens, and what is left out and why."""
+    units, awaiting, orphans = presentable_units(entries)
+    used, first = 0, len(units)
+    while first and used + (more := sum(entry.tokens for entry in units[first - 1])) <= room:
+        first -= 1
+        used += more
+    shown = tuple(entry for unit in units[first:] for entry in unit)
+    omitted = sum(len(unit) for unit in units[:first])
+    return shown, used, omitted, tuple(awaiting), orphans

@@ -1,0 +1,160 @@
+"""What `load` returns, and how it is put together from what fits.
+
+What is stable goes first: memory blocks, the synopsis, the summaries, then the messages. So the
+front of the prompt stays the same until a compaction replaces it (`prefix_changed` says when), and
+a provider's prompt cache keeps it. What was recalled for one question goes before the newest user
+message, where it moves nothing in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from remora.actors.blocks.source import Source
+from remora.actors.session.messages import Snapshot
+from remora.actors.session.window import Window
+from remora.actors.user.messages import ScoredItem, Synopsis
+from remora.messages import ChatDict, Entry, decode_chat
+from remora.recall.recall import Memory
+from remora.storage.records import Summary
+
+__all__ = ["Context", "Selection", "build_context", "build_plain_context", "list_summaries"]
+
+_OFF = Source("off")
+
+
+class Context(msgspec.Struct, frozen=True):
+    """What `load` returns: a snapshot; changing it changes nothing.
+
+    Attributes:
+        messages: plain dicts in the OpenAI chat format, ready to send.
+        tokens: their size by the configured counter, at most the budget.
+        summary: the text of the running summary and the summary entries that are among them.
+        memories: what was recalled from long-term memory, best first.
+        working: what was recalled from working memory, best first.
+        synopsis: the synopsis, if it is among them.
+        sources: what each tier gave: ``summary``, ``recent``, ``synopsis``, ``working``,
+            ``long_term``, and ``block:NAME``.
+        prefix_changed: the front of `messages` differs from the last load of this session.
+        pending: messages among them that wait for their summary.
+        omitted: messages of the buffer, the oldest, that did not fit.
+        awaiting: ids of tool calls without a result; these calls, and the results that they have,
+            are withheld until all results are there.
+        orphans: tool calls and results that lost their counterpart, left out.
+    """
+
+    messages: list[ChatDict]
+    tokens: int
+    summary: str | None
+    memories: tuple[Memory, ...]
+    sources: dict[str, Source]
+    prefix_changed: bool
+    pending: int
+    omitted: int
+    awaiting: tuple[str, ...]
+    orphans: int
+    working: tuple[ScoredItem, ...] = ()
+    synopsis: Synopsis | None = None
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """What goes into a context, beside memory blocks.
+
+    Attributes:
+        summaries: the running summary and summary entries, oldest first.
+        entries: messages, oldest first.
+        tokens: of all that is selected.
+        sources: what the tiers gave.
+        synopsis_message: the synopsis, as a message.
+        synopsis: what it says.
+        recalled_message: what was recalled, as a message.
+        memories: what of it is from long-term memory.
+        working: what of it is from working memory.
+    """
+
+    summaries: Sequence[Summary]
+    entries: Sequence[Entry]
+    tokens: int
+    sources: dict[str, Source]
+    synopsis_message: ChatDict | None = None
+    synopsis: Synopsis | None = None
+    recalled_message: ChatDict | None = None
+    memories: tuple[Memory, ...] = ()
+    working: tuple[ScoredItem, ...] = ()
+
+
+def build_plain_context(snapshot: Snapshot, *, prefix_changed: bool) -> Context:
+    """The context of a conversation alone; its size is known already."""
+    summaries = list_summaries(snapshot)
+    messages: list[ChatDict] = [_summary_message(one) for one in summaries]
+    messages.extend([decode_chat(entry.chat) for entry in snapshot.entries])
+    return Context(
+        messages=messages,
+        tokens=snapshot.tokens,
+        summary="\n".join([one.text for one in summaries]) if summaries else None,
+        memories=(),
+        sources={
+            "summary": _summary_source(summaries),
+            "synopsis": _OFF,
+            "working": _OFF,
+            "long_term": _OFF,
+            "recent": Source("ok", len(snapshot.entries)),
+        },
+        prefix_changed=prefix_changed,
+        pending=snapshot.pending,
+        omitted=snapshot.omitted,
+        awaiting=snapshot.awaiting,
+        orphans=snapshot.orphans,
+    )
+
+
+def build_context(snapshot: Snapshot, chosen: Selection, *, prefix_changed: bool) -> Context:
+    """The context of what was selected."""
+    messages: list[ChatDict] = []
+    if chosen.synopsis_message is not None:
+        messages.append(chosen.synopsis_message)
+    messages.extend(_summary_message(one) for one in chosen.summaries)
+    messages.extend(decode_chat(entry.chat) for entry in chosen.entries)
+    if chosen.recalled_message is not None:
+        at = len(messages)
+        if messages and messages[-1]["role"] == "user":
+            at -= 1
+        messages.insert(at, chosen.recalled_message)
+    omitted = len(snapshot.entries) - len(chosen.entries)
+    return Context(
+        messages=messages,
+        tokens=chosen.tokens,
+        summary="\n".join(one.text for one in chosen.summaries) or None,
+        memories=chosen.memories,
+        working=chosen.working,
+        synopsis=chosen.synopsis,
+        sources={
+            "summary": _summary_source(chosen.summaries),
+            **chosen.sources,
+            "recent": Source("ok", len(chosen.entries)),
+        },
+        prefix_changed=prefix_changed,
+        pending=max(snapshot.pending - omitted, 0),
+        omitted=snapshot.omitted + omitted,
+        awaiting=snapshot.awaiting,
+        orphans=snapshot.orphans,
+    )
+
+
+def list_summaries(window: Snapshot | Window) -> Sequence[Summary]:
+    """The running summary and the summary entries, oldest first."""
+    if window.summary is None:
+        return window.summaries
+    return (window.summary, *window.summaries)
+
+
+def _summary_message(summary: Summary) -> ChatDict:
+    return {"role": "system", "content": summary.prefix + summary.text}
+
+
+def _summary_source(summaries: Sequence[Summary]) -> Source:
+    if not summaries:
+        return _OFF
+    return Source("degraded" if any(one.degraded for one in summaries) else "ok", len(summaries))

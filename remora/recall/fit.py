@@ -1,0 +1,275 @@
+"""Fit what was gathered into the budget, by one rule (G9).
+
+1. Memory blocks of priority 0 are always shown.
+2. The synopsis is shown if it fits into a quarter of the budget.
+3. The conversation gets what is left, by the rule of `remora.actors.session.window`: summaries,
+   then the newest messages.
+4. Other memory blocks, and then recalled memories, get what the conversation does not need, and at
+   least their share of the budget as far as it can be had from messages older than the newest
+   `context.recent`: only those give way.
+
+Every piece is counted by the configured counter before it is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from remora.actors.blocks.render import BlockView, FittedBlocks
+from remora.actors.blocks.source import Source
+from remora.actors.policies.turns import newest_start, units
+from remora.actors.session.messages import Snapshot
+from remora.actors.session.window import Window, fit_buffer
+from remora.actors.user.messages import ScoredItem, Synopsis
+from remora.config import Config
+from remora.messages import ChatDict, Entry
+from remora.recall.context import Context, Selection, list_summaries
+from remora.recall.gather import Gathered
+from remora.recall.recall import Memory
+from remora.runtime.probes import probe
+from remora.tokens import TokenCounter, count_message
+
+__all__ = ["ContextFitter", "synopsis_text"]
+
+_RECALL_HEAD = "Possibly relevant, from what is known of this user and earlier conversations:"
+
+
+class _RecallLine(msgspec.Struct, frozen=True):
+    """One line of what was recalled, and where it came from."""
+
+    text: str
+    tokens: int
+    memory: Memory | None = None
+    working: ScoredItem | None = None
+
+
+class _RecallMessage(msgspec.Struct, frozen=True):
+    """What was recalled, as a message; None where there is nothing."""
+
+    message: ChatDict | None = None
+    lines: Sequence[_RecallLine] = ()
+    tokens: int = 0
+
+
+class ContextFitter:
+    """Selects what goes into a context.
+
+    Args:
+        counter: the configured counter.
+        config: shares of the budget.
+        blocks: the session's memory blocks.
+    """
+
+    def __init__(self, counter: TokenCounter, config: Config, blocks: BlockView | None) -> None:
+        self._counter = counter
+        self._recent = config.context.recent
+        self._recall_share = config.recall.context_share
+        self._blocks_share = config.context.blocks_share if blocks is not None else 0.0
+        self._blocks = blocks
+
+    def always_shown(self, snapshot: Snapshot, budget: int) -> Sequence[Entry]:
+        """Messages that are shown whatever the tiers give, so that they need not be recalled.
+
+        Those that just fit now may have to give way.
+        """
+        least = int(budget * (1 - self._recall_share - self._blocks_share))
+        return snapshot.entries[newest_start(snapshot.entries, least) :]
+
+    async def fit(
+        self, session: str | None, snapshot: Snapshot, gathered: Gathered, budget: int
+    ) -> tuple[Selection, FittedBlocks]:
+        """Select what fits.
+
+        Args:
+            session: the session, if the snapshot is of its own conversation.
+            snapshot: what it shows within the budget.
+            gathered: what the tiers gave.
+            budget: in tokens.
+
+        Raises:
+            InvalidInput: memory blocks of priority 0 do not fit.
+        """
+        kept = await self._size_of_kept_blocks(gathered, budget)
+        left = budget - kept
+        sources = dict(gathered.sources)
+        synopsis, cost = self._fit_synopsis(gathered.synopsis, min(left, budget // 4), sources)
+        left -= cost
+        window = _narrow(snapshot, left)
+        entries = window.entries
+        first = _recent_start(entries, self._recent)
+        recent = _tokens(entries[first:])
+        older = _tokens(snapshot.entries) - recent  # all of which may give way
+        left -= window.tokens - _tokens(entries[:first])
+        recall_share = int(budget * self._recall_share)
+        wanted = recall_share if gathered.memories or gathered.working else 0
+        blocks = FittedBlocks()
+        if self._blocks is not None:
+            room = max(left - older - wanted, min(left, int(budget * self._blocks_share)))
+            blocks = await self._blocks.fit(gathered.blocks, kept + room)
+            left -= self._blocks.insert((), blocks)[1] - kept
+        room = max(left - older, min(left, recall_share))
+        recalled, start = self._fit_recalled(session, gathered, entries, first, left, room)
+        memories = tuple(one.memory for one in recalled.lines if one.memory is not None)
+        working = tuple(one.working for one in recalled.lines if one.working is not None)
+        for name, count in (("long_term", len(memories)), ("working", len(working))):
+            if sources[name].status == "ok":
+                sources[name] = Source("ok", count)
+        chosen = Selection(
+            summaries=list_summaries(window),
+            entries=entries[start:],
+            tokens=cost + recalled.tokens + window.tokens - _tokens(entries[:start]),
+            sources=sources,
+            synopsis_message=synopsis,
+            synopsis=None if synopsis is None else gathered.synopsis,
+            recalled_message=recalled.message,
+            memories=memories,
+            working=working,
+        )
+        return chosen, blocks
+
+    async def insert_blocks(
+        self, context: Context, gathered: Gathered, fitted: FittedBlocks, budget: int
+    ) -> Context:
+        """Put memory blocks into a context."""
+        if self._blocks is None:
+            return context
+        messages, grown = self._blocks.insert(context.messages, fitted)
+        if context.tokens + grown > budget:  # two texts joined may take more than both alone
+            room = budget - context.tokens
+            fitted = await self._blocks.fit(gathered.blocks, room, context.messages)
+            messages, grown = self._blocks.insert(context.messages, fitted)
+        sources = {**context.sources, **fitted.sources}
+        return msgspec.structs.replace(
+            context, messages=messages, tokens=context.tokens + grown, sources=sources
+        )
+
+    async def _size_of_kept_blocks(self, gathered: Gathered, budget: int) -> int:
+        if self._blocks is None:
+            return 0
+        kept = await self._blocks.size_of_kept(gathered.blocks)
+        if kept > budget:
+            await self._blocks.fit(gathered.blocks, budget)  # raises, and says what they need
+        return kept
+
+    def _fit_synopsis(
+        self, synopsis: Synopsis | None, room: int, sources: dict[str, Source]
+    ) -> tuple[ChatDict | None, int]:
+        """The synopsis as a message, and its tokens; None if there is none or it does not fit."""
+        text = "" if synopsis is None else synopsis_text(synopsis)
+        if not text:
+            return None, 0
+        message: ChatDict = {"role": "system", "content": text}
+        cost = count_message(self._counter, message)
+        if cost > room:
+            probe("synopsis_left_out")
+            detail = f"it needs {cost} tokens, and {max(room, 0)} are left for it"
+            sources["synopsis"] = Source("omitted", detail=detail)
+            return None, 0
+        sources["synopsis"] = msgspec.structs.replace(sources["synopsis"], count=1)
+        return message, cost
+
+    def _fit_recalled(
+        self,
+        session: str | None,
+        gathered: Gathered,
+        entries: Sequence[Entry],
+        first: int,
+        left: int,
+        room: int,
+    ) -> tuple[_RecallMessage, int]:
+        """What is recalled, and where the messages begin that are shown beside it.
+
+        A message that is shown is not recalled as well; but which of the messages before `first`
+        are shown depends on the room that the recalled ones leave.
+        """
+        shown = {(session, entry.seq) for entry in entries[first:]}
+        lines = [one for one in _rank_lines(gathered) if not _is_among(one, shown)]
+        recalled = self._fit_lines(lines, room)
+        start = newest_start(entries[:first], left - recalled.tokens)
+        shown = {(session, entry.seq) for entry in entries[start:first]}
+        if any(_is_among(one, shown) for one in recalled.lines):
+            probe("recalled_already_shown")
+            lines = [one for one in recalled.lines if not _is_among(one, shown)]
+            recalled = self._fit_lines(lines, recalled.tokens)
+        return recalled, start
+
+    def _fit_lines(self, lines: Sequence[_RecallLine], room: int) -> _RecallMessage:
+        """As many lines as fit, best first. The whole message is counted before it is taken."""
+        left = room - self._counter.message_overhead - self._counter.count(_RECALL_HEAD)
+        taken: list[_RecallLine] = []
+        for one in lines:
+            cost = one.tokens + 2  # a bullet and a line break
+            if cost <= left:
+                taken.append(one)
+                left -= cost
+        while taken:
+            text = "\n".join([_RECALL_HEAD, *(f"- {one.text}" for one in taken)])
+            message: ChatDict = {"role": "system", "content": text}
+            cost = count_message(self._counter, message)
+            if cost <= room:
+                return _RecallMessage(message, taken, cost)
+            taken.pop()
+        return _RecallMessage()
+
+
+def synopsis_text(synopsis: Synopsis) -> str:
+    """A synopsis as it stands in a context; empty for one that says nothing."""
+    parts = [("About this user: ", synopsis.identity), ("At present: ", synopsis.context)]
+    return "\n".join(head + text for head, text in parts if text)
+
+
+def _narrow(snapshot: Snapshot, room: int) -> Snapshot | Window:
+    """What the session would show within `room`."""
+    if snapshot.tokens <= room:
+        return snapshot
+    entries = snapshot.entries
+    return fit_buffer(
+        entries,
+        # of a buffer that did not fit before, it suffices that it is more than the room
+        room + 1 if snapshot.omitted else _tokens(entries),
+        snapshot.summary,
+        snapshot.summaries,
+        room,
+        tools=any(entry.calls for entry in entries),
+    )
+
+
+def _recent_start(entries: Sequence[Entry], count: int) -> int:
+    """Where the newest whole units begin that hold at least `count` messages."""
+    start = len(entries)
+    for unit in reversed(units(entries)):
+        if len(entries) - start >= count:
+            break
+        start = unit.start
+    return start
+
+
+def _rank_lines(gathered: Gathered) -> list[_RecallLine]:
+    """Lines of both tiers, best first: scaled by the best of their tier, without duplicates."""
+    scored: list[tuple[float, int, _RecallLine]] = []
+    best = max((memory.score for memory in gathered.memories), default=0.0)
+    for place, memory in enumerate(gathered.memories):
+        line = _RecallLine(memory.line, memory.tokens, memory=memory)
+        scored.append((memory.score / best if best > 0 else 0.0, place, line))
+    texts = {_normalized(memory.text) for memory in gathered.memories}
+    for place, found in enumerate(gathered.working):
+        item = found.item
+        if _normalized(item.text) not in texts:
+            text = f"({item.source}) {item.text}" if item.source else item.text
+            scored.append((found.score, place, _RecallLine(text, item.tokens, working=found)))
+    return [line for _, _, line in sorted(scored, key=lambda one: (-one[0], one[1]))]
+
+
+def _is_among(line: _RecallLine, shown: Collection[tuple[str | None, int]]) -> bool:
+    memory = line.memory
+    return memory is not None and memory.seq > 0 and (memory.session, memory.seq) in shown
+
+
+def _normalized(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def _tokens(entries: Sequence[Entry]) -> int:
+    return sum(entry.tokens for entry in entries)

@@ -1,0 +1,151 @@
+"""Ask every tier of memory at once, each with its deadline.
+
+A tier that misses its deadline, or fails, is left out and named in `sources`: the conversation
+never waits for it (G5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Literal
+
+import anyio
+import msgspec
+
+from remora.actors.blocks.render import BlockView, GatheredBlocks
+from remora.actors.blocks.source import Source
+from remora.actors.session.messages import Snapshot
+from remora.actors.user.messages import ScoredItem, Synopsis
+from remora.config import Config
+from remora.errors import LongTermError, ModelError
+from remora.ids import SessionKey
+from remora.logging import get_logger
+from remora.messages import Entry, decode_chat
+from remora.recall.recall import Memory, Recall
+from remora.runtime.probes import probe
+from remora.storage.ports import Scope
+
+__all__ = ["Gathered", "Tiers", "gather"]
+
+_logger = get_logger("remora.planner")
+_COMMON = Scope(agent="")  # what an agent keeps to itself is in no session's context
+
+
+class Tiers(msgspec.Struct, frozen=True):
+    """Where contexts are gathered from, beside the session itself; None for a tier that is off.
+
+    Attributes:
+        recall: search in long-term memory.
+        working: search in working memory: user, session, query -> what was found, best first.
+        synopsis: a user's synopsis as it is now; a part that is out of date gets written.
+        blocks: the session's memory blocks.
+    """
+
+    recall: Recall | None = None
+    working: Callable[[str, str, str], Awaitable[Sequence[ScoredItem]]] | None = None
+    synopsis: Callable[[str], Awaitable[Synopsis]] | None = None
+    blocks: BlockView | None = None
+
+
+class Gathered:
+    """What the tiers gave."""
+
+    def __init__(self) -> None:
+        self.memories: Sequence[Memory] = ()
+        self.working: Sequence[ScoredItem] = ()
+        self.synopsis: Synopsis | None = None
+        self.blocks = GatheredBlocks()
+        self.sources: dict[str, Source] = {
+            name: Source("off") for name in ("synopsis", "working", "long_term")
+        }
+
+
+async def gather(
+    tiers: Tiers,
+    config: Config,
+    key: SessionKey,
+    snapshot: Snapshot,
+    query: str | None,
+    *,
+    about: Sequence[Entry] | None,
+    shown: Collection[tuple[str, int]],
+) -> Gathered:
+    """Ask all tiers.
+
+    Args:
+        tiers: which there are.
+        config: deadlines, and how much to recall.
+        key: the session.
+        snapshot: its conversation, and its blocks' states.
+        query: the question; without one, only memory blocks are asked.
+        about: messages to show to memory blocks instead of the conversation.
+        shown: messages not to recall, by session and number.
+    """
+    found = Gathered()
+    async with anyio.create_task_group() as tasks:
+        if tiers.blocks is not None:
+            entries = snapshot.entries if about is None else about
+            tasks.start_soon(_ask_blocks, tiers.blocks, key, snapshot, entries, found)
+        if query is None:
+            return found
+        if (recall := tiers.recall) is not None:
+
+            async def ask_recall() -> Source:
+                found.memories = await recall(
+                    key.user, query, k=config.recall.k, scope=_COMMON, without=shown
+                )
+                return Source("ok")
+
+            tasks.start_soon(_ask, found, "long_term", key, config.recall.deadline_s, ask_recall)
+        if (working := tiers.working) is not None:
+
+            async def ask_working() -> Source:
+                found.working = await working(key.user, key.session, query)
+                return Source("ok")
+
+            tasks.start_soon(_ask, found, "working", key, config.recall.deadline_s, ask_working)
+        if (synopsis := tiers.synopsis) is not None:
+
+            async def ask_synopsis() -> Source:
+                found.synopsis = await synopsis(key.user)
+                return Source(_SYNOPSIS_STATUS.get(found.synopsis.state, "ok"))
+
+            tasks.start_soon(_ask, found, "synopsis", key, config.synopsis.deadline_s, ask_synopsis)
+    return found
+
+
+_SYNOPSIS_STATUS: dict[str, Literal["ok", "degraded", "pending"]] = {
+    "degraded": "degraded",
+    "pending": "pending",
+}
+
+
+async def _ask(
+    found: Gathered,
+    name: str,
+    key: SessionKey,
+    deadline_s: float,
+    ask: Callable[[], Awaitable[Source]],
+) -> None:
+    try:
+        with anyio.fail_after(deadline_s):
+            found.sources[name] = await ask()
+    except TimeoutError:
+        probe("tier_late")
+        found.sources[name] = Source("late", detail=f"no answer within {deadline_s:g} s")
+    except Exception as e:  # the conversation itself can be shown
+        probe("tier_failed")
+        if not isinstance(e, (LongTermError, ModelError)):
+            _logger.exception("tier_failed", tier=name, session=key)
+        found.sources[name] = Source("failed", detail=str(e))
+
+
+async def _ask_blocks(
+    blocks: BlockView,
+    key: SessionKey,
+    snapshot: Snapshot,
+    entries: Sequence[Entry],
+    found: Gathered,
+) -> None:
+    chats = [decode_chat(entry.chat) for entry in entries]
+    found.blocks = await blocks.gather(key, snapshot.blocks, chats)
