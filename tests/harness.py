@@ -11,7 +11,8 @@ from typing import Any, Self
 import anyio
 
 from remora.actors.policies.buffer import BufferPolicy
-from remora.actors.session.behavior import SUMMARIZE_QUEUE, SessionBehavior
+from remora.actors.session.behavior import SessionBehavior
+from remora.actors.session.compaction import SUMMARIZE_QUEUE
 from remora.actors.session.messages import Append, Inspect, SessionView
 from remora.ids import SessionKey, key_digest
 from remora.jobs.sessions import SummarizeHandler

@@ -20,12 +20,8 @@ from remora.actors.blocks.vector import VectorMemoryBlock
 from remora.actors.kinds import ByKind
 from remora.actors.policies.buffer import PolicyLike, resolve_policy
 from remora.actors.policies.summary import DEFAULT_PROMPT, ChatSummarizer
-from remora.actors.session.behavior import (
-    BLOCKS_QUEUE,
-    FLUSH_QUEUE,
-    SUMMARIZE_QUEUE,
-    SessionBehavior,
-)
+from remora.actors.session.behavior import SessionBehavior
+from remora.actors.session.compaction import BLOCKS_QUEUE, FLUSH_QUEUE, SUMMARIZE_QUEUE
 from remora.actors.session.messages import Inspect, SessionView
 from remora.actors.user.behavior import PRUNE_QUEUE, RECORD_QUEUE, SYNOPSIS_QUEUE, UserBehavior
 from remora.actors.user.messages import (

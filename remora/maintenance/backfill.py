@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from remora.actors.session.behavior import FLUSH_QUEUE
+from remora.actors.session.compaction import FLUSH_QUEUE
 from remora.actors.user.behavior import RECORD_QUEUE
 from remora.errors import StorageError
 from remora.maintenance.compare import Backfill

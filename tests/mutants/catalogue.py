@@ -390,10 +390,10 @@ _MUTANTS = (
         guarantee="G5",
         what="A summary is taken whenever it comes, though the session was cleared or rewound "
         "meanwhile.",
-        path="remora/actors/session/behavior.py",
+        path="remora/actors/session/compaction.py",
         change="""
--        if result.job != expected or outdated:
-+        if outdated:
+-    if result.job != expected or outdated:
++    if outdated:
 """,
     ),
     Mutant(
@@ -401,10 +401,10 @@ _MUTANTS = (
         guarantee="G6",
         what="A summary is stale when the session was restated since; that it is in already is "
         "nobody's business.",
-        path="remora/actors/session/behavior.py",
+        path="remora/actors/session/compaction.py",
         change="""
--        if result.job != expected or outdated:
-+        if spec.generation != state.watermarks.generation or outdated:
+-    if result.job != expected or outdated:
++    if spec.generation != state.watermarks.generation or outdated:
 """,
     ),
     Mutant(
@@ -520,10 +520,10 @@ _MUTANTS = (
         guarantee="G7",
         what="A flush moves the mark in the journal, and its job is handed to the supervisor "
         "alone.",
-        path="remora/actors/session/behavior.py",
+        path="remora/actors/session/compaction.py",
         change="""
--            through - first + 1, [BufferMoved(state.sid, watermarks, jobs=(job,))], jobs=(job,)
-+            through - first + 1, [BufferMoved(state.sid, watermarks)], jobs=(job,)
+-    moved = BufferMoved(state.sid, watermarks, jobs=(job,))
++    moved = BufferMoved(state.sid, watermarks)
 """,
     ),
     Mutant(
@@ -598,21 +598,20 @@ _MUTANTS = (
         guarantee="G7",
         what="A clear moves the flush mark past what was never handed over, and says nowhere that "
         "it is not to be there.",
-        path="remora/actors/session/behavior.py",
+        path="remora/actors/session/rewriting.py",
         change="""
-             BufferMoved(state.sid, watermarks, at_seq=last, reason="cleared", ended=cancelled),
--            *unflushed,
-             *self._unseen(state, last),
+-    records: list[Any] = [moved, *_never_index(state, before.flushing + 1, last)]
++    records: list[Any] = [moved]
 """,
     ),
     Mutant(
         name="removed_stays_in_long_term_memory",
         guarantee="G7 G13",
         what="What is deleted or rewound leaves the conversation, and stays in long-term memory.",
-        path="remora/actors/session/behavior.py",
+        path="remora/actors/session/rewriting.py",
         change="""
--        flushed = tuple(seq for seq in removed if seq <= shown_through) if self._flushes else ()
-+        flushed: tuple[int, ...] = ()
+-    indexed = tuple(seq for seq in removed if seq <= shown_through) if rules.indexes else ()
++    indexed: tuple[int, ...] = ()
 """,
     ),
     Mutant(
@@ -634,10 +633,10 @@ _MUTANTS = (
         guarantee="G13",
         what="What is removed before it was handed over is looked for nowhere; the window of the "
         "row before it has its words.",
-        path="remora/actors/session/behavior.py",
+        path="remora/actors/session/rewriting.py",
         change="""
--        shown_through = watermarks.flushing + NEIGHBOURS if watermarks.flushing else 0
-+        shown_through = watermarks.flushing
+-    shown_through = before.flushing + NEIGHBOURS if before.flushing else 0
++    shown_through = before.flushing
 """,
         tests=("tests/simulation/test_found_by_seed.py",),
     ),

@@ -15,7 +15,8 @@ from remora.actors.blocks.render import BlockView
 from remora.actors.blocks.state import BlockSet, block_progress
 from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.policies.turns import units
-from remora.actors.session.behavior import BLOCKS_QUEUE, SUMMARIZE_QUEUE, SessionBehavior
+from remora.actors.session.behavior import SessionBehavior
+from remora.actors.session.compaction import BLOCKS_QUEUE, SUMMARIZE_QUEUE
 from remora.actors.session.messages import (
     BlocksReady,
     Clear,

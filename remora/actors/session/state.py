@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from remora.actors.policies.buffer import BufferPolicy
-from remora.ids import SessionKey
+from remora.ids import SessionKey, message_id
 from remora.messages import ChatDict, Entry, decode_chat
 from remora.runtime.log import JobDone
 from remora.storage.records import (
@@ -31,6 +31,8 @@ __all__ = [
     "SessionState",
     "apply",
     "condense_job_id",
+    "message_ids",
+    "opening",
     "recount_tokens",
     "summarize_job_id",
 ]
@@ -58,6 +60,20 @@ def summarize_job_id(sid: int, watermarks: Watermarks) -> str:
 def condense_job_id(sid: int, generation: int, through: int) -> str:
     """The same, for folding the entry that ends at `through` into the running summary."""
     return f"condense-{sid}-{generation}-{through}"
+
+
+def opening(state: SessionState, at_us: int) -> list[Any]:
+    """The record that comes before a session's first one; none if it is opened."""
+    key = state.key
+    return [] if state.opened else [Opened(state.sid, key.user, key.session, at_us)]
+
+
+def message_ids(
+    instance: str, sid: int, seqs: Iterable[int], given: Iterable[str | None]
+) -> tuple[str, ...]:
+    """The ids of messages: as given by their sender, or derived from their numbers."""
+    pairs = zip(seqs, given, strict=True)
+    return tuple(id_ or message_id(instance, sid, seq) for seq, id_ in pairs)
 
 
 class SessionState:

@@ -1,0 +1,232 @@
+"""What leaves a session's buffer: compaction into summaries, and indexing in long-term memory.
+
+A compaction freezes a prefix of the buffer and starts a job that summarizes it. The messages stay
+in the buffer until `SummaryReady` brings the result. If the session's past was rewritten in between
+(cleared, rewound, messages deleted), the result is stale and dropped. One compaction runs at a
+time; if the summarizer cannot keep up, the buffer grows to its overdraft, and then the job is
+expedited: a fallback summary is made. A policy that drops messages needs no job: the buffer's front
+moves at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from remora.actors.policies.turns import closed_length
+from remora.actors.session.messages import SummaryReady
+from remora.actors.session.state import SessionState, condense_job_id, summarize_job_id
+from remora.messages import Entry
+from remora.runtime.actor import Decision
+from remora.runtime.log import Job, JobDone
+from remora.runtime.probes import probe
+from remora.storage.records import (
+    ENTRY_KIND,
+    BlocksSpec,
+    BufferMoved,
+    EntryFlushSpec,
+    FlushSpec,
+    StateChanged,
+    StateItem,
+    SummarizeSpec,
+    Summary,
+    Watermarks,
+)
+
+__all__ = [
+    "BLOCKS_QUEUE",
+    "FLUSH_QUEUE",
+    "SUMMARIZE_QUEUE",
+    "SessionRules",
+    "compact",
+    "flush",
+    "last_indexable",
+    "leaving_jobs",
+    "take_summary",
+]
+
+SUMMARIZE_QUEUE = "summarize"
+FLUSH_QUEUE = "flush"
+BLOCKS_QUEUE = "blocks"
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class SessionRules(msgspec.Struct, frozen=True):
+    """What holds for every session of a runtime.
+
+    Attributes:
+        instance: distinguishes the message ids of this journal from another's.
+        indexes: whether there is a long-term memory.
+        blocks: whether there are memory blocks, which are shown what leaves the buffer.
+    """
+
+    instance: str
+    indexes: bool
+    blocks: bool
+
+
+def compact(
+    state: SessionState,
+    rules: SessionRules,
+    live: Sequence[Entry],
+    tokens: int,
+    watermarks: Watermarks,
+) -> BufferMoved | None:
+    """The record of a compaction; None if the policy finds no cut.
+
+    Args:
+        state: the session.
+        rules: of all sessions.
+        live: messages that are not being summarized.
+        tokens: their sum.
+        watermarks: those that hold before this record.
+    """
+    count = state.policy.amount(live, tokens)
+    if count == 0:
+        return None
+    through = live[count - 1].seq
+    flushing = max(watermarks.flushing, through) if rules.indexes else watermarks.flushing
+    after = msgspec.structs.replace(watermarks, summarizing_through=through, flushing=flushing)
+    kind = state.policy.fold
+    if kind == "drop":
+        after = msgspec.structs.replace(after, archived_through=through)
+        jobs = leaving_jobs(state, rules, after, watermarks.flushing, through)
+        at_seq = max(state.next_seq - 1, live[-1].seq)
+        return BufferMoved(state.sid, after, at_seq=at_seq, reason="dropped", jobs=jobs)
+    first = watermarks.archived_through + 1
+    spec = SummarizeSpec(state.sid, watermarks.generation, first, through, kind)
+    job = Job(summarize_job_id(state.sid, after), SUMMARIZE_QUEUE, state.key, spec)
+    leaving = leaving_jobs(state, rules, after, watermarks.flushing, through)
+    return BufferMoved(state.sid, after, jobs=(job, *leaving))
+
+
+def leaving_jobs(
+    state: SessionState, rules: SessionRules, after: Watermarks, flushing: int, through: int
+) -> tuple[Job, ...]:
+    """The jobs for messages that leave the buffer: index them, and show them to the memory blocks.
+
+    Args:
+        state: the session.
+        rules: of all sessions.
+        after: the watermarks that hold when they have left.
+        flushing: the last message that had an indexing job before.
+        through: the last message that leaves.
+    """
+    jobs = []
+    if after.flushing > flushing:
+        jobs.append(_flush_job(state, flushing + 1, after.flushing))
+    if rules.blocks and through:
+        id_ = f"{BLOCKS_QUEUE}-{state.sid}-{after.generation}-{through}"
+        jobs.append(Job(id_, BLOCKS_QUEUE, state.key, BlocksSpec(state.sid, through)))
+    return tuple(jobs)
+
+
+def _flush_job(state: SessionState, first: int, through: int) -> Job:
+    spec = FlushSpec(state.sid, first, through)
+    return Job(f"{FLUSH_QUEUE}-{state.sid}-{through}", FLUSH_QUEUE, state.key, spec)
+
+
+# -- indexing without compaction ----------------------------------------------------------------
+
+
+def last_indexable(state: SessionState) -> int:
+    """The last message that may be indexed: before the first tool call without a result (G8)."""
+    if state.tools:
+        closed = closed_length(state.entries)
+        if closed < len(state.entries):
+            probe("open_tool_call_withheld")
+            return state.entries[closed].seq - 1
+    return state.next_seq - 1
+
+
+def flush(state: SessionState, rules: SessionRules) -> Decision:
+    """Start the job that indexes everything that has none yet; the messages stay in the buffer."""
+    through = last_indexable(state)
+    if not rules.indexes or through <= state.watermarks.flushing:
+        return Decision(0)
+    first = state.watermarks.flushing + 1
+    job = _flush_job(state, first, through)
+    watermarks = msgspec.structs.replace(state.watermarks, flushing=through)
+    moved = BufferMoved(state.sid, watermarks, jobs=(job,))
+    return Decision(through - first + 1, [moved], jobs=(job,))
+
+
+# -- results ------------------------------------------------------------------------------------
+
+
+def take_summary(state: SessionState, rules: SessionRules, result: SummaryReady) -> Decision:
+    """Take the result of a summarize job, unless it is stale."""
+    spec = result.spec
+    entry, condensed = spec.kind == "entry", spec.kind == "condense"
+    expected = state.condense_job if condensed else state.compaction_job
+    outdated = condensed and all(one.through != spec.through for one in state.summaries)
+    if result.job != expected or outdated:
+        probe("stale_fold_dropped")
+        return Decision(False, [JobDone(result.job)])
+    summary = Summary(
+        spec.through,
+        result.prefix,
+        result.text,
+        result.tokens,
+        result.degraded,
+        result.model,
+        first=state.summary.first if state.summary and not entry else spec.first,
+        input_tokens=result.input_tokens,
+    )
+    watermarks = state.watermarks
+    jobs: tuple[Job, ...] = ()
+    if condensed:
+        left = [one for one in state.summaries if one.through > spec.through]
+        jobs = _condense(state, rules, left)
+    else:
+        through = watermarks.summarizing_through
+        watermarks = msgspec.structs.replace(watermarks, archived_through=through)
+        if entry and not state.condensing:
+            jobs = _condense(state, rules, [*state.summaries, summary])
+    moved = BufferMoved(
+        state.sid,
+        watermarks,
+        at_seq=state.next_seq - 1,
+        summary=None if entry else summary,
+        summaries=(summary,) if entry else (),
+        ended=(result.job,),
+        jobs=jobs,
+    )
+    records: list[Any] = [moved, *_keep_entries(state.sid, jobs)]
+    live = state.entries[state.pending :]
+    if not condensed and state.policy.due(state.live_tokens, len(live)):
+        probe("fold_followed_fold")
+        compaction = compact(state, rules, live, state.live_tokens, watermarks)
+        if compaction is not None:
+            records.append(compaction)
+            jobs = (*jobs, *compaction.jobs)
+    return Decision(True, records, jobs=jobs, size=len(result.text))
+
+
+def _condense(
+    state: SessionState, rules: SessionRules, entries: Sequence[Summary]
+) -> tuple[Job, ...]:
+    """The jobs for the oldest entry of a full list: into the running summary, and indexed."""
+    if len(entries) <= state.policy.entries:
+        return ()
+    probe("entry_condensed")
+    oldest = entries[0]
+    generation = state.watermarks.generation
+    spec = SummarizeSpec(state.sid, generation, oldest.first, oldest.through, "condense")
+    condense_id = condense_job_id(state.sid, generation, oldest.through)
+    jobs = [Job(condense_id, SUMMARIZE_QUEUE, state.key, spec)]
+    if rules.indexes:
+        at_us = state.entries[-1].at_us if state.entries else 0
+        id_ = f"entry-{state.sid}-{generation}-{oldest.through}"
+        jobs.append(Job(id_, FLUSH_QUEUE, state.key, EntryFlushSpec(state.sid, oldest, at_us)))
+    return tuple(jobs)
+
+
+def _keep_entries(sid: int, jobs: Sequence[Job]) -> list[StateChanged]:
+    """Keep the entries that leave their list, so that long-term memory can be rebuilt from them."""
+    specs = [job.payload for job in jobs if isinstance(job.payload, EntryFlushSpec)]
+    items = tuple(StateItem(ENTRY_KIND, str(one.entry.through), _encode(one)) for one in specs)
+    return [StateChanged(sid, items)] if items else []

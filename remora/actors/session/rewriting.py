@@ -1,0 +1,284 @@
+"""What rewrites a session's past: clear, replace, remove, truncate, rewind, adopt.
+
+Each begins a new generation, for which results of older jobs are stale. What was removed leaves
+long-term memory as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from remora.actors.blocks.state import excluded_item, excluded_ranges, join_ranges
+from remora.actors.policies.turns import units
+from remora.actors.session.compaction import FLUSH_QUEUE, SessionRules, compact, leaving_jobs
+from remora.actors.session.messages import Adopt, Remove, Replace
+from remora.actors.session.state import BufferRestored, SessionState, message_ids, opening
+from remora.errors import IndexOutOfRange, InvalidInput
+from remora.ids import message_id
+from remora.messages import Receipt
+from remora.runtime.actor import Decision, NeedsLookup
+from remora.runtime.log import Job
+from remora.runtime.probes import probe
+from remora.storage.ports import NEIGHBOURS
+from remora.storage.records import (
+    ENTRY_KIND,
+    Appended,
+    BufferMoved,
+    EarlierBuffer,
+    EntryFlushSpec,
+    FrontChange,
+    JobsStarted,
+    PastLookup,
+    Pruned,
+    StateChanged,
+    StateItem,
+    Summary,
+    UnflushSpec,
+    Watermarks,
+)
+
+__all__ = ["adopt", "clear", "remove", "replace", "rewind", "truncate"]
+
+_decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
+
+
+# -- the whole buffer ---------------------------------------------------------------------------
+
+
+def clear(state: SessionState, rules: SessionRules) -> Decision:
+    """Empty the buffer and the summaries."""
+    last = state.next_seq - 1
+    empty = not state.entries and state.summary is None and not state.summaries
+    if not state.opened or (empty and state.watermarks.cleared == last):
+        return Decision(0)
+    records, ended = _start_over(state, rules, "cleared")
+    return Decision(len(state.entries), records, cancel=ended)
+
+
+def replace(state: SessionState, rules: SessionRules, message: Replace) -> Decision:
+    """Put other messages and another summary in place of the buffer's."""
+    last = state.next_seq - 1
+    entries = tuple(entry.with_seq(last + 1 + n) for n, entry in enumerate(message.entries))
+    summary = message.summary
+    if summary is not None:
+        summary = msgspec.structs.replace(summary, first=min(1, last), through=last)
+    records, ended = _start_over(state, rules, "restated", summary)
+    records = [*opening(state, entries[0].at_us if entries else 0), *records]
+    if entries:
+        records.append(Appended(state.sid, entries, None))
+    own = message_id(rules.instance, state.sid, 0)[:-1]
+    indexed = [one.seq for one in entries if one.id and _is_indexed(state, one.id, own)]
+    if indexed:  # long-term memory has them under their old numbers
+        records.append(Pruned(state.key, tuple(indexed)))
+    seqs = tuple(entry.seq for entry in entries)
+    ids = message_ids(rules.instance, state.sid, seqs, (entry.id for entry in entries))
+    return Decision(Receipt(seqs, ids), records, cancel=ended, size=message.size)
+
+
+def _start_over(
+    state: SessionState, rules: SessionRules, reason: FrontChange, summary: Summary | None = None
+) -> tuple[list[Any], tuple[str, ...]]:
+    """Records that clear all messages, and the jobs that end.
+
+    Messages that are not indexed never will be, and memory blocks are not shown them.
+    """
+    last, before = state.next_seq - 1, state.watermarks
+    after = Watermarks(before.generation + 1, last, last, max(before.flushing, last), last)
+    ended = _running_jobs(state)
+    moved = BufferMoved(state.sid, after, at_seq=last, reason=reason, summary=summary, ended=ended)
+    records: list[Any] = [moved, *_never_index(state, before.flushing + 1, last)]
+    if rules.blocks:
+        excluded = excluded_ranges(state.blocks.values(), before.cleared)
+        leaving = (before.summarizing_through + 1, last)
+        item = excluded_item(join_ranges((*excluded, leaving)))
+        records.append(StateChanged(state.sid, (item,)))
+    return records, ended
+
+
+def _never_index(state: SessionState, first: int, last: int) -> list[Any]:
+    """Keep messages `first`…`last`, which the watermark passes, out of long-term memory."""
+    return [Pruned(state.key, tuple(range(first, last + 1)))] if first <= last else []
+
+
+def _is_indexed(state: SessionState, id_: str, own: str) -> bool:
+    """Whether an indexed message of this session has this id; `own`: the prefix of its ids."""
+    number = id_.removeprefix(own)
+    try:
+        return number != id_ and int(number, 16) <= state.watermarks.flushing
+    except ValueError:
+        return False
+
+
+# -- a part of it -------------------------------------------------------------------------------
+
+
+def remove(state: SessionState, rules: SessionRules, message: Remove) -> Decision:
+    """Remove single messages."""
+    outside = tuple(place for place in message.places if not 0 <= place < len(state.entries))
+    if outside:
+        raise IndexOutOfRange(
+            f"the buffer holds messages 0 to {len(state.entries) - 1}; "
+            f"there is none at {', '.join(map(str, outside))}",
+            places=outside,
+        )
+    gone = {state.entries[place].seq for place in message.places}
+    if message.ids:
+        wanted = set(message.ids)
+        gone.update(
+            entry.seq
+            for entry in state.entries
+            if (entry.id or message_id(rules.instance, state.sid, entry.seq)) in wanted
+        )
+    if not gone:
+        return Decision(0)
+    here = _buffer(state, state.watermarks.archived_through)
+    return _rewrite(state, rules, len(gone), here, tuple(sorted(gone)))
+
+
+def truncate(state: SessionState, rules: SessionRules, keep: int) -> Decision:
+    """Archive all but the newest `keep` messages, at a turn's boundary."""
+    count = len(state.entries)
+    start = next((one.start for one in units(state.entries) if count - one.start <= keep), count)
+    if start == 0:
+        return Decision(0)
+    return _rewrite(state, rules, start, _buffer(state, state.entries[start - 1].seq))
+
+
+def rewind(state: SessionState, rules: SessionRules, to: int) -> Decision | NeedsLookup:
+    """Go back to where message `to` was the newest."""
+    last = state.next_seq - 1
+    if not 0 <= to <= last:
+        raise InvalidInput(f"a session with {last} messages cannot go back to message {to}")
+    if to == last:
+        return Decision(0)
+    query = PastLookup(to)
+    if query not in state.answers:
+        return NeedsLookup(query)
+    earlier: EarlierBuffer = state.answers[query]
+    if not earlier.there:
+        raise InvalidInput(f"message {to} was removed; go back to one that is there")
+    probe("went_back")
+    also: list[Any] = []
+    if rules.indexes:
+        # Entries that left their list later are in it again, or cover messages that are gone.
+        covered = earlier.summary.through if earlier.summary else 0
+        also.append(Pruned(state.key, (), tuple(range(covered + 1, state.next_seq))))
+    if excluded := excluded_ranges(state.blocks.values(), 0):  # cleared messages may be back
+        clipped = join_ranges((first, min(through, earlier.front)) for first, through in excluded)
+        also.append(StateChanged(state.sid, (excluded_item(clipped),)))
+    restored = (BufferRestored(earlier.entries),)
+    removed = tuple(range(to + 1, last + 1))
+    return _rewrite(state, rules, last - to, earlier, removed, also=also, volatile=restored)
+
+
+def _buffer(state: SessionState, front: int) -> EarlierBuffer:
+    """The buffer as it is, from behind `front`."""
+    entries, summaries = tuple(state.entries), tuple(state.summaries)
+    return EarlierBuffer(front, state.summary, summaries, entries, state.watermarks.cleared)
+
+
+def _rewrite(
+    state: SessionState,
+    rules: SessionRules,
+    reply: int,
+    to: EarlierBuffer,
+    removed: tuple[int, ...] = (),
+    *,
+    also: Sequence[Any] = (),
+    volatile: Sequence[Any] = (),
+) -> Decision:
+    """Make the buffer what `to` says, without `removed`, and compact it if it is too large."""
+    before, front = state.watermarks, to.front
+    flushing = max(before.flushing, front) if rules.indexes else before.flushing
+    after = Watermarks(before.generation + 1, front, front, flushing, to.cleared)
+    jobs: tuple[Job, ...] = ()
+    if (
+        front > before.archived_through
+    ):  # what a truncation cuts off is archived, as in a compaction
+        jobs = leaving_jobs(state, rules, after, before.flushing, front)
+    # Messages just behind the last indexed one have no row; the rows before them hold their words.
+    shown_through = before.flushing + NEIGHBOURS if before.flushing else 0
+    indexed = tuple(seq for seq in removed if seq <= shown_through) if rules.indexes else ()
+    if indexed:
+        probe("removal_of_flushed")
+        spec = UnflushSpec(state.sid, indexed, before.flushing)
+        id_ = f"unflush-{state.sid}-{after.generation}"
+        jobs = (*jobs, Job(id_, FLUSH_QUEUE, state.key, spec))
+    ended = _running_jobs(state)
+    moved = BufferMoved(
+        state.sid,
+        after,
+        at_seq=state.next_seq - 1,
+        reason="restated",
+        summary=to.summary,
+        summaries=to.summaries,
+        removed=removed,
+        ended=ended,
+        jobs=jobs,
+    )
+    records: list[Any] = [moved, *also]
+    gone = set(removed)
+    left = [entry for entry in to.entries if entry.seq > front and entry.seq not in gone]
+    tokens = sum(entry.tokens for entry in left)
+    if state.policy.due(tokens, len(left)):
+        compaction = compact(state, rules, left, tokens, after)
+        if compaction is not None:
+            records.append(compaction)
+            jobs = (*jobs, *compaction.jobs)
+    return Decision(reply, records, volatile=volatile, jobs=jobs, cancel=ended)
+
+
+def _running_jobs(state: SessionState) -> tuple[str, ...]:
+    """Ids of the jobs whose results the new generation has no use for."""
+    jobs = tuple(job for job in (state.compaction_job, state.condense_job) if job)
+    if jobs:
+        probe("restated_during_fold")
+    return jobs
+
+
+# -- a copy -------------------------------------------------------------------------------------
+
+
+def adopt(state: SessionState, rules: SessionRules, message: Adopt) -> Decision:
+    """Begin as a copy of another session."""
+    if state.opened:
+        raise InvalidInput(f"{state.key!r} has messages already; copy into a session that has none")
+    if not message.entries:
+        return Decision(0)
+    last, front = len(message.entries), message.front
+    flushing = message.flushing if rules.indexes else 0
+    watermarks = Watermarks(1, front, front, flushing, message.cleared)
+    records: list[Any] = [
+        *opening(state, message.entries[0].at_us),
+        Appended(state.sid, message.entries, None),
+        BufferMoved(
+            state.sid,
+            watermarks,
+            at_seq=last,
+            reason="restated",
+            summary=message.summary,
+            summaries=message.summaries,
+        ),
+    ]
+    if message.state_items:
+        records.append(StateChanged(state.sid, message.state_items))
+    if message.pruned:
+        records.append(Pruned(state.key, message.pruned))
+    jobs: tuple[Job, ...] = ()
+    if message.flush:
+        jobs = leaving_jobs(state, rules, watermarks, 0, front)
+        if rules.indexes:
+            entries = (one for one in message.state_items if one.kind == ENTRY_KIND)
+            jobs = (*jobs, *(_entry_job(state, one) for one in entries))
+        records.append(JobsStarted(state.sid, jobs))
+    else:  # long-term memory has them under the original's ids
+        records.extend(_never_index(state, 1, flushing))
+    return Decision(last, records, jobs=jobs, size=sum(one.size for one in message.entries))
+
+
+def _entry_job(state: SessionState, item: StateItem) -> Job:
+    spec = msgspec.structs.replace(_decode_entry(item.value), sid=state.sid)
+    return Job(f"entry-{state.sid}-0-{item.name}", FLUSH_QUEUE, state.key, spec)
