@@ -15,7 +15,7 @@ from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.compaction import SUMMARIZE_QUEUE
 from remora.actors.session.messages import Append, Inspect, SessionView
 from remora.ids import SessionKey, key_digest
-from remora.jobs.sessions import SummarizeHandler
+from remora.jobs.summarize import SummarizeHandler
 from remora.messages import Entry, MessageLike, decode_chat, encode_message
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Line

@@ -23,7 +23,8 @@ from remora.actors.policies.summary import DEFAULT_PROMPT, ChatSummarizer
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.compaction import BLOCKS_QUEUE, FLUSH_QUEUE, SUMMARIZE_QUEUE
 from remora.actors.session.messages import Inspect, SessionView
-from remora.actors.user.behavior import PRUNE_QUEUE, RECORD_QUEUE, SYNOPSIS_QUEUE, UserBehavior
+from remora.actors.user.behavior import PRUNE_QUEUE, RECORD_QUEUE, UserBehavior
+from remora.actors.user.synopsis import SYNOPSIS_QUEUE
 from remora.actors.user.messages import (
     InspectUser,
     ReadSynopsis,
@@ -38,8 +39,10 @@ from remora.config import Config
 from remora.ids import SessionKey, UserKey
 from remora.jobs.cleanup import WorkingMemoryCleanup
 from remora.jobs.feed_blocks import BlocksHandler
-from remora.jobs.memories import PruneHandler, RecordHandler
-from remora.jobs.sessions import FlushHandler, SummarizeHandler
+from remora.jobs.prune import PruneHandler
+from remora.jobs.memories import RecordHandler
+from remora.jobs.flush import FlushHandler
+from remora.jobs.summarize import SummarizeHandler
 from remora.jobs.synopsis import SynopsisHandler
 from remora.messages import ChatDict, without_surrogates
 from remora.models.breaker import CircuitBreaker

@@ -26,7 +26,7 @@ from remora.api.memories import Agent, LongTermHandle
 from remora.api.session import Session
 from remora.errors import InvalidInput, RemoraError
 from remora.ids import SessionKey, UserKey, validate_id, working_id
-from remora.jobs.memories import ROW_TYPES
+from remora.jobs.rows import ROW_TYPES
 from remora.messages import MessageLike, Receipt, without_surrogates
 from remora.models.cache import CachingEmbedder
 from remora.models.ports import embed_texts

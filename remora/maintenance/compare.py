@@ -45,7 +45,7 @@ from remora.actors.blocks.state import block_progress, join_ranges
 from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.errors import JournalDamaged
 from remora.ids import SessionKey, UserKey, entry_id, row_id, session_key, user_key
-from remora.jobs.memories import MEMORY_TYPES
+from remora.jobs.rows import MEMORY_TYPES
 from remora.runtime.log import Job
 from remora.storage.lance.scan import ScannedRow, ScannedUser, TableScan
 from remora.storage.ports import BLOCK_TYPE, NEIGHBOURS, Finding, Journal

@@ -20,10 +20,10 @@ from remora.actors.policies.redaction import redact_chat, redact_metadata, redac
 from remora.actors.session.messages import Adopt
 from remora.actors.user.messages import AdoptUser, Right
 from remora.actors.user.state import SynopsisPart
-from remora.actors.user.working import WorkingItem, embed_items
+from remora.actors.user.working import WorkingItem
 from remora.errors import InvalidExport, InvalidInput, RemoraError
 from remora.ids import SHARED_PREFIX, SessionKey, UserKey, memory_id, validate_id
-from remora.jobs.memories import MEMORY_TYPES
+from remora.jobs.rows import MEMORY_TYPES, embed_items
 from remora.maintenance.export import Progress
 from remora.messages import ChatDict, Entry, dated_line, encode_message
 from remora.models.ports import embedder_name

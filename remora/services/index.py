@@ -20,8 +20,8 @@ from remora.actors.user.messages import PruneNow
 from remora.config import Config
 from remora.errors import RuntimeClosed, StorageError
 from remora.ids import UserKey
+from remora.jobs.flush import FlushHandler
 from remora.jobs.memories import RecordHandler
-from remora.jobs.sessions import FlushHandler
 from remora.logging import get_logger
 from remora.models.ports import Embedder, embedder_name
 from remora.runtime.clock import Clock

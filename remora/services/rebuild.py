@@ -35,11 +35,12 @@ import msgspec
 
 from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.actors.user.messages import Learn
-from remora.actors.user.working import WorkingItem, embed_items
+from remora.actors.user.working import WorkingItem
 from remora.errors import EmbedderChanged, ErasureInProgress, LongTermError, RuntimeClosed
 from remora.ids import SessionKey, UserKey, row_id
+from remora.jobs.flush import FlushHandler
 from remora.jobs.memories import RecordHandler
-from remora.jobs.sessions import FlushHandler
+from remora.jobs.rows import embed_items
 from remora.logging import get_logger
 from remora.models.ports import Embedder, embedder_name
 from remora.runtime.clock import Clock

@@ -20,7 +20,7 @@ from remora.errors import (
     RecordingFailed,
 )
 from remora.ids import memory_id, validate_id
-from remora.jobs.memories import MEMORY_TYPES, ROW_TYPES
+from remora.jobs.rows import MEMORY_TYPES, ROW_TYPES
 from remora.messages import (
     Message,
     MessageLike,

@@ -541,7 +541,7 @@ _MUTANTS = (
         guarantee="G7",
         what="Only what failed in this process may have left rows behind; what a crash broke off "
         "is added as new.",
-        path="remora/jobs/sessions.py",
+        path="remora/jobs/flush.py",
         change="""
 -        may_exist = attempt.job.resumed or attempt.job.attempts > 0
 +        may_exist = attempt.job.attempts > 0 and not attempt.job.resumed
@@ -618,14 +618,14 @@ _MUTANTS = (
         name="neighbours_keep_removed_words",
         guarantee="G13",
         what="A removed message's row goes; those beside it keep its words in their windows.",
-        path="remora/jobs/sessions.py",
+        path="remora/jobs/flush.py",
         change="""
--        if beside:
-+        if beside and not removed:
-             await self.flush(key, min(beside), max(beside), may_exist=True, among=beside)
+-        rows = [row_id(key, seq) for seq in (*removed, *near)]
++        rows = [row_id(key, seq) for seq in removed]
 ~
--            key.user, [*(row_id(key, seq) for seq in (*removed, *beside)), *ended]
-+            key.user, [*(row_id(key, seq) for seq in removed), *ended]
+-        if near:
++        if near and not removed:
+             await self.flush(key, min(near), max(near), may_exist=True, among=near)
 """,
     ),
     Mutant(
@@ -645,7 +645,7 @@ _MUTANTS = (
         guarantee="G13",
         what="A window has the messages next to its own, whatever was removed between them; a "
         "removal looks at the next numbers.",
-        path="remora/jobs/sessions.py",
+        path="remora/jobs/rows.py",
         change="""
 -            if abs(entries[j].seq - entry.seq) <= NEIGHBOURS
 """,

@@ -15,8 +15,10 @@ from remora.actors.user.messages import Synopsis, UserView
 from remora.config import ImportanceConfig, RecallConfig
 from remora.errors import RedactionFailed
 from remora.ids import SessionKey, UserKey, memory_id, row_id
-from remora.jobs.memories import PruneHandler, RecordHandler, memory_row
-from remora.jobs.sessions import FlushHandler
+from remora.jobs.flush import FlushHandler
+from remora.jobs.memories import RecordHandler
+from remora.jobs.prune import PruneHandler
+from remora.jobs.rows import memory_row
 from remora.messages import dated_line, encode_message
 from remora.recall.ranking import fuse
 from remora.recall.recall import Recall

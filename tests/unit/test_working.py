@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -52,6 +52,21 @@ def ids(items: Iterable[WorkingItem]) -> list[str]:
     return [one.id for one in items]
 
 
+def remove(memory: WorkingMemory, ids: Collection[str]) -> list[WorkingItem]:
+    """Remove these items; returns those that were there."""
+    removed = [one for one in memory.items if one.id in ids]
+    memory.discard(ids)
+    return removed
+
+
+def evict(memory: WorkingMemory, max_bytes: int) -> list[WorkingItem]:
+    """Evict as a user's actor does: free rows first, then the oldest items."""
+    evicted = remove(memory, memory.excess(max_bytes)) if memory.size_bytes > max_bytes else []
+    if memory.size_bytes > max_bytes:
+        memory.shrink_to_fit()
+    return evicted
+
+
 def found(memory: WorkingMemory, vector: npt.NDArray[np.float32], **options: Any) -> list[str]:
     return ids(one for one, _ in memory.search(vector, **options))
 
@@ -91,7 +106,7 @@ def test_items_come_back_whole() -> None:
     assert list(memory.items) == given_items
     assert memory.items[-1] == given_items[-1]
     assert memory.items[3:5] == given_items[3:5]
-    assert memory.oldest == given_items[0]
+    assert memory.items[0] == given_items[0]
     assert memory.search(unit([1, 7, 0, 2]), k=1)[0][0] == given_items[7]
     with pytest.raises(IndexError):
         memory.items[30]
@@ -128,7 +143,7 @@ def test_known_id_replaces_nothing() -> None:
     assert not memory.add(item("0", AXES[2], text="other"))
     assert ids(memory.items) == ["0", "1"]
     assert memory.items[0].text == "text of 0"
-    assert ids(memory.remove(["0", "nobody"])) == ["0"]
+    assert ids(remove(memory, ["0", "nobody"])) == ["0"]
     assert memory.add(item("0", AXES[2]))
     assert ids(memory.items) == ["1", "0"]
 
@@ -162,7 +177,7 @@ def test_names_that_came_and_went() -> None:
     for number in range(1000):
         memory.add(item("passing", AXES[0], scope=f"session-{number}"))
         assert found(memory, AXES[0], scope=f"session-{number}") == ["passing", "0"]
-        memory.remove(["passing"])
+        remove(memory, ["passing"])
     assert memory._rows is not None
     assert len(memory._rows.names) < 50
 
@@ -184,18 +199,17 @@ def test_eviction_gives_back_room_before_items() -> None:
     memory = filled(*[AXES[0]] * 17)  # in a matrix of 32 rows
     spare = 15 * (DIMENSION * 4 + 12)
     full = memory.size_bytes
-    assert memory.evict(full) == []
-    assert memory.evict(full - 1) == []
+    assert evict(memory, full) == []
+    assert evict(memory, full - 1) == []
     assert memory.size_bytes == full - spare
-    assert ids(memory.evict(full - spare - 1)) == ["0"]
-    assert [memory.oldest] == list(memory.items[:1])
+    assert ids(evict(memory, full - spare - 1)) == ["0"]
     assert memory.items[0].id == "1"
-    assert len(memory.evict(0)) == 16
+    assert len(evict(memory, 0)) == 16
     assert memory.size_bytes == 0
-    assert memory.oldest is None
-    assert memory.evict(0) == memory.evict(-1) == []
+    assert not memory.items
+    assert evict(memory, 0) == evict(memory, -1) == []
     assert memory.add(item("again", AXES[0]))
-    assert ids(memory.evict(-1)) == ["again"]
+    assert ids(evict(memory, -1)) == ["again"]
 
 
 class Model:
@@ -255,7 +269,7 @@ def test_any_history(history: list[tuple[str, Any]]) -> None:
                 assert memory.add(model.items[-1])
         elif verb == "evict":
             limit = int(memory.size_bytes * argument)
-            gone = memory.evict(limit)
+            gone = evict(memory, limit)
             assert gone == model.items[: len(gone)]
             model.items = model.items[len(gone) :]
             assert memory.size_bytes <= limit
@@ -266,7 +280,7 @@ def test_any_history(history: list[tuple[str, Any]]) -> None:
                 again._resize(len(again))
                 assert again.size_bytes > limit
         elif verb == "remove":
-            assert memory.remove(argument) == [one for one in model.items if one.id in argument]
+            assert remove(memory, argument) == [one for one in model.items if one.id in argument]
             model.items = [one for one in model.items if one.id not in argument]
         else:
             vector, k, scope = argument
@@ -302,8 +316,9 @@ def test_size_is_what_is_held(dimension: int, sessions: int, count: int) -> None
         assert memory.size_bytes == pytest.approx(held, rel=0.2)
 
     warm = filled(*[AXES[0]] * 50)  # what is allocated once
-    warm.evict(warm.size_bytes // 2)
-    warm.remove(["49"])
+    evict(warm, warm.size_bytes // 2)
+    remove(warm, [one.id for one in warm.items][5:])
+    assert warm.size_bytes == pytest.approx(warm.size_bytes)
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -312,10 +327,10 @@ def test_size_is_what_is_held(dimension: int, sessions: int, count: int) -> None
             memory.add(fresh(number))
         check(memory)
         limit = memory.size_bytes // 3
-        assert memory.evict(limit)
+        assert evict(memory, limit)
         assert memory.size_bytes <= limit
         check(memory)
-        memory.remove([one.id for one in memory.items][50:])
+        remove(memory, [one.id for one in memory.items][50:])
         assert len(memory) == 50
         check(memory)
     finally:

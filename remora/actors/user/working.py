@@ -1,11 +1,9 @@
-"""Working memory.
+"""Working memory: what one user's agents have just seen; the oldest item is evicted first.
 
-What one user's agents have just seen, as unit vectors in one matrix, the oldest going first.
-
-The rows ``start … start + n`` of a float32 matrix are the live ones, oldest first. A search is one
-product with all of them. An eviction moves `start` on; an addition to a full matrix takes back what
-`start` has left behind, or else doubles it: both cost amortised constant time. A vector is held
-once, in the matrix: items are kept without theirs, and get it back when they are handed out.
+Vectors are the rows ``start … start + n`` of one float32 matrix, oldest first. A search is one
+product with all of them. An eviction moves `start` on; an addition to a full matrix reuses the
+rows before `start`, or else doubles the matrix: both cost amortised constant time. Items are kept
+without their vectors, and get them back in results.
 
 Plain data: no lock, no clock, no I/O. It belongs to one actor.
 """
@@ -15,31 +13,28 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, overload
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from remora.errors import InvalidInput
-from remora.models.ports import Embedder, embed_texts
 
 if TYPE_CHECKING:  # loaded when the first item comes
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["WorkingItem", "WorkingMemory", "embed_items"]
+__all__ = ["WorkingItem", "WorkingMemory"]
 
 _FIRST_ROWS = 8
-_SLOTS = (
-    8 + 64
-)  # bytes an item takes in a deque and, about, in a set (27 to 107, by how full the set is)
+_SLOTS = 8 + 64  # bytes of an item in a deque and, about, in a set (27 to 107)
 _NUMBERS = 64  # bytes of an item's two integers
 _LENGTH_TOLERANCE = 1e-3
 _TIE = 1e-5  # a float32 product's error is below this
 
 
 class WorkingItem(msgspec.Struct, frozen=True, gc=False):
-    """Something to have at hand: a tool's output, something that the user told.
+    """One item of working memory: a tool's output, something that the user said.
 
     Attributes:
         id: names it within its user's working memory.
@@ -48,8 +43,7 @@ class WorkingItem(msgspec.Struct, frozen=True, gc=False):
         scope: the session that it belongs to, or the empty string for all of the user's.
         at_us: when it came, in microseconds since the epoch.
         tokens: size of the text in a context.
-        vector: embedding of the text, float32 little endian, of unit length (or all zeros: near to
-            nothing).
+        vector: embedding of the text, float32 little endian, of unit length or all zeros.
     """
 
     id: str
@@ -59,19 +53,6 @@ class WorkingItem(msgspec.Struct, frozen=True, gc=False):
     at_us: int
     tokens: int
     vector: bytes
-
-
-async def embed_items(embedder: Embedder, items: Sequence[WorkingItem]) -> tuple[WorkingItem, ...]:
-    """The items with vectors of `embedder`.
-
-    Raises:
-        ModelError: it failed.
-    """
-    vectors = await embed_texts(embedder, [item.text for item in items])
-    return tuple(
-        msgspec.structs.replace(item, vector=vector.astype("<f4").tobytes())
-        for item, vector in zip(items, vectors, strict=True)
-    )
 
 
 class WorkingMemory:
@@ -99,38 +80,23 @@ class WorkingMemory:
         return len(self._items)
 
     @property
-    def items(self) -> Sequence[WorkingItem]:
-        """A view of the items, oldest first, with their vectors.
-
-        To be read before the memory changes.
-        """
-        return _Items(self._items, self._with_vector)
-
-    @property
-    def oldest(self) -> WorkingItem | None:
-        """The item that is evicted next."""
-        return self._with_vector(self._items[0], 0) if self._items else None
+    def items(self) -> list[WorkingItem]:
+        """The items, oldest first, with their vectors."""
+        return [self._with_vector(item, i) for i, item in enumerate(self._items)]
 
     @property
     def size_bytes(self) -> int:
-        """Bytes held, free rows of the matrix included.
-
-        Within 20 % of what Python's allocator counts.
-        """
+        """Bytes held, with the free rows of the matrix; within 20 % of Python's allocator."""
         if self._rows is None:
             return 0
-        return self._rows.nbytes + int(
-            self._rows.sizes[self._start : self._start + len(self)].sum()
-        )
+        return self._rows.nbytes + int(self._sizes(self._rows).sum())
 
     @property
     def content_bytes(self) -> int:
-        """What `size_bytes` would be without free rows: a function of the items alone."""
-        return (
-            0
-            if self._rows is None
-            else self.size_bytes - (len(self._rows.sizes) - len(self)) * self._rows.row_bytes
-        )
+        """`size_bytes` without the free rows: a function of the items."""
+        if self._rows is None:
+            return 0
+        return len(self) * self._rows.row_bytes + int(self._sizes(self._rows).sum())
 
     def __contains__(self, id_: object) -> bool:
         return id_ in self._ids
@@ -155,11 +121,11 @@ class WorkingMemory:
         return vector
 
     def cost(self, item: WorkingItem) -> int:
-        """Bytes that an item takes here, its row included."""
+        """Bytes that an item takes, with its row."""
         return _item_bytes(item) + _row_bytes(self.dimension)
 
     def add(self, item: WorkingItem) -> bool:
-        """Hold `item` as the newest; False, and no change, if its id is here already.
+        """Add `item` as the newest; returns False and changes nothing if its id is present.
 
         Raises:
             InvalidInput: see `validate_item`.
@@ -168,7 +134,7 @@ class WorkingMemory:
         if item.id in self._ids:
             return False
         rows = self._ensure_room()
-        # Sources and scopes are few, and repeat: each is held once.
+        # Few different sources and scopes: each is held once.
         source, scope = rows.number(item.source), rows.number(item.scope)
         light = WorkingItem(
             item.id, item.text, rows.names[source], rows.names[scope], item.at_us, item.tokens, b""
@@ -184,18 +150,17 @@ class WorkingMemory:
     def search(
         self, vector: npt.NDArray[np.float32], k: int = 5, scope: str | None = None
     ) -> list[tuple[WorkingItem, float]]:
-        """The `k` items nearest to a unit vector, best first, each with its inner product.
+        """The `k` items nearest to a unit vector, with their inner products, best first.
 
-        Of equals the older.
+        Of equals, the older item comes first.
 
         Args:
-            vector: shape (dimension,). Zeros find nothing: they are equally near to everything.
+            vector: shape (dimension,). Zeros find nothing.
             k: how many at most.
-            scope: only what that session may see: its own items and those of no session. None for
-                all of the user's.
+            scope: a session: only its items and those of no session. None for all of the user's.
 
         Raises:
-            InvalidInput: the vector has another shape, or holds what is no number.
+            InvalidInput: the vector has another shape, or a number that is not finite.
         """
         import numpy as np  # noqa: PLC0415
 
@@ -217,8 +182,8 @@ class WorkingMemory:
         if len(places) > k:
             found = near[places]
             places = places[found >= np.partition(found, -k)[-k] - _TIE]
-        # A product's last bits depend on where a row lies; summed one way for all, equal vectors
-        # are equally near.
+        # The last bits of a product depend on the row's place; summed in one way for all rows,
+        # equal vectors get equal scores.
         exact = (rows.vectors[self._start + places] * query.astype(np.float64)).sum(axis=1)
         best = np.argsort(-exact, kind="stable")[:k]
         return [
@@ -226,45 +191,18 @@ class WorkingMemory:
             for i in best
         ]
 
-    def evict(self, max_bytes: int) -> list[WorkingItem]:
-        """Remove the oldest items until `size_bytes` is at most `max_bytes`, or none is left.
-
-        Returns them, oldest first.
-
-        Free rows of the matrix are given back before an item goes. That moves all rows, and the
-        next addition moves them again: for periodic cleanup, not for every addition.
-        """
-        if self._rows is None or self.size_bytes <= max_bytes:
-            return []
-        leaving = self.excess(max_bytes)
-        evicted = [
-            self._with_vector(item, i)
-            for i, item in enumerate(itertools.islice(self._items, len(leaving)))
-        ]
-        self.discard(leaving)
-        if self.size_bytes > max_bytes:
-            self.shrink_to_fit()
-        return evicted
-
     def excess(self, max_bytes: int, arriving: Sequence[WorkingItem] = ()) -> list[str]:
-        """Ids of the oldest items that must leave so that the others' `content_bytes` are at most
-        `max_bytes`.
+        """Ids of the oldest items to remove so that `content_bytes` is at most `max_bytes`.
 
         Args:
             max_bytes: the limit.
-            arriving: items that will be added first; where the limit is too small for them, the
-                oldest of these leave as well.
+            arriving: items that will be added first, and may have to go as well.
         """
         import numpy as np  # noqa: PLC0415
 
-        held = (
-            np.empty(0, np.int64)
-            if self._rows is None
-            else self._rows.sizes[self._start : self._start + len(self)]
-        )
-        costs = np.concatenate(
-            [held, np.fromiter(map(_item_bytes, arriving), np.int64)]
-        ) + _row_bytes(self.dimension)
+        held = np.empty(0, np.int64) if self._rows is None else self._sizes(self._rows)
+        new = np.fromiter(map(_item_bytes, arriving), np.int64)
+        costs = np.concatenate([held, new]) + _row_bytes(self.dimension)
         total = int(costs.sum())
         if total <= max_bytes:
             return []
@@ -272,28 +210,14 @@ class WorkingMemory:
         return [item.id for item in itertools.islice(itertools.chain(self._items, arriving), count)]
 
     def shrink_to_fit(self) -> None:
-        """Give back the free rows of the matrix; the next addition makes room anew."""
+        """Free the unused rows of the matrix; the next addition makes room again."""
         if self._rows is not None and len(self) < len(self._rows.sizes):
             self._resize(len(self))
 
-    def remove(self, ids: Collection[str]) -> list[WorkingItem]:
-        """Remove the items of these ids, wherever they are.
-
-        Returns those that were here, oldest first.
-        """
-        gone = self._ids.intersection(ids)
-        if not gone or self._rows is None:
-            return []
-        removed = [
-            self._with_vector(item, i) for i, item in enumerate(self._items) if item.id in gone
-        ]
-        self.discard(gone)
-        return removed
-
     def discard(self, ids: Collection[str]) -> int:
-        """Remove the items of these ids, wherever they are; returns how many were here.
+        """Remove the items of these ids; returns how many there were.
 
-        Of the oldest, nothing has to move.
+        Removing the oldest moves no row.
         """
         gone = self._ids.intersection(ids)
         if not gone or self._rows is None:
@@ -311,6 +235,10 @@ class WorkingMemory:
         self._shrink_rows()
         return len(gone)
 
+    def _sizes(self, rows: _Rows) -> npt.NDArray[np.int64]:
+        """What the items take, without their rows."""
+        return rows.sizes[self._start : self._start + len(self)]
+
     def _with_vector(self, item: WorkingItem, index: int) -> WorkingItem:
         """The item at `index`, with its vector."""
         assert self._rows is not None
@@ -323,11 +251,10 @@ class WorkingMemory:
             self._rows = _Rows(self.dimension, _FIRST_ROWS)
         n, capacity = len(self), len(self._rows.sizes)
         if self._start + n == capacity:
-            self._resize(
-                capacity if self._start > capacity // 2 else max(2 * capacity, _FIRST_ROWS)
-            )
+            doubled = max(2 * capacity, _FIRST_ROWS)
+            self._resize(capacity if self._start > capacity // 2 else doubled)
         elif len(self._rows.names) > 4 * capacity:
-            self._resize(capacity)  # to forget names that came and went
+            self._resize(capacity)  # to drop names that are not used any longer
         return self._rows
 
     def _shrink_rows(self) -> None:
@@ -335,24 +262,20 @@ class WorkingMemory:
             self._resize(2 * len(self))
 
     def _resize(self, capacity: int) -> None:
-        """The live rows at the front of a matrix of `capacity` rows.
-
-        None at all when nothing is held.
-        """
+        """Move the live rows to the front of a matrix of `capacity` rows; 0 for no matrix."""
         old = self._rows
         assert old is not None
         self._rows = _Rows(self.dimension, capacity) if capacity else None
         if self._rows is not None:
             self._rows.take(old, self._start, self._items)
-        self._ids = set(self._ids)  # a set from which much was taken never shrinks
+        self._ids = set(self._ids)  # a set never shrinks by itself
         self._start = 0
 
 
 def _item_bytes(item: WorkingItem) -> int:
-    """Bytes of an item beside its row; its vector, which is in the row, is not counted."""
-    return (
-        sys.getsizeof(item) + sys.getsizeof(item.id) + sys.getsizeof(item.text) + _NUMBERS + _SLOTS
-    )
+    """Bytes of an item without its row."""
+    objects = sys.getsizeof(item) + sys.getsizeof(item.id) + sys.getsizeof(item.text)
+    return objects + _NUMBERS + _SLOTS
 
 
 def _row_bytes(dimension: int) -> int:
@@ -361,9 +284,7 @@ def _row_bytes(dimension: int) -> int:
 
 
 class _Rows:
-    """Columns of `capacity` rows: the vectors, each row's scope as a number, and what its item
-    takes beside its row.
-    """
+    """Columns of `capacity` rows: vectors, scopes as numbers, and the sizes of the items."""
 
     def __init__(self, dimension: int, capacity: int) -> None:
         import numpy as np  # noqa: PLC0415
@@ -371,8 +292,8 @@ class _Rows:
         self.vectors = np.empty((capacity, dimension), dtype=np.float32)
         self.scopes = np.empty(capacity, dtype=np.int32)
         self.sizes = np.empty(capacity, dtype=np.int64)
-        # Sources and scopes seen since the matrix was made.
         self.names: list[str] = []
+        """Sources and scopes; their places are their numbers."""
         self.numbers: dict[str, int] = {}
         self.row_bytes = _row_bytes(dimension)
 
@@ -398,29 +319,3 @@ class _Rows:
     def keep(self, places: list[int]) -> None:
         for column in (self.vectors, self.scopes, self.sizes):
             column[: len(places)] = column[places]
-
-
-class _Items(Sequence[WorkingItem]):
-    """The items of a memory, each made whole when it is looked at."""
-
-    def __init__(
-        self, items: Sequence[WorkingItem], whole: Callable[[WorkingItem, int], WorkingItem]
-    ) -> None:
-        self._items = items
-        self._with_vector = whole
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __iter__(self) -> Iterator[WorkingItem]:
-        return (self._with_vector(item, i) for i, item in enumerate(self._items))
-
-    @overload
-    def __getitem__(self, index: int) -> WorkingItem: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[WorkingItem]: ...
-    def __getitem__(self, index: int | slice) -> WorkingItem | Sequence[WorkingItem]:
-        places = range(len(self))[index]
-        if isinstance(places, range):
-            return [self._with_vector(self._items[i], i) for i in places]
-        return self._with_vector(self._items[places], places)

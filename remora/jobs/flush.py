@@ -1,0 +1,189 @@
+"""The flush queue.
+
+A session's messages into long-term memory, and out of it again when they are removed.
+
+A job may run more than once: rows have deterministic ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+
+import anyio.to_thread
+import msgspec
+
+from remora.actors.policies.turns import batches
+from remora.ids import SessionKey, entry_id, row_id
+from remora.jobs.rows import entry_row, message_rows, prepare_rows
+from remora.models.ports import Embedder
+from remora.runtime.locks import KeyedLocks, SharedLocks
+from remora.runtime.probes import probe
+from remora.runtime.supervisor import JobAttempt, JobResult
+from remora.storage.owed import owed
+from remora.storage.ports import NEIGHBOURS, Journal, LongTermStore, MemoryRow
+from remora.storage.records import (
+    ENTRY_KIND,
+    DiscardSpec,
+    EntryFlushSpec,
+    Flushed,
+    FlushSpec,
+    UnflushSpec,
+)
+from remora.tokens import INLINE_CHARACTERS, TokenCounter
+
+__all__ = ["FlushHandler"]
+
+_decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
+_BATCH_ENTRIES = 64
+
+
+class FlushHandler:
+    """Runs the jobs of the flush queue.
+
+    Args:
+        journal: has the messages.
+        store: opens long-term memory at first use.
+        embedder: None for text search only.
+        counter: for a row's size in a context.
+        window_chars: how much of each neighbour a row's window holds.
+        batch_tokens: most tokens that are embedded and written at once; a larger turn is a batch of
+            its own.
+        redact: applied to every text before long-term memory has it.
+        written: called with the user whose rows changed or may have changed.
+        users: keeps pruning of the same user's rows out while a row may be written again.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        store: Callable[[], Awaitable[LongTermStore]],
+        embedder: Embedder | None,
+        counter: TokenCounter,
+        *,
+        window_chars: int,
+        batch_tokens: int,
+        redact: Callable[[str], str] | None,
+        written: Callable[[str], None],
+        users: SharedLocks,
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._embedder = embedder
+        self._counter = counter
+        self._window_chars = window_chars
+        self._batch_tokens = batch_tokens
+        self._redact = redact
+        self._written = written
+        self._users = users
+        self._sessions = KeyedLocks()
+        self.merging = False
+        """Treat every row as one that may exist: long-term memory is being rebuilt."""
+
+    async def __call__(self, attempt: JobAttempt) -> JobResult:
+        """Run one attempt; from the second on, or after a restart, rows may exist."""
+        spec, key = attempt.job.payload, attempt.job.key
+        assert isinstance(key, SessionKey)
+        may_exist = attempt.job.resumed or attempt.job.attempts > 0
+        # One job at a time per session: a flush must not write back what was removed after it was
+        # read.
+        async with self._sessions(key):
+            try:
+                match spec:
+                    case FlushSpec() if may_exist:
+                        probe("doubtful_flush")
+                        async with self._users.shared(key.user):
+                            await self.flush(key, spec.first, spec.through, may_exist=True)
+                    case FlushSpec():
+                        await self.flush(key, spec.first, spec.through, may_exist=False)
+                    case UnflushSpec():
+                        async with self._users.shared(key.user):
+                            await self._remove(key, spec)
+                    case DiscardSpec(seqs=seqs):
+                        store = await self._store()
+                        await store.delete(key.user, [row_id(key, seq) for seq in seqs])
+                    case EntryFlushSpec():
+                        await self._flush_entry(key, spec)
+                    case _:
+                        raise TypeError(f"the flush queue cannot run {type(spec).__name__}")
+            finally:
+                self._written(key.user)
+        done = (Flushed(spec.sid, spec.through),) if isinstance(spec, FlushSpec) else ()
+        return JobResult(records=done)
+
+    async def rebuild(self, key: SessionKey, through: int) -> None:
+        """Write a session's rows from the journal: messages up to `through`, and summary entries.
+
+        Messages of dead letters are left to these: one that cannot be written must not block the
+        others.
+        """
+        async with self._sessions(key), self._users.shared(key.user):
+            try:
+                if through:
+                    missing = owed(await self._journal.jobs(dead=True)).get(key)
+                    among = set(range(1, through + 1)).difference(*missing) if missing else None
+                    await self.flush(key, 1, through, may_exist=True, among=among)
+                items = await self._journal.state_items(key)
+                specs = [_decode_entry(one.value) for one in items if one.kind == ENTRY_KIND]
+                rows = [entry_row(key, one.entry, one.at_us) for one in specs]
+                for start in range(0, len(rows), _BATCH_ENTRIES):
+                    await self._add(rows[start : start + _BATCH_ENTRIES], may_exist=True)
+            finally:
+                self._written(key.user)
+
+    async def flush(
+        self,
+        key: SessionKey,
+        first: int,
+        through: int,
+        *,
+        may_exist: bool,
+        among: Collection[int] | None = None,
+    ) -> None:
+        """Write the rows of messages `first`…`through`, except pruned ones.
+
+        Args:
+            key: the session.
+            first: number of the first.
+            through: number of the last.
+            may_exist: some rows may exist.
+            among: only these messages.
+        """
+        entries = await self._journal.read(key, first - NEIGHBOURS, through + NEIGHBOURS)
+        chars = self._window_chars
+        build = partial(
+            message_rows, key, entries, first, through, self._counter, window_chars=chars
+        )
+        size = sum(len(entry.chat) for entry in entries)
+        rows = await anyio.to_thread.run_sync(build) if size > INLINE_CHARACTERS else build()
+        # An imported session may have pruned messages before its first flush.
+        if rows and (may_exist or first == 1):
+            pruned = set(await self._journal.pruned(key))
+            rows = [row for row in rows if row.seq not in pruned]
+        by_seq = {row.seq: row for row in rows if among is None or row.seq in among}
+        mine = [entry for entry in entries if entry.seq in by_seq]
+        for batch in batches(mine, self._batch_tokens):
+            await self._add([by_seq[entry.seq] for entry in batch], may_exist=may_exist)
+
+    async def _flush_entry(self, key: SessionKey, spec: EntryFlushSpec) -> None:
+        """Write the row of a summary entry, unless the session was rewound to before it."""
+        kept = {one.name for one in await self._journal.state_items(key) if one.kind == ENTRY_KIND}
+        if str(spec.entry.through) in kept:
+            # An entry that returned to its list and left it again has a row.
+            await self._add([entry_row(key, spec.entry, spec.at_us)], may_exist=True)
+
+    async def _remove(self, key: SessionKey, spec: UnflushSpec) -> None:
+        """Remove messages' rows, and rewrite their neighbours', whose windows hold their text."""
+        removed = set(spec.seqs)
+        reach = range(-NEIGHBOURS, NEIGHBOURS + 1)
+        near = {seq + step for seq in removed for step in reach} - removed
+        near = {seq for seq in near if 0 < seq <= spec.flushing}
+        entries = [entry_id(key, seq) for seq in removed]  # summary entries that ended with one
+        rows = [row_id(key, seq) for seq in (*removed, *near)]
+        await (await self._store()).delete(key.user, [*rows, *entries])
+        if near:
+            await self.flush(key, min(near), max(near), may_exist=True, among=near)
+
+    async def _add(self, rows: Sequence[MemoryRow], *, may_exist: bool) -> None:
+        rows, vectors = await prepare_rows(rows, self._redact, self._embedder)
+        await (await self._store()).add(rows, vectors, may_exist=may_exist or self.merging)

@@ -1,0 +1,144 @@
+"""The prune queue: a user's long-term memory down to its limit.
+
+The journal records what goes before it is deleted, so an attempt after a crash finishes what the
+first one began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, cast
+
+from remora.actors.policies.pruning import PruneRow, PruningStrategy, victims
+from remora.actors.user.messages import UserView
+from remora.config import ImportanceConfig
+from remora.ids import SessionKey, UserKey, entry_id
+from remora.jobs.rows import MEMORY_TYPES
+from remora.runtime.locks import SharedLocks
+from remora.runtime.probes import probe
+from remora.runtime.supervisor import JobAttempt, JobResult, commit_records
+from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
+from remora.storage.records import ENTRY_KIND, MemoriesRemoved, Pruned, PruneSpec
+
+__all__ = ["PruneHandler"]
+
+_DAY_S = 86_400
+
+
+class PruneHandler:
+    """Runs the jobs of the prune queue.
+
+    Args:
+        journal: records what goes before it is deleted.
+        store: opens long-term memory at first use.
+        look: the view of a user's actor, which counts how often each row was retrieved.
+        now: seconds since the epoch.
+        importance: formula and half-life.
+        written: called with the user whose rows changed or may have changed.
+        users: excludes everything that writes rows of the same user.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        store: Callable[[], Awaitable[LongTermStore]],
+        look: Callable[[UserKey], Awaitable[UserView]],
+        *,
+        now: Callable[[], float],
+        importance: ImportanceConfig,
+        written: Callable[[str], None],
+        users: SharedLocks,
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._look = look
+        self._now = now
+        self._importance = importance
+        self._written = written
+        self._users = users
+
+    async def __call__(self, attempt: JobAttempt) -> JobResult:
+        """Run one attempt; it first finishes what an earlier one began."""
+        spec, key = attempt.job.payload, attempt.job.key
+        assert isinstance(spec, PruneSpec)
+        assert isinstance(key, UserKey)
+        store = await self._store()
+        async with self._users.alone(key.user):
+            found = await store.rows(key.user, Scope(types=spec.types))
+            rows = [row for row in found if row.memory_type != BLOCK_TYPE]
+            begun: Collection[str] = ()
+            if attempt.job.resumed or attempt.job.attempts > 0:
+                probe("prune_resumed")
+                begun = await self._forgotten_in_journal(key.user, rows)
+            chosen = set(
+                await self._chosen(key, spec, [row for row in rows if row.id not in begun])
+            )
+            leaving = [row for row in rows if row.id in chosen]
+            try:
+                if leaving:
+                    await commit_records(self._journal, await self._records(spec.sid, leaving))
+                await store.delete(
+                    key.user, [row.id for row in rows if row.id in chosen or row.id in begun]
+                )
+            finally:
+                self._written(key.user)
+        return JobResult()
+
+    async def _chosen(self, key: UserKey, spec: PruneSpec, rows: Sequence[MemoryRow]) -> list[str]:
+        accesses = (await self._look(key)).accesses
+        plain = []
+        for row in rows:
+            count, last_us = accesses.get(row.id, (0, None))
+            plain.append(PruneRow(row.id, row.created_us, last_us, count, row.importance))
+        return victims(
+            plain,
+            len(rows) if spec.keep < 0 else spec.keep,
+            cast("PruningStrategy", spec.strategy),
+            now_us=int(self._now() * 1_000_000),
+            half_life_s=self._importance.half_life_days * _DAY_S,
+            formula=self._importance.formula,
+            max_age_s=spec.max_age_s or float("inf"),
+        )
+
+    async def _forgotten_in_journal(self, user: str, rows: Sequence[MemoryRow]) -> set[str]:
+        """Rows that an earlier attempt had the journal forget, and did not come to delete.
+
+        The rows were read before the journal is: what was recorded since cannot look forgotten.
+        """
+        recorded = {item.id for item in await self._journal.memories(user)}
+        gone = {
+            row.id for row in rows if row.memory_type in MEMORY_TYPES and row.id not in recorded
+        }
+        for key, said in _by_session(rows).items():
+            pruned = set(await self._journal.pruned(key))
+            gone.update(row.id for row in said if row.seq in pruned)
+        return gone
+
+    async def _records(self, sid: int, rows: Sequence[MemoryRow]) -> list[Any]:
+        """What the journal is told of rows that go."""
+        records: list[Any] = [
+            Pruned(key, tuple(row.seq for row in said)) for key, said in _by_session(rows).items()
+        ]
+        for key, summaries in _by_session(rows, "summary").items():
+            ids = {row.id for row in summaries}
+            kept = [
+                int(state_item.name)
+                for state_item in await self._journal.state_items(key)
+                if state_item.kind == ENTRY_KIND
+            ]
+            records.append(
+                Pruned(key, (), tuple(through for through in kept if entry_id(key, through) in ids))
+            )
+        recorded = tuple(row.id for row in rows if row.memory_type in MEMORY_TYPES)
+        return [*records, MemoriesRemoved(sid, recorded)] if recorded else records
+
+
+def _by_session(
+    rows: Sequence[MemoryRow], memory_type: str = "message"
+) -> dict[SessionKey, list[MemoryRow]]:
+    """The messages among them, or the summary entries, by session."""
+    found: dict[SessionKey, list[MemoryRow]] = {}
+    for row in rows:
+        if row.memory_type == memory_type:
+            found.setdefault(SessionKey(row.user, row.session), []).append(row)
+    return found

@@ -1,0 +1,165 @@
+"""The rows of long-term memory: built from the journal's records, redacted, embedded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from remora.actors.policies.redaction import redact_text
+from remora.actors.user.working import WorkingItem
+from remora.ids import SessionKey, entry_id, row_id
+from remora.messages import Entry, dated_line, decode_chat, plain_text, speaker_of
+from remora.models.ports import Embedder, embed_texts
+from remora.storage.ports import NEIGHBOURS, MemoryRow, Vector
+from remora.storage.records import MemoryItem, Summary
+from remora.tokens import TokenCounter
+
+__all__ = [
+    "MEMORY_TYPES",
+    "ROW_TYPES",
+    "embed_items",
+    "entry_row",
+    "memory_row",
+    "message_rows",
+    "prepare_rows",
+]
+
+MEMORY_TYPES = ("fact", "preference", "context", "procedural", "message_batch")
+"""What may be recorded on purpose."""
+
+ROW_TYPES = ("message", "summary", *MEMORY_TYPES)
+"""What long-term memory holds, rows of memory blocks aside."""
+
+
+# -- rows of records ----------------------------------------------------------------------
+
+
+def message_rows(
+    key: SessionKey,
+    entries: Sequence[Entry],
+    first: int,
+    through: int,
+    counter: TokenCounter,
+    *,
+    window_chars: int,
+) -> list[MemoryRow]:
+    """The rows of messages `first`…`through`.
+
+    `entries` also has their neighbours, for the windows.
+    """
+    chats = [decode_chat(entry.chat) for entry in entries]
+    texts = [plain_text(chat) for chat in chats]
+    rows = []
+    for i, (entry, chat) in enumerate(zip(entries, chats, strict=True)):
+        if not first <= entry.seq <= through:
+            continue
+        turn = dated_line(entry.at_us, f"{speaker_of(chat)}: {texts[i]}")
+        window = [
+            turn if j == i else f"{speaker_of(chats[j])}: {texts[j][:window_chars]}"
+            for j in range(max(i - NEIGHBOURS, 0), min(i + NEIGHBOURS + 1, len(entries)))
+            # by number, not by place: a removal rewrites the rows whose numbers are this near
+            if abs(entries[j].seq - entry.seq) <= NEIGHBOURS
+        ]
+        rows.append(
+            MemoryRow(
+                id=row_id(key, entry.seq),
+                user=key.user,
+                session=key.session,
+                seq=entry.seq,
+                role=entry.role,
+                speaker=str(chat.get("name") or "") if entry.role != "tool" else "",
+                content=texts[i],
+                turn=turn,
+                window="\n".join(window),
+                memory_type="message",
+                importance=entry.importance,
+                created_us=entry.at_us,
+                tokens=counter.count(turn),
+            )
+        )
+    return rows
+
+
+def entry_row(key: SessionKey, entry: Summary, at_us: int) -> MemoryRow:
+    """The row of a summary entry that left its list."""
+    return _standalone_row(
+        entry_id(key, entry.through),
+        key.user,
+        key.session,
+        entry.text,
+        dated_line(at_us, f"Summary: {entry.text}"),
+        memory_type="summary",
+        importance=0.5,
+        created_us=at_us,
+        tokens=entry.tokens,
+    )
+
+
+def _standalone_row(
+    id_: str, user: str, session: str, content: str, turn: str, **rest: Any
+) -> MemoryRow:
+    """A row without neighbours and without a speaker, even if it names a session."""
+    return MemoryRow(id_, user, session, 0, "system", "", content, turn, turn, **rest)
+
+
+def memory_row(user: str, item: MemoryItem) -> MemoryRow:
+    """The row of a memory."""
+    return _standalone_row(
+        item.id,
+        user,
+        item.session,
+        item.content,
+        dated_line(item.created_us, item.content),
+        memory_type=item.type,
+        importance=item.importance,
+        created_us=item.created_us,
+        tokens=item.tokens,
+        agent=item.agent,
+    )
+
+
+# -- before they are written ------------------------------------------------------------
+
+
+async def prepare_rows(
+    rows: Sequence[MemoryRow], redact: Callable[[str], str] | None, embedder: Embedder | None
+) -> tuple[Sequence[MemoryRow], Vector | None]:
+    """Redact rows and embed them; no vectors without an embedder.
+
+    Raises:
+        RedactionFailed: the hook raised or returned no text.
+        ModelError: the embedder failed.
+    """
+    if redact is not None:
+        rows = [_redact_row(row, redact) for row in rows]
+    if embedder is None:
+        return rows, None
+    return rows, await embed_texts(embedder, [_embedding_text(row) for row in rows])
+
+
+def _embedding_text(row: MemoryRow) -> str:
+    """The text that is embedded; a message's speaker is part of it, worth 16 points of recall."""
+    if row.memory_type != "message":
+        return row.content
+    return f"{row.speaker or row.role.title()}: {row.content}"
+
+
+def _redact_row(row: MemoryRow, redact: Callable[[str], str]) -> MemoryRow:
+    names = ("content", "turn", "window")
+    texts = {name: redact_text(getattr(row, name), redact) for name in names}
+    return msgspec.structs.replace(row, **texts)
+
+
+async def embed_items(embedder: Embedder, items: Sequence[WorkingItem]) -> tuple[WorkingItem, ...]:
+    """Items of working memory with vectors of `embedder`.
+
+    Raises:
+        ModelError: it failed.
+    """
+    vectors = await embed_texts(embedder, [item.text for item in items])
+    return tuple(
+        msgspec.structs.replace(item, vector=vector.astype("<f4").tobytes())
+        for item, vector in zip(items, vectors, strict=True)
+    )
