@@ -24,7 +24,6 @@ from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.compaction import BLOCKS_QUEUE, FLUSH_QUEUE, SUMMARIZE_QUEUE
 from remora.actors.session.messages import Inspect, SessionView
 from remora.actors.user.behavior import PRUNE_QUEUE, RECORD_QUEUE, UserBehavior
-from remora.actors.user.synopsis import SYNOPSIS_QUEUE
 from remora.actors.user.messages import (
     InspectUser,
     ReadSynopsis,
@@ -33,15 +32,16 @@ from remora.actors.user.messages import (
     Synopsis,
     UserView,
 )
+from remora.actors.user.synopsis import SYNOPSIS_QUEUE
 from remora.api.dead_letters import DeadLetters
 from remora.api.transfers import LocalTransfers
 from remora.config import Config
 from remora.ids import SessionKey, UserKey
 from remora.jobs.cleanup import WorkingMemoryCleanup
 from remora.jobs.feed_blocks import BlocksHandler
-from remora.jobs.prune import PruneHandler
-from remora.jobs.memories import RecordHandler
 from remora.jobs.flush import FlushHandler
+from remora.jobs.memories import RecordHandler
+from remora.jobs.prune import PruneHandler
 from remora.jobs.summarize import SummarizeHandler
 from remora.jobs.synopsis import SynopsisHandler
 from remora.messages import ChatDict, without_surrogates

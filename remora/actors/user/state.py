@@ -1,7 +1,7 @@
 """What a user's own actor owns, and how records change it. Nothing else does: replay equals live.
 
-All of it is kept in the journal as facets, kind by kind, and restored by folding them in again, in
-the order in which they were first put:
+The journal keeps all of it as state items. A state is restored by applying them in the order in
+which they were first put:
 
 =============  ======================  =============================================================
 kind           name                    value
@@ -24,7 +24,7 @@ import msgspec
 
 from remora.actors.user.working import WorkingItem, WorkingMemory
 from remora.ids import UserKey
-from remora.runtime.log import JobDone
+from remora.runtime.log import Job, JobDone
 from remora.storage.records import (
     JobsStarted,
     MemoriesRemoved,
@@ -43,7 +43,10 @@ __all__ = [
     "Touched",
     "UserState",
     "apply",
+    "new_job",
+    "opening",
     "state_item",
+    "value_bytes",
 ]
 
 _ACCESS_BYTES = 200  # of one row's figures: its id, two numbers, a place in a dict
@@ -96,6 +99,23 @@ _decode = msgspec.msgpack.Decoder().decode
 def state_item(kind: str, name: str, value: object) -> StateItem:
     """A facet with its value packed."""
     return StateItem(kind, name, _encode(value))
+
+
+def value_bytes(items: Sequence[StateItem]) -> int:
+    """Bytes of their values."""
+    return sum(len(one.value) for one in items)
+
+
+def opening(state: UserState, at_us: int = 0) -> list[Any]:
+    """The record that comes before an actor's first one; none if it is opened."""
+    return [] if state.opened else [Opened(state.sid, state.key.user, "", at_us)]
+
+
+def new_job(state: UserState, queue: str, spec: Any) -> tuple[Job, StateItem]:
+    """A job under a new id, and the counter to journal with it: a dead letter keeps its id."""
+    number = state.number + 1
+    job = Job(f"{queue}-{state.sid}-{number}", queue, state.key, spec)
+    return job, state_item("counter", "job", number)
 
 
 class UserState:
