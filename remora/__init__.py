@@ -20,6 +20,7 @@ from remora.api.session import Session
 from remora.api.shared import SharedMember, SharedScope
 from remora.api.user import User, WorkingHit
 from remora.config import Config
+from remora.faces import publish
 from remora.messages import Message, Receipt
 from remora.recall.context import Context
 from remora.recall.recall import Memory
@@ -47,3 +48,5 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+publish(__name__, __all__, globals())

@@ -30,6 +30,7 @@ from remora.actors.blocks.vector import (
     VectorMemoryBlock,
     VectorStore,
 )
+from remora.faces import publish
 
 __all__ = [
     "BaseMemoryBlock",
@@ -47,3 +48,5 @@ __all__ = [
     "VectorMemoryBlock",
     "VectorStore",
 ]
+
+publish(__name__, __all__, globals())

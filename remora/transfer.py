@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from remora.faces import publish
 from remora.storage.export.transfer import (
     FORMAT,
     ExportHeader,
@@ -21,3 +22,5 @@ __all__ = [
     "TransferReport",
     "UserExport",
 ]
+
+publish(__name__, __all__, globals())

@@ -14,6 +14,7 @@ from remora.config.runtime import ActivationConfig, MailboxConfig, SupervisorCon
 from remora.config.secrets import Secret
 from remora.config.storage import Durability, JournalConfig, LongTermConfig, RetentionConfig
 from remora.config.tree import Config
+from remora.faces import publish
 
 __all__ = [
     "ActivationConfig",
@@ -34,3 +35,5 @@ __all__ = [
     "TokensConfig",
     "WorkingConfig",
 ]
+
+publish(__name__, __all__, globals())

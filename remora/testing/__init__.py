@@ -4,6 +4,7 @@ of checks.
 
 from __future__ import annotations
 
+from remora.faces import publish
 from remora.testing.clock import VirtualClock
 from remora.testing.faults import FaultyJournal, during
 from remora.testing.faulty_models import FaultyChatModel, FaultyEmbedder, FaultySummarizer
@@ -57,3 +58,5 @@ __all__ = [
     "shown_of",
     "shrink",
 ]
+
+publish(__name__, __all__, globals())

@@ -1,0 +1,93 @@
+"""What a user sees of remora: paths of public classes, and the verbs of the handles."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import typing
+from enum import Enum
+from typing import Any
+
+import msgspec
+import pytest
+
+import remora
+from remora import Agent, Config, Message, Receipt, Runtime, Session, SharedMember, User
+from remora.errors import RuntimeClosed
+
+FACES = ("remora", "remora.blocks", "remora.config", "remora.testing", "remora.transfer")
+PUBLIC = {
+    f"{face}.{name}": getattr(importlib.import_module(face), name)
+    for face in reversed(FACES)
+    for name in importlib.import_module(face).__all__
+}
+CLASSES = {path: thing for path, thing in PUBLIC.items() if isinstance(thing, type)}
+STRUCTS = [path for path, one in CLASSES.items() if issubclass(one, msgspec.Struct)]
+
+VERBS: dict[type, str] = {
+    Runtime: """
+        aclose append_many backup config counts dead_letters drop_dead_letters export from_file
+        import_ in_memory internals long_term_statistics message_tokens path reembedded reembedding
+        reschedule retry_dead_letters session settle shared statistics user
+    """,
+    Session: """
+        append clear contents delete export flush forget fork from_json get_context
+        get_formatted_messages get_last_message get_messages get_recent history inspect key load
+        load_state_dict rewind search settle size state_dict stats to_json truncate_to_size
+    """,
+    User: """
+        agent append_many export_arrow forget id import_session inspect learn memories prune recall
+        recall_many record record_many remember remember_many retrieve retrieve_many search_working
+        session sessions settle stats synopsis tools
+    """,
+    Agent: """
+        memories name recall recall_many record record_many remember remember_many retrieve
+        retrieve_many settle tools user
+    """,
+    SharedMember: "claim forget grant members memories recall remember revoke scope settle who",
+}
+
+
+@pytest.mark.parametrize("path", CLASSES)
+def test_public_classes_show_their_public_path(path: str) -> None:
+    """In reprs and tracebacks, and where a pickle looks for them. A name in two public modules has
+    the shorter path.
+    """
+    one: Any = CLASSES[path]
+    shown = f"{one.__module__}.{one.__qualname__}"
+    assert shown in {path, f"remora.{one.__name__}"}
+    assert PUBLIC[shown] is one
+    assert pickle.loads(pickle.dumps(one)) is one
+    assert shown in repr(one) or issubclass(one, Enum)
+
+
+@pytest.mark.parametrize("path", STRUCTS)
+def test_their_annotations_still_resolve(path: str) -> None:
+    """In the module that defines the class: its public module does not have the names."""
+    one = CLASSES[path]
+    hints = typing.get_type_hints(one)
+    assert not any(isinstance(hint, str) for hint in hints.values())
+    assert {field.name for field in msgspec.structs.fields(one)} <= set(hints)
+
+
+def test_structs_can_still_be_decoded() -> None:
+    """By msgspec, which resolves annotations when it first needs them."""
+    for one in (Message(role="user", content="hi"), Receipt((1,), ("id",)), remora.BufferPolicy()):
+        assert msgspec.json.decode(msgspec.json.encode(one), type=type(one)) == one
+    assert Config.from_dict({"buffer": {"token_limit": 7}}).buffer.token_limit == 7
+
+
+@pytest.mark.parametrize("handle", VERBS, ids=lambda handle: handle.__name__)
+def test_public_verbs_are_the_listed_ones(handle: type) -> None:
+    """Nothing of the kernel is among what an editor completes."""
+    assert {name for name in dir(handle) if not name.startswith("_")} == set(VERBS[handle].split())
+
+
+def test_a_closed_runtime_has_no_internals() -> None:
+    """But its path and configuration."""
+    runtime = Runtime("memory", config=Config())
+    assert str(runtime.path) == "memory"
+    assert runtime.config == Config()
+    assert Runtime.in_memory(config=Config()).path is None
+    with pytest.raises(RuntimeClosed, match="open the runtime first"):
+        _ = runtime.internals
