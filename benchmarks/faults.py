@@ -154,7 +154,7 @@ def _long_term(fault: str) -> Callable[[Path, Extent, Done], Line]:
 
         report = anyio.run(rounds)
         p50, most = percentile(report.append_ms, 0.5), max(report.append_ms)
-        note = f"appends meanwhile: p50 {p50:.1f} ms, max {most:.0f} ms; {report.failed} attempts of flush jobs failed"  # noqa: E501
+        note = f"appends during it: p50 {p50:.1f} ms, max {most:.0f} ms; {report.failed} attempts of flush jobs failed"  # noqa: E501
         return Line(
             injected=report.injected,
             verdict=report.verdict,

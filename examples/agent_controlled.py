@@ -1,7 +1,8 @@
-"""The model looks after memory itself, by two tools (S4.22), in an ordinary tool-call loop.
+"""The model manages memory itself, by two tools, in an ordinary tool-call loop.
 
-Here a scripted model plays its part, so that it runs without a key; with OpenAI's client,
-`complete` becomes ``client.chat.completions.create(messages=…, tools=tools.openai_specs())``.
+A scripted model replaces the real one, so that the example runs without a key; with OpenAI's
+client, `complete` becomes
+``client.chat.completions.create(messages=…, tools=tools.openai_specs())``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from remora.testing import ScriptedChatModel
 
 
 def calls(tool: str, **arguments: Any) -> str:
-    """What a model writes that calls a tool, in the words of this example's script."""
+    """A tool call of the scripted model, as the text of its script."""
     return json.dumps({"tool": tool, "arguments": json.dumps(arguments)})
 
 
@@ -49,7 +50,7 @@ class ToolModel:
 
 
 async def chat(user: remora.User, session: str, model: ToolModel, text: str) -> str:
-    """One turn: the model may call its tools as often as it likes before it answers."""
+    """One turn: the model may call its tools any number of times before it answers."""
     conversation = user.session(session)
     tools = user.tools(session=session)
     await conversation.append({"role": "user", "content": text})
@@ -83,7 +84,7 @@ async def main(directory: str) -> None:
     async with remora.Runtime(directory) as runtime:
         alice = runtime.user("alice")
         await chat(alice, "monday", model, "My birthday is on March 15.")
-        await alice.settle()  # a moment later it can be recalled; an application need not wait
+        await alice.settle()  # wait until it can be recalled; applications need not
         await chat(alice, "friday", model, "When is my birthday?")
 
 

@@ -1,8 +1,9 @@
-"""An agent server in plain ASGI: any ASGI server runs it (``pip install uvicorn; uvicorn
-examples.asgi_server:app``).
+"""An agent server in plain ASGI, for any ASGI server.
+
+``pip install uvicorn; uvicorn examples.asgi_server:app``
 
 POST /{user}/{session} with a JSON body {"content": "…", "id": "a unique request id"} answers with
-the agent's reply. Retried with the same id, it says nothing twice. The "model" here only counts, so
+the agent's reply. A retry with the same id stores nothing twice. The "model" here only counts, so
 that the example needs no key; put yours in `think`.
 """
 

@@ -1,8 +1,7 @@
-"""Limiting multi-turn confusion: models that lose the thread over many turns are asked one question
-that says it all.
+"""Limit multi-turn confusion: ask a model one question that contains the whole request.
 
-The conversation is kept as it was; what the answering model sees is the system message and one
-condensed question.
+Some models lose the thread over many turns. The conversation is kept as it was; the answering
+model sees the system message and one condensed question.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ async def chat(memory: remora.Session, model: ChatModel, text: str) -> str:
             f"{message['role']}: {plain_text(message)}" for message in context.messages
         )
         text = await model.complete([{"role": "user", "content": CONDENSE + conversation}])
-    one_turn = await memory.load(
-        override=[{"role": "user", "content": text}]
-    )  # the session itself stays as it is
+    # the session itself is not changed
+    one_turn = await memory.load(override=[{"role": "user", "content": text}])
     reply = await model.complete(
         [{"role": "system", "content": "You draw SVG."}, *one_turn.messages]
     )

@@ -1,9 +1,8 @@
-"""The application looks after memory (S4.21): add, retrieve, build, generate, add, record, in this
-order, each turn.
+"""The application manages memory: add, retrieve, build, generate, add, record, in every turn.
 
-Here a scripted model answers, so that it runs without a key;
-`remora.models.openai.OpenAIChatModel`, or anything with ``async complete(messages) -> str``, takes
-its place.
+A scripted model answers, so that the example runs without a key;
+`remora.models.openai.OpenAIChatModel`, or anything with ``async complete(messages) -> str``, can
+replace it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from remora.testing import ScriptedChatModel
 
 
 class ChatModel(Protocol):
-    """What answers."""
+    """A chat model."""
 
     async def complete(self, messages: Sequence[dict[str, Any]]) -> str:
         """The answer to a conversation."""
@@ -27,7 +26,7 @@ class ChatModel(Protocol):
 
 
 class Assistant:
-    """One conversation, and what is remembered of its user's others."""
+    """One conversation, with memories of the user's other conversations."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class Assistant:
         await self.conversation.append({"role": "assistant", "content": answer})
         self.trace("5 add")
 
-        # 6. Record what was said in long-term memory; what is recorded already stays as it is.
+        # 6. Record the messages in long-term memory; recorded ones are not stored again.
         ids = await self.user.record([*messages, {"role": "assistant", "content": answer}])
         self.trace(f"6 record: {len(ids)} memories")
         return answer
@@ -76,7 +75,7 @@ async def main(directory: str) -> None:
     async with remora.Runtime(directory) as runtime:
         alice = runtime.user("alice")
         await Assistant(alice, "monday", model).chat("My birthday is on March 15.")
-        await alice.settle()  # a moment later it can be recalled; an application need not wait
+        await alice.settle()  # wait until it can be recalled; applications need not
         await Assistant(alice, "friday", model).chat("When is my birthday?")
 
 

@@ -1,4 +1,4 @@
-"""A conversation that waits for a human, in a process that may end meanwhile.
+"""A conversation that waits for a human, while its process may end.
 
 python examples/human_in_the_loop.py memory ask       # the agent wants to book, and has to ask
 python examples/human_in_the_loop.py memory answer yes     # later, in another process
@@ -19,7 +19,7 @@ async def ask(chat: remora.Session) -> None:
     await chat.append(
         {"role": "user", "content": "Take me to Porto on Friday, cheaply."}, key="request-1"
     )
-    # what a model would answer: a call of a tool that must not run before somebody has agreed
+    # a model's answer: it calls a tool that must not run before a human has agreed
     call = {"id": "call-1", "type": "function", "function": BOOKING}
     await chat.append(
         {"role": "assistant", "content": None, "tool_calls": [call]}, key="request-1/calls"
@@ -48,7 +48,7 @@ async def answer(chat: remora.Session, words: str) -> None:
         await chat.append(
             {"role": "tool", "tool_call_id": call_id, "content": result}, key=f"{call_id}/result"
         )
-    context = await chat.load()  # the call and its result, whole: what the model goes on from
+    context = await chat.load()  # now with the call and its result, for the model
     for message in context.messages:
         print(
             f"{message['role']}: "

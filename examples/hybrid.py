@@ -1,8 +1,7 @@
-"""Both at once (S4.23): the application records what was said, the model saves what it finds
-important; a fact is stored once.
+"""Both ways at once: the application records messages, the model saves what it finds important.
 
-Runs without a key, by the scripted model of `examples.agent_controlled`: ``python3 -m
-examples.hybrid``.
+A fact is stored once. Runs without a key, with the scripted model of `examples.agent_controlled`:
+``python3 -m examples.hybrid``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """remora as LangChain's chat message history; offline, with a scripted model of langchain-core.
+
 Needs ``remora[langchain]``.
 """
 

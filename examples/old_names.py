@@ -1,4 +1,4 @@
-"""The names of the libraries that one comes from, over remora's sessions and users."""
+"""Other libraries' names, over remora's sessions and users."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""remora as the session of the OpenAI Agents SDK; offline, with the SDK's scripted model. Needs
-``remora[openai-agents]``.
+"""remora as the session of the OpenAI Agents SDK; offline, with the SDK's scripted model.
+
+Needs ``remora[openai-agents]``.
 """
 
 from __future__ import annotations

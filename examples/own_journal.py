@@ -1,4 +1,4 @@
-"""A journal of one's own: here the one in memory, which says what it is asked to make durable.
+"""A journal of your own: the in-memory journal, which also lists the records that it is given.
 
 A journal over PostgreSQL has the same methods; `Runtime(journal=…)` takes it, or an async function
 that opens it.

@@ -1,6 +1,4 @@
-"""Pinning a file at run time: it stays in the context of this session, whatever leaves the buffer,
-until it is taken out.
-"""
+"""Pin a file at run time: it stays in this session's contexts until it is unpinned."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from remora.blocks import BaseMemoryBlock, ChatMessage
 
 
 class Pins:
-    """What is pinned where: the application's own, a table of its database perhaps."""
+    """The pinned files: the application's own, for example a table of its database."""
 
     def __init__(self) -> None:
         self.by_session: dict[str, dict[str, str]] = {}
@@ -36,7 +34,9 @@ class PinnedFiles(BaseMemoryBlock[str], kw_only=True):
 
 async def main(path: Path) -> None:
     pins = Pins()
-    blocks = [PinnedFiles(name="pinned_files", pins=pins, priority=0)]  # priority 0: never cut
+    blocks = [
+        PinnedFiles(name="pinned_files", pins=pins, priority=0)
+    ]  # priority 0: never truncated
     async with remora.Runtime.in_memory(
         blocks=blocks, policy=remora.BufferPolicy.window(2)
     ) as runtime:

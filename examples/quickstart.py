@@ -1,5 +1,6 @@
-"""The smallest whole use of remora: say something, come back later, and have it remembered. Needs
-no key and no network.
+"""The smallest use of remora: a conversation, and a later one that remembers it.
+
+Needs no key and no network.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ async def main(directory: str) -> None:
             key="req-1",
         )
         await monday.append({"role": "assistant", "content": "Lovely! How does Figaro like it?"})
-        await monday.flush()  # the conversation is over: hand it to long-term memory
+        await monday.flush()  # the conversation is over: index it for recall
         await monday.settle()
 
         friday = alice.session("friday")

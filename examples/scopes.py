@@ -1,6 +1,4 @@
-"""Summaries for long conversations, one scope for each user, and metadata for what one conversation
-holds.
-"""
+"""Summaries for long conversations, one scope per user, and metadata within one conversation."""
 
 from __future__ import annotations
 
@@ -8,8 +6,8 @@ import asyncio
 
 import remora
 
-# Every conversation is summarized once it holds more than 300 tokens: what is old shrinks, what is
-# recent stays as it is.
+# A conversation of more than 300 tokens is compacted: old messages become a summary, recent ones
+# stay as they are.
 POLICY = remora.BufferPolicy.summary_buffer(300)
 CONFIG = remora.Config.from_dict({"buffer": {"summary_tokens": 150}})
 
@@ -30,7 +28,7 @@ async def long_conversation(chat: remora.Session) -> remora.Context:
 
 
 async def two_users(runtime: remora.Runtime) -> None:
-    # The handle is the scope: nothing that is asked of alice's can give what bob said.
+    # The handle is the scope: no call on alice's handle returns what bob said.
     await runtime.session("alice", "support").append(
         {"role": "user", "content": "My order is 4711."}
     )
@@ -41,8 +39,8 @@ async def two_users(runtime: remora.Runtime) -> None:
 
 
 async def one_room(room: remora.Session) -> None:
-    # Several people in one conversation: the speaker is the message's name, and metadata says what
-    # else there is to filter by.
+    # Several people in one conversation: the message's name is the speaker, and metadata holds
+    # what else to filter by.
     await room.append(
         {"role": "user", "name": "Ana", "content": "Lunch at one?", "metadata": {"user_id": "ana"}}
     )

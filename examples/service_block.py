@@ -1,8 +1,8 @@
-"""A memory service (mem0, Zep, one of your own) as a block: what leaves the buffer is sent to it,
-and what it finds is shown.
+"""A memory service (mem0, Zep, one of your own) as a memory block.
 
-The client here is an offline stand-in with mem0's two calls, `add` and `search`; with the real one,
-the block stays as it is.
+Messages that leave the buffer are sent to the service, and its results are shown. The client here
+is an offline stand-in with mem0's two calls, `add` and `search`; the block works unchanged with
+the real one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ServiceBlock(BaseMemoryBlock[str], kw_only=True):
 
 
 class OfflineClient:
-    """Keeps what it is told, and finds by shared words."""
+    """Stores messages, and searches them by shared words."""
 
     def __init__(self) -> None:
         self.memories: list[tuple[str, str]] = []
@@ -74,9 +74,7 @@ async def main() -> None:
             "what is my cat called",
         ):
             await chat.append({"role": "user", "content": text})
-            await (
-                chat.settle()
-            )  # what left the buffer has reached the service; a server does not wait for it
+            await chat.settle()  # the service has the messages; a server does not wait for this
         for message in (await chat.load()).messages:
             print(f"{message['role']}: {message['content']}")
 

@@ -1,5 +1,6 @@
-"""An agent's own turn loop under a hundred seeds: faults, power cuts and all. Run: python
-examples/simulated_agent.py.
+"""An agent's turn loop under a hundred seeds, with faults and power cuts.
+
+Run: python examples/simulated_agent.py.
 """
 
 from __future__ import annotations
@@ -14,15 +15,13 @@ QUESTIONS = ("Where is the harbour?", "When does the ferry leave?", "And the las
 
 
 class Agent:
-    """Answers each question once, however often it is started again."""
+    """Answers each question once, over any number of restarts."""
 
     def __init__(self) -> None:
         self.answered: list[str] = []
 
     async def live(self, world: World) -> None:
-        """One life of the process: go through the questions; what was answered before is known by
-        its key.
-        """
+        """Run the process once: ask all questions; keys show which were answered before."""
         async with world.runtime() as runtime:
             for number, question in enumerate(QUESTIONS):
                 await self.turn(runtime, number, question)
@@ -32,9 +31,7 @@ class Agent:
             ]
 
     async def turn(self, runtime: Runtime, number: int, question: str) -> None:
-        """Ask, answer, remember: each append under a key, so that a retry cannot say anything
-        twice.
-        """
+        """Ask and answer under a key each, so that a retry stores nothing twice."""
         chat = runtime.session("alice", "harbour")
         for part, role, text in ((0, "user", question), (1, "assistant", f"Answer {number}.")):
             while True:
@@ -42,12 +39,12 @@ class Agent:
                     await chat.append({"role": role, "content": text}, key=f"{number}.{part}")
                     break
                 except (CommitFailed, MailboxFull, OutcomeUnknown):
-                    # the same key again: it is there once, whatever became of the first attempt
+                    # retry with the same key: it is stored once
                     continue
 
 
 def main() -> None:
-    """Play a hundred seeds; each has a failing disk and a power cut somewhere."""
+    """Play a hundred seeds, each with a failing disk and a power cut."""
     logging.disable(logging.CRITICAL)
     expected = [
         text

@@ -1,4 +1,4 @@
-"""Names: who a user and a session are, and the digests that stand for them on disk."""
+"""Ids of users, sessions and rows, and the digests that stand for them on disk."""
 
 from __future__ import annotations
 
@@ -30,34 +30,32 @@ MAX_ID_BYTES = 512
 
 
 SHARED_PREFIX = "\x1fshared/"
-"""What the name of a shared scope's actor begins with: a control character, which no user's id may
-hold.
-"""
+"""First character of a shared scope's key: a control character, which no user id may contain."""
 
 
 class SessionKey(NamedTuple):
-    """What a session's actor is called: a user, and one of that user's sessions."""
+    """The key of a session: a user, and one of their sessions."""
 
     user: str
     session: str
 
 
 class UserKey(NamedTuple):
-    """What a user's own actor is called: it owns what outlives the user's sessions."""
+    """The key of a user's own actor, which owns what outlives their sessions."""
 
     user: str
 
 
 def validate_id(value: object, what: str) -> str:
-    """Return `value` if it can name a user, a session or a request.
+    """Return `value` if it may name a user, a session or a request.
 
     Any printable text may: quotes, slashes, colons, spaces, emoji. Control characters (NUL and line
-    breaks among them) may not, since they break logs and terminals and are never meant; nor may
-    lone surrogates, which no file can hold.
+    breaks among them) may not, since they break logs and terminals; nor may lone surrogates, which
+    no file can hold.
 
     Raises:
-        InvalidId: not a string, empty, over `MAX_ID_BYTES`, or with a character that cannot be
-            kept.
+        InvalidId: not a string, empty, over `MAX_ID_BYTES`, or with a character that is not
+            allowed.
     """
     if not isinstance(value, str):
         raise InvalidId(f"{what} must be a string, not {type(value).__name__}")
@@ -87,17 +85,12 @@ def validate_id(value: object, what: str) -> str:
 
 
 def user_key(user: str) -> str:
-    """A fixed-width hex digest (32 characters) of a user id, so that no user text becomes part of a
-    filter.
-    """
+    """A digest of a user id (32 hex characters), so that no user text becomes part of a filter."""
     return blake2b(user.encode(), digest_size=16, person=b"remora.user").hexdigest()
 
 
 def session_key(user: str, session: str) -> str:
-    """A fixed-width hex digest (32 characters) of a user's session.
-
-    It stands for the session where its name must not (G13).
-    """
+    """A digest of a session (32 hex characters), which hides the session's name (G13)."""
     owner = user.encode()
     text = b"%d:%b%b" % (len(owner), owner, session.encode())
     return blake2b(text, digest_size=16, person=b"remora.session").hexdigest()
@@ -111,17 +104,15 @@ def row_id(key: SessionKey, seq: int) -> str:
 
 
 def entry_id(key: SessionKey, through: int) -> str:
-    """The deterministic id of the row of a summary entry that covered messages up to `through`
-    (G7).
-    """
+    """The deterministic id of a summary entry's row; the entry covers messages up to `through`."""
     return row_id(key, -through)  # no message has a negative number
 
 
 def memory_id(user: str, agent: str, content: str) -> str:
-    """The deterministic id (32 hex characters) of what was recorded on purpose.
+    """The deterministic id (32 hex characters) of a recorded memory.
 
-    The same words recorded twice, by a tool and by the application, say, are one memory. Lengths
-    stand before the parts, so that no choice of names makes two users' ids collide.
+    The same words recorded twice, for example by a tool and by the application, are one memory.
+    Each part is preceded by its length, so that no choice of names makes two ids collide.
     """
     parts = [part.encode() for part in (user, agent, " ".join(content.split()))]
     text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
@@ -129,7 +120,7 @@ def memory_id(user: str, agent: str, content: str) -> str:
 
 
 def working_id(session: str, text: str) -> str:
-    """The deterministic id (32 hex characters) of an item of working memory, within its user's."""
+    """The deterministic id (32 hex characters) of a user's item of working memory."""
     name = session.encode()
     return blake2b(
         b"%d:%b%b" % (len(name), name, text.encode()), digest_size=16, person=b"remora.working"
@@ -137,10 +128,10 @@ def working_id(session: str, text: str) -> str:
 
 
 def key_digest(key: str) -> bytes:
-    """16 bytes that stand for an idempotency key in the journal and in memory."""
+    """A digest of an idempotency key (16 bytes)."""
     return blake2b(key.encode(), digest_size=16, person=b"remora.key").digest()
 
 
 def message_id(instance: str, sid: int, seq: int) -> str:
-    """The id of a message whose sender gave none: stable after reload, so it is never stored."""
+    """The id of a message without one of its own: derived from its number, never stored."""
     return f"msg_{instance}{sid:x}_{seq:x}"

@@ -1,13 +1,10 @@
-"""Structured logs that a library may write.
-
-Through the standard library, so that the host decides where they go.
+"""Structured logs through the standard library, so that the host decides where they go.
 
 structlog's own default prints to standard output, which belongs to the host. Logger names begin
 with ``remora.``.
 
-structlog is loaded with the first line that is written, or with the first runtime that opens. Where
-rich is installed it loads that, and with it attrs and pygments: a third of what `import remora`
-cost.
+structlog is loaded by the first line that is written, or by the first runtime that opens: it loads
+rich, attrs and pygments where they are installed, a third of the time of `import remora`.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ __all__ = ["get_logger"]
 
 
 class _LazyLogger:
-    """Stands for a logger, which is made when it is first used."""
+    """A logger that is created at its first use."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -32,26 +32,23 @@ __all__ = [
 ]
 
 INLINE_CHARACTERS = 16_000
-"""Texts up to this, together, are counted on the event loop: about a millisecond.
+"""Texts up to this length, together, are counted on the event loop: about a millisecond.
 
-Longer ones are a thread's: tiktoken lets go of the interpreter while it counts.
+Longer ones are counted in a thread: tiktoken releases the interpreter while it counts.
 """
 
 MEDIA_TOKENS: Mapping[str, int] = {"image_url": 256, "input_audio": 256, "file": 2_048}
-"""What a part that is no text is taken to cost, by its type: LlamaIndex's estimates."""
+"""Tokens counted for a part that is not text, by its type: LlamaIndex's estimates."""
 
 
 class TokenCounter(Protocol):
-    """Anything that counts: `count` must be pure, and safe to call from a worker thread.
+    """Counts tokens. `count` must be pure, and safe to call from a worker thread.
 
-    One that has an attribute ``media_tokens``, a dict from a part's type to its tokens, decides
-    what media cost as well.
+    A counter may have an attribute ``media_tokens``, a dict from a part's type to its tokens.
     """
 
     name: str
-    """Kept with the journal, so that a change of counter is noticed and everything is counted
-    anew.
-    """
+    """Stored with the journal: another counter is noticed, and everything is counted again."""
     message_overhead: int
     """Tokens that the chat format adds to each message."""
 
@@ -61,14 +58,10 @@ class TokenCounter(Protocol):
 
 
 def count_message(counter: TokenCounter, chat: Mapping[str, Any]) -> int:
-    """Tokens that a chat message costs: text, name, tool calls, tool call id, media parts and
-    unknown keys included (G9).
-    """
+    """Tokens of a chat message: text, name, tool calls, media and unknown keys (G9)."""
     total = counter.message_overhead
     content = chat.get("content")
-    if (
-        isinstance(content, str) and len(chat) == 2 and "role" in chat
-    ):  # nothing else there to look for
+    if isinstance(content, str) and len(chat) == 2 and "role" in chat:  # nothing else to count
         return total + counter.count(content)
     if isinstance(content, str):
         total += counter.count(content)
@@ -99,9 +92,7 @@ _COUNTED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 
 
 def _suffix(media_tokens: Mapping[str, int]) -> str:
-    """What tells counters apart that take media for something else, since stored counts depend on
-    it.
-    """
+    """Part of a counter's name: stored counts depend on what media cost."""
     return (
         ""
         if media_tokens == MEDIA_TOKENS
@@ -110,10 +101,10 @@ def _suffix(media_tokens: Mapping[str, int]) -> str:
 
 
 class HeuristicCounter:
-    """A quarter of the text's length, at least 1. Under-counts 71 % of tool messages; free.
+    """A quarter of the text's length, at least 1. Costs nothing; too low for 71 % of tool messages.
 
     Args:
-        unit: ``"bytes"`` of UTF-8, as S1's source counts, or ``"characters"``.
+        unit: ``"bytes"`` of UTF-8, or ``"characters"``.
     """
 
     message_overhead = 0
@@ -153,19 +144,19 @@ class CallableCounter:
         self.name = f"callable:{getattr(function, '__qualname__', type(function).__qualname__)}{_suffix(media_tokens)}"  # noqa: E501
 
     def count(self, text: str) -> int:
-        """What the function says."""
+        """The function's result."""
         result = self._function(text)
         return result if isinstance(result, int) else len(result)
 
 
 class TiktokenCounter:
-    """Exact counts by a tiktoken encoding, special tokens in user text counted as text."""
+    """Exact counts by a tiktoken encoding; special tokens in a text are counted as text."""
 
     message_overhead = 3
-    """What each message costs in OpenAI's chat format, after their cookbook."""
+    """Tokens that each message adds in OpenAI's chat format, from their cookbook."""
 
     # tiktoken's regex engine overflows its stack, with a panic, on one run of about 10^6 blanks:
-    # such a run is counted in pieces (each piece's count is exact; the joint may add one token).
+    # such a run is counted in pieces (each count is exact; a boundary may add one token).
     # Ordinary text never has one.
     _LONG_TEXT = 100_000
     _LONG_BLANK = re.compile(r"\s{16384,}")
@@ -228,14 +219,14 @@ _loaded: dict[str, tiktoken.Encoding] = {}
 def load_encoding(name: str) -> tiktoken.Encoding:
     """Build an encoding from the packaged vocabulary.
 
-    0.2 to 1 s of CPU the first time, so call it off the event loop.
+    It takes 0.2 to 1 s of CPU the first time, so call it off the event loop.
 
     Raises:
         ConfigError: an unknown encoding, or a vocabulary whose hash is not the one that tiktoken
             expects.
     """
-    # tiktoken brings requests and regex along, the others tempfile and every compressor: 0.1 s that
-    # `import remora` need not pay
+    # not at import: tiktoken loads requests and regex, the others tempfile and every compressor,
+    # which takes 0.1 s
     import gzip  # noqa: PLC0415
     from importlib import resources  # noqa: PLC0415
 

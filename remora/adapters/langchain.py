@@ -2,9 +2,9 @@
 
 Needs the extra: ``pip install "remora[langchain]"``.
 
-Each LangChain message becomes the chat message that says the same, so that `Session.load`,
-summaries and recall work on it; one that its chat message does not give back exactly is kept beside
-it, in the message's metadata.
+Each LangChain message becomes an equivalent chat message, so that `Session.load`, summaries and
+recall work on it. If the chat message cannot be converted back exactly, the original is stored in
+its metadata.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _Result = TypeVar("_Result")
 class RemoraChatMessageHistory(BaseChatMessageHistory):
     """A session as LangChain's `BaseChatMessageHistory`.
 
-    Use the async methods. The others (`messages`, `add_messages`, `clear`) work in a worker thread
-    of anyio's only, as in ``anyio.to_thread.run_sync`` or a web framework's sync handler, and
-    refuse elsewhere: a call that blocks the event loop would wait for itself.
+    Use the async methods. The others (`messages`, `add_messages`, `clear`) work only in a worker
+    thread of anyio, as in ``anyio.to_thread.run_sync`` or a web framework's sync handler, and raise
+    elsewhere: a call that blocks the event loop would wait for itself.
 
     Args:
-        session: where the conversation is kept.
+        session: the conversation.
     """
 
     def __init__(self, session: Session) -> None:
@@ -57,10 +57,10 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
     def __repr__(self) -> str:
         return f"RemoraChatMessageHistory({self.session!r})"
 
-    __str__ = __repr__  # LangChain's reads all messages
+    __str__ = __repr__  # LangChain's own reads all messages
 
     async def aget_messages(self) -> list[BaseMessage]:
-        """The summary, as a system message, and what is in the buffer."""
+        """The summary, as a system message, and the buffer."""
         summaries, messages = await self.session.contents()
         return [*convert_to_messages(summaries), *(_restore(message) for message in messages)]
 
@@ -68,8 +68,8 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
         """Append messages: all of them, or none.
 
         Raises:
-            InvalidMessage: one of them is none, or has a role that chat APIs do not know; nothing
-                was written.
+            InvalidMessage: one of them is not a message, or has a role that chat APIs do not know;
+                nothing was written.
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
         """
         if messages:
@@ -83,33 +83,33 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
 
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]
-        """`aget_messages`, from a worker thread.
+        """`aget_messages`, for worker threads.
 
         Raises:
-            InvalidInput: called elsewhere.
+            InvalidInput: called outside a worker thread.
         """
         return _from_thread(self.aget_messages)
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """`aadd_messages`, from a worker thread.
+        """`aadd_messages`, for worker threads.
 
         Raises:
-            InvalidInput: called elsewhere; nothing was written.
+            InvalidInput: called outside a worker thread; nothing was written.
         """
         _from_thread(self.aadd_messages, messages)
 
     def clear(self) -> None:
-        """`aclear`, from a worker thread.
+        """`aclear`, for worker threads.
 
         Raises:
-            InvalidInput: called elsewhere; nothing was changed.
+            InvalidInput: called outside a worker thread; nothing was changed.
         """
         _from_thread(self.aclear)
 
 
 def _from_thread(function: Callable[..., Coroutine[Any, Any, _Result]], *arguments: Any) -> _Result:
     try:
-        # raises outside a worker thread, before anything is asked
+        # raises outside a worker thread
         anyio.from_thread.check_cancelled()
     except RuntimeError as e:
         raise InvalidInput(
@@ -154,7 +154,7 @@ def _round_trips(chat: ChatDict, message: BaseMessage) -> bool:
     try:
         return bool(convert_to_messages([chat])[0] == message)
     except ValueError:
-        return False  # a role that LangChain has no message for
+        return False  # LangChain has no message of this role
 
 
 def _restore(message: Message) -> BaseMessage:

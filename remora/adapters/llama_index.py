@@ -1,4 +1,4 @@
-"""LlamaIndex's `Memory` over a remora session: the document's names, and nothing of its own."""
+"""LlamaIndex's `Memory` over a remora session: only the names are its own."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["ChatMemory"]
 
 
 class ChatMemory:
-    """A memory that agents `put` into and `get` from; make one by `from_defaults`.
+    """A memory that agents `put` into and `get` from, created by `from_defaults`.
 
-    One that was made with a runtime is ready at once; one without opens a runtime of its own:
+    A memory on a given runtime is ready at once; otherwise it opens a runtime of its own:
     ``async with memory: …``.
 
     Attributes:
-        session_id: names the conversation; given again, the conversation carries on.
-        runtime: what keeps it.
+        session_id: names the conversation; a known id continues its conversation.
+        runtime: stores it.
         session: the conversation.
         token_limit: the budget of `get`.
     """
@@ -61,25 +61,23 @@ class ChatMemory:
         runtime: Runtime | None = None,
         **options: Any,
     ) -> Self:
-        """The factory of the document.
+        """Create a memory, as LlamaIndex's `Memory.from_defaults` does.
 
         Args:
             session_id: a new uuid if None.
             token_limit: of short-term and long-term memory together; 30 000.
-            chat_history_token_ratio: the share of it above which the oldest messages leave the
-                buffer; 0.7.
-            token_flush_size: how many tokens leave for the blocks at once; 3 000.
+            chat_history_token_ratio: the share of it that the buffer may fill; 0.7.
+            token_flush_size: most tokens in one batch for the blocks; 3 000.
             memory_blocks: see `remora.blocks`.
-            insert_method: into which message they speak.
-            user: whose conversation it is.
-            directory: where it is kept; in memory if None, as in LlamaIndex.
-            config: what the arguments do not say.
-            runtime: use this one, which then decides all but the session and the budget.
-            options: of a `Runtime` of its own: ``chat_model``, ``embedder``, ``counter`` …
+            insert_method: the message that blocks are inserted into.
+            user: the user of the conversation.
+            directory: stores it; in memory if None.
+            config: other settings.
+            runtime: an open runtime; its settings apply, except for the session and the budget.
+            options: of a new `Runtime`: ``chat_model``, ``embedder``, ``counter`` …
 
         Raises:
-            ConfigError: a value that means nothing, or one that a given `runtime` decides.
-            InvalidId: the id cannot name a session.
+            ConfigError: an invalid value, or one that conflicts with the given `runtime`.
         """
         session_id = uuid.uuid4().hex if session_id is None else session_id
         fixed = {
@@ -93,33 +91,21 @@ class ChatMemory:
         }
         if runtime is not None:
             if given := [name for name, value in fixed.items() if value is not None]:
-                raise ConfigError(
-                    f"the runtime that was given decides {', '.join(given)}; pass them to it"
-                )
+                raise ConfigError(f"pass {', '.join(given)} to the given runtime instead")
             limit = runtime.config.buffer.token_limit if token_limit is None else token_limit
             return cls(runtime, session_id=session_id, user=user, token_limit=limit, owned=False)
-        config = config if config is not None else Config.from_environment()
+        base = config if config is not None else Config.from_environment()
         buffer = _replace(
-            config.buffer,
+            base.buffer,
             token_limit=token_limit,
             fold_ratio=chat_history_token_ratio,
             token_flush_size=token_flush_size,
         )
-        context = _replace(config.context, insert_method=insert_method)
-        config = _replace(config, buffer=buffer, context=context)
-        # what leaves goes to the blocks and the journal; no summary is made of it
-        policy = options.pop("policy", None) or BufferPolicy.token_window(buffer.fold_above_tokens)
-        options = {"config": config, "policy": policy, "blocks": memory_blocks, **options}
-        new_runtime = (
-            Runtime.in_memory(**options) if directory is None else Runtime(directory, **options)
-        )
-        return cls(
-            new_runtime,
-            session_id=session_id,
-            user=user,
-            token_limit=buffer.token_limit,
-            owned=True,
-        )
+        context = _replace(base.context, insert_method=insert_method)
+        options["config"] = _replace(base, buffer=buffer, context=context)
+        new_runtime = _open_runtime(directory, {"blocks": memory_blocks, **options})
+        limit = buffer.token_limit
+        return cls(new_runtime, session_id=session_id, user=user, token_limit=limit, owned=True)
 
     async def __aenter__(self) -> Self:
         if self._owned:
@@ -153,8 +139,8 @@ class ChatMemory:
         See `remora.Session.load`.
 
         Args:
-            input: what the user says now: recalls what was said before that bears on it.
-            messages: what the memory blocks are asked about, instead of the conversation.
+            input: the user's new message: recalls what is relevant to it.
+            messages: shown to the memory blocks instead of the conversation.
         """
         context = await self.session.load(input, messages=messages, max_tokens=self.token_limit)
         return context.messages
@@ -164,7 +150,7 @@ class ChatMemory:
         return [message.to_chat() for message in await self.session.get_messages()]
 
     async def set(self, messages: Sequence[MessageLike]) -> None:
-        """Let these messages be the conversation, instead of what it is.
+        """Replace the conversation by these messages.
 
         See `remora.Session.load_state_dict`.
         """
@@ -180,6 +166,14 @@ class ChatMemory:
     aget_all = get_all
     aset = set  # noqa: A003
     areset = reset
+
+
+def _open_runtime(directory: str | Path | None, options: dict[str, Any]) -> Runtime:
+    """A runtime in which messages that leave go to the blocks and the journal, unsummarized."""
+    if options.get("policy") is None:
+        above = options["config"].buffer.fold_above_tokens
+        options["policy"] = BufferPolicy.token_window(above)
+    return Runtime.in_memory(**options) if directory is None else Runtime(directory, **options)
 
 
 def _replace(config: Any, **values: Any) -> Any:

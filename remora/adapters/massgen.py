@@ -1,9 +1,7 @@
-"""MassGen's `ConversationMemory` and `PersistentMemory` over remora.
+"""MassGen's `ConversationMemory` and `PersistentMemory` over remora: only the names are their own.
 
-The document's names, nothing of their own.
-
-agentscope's `InMemoryMemory` and `Mem0LongTermMemory` are the same two, and ``record_to_memory``
-and ``retrieve_from_memory`` are names for the tools as well.
+They stand for agentscope's `InMemoryMemory` and `Mem0LongTermMemory` as well, with
+``record_to_memory`` and ``retrieve_from_memory`` as other names of the tools.
 """
 
 from __future__ import annotations
@@ -29,10 +27,10 @@ __all__ = ["ConversationMemory", "PersistentMemory"]
 class ConversationMemory:
     """Short-term memory: one conversation.
 
-    Messages come back as dicts with their ``id``, copies each time.
+    Messages are returned as dicts with their ``id``, a new copy each time.
 
     Args:
-        session: where the conversation is kept.
+        session: the conversation.
     """
 
     def __init__(self, session: Session) -> None:
@@ -41,14 +39,14 @@ class ConversationMemory:
     async def add(
         self, messages: MessageLike | Iterable[MessageLike] | None, allow_duplicates: bool = False
     ) -> None:
-        """Store a message or many, all or none; None stores nothing.
+        """Store one message or many, all or none; None stores nothing.
 
         Args:
             messages: dicts in the chat format, or `Message` objects.
-            allow_duplicates: take a message although one with its id is there.
+            allow_duplicates: store a message even if its id is already there.
 
         Raises:
-            InvalidMessage: one of them is no chat message (a `TypeError`); nothing was written.
+            InvalidMessage: one of them is not a chat message (a `TypeError`); nothing was written.
         """
         if messages is None:
             return
@@ -61,24 +59,22 @@ class ConversationMemory:
             await self.session.append(batch, allow_duplicates=allow_duplicates)
 
     async def delete(self, index: int | Iterable[int]) -> None:
-        """Remove messages by their place, from 0.
+        """Remove messages by their index, from 0.
 
         Raises:
-            IndexOutOfRange: a place that is not there (an `IndexError`); nothing was removed.
+            IndexOutOfRange: an index is out of range (an `IndexError`); nothing was removed.
         """
         await self.session.delete(index)
 
     async def retrieve(self, query: str, limit: int = 5) -> list[dict[str, Any]]:
-        """The messages of the conversation that bear on `query`, best first.
+        """The messages of the conversation that are relevant to `query`, best first.
 
-        See `remora.Session.search`.
-
-        MassGen's own refuses, and agentscope's returns everything.
+        See `remora.Session.search`. MassGen's own refuses, and agentscope's returns everything.
         """
         return [_with_id(hit.message) for hit in await self.session.search(query, limit)]
 
     async def size(self) -> int:
-        """How many messages there are."""
+        """The number of messages."""
         return await self.session.size()
 
     async def clear(self) -> None:
@@ -99,7 +95,7 @@ class ConversationMemory:
         return None if message is None else _with_id(message)
 
     async def truncate_to_size(self, max_messages: int) -> None:
-        """Keep the newest messages, none for 0, and never half a tool call.
+        """Keep the newest messages, none for 0, and never a part of a tool-call group.
 
         See `remora.Session.truncate_to_size`.
         """
@@ -110,7 +106,7 @@ class ConversationMemory:
         return await self.session.state_dict()
 
     async def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Let the conversation be what a state says; see `remora.Session.load_state_dict`.
+        """Replace the conversation by a stored state; see `remora.Session.load_state_dict`.
 
         Raises:
             InvalidInput: it has no ``messages``, and `strict` is set (a `ValueError`).
@@ -121,27 +117,27 @@ class ConversationMemory:
 class PersistentMemory:
     """Long-term memory across conversations.
 
-    `record` and `retrieve` for the developer, two tools for the agent.
+    `record` and `retrieve` are for the application, two tools for the agent.
 
-    Made from models, ``PersistentMemory("agent", llm_backend=…, embedding_backend=…)``, or from a
-    whole configuration, ``PersistentMemory("agent", config=…)``, it opens a runtime of its own:
-    ``async with memory: …``. Made with a ``runtime=…`` it is ready at once, and shares that with
-    its sessions.
+    Created from models, ``PersistentMemory("agent", llm_backend=…, embedding_backend=…)``, or from
+    a configuration, ``PersistentMemory("agent", config=…)``, it opens a runtime of its own:
+    ``async with memory: …``. Created with a ``runtime=…`` it is ready at once, and shares that
+    runtime with its sessions.
 
     Args:
-        agent_name: whose memories: an agent finds its own only.
-        user_name: of which user; "default" if None.
-        session_name: of which conversation; None for all.
+        agent_name: the agent, which finds only its own memories; None for all agents'.
+        user_name: the user; "default" if None.
+        session_name: the conversation; None for all.
         llm_backend: any chat model that `Runtime` takes.
         embedding_backend: any embedder that `Runtime` takes; the embedded one if None.
         config: a whole configuration, models included.
-        directory: where it is kept; the configuration's otherwise.
+        directory: stores the memories; the configuration's by default.
         runtime: an open runtime.
 
     Raises:
-        InvalidInput: neither agent, user nor session is named.
-        ConfigError: neither models nor a configuration nor a runtime was given, or a runtime and
-            what it decides.
+        InvalidInput: neither agent, user nor session is given.
+        ConfigError: neither models, nor a configuration, nor a runtime is given; or a runtime
+            and settings that it already has.
     """
 
     def __init__(
@@ -158,7 +154,7 @@ class PersistentMemory:
     ) -> None:
         if agent_name is None and user_name is None and session_name is None:
             raise InvalidInput(
-                "memories belong to somebody: pass agent_name, user_name or session_name"
+                "a memory needs an owner: pass agent_name, user_name or session_name"
             )
         given = {
             "llm_backend": llm_backend,
@@ -168,9 +164,7 @@ class PersistentMemory:
         }
         named = [name for name, value in given.items() if value is not None]
         if runtime is not None and named:
-            raise ConfigError(
-                f"the runtime that was given decides {', '.join(named)}; pass them to it"
-            )
+            raise ConfigError(f"pass {', '.join(named)} to the given runtime instead")
         if runtime is None and llm_backend is None and embedding_backend is None and config is None:
             raise ConfigError(
                 "PersistentMemory is made from llm_backend and embedding_backend, or from config, "
@@ -204,17 +198,17 @@ class PersistentMemory:
     # -- for the developer -------------------------------------------------------------------------
 
     async def record(self, messages: MessageLike | Iterable[MessageLike]) -> list[str]:
-        """Keep what was said; returns the ids of the memories. See `remora.User.record`.
+        """Record messages; returns the ids of the memories. See `remora.User.record`.
 
         Raises:
-            InvalidMessage: one of them is no chat message (a `TypeError`); nothing was written.
+            InvalidMessage: one of them is not a chat message (a `TypeError`); nothing was written.
             RecordingFailed: the journal failed (a `RuntimeError`); all of it is recorded, or
                 nothing.
         """
         return await self._memory.record(messages, session=self._session)
 
     async def retrieve(self, query: str, limit: int = 5) -> str:
-        """What bears on `query`, as a text for a system message; empty where there is nothing.
+        """Memories relevant to `query`, as text for a system message; empty if there are none.
 
         See `remora.User.retrieve`.
 
@@ -226,14 +220,11 @@ class PersistentMemory:
     # -- for the agent -----------------------------------------------------------------------------
 
     async def save_to_memory(self, thinking: str, content: list[str]) -> dict[str, Any]:
-        """The tool by which an agent saves; never raises. See `remora.api.tools.MemoryTools`."""
+        """The tool that saves a memory; never raises. See `remora.api.tools.MemoryTools`."""
         return await self._tools.save_to_memory(thinking, content)
 
     async def recall_from_memory(self, keywords: list[str], limit: int = 5) -> dict[str, Any]:
-        """The tool by which an agent searches its memory; never raises.
-
-        See `remora.api.tools.MemoryTools`.
-        """
+        """The tool that searches memory; never raises. See `remora.api.tools.MemoryTools`."""
         return await self._tools.recall_from_memory(keywords, limit)
 
     record_to_memory = save_to_memory
@@ -245,7 +236,7 @@ class PersistentMemory:
         return self._tools
 
     async def settle(self) -> None:
-        """Wait until what was recorded can be retrieved: for tests, scripts and shutdown."""
+        """Wait until everything recorded can be retrieved: for tests, scripts and shutdown."""
         await self._memory.settle()
 
 

@@ -1,4 +1,4 @@
-"""MUXI's `BufferMemory` over a remora session: the document's names, and nothing of its own."""
+"""MUXI's `BufferMemory` over a remora session: only the names are its own."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ __all__ = ["BufferMemory"]
 class BufferMemory:
     """MUXI's buffer.
 
-    Its ``buffer_size`` and ``summarizer`` are the session's policy: ``BufferPolicy.window(5,
-    fold="summary")``.
+    Its ``buffer_size`` and ``summarizer`` are the session's policy:
+    ``BufferPolicy.window(5, fold="summary")``.
 
-    Users are kept apart by a session for each; `filter_metadata` is there as well, for what one
-    conversation holds.
+    Each user has sessions of their own; `filter_metadata` filters messages within one conversation.
 
     Args:
-        session: where the conversation is kept.
+        session: the conversation.
     """
 
     def __init__(self, session: Session) -> None:
@@ -33,7 +32,7 @@ class BufferMemory:
         """Append a message; see `remora.Session.append`.
 
         Raises:
-            InvalidMessage: it is no chat message; nothing was written.
+            InvalidMessage: it is not a chat message; nothing was written.
         """
         return await self.session.append(
             {"role": role, "content": content, "metadata": dict(metadata) if metadata else None}
@@ -42,22 +41,18 @@ class BufferMemory:
     async def get_messages(
         self, filter_metadata: Mapping[str, Any] | None = None
     ) -> list[dict[str, Any]]:
-        """The buffer: dicts with ``role``, ``content``, ``timestamp`` (UTC) and, where there is
-        any, ``metadata``.
-        """
+        """The buffer: dicts with ``role``, ``content``, ``timestamp`` (UTC) and ``metadata``."""
         return [
             _in_muxi_format(message)
             for message in await self.session.get_messages(filter_metadata=filter_metadata)
         ]
 
     async def get_formatted_messages(self) -> list[ChatDict]:
-        """The summary's system message, if there is one, and role and content of each message."""
+        """The summary as a system message, if any, and role and content of each message."""
         return await self.session.get_formatted_messages()
 
     async def get_context(self) -> list[ChatDict]:
-        """The summary's system message, if there is one, and each message as a chat API takes
-        it.
-        """
+        """The summary as a system message, if any, and each message as a chat API takes it."""
         return await self.session.get_context()
 
     async def get_summary(self) -> str | None:
@@ -71,11 +66,11 @@ class BufferMemory:
 
     @classmethod
     async def from_json(cls, text: str | bytes, session: Session) -> Self:
-        """Restore what `to_json` wrote into a session; see `remora.Session.from_json`.
+        """Restore the output of `to_json` into a session; see `remora.Session.from_json`.
 
         Raises:
-            InvalidInput: it is no such JSON.
-            InvalidMessage: one of its messages is none; nothing was changed.
+            InvalidInput: it is not such JSON.
+            InvalidMessage: a message in it is invalid; nothing was changed.
         """
         await session.from_json(text)
         return cls(session)

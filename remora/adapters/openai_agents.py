@@ -2,10 +2,10 @@
 
 Needs the extra: ``pip install "remora[openai-agents]"``.
 
-The SDK speaks in items of the Responses API, remora in chat messages. An item becomes the message
-that says the same, so that `Session.load`, summaries and recall work on it; an item that its
-message does not give back exactly is kept beside it, in the message's metadata. Function calls that
-the model made at once become one message, as a chat API wants them.
+The SDK uses items of the Responses API, remora chat messages. Each item becomes an equivalent
+message, so that `Session.load`, summaries and recall work on it; an item that cannot be converted
+back exactly is stored in the message's metadata. Parallel function calls become one message, as a
+chat API wants them.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _CALLS = frozenset({"function_call", "reasoning"})
 
 
 class RemoraSession:
-    """What ``Runner.run(agent, input, session=…)`` takes: the SDK's ``Session`` protocol.
+    """The SDK's ``Session`` protocol, for ``Runner.run(agent, input, session=…)``.
 
-    `get_items` gives the summary, as a system message, and what is in the buffer: so a run sees as
-    much as the session's policy keeps, however long the conversation is. One runner at a time
-    should use a session; several sessions may run at once.
+    `get_items` returns the summary, as a system message, and the buffer: a run sees as much as the
+    session's policy keeps, for any length of conversation. Only one runner at a time should use a
+    session; several sessions may run at once.
 
     Args:
-        session: where the conversation is kept.
-        session_settings: the SDK's own; its ``limit`` is honoured by the runner.
+        session: the conversation.
+        session_settings: the SDK's own; the runner applies its ``limit``.
     """
 
     def __init__(
@@ -68,21 +68,21 @@ class RemoraSession:
         """Append items: all of them, or none.
 
         Raises:
-            InvalidMessage: one of them is none; nothing was written.
+            InvalidMessage: one of them is not an item; nothing was written.
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
         """
         if items:
             await self.session.append(chat_messages(items))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Take back the newest item; None where the buffer is empty.
+        """Remove and return the newest item; None if the buffer is empty.
 
-        It leaves `history` and long-term memory as well.
+        It is removed from `history` and long-term memory as well.
         """
         while (message := await self.session.get_last_message()) is not None:
             items = response_items(message)
             assert message.id is not None
-            if len(items) > 1:  # one of several calls made at once: the others stay
+            if len(items) > 1:  # one of several parallel calls: the others stay
                 await self.session.append(chat_messages(items[:-1]))
             if await self.session.delete(ids=message.id):
                 return items[-1]
@@ -94,10 +94,10 @@ class RemoraSession:
 
 
 def chat_messages(items: Iterable[TResponseInputItem]) -> list[ChatDict]:
-    """The chat messages, as `Session.append` takes them, that say what these items say.
+    """Equivalent chat messages, as `Session.append` takes them.
 
     Raises:
-        InvalidMessage: one of them is no item.
+        InvalidMessage: one of them is not an item.
     """
     messages: list[ChatDict] = []
     calls: list[Mapping[str, Any]] = []  # function calls in a row, and the reasoning before each
@@ -126,10 +126,7 @@ def chat_messages(items: Iterable[TResponseInputItem]) -> list[ChatDict]:
 
 
 def response_items(message: Message) -> list[TResponseInputItem]:
-    """The items that a message was made of.
-
-    For one that came otherwise, items that say the same.
-    """
+    """The items that a message was made from; equivalent items for other messages."""
     kept = (message.metadata or {}).get(_KEY)
     items = kept if kept is not None else _items(message.to_chat())
     return [cast("TResponseInputItem", item) for item in items]
@@ -154,7 +151,7 @@ def _message_of_calls(items: Iterable[Mapping[str, Any]]) -> ChatDict:
 
 
 def _message_of_item(item: Mapping[str, Any]) -> ChatDict:
-    """What any other item says."""
+    """The message of any other item."""
     kind = item.get("type", "message")
     if kind == "message":
         return {"role": item.get("role"), "content": _content(item.get("content"))}
@@ -169,7 +166,7 @@ def _message_of_item(item: Mapping[str, Any]) -> ChatDict:
 
 
 def _content(content: Any) -> Any:
-    """Text where there is nothing else; content parts of a chat API otherwise."""
+    """Text if there is only text; otherwise content parts of a chat API."""
     if not isinstance(content, list):
         return content
     parts = [_part(part) for part in content]
@@ -209,7 +206,7 @@ def _text(content: Any) -> str:
 
 
 def _items(chat: ChatDict) -> list[dict[str, Any]]:
-    """Items that say what a chat message says."""
+    """Equivalent items of a chat message."""
     if chat["role"] == "tool":
         return [
             {

@@ -1,4 +1,4 @@
-"""What an agent asks of a memory: `put` and `get`, no more."""
+"""The interface that an agent needs of a memory: `put` and `get`."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ __all__ = ["AgentMemory"]
 
 @runtime_checkable
 class AgentMemory(Protocol):
-    """A memory that can be put in place of another, as `remora.adapters.llama_index.ChatMemory`
-    can.
+    """A memory that can replace another one, such as `remora.adapters.llama_index.ChatMemory`.
 
-    An agent written against these two methods takes any of them; `remora.testing.MEMORY_CHECKS`
-    says of one's own whether it follows.
+    An agent written against these two methods accepts any of them;
+    `remora.testing.MEMORY_CHECKS` tests an implementation.
     """
 
     async def put(self, message: MessageLike) -> Any:
         """Store one message.
 
         Raises:
-            TypeError: it is no chat message; nothing was stored.
+            TypeError: it is not a chat message; nothing was stored.
         """
         ...
 
     async def get(self) -> list[ChatDict]:
-        """What the model should see now, oldest first, as dicts of the caller's own in the OpenAI
-        chat format.
-        """
+        """The messages for the model, oldest first: new dicts in the OpenAI chat format."""
         ...

@@ -1,7 +1,4 @@
-"""Synaptic's `ConversationSummaryBufferMemory` over a remora runtime.
-
-The document's names, and nothing of its own.
-"""
+"""Synaptic's `ConversationSummaryBufferMemory` over remora: only the names are its own."""
 
 from __future__ import annotations
 
@@ -14,26 +11,26 @@ __all__ = ["ConversationSummaryBufferMemory"]
 
 
 class ConversationSummaryBufferMemory:
-    """Recent messages as they are, older ones as a running summary: what a runtime does by default.
+    """Recent messages as they are, older ones as a running summary: a runtime's default.
 
     Synaptic's ``store``, ``model`` and ``max_token_limit`` are the runtime's::
 
         Runtime(journal=…, chat_model=model, policy=BufferPolicy.summary_buffer(500))
 
     Args:
-        runtime: keeps the conversations.
-        user: whose they are; what is recalled is recalled of one user.
+        runtime: stores the conversations.
+        user: the owner of the conversations.
     """
 
     def __init__(self, runtime: Runtime, *, user: str = "default") -> None:
         self._user = runtime.user(user)
 
     async def append(self, session: str, message: MessageLike | Iterable[MessageLike]) -> Receipt:
-        """Store a message, or many as one; see `remora.Session.append`."""
+        """Store a message, or many as one append; see `remora.Session.append`."""
         return await self._user.session(session).append(message)
 
     async def load(self, session: str) -> list[ChatDict]:
-        """The summary, as a system message, and what came after it; see `remora.Session.load`."""
+        """The summary, as a system message, and later messages; see `remora.Session.load`."""
         return (await self._user.session(session).load()).messages
 
     async def clear(self, session: str) -> None:

@@ -13,6 +13,14 @@ from remora.cli.transfer import open_runtime
 
 __all__ = ["add_forget_parser", "command_forget"]
 
+_DESCRIPTION = """\
+Erase everything of a user, or of one of their sessions: messages, summaries,
+memories, long-term rows with their older versions, and the id. The files are
+rewritten, so nothing can be restored. If it is interrupted, the next process
+that opens the directory finishes it. Earlier exports and backups are not
+changed. While a server owns the directory, call User.forget() there instead.
+"""
+
 
 def add_forget_parser(commands: Any, common: argparse.ArgumentParser) -> None:
     """Describe the command to the parser."""
@@ -20,18 +28,13 @@ def add_forget_parser(commands: Any, common: argparse.ArgumentParser) -> None:
         "forget",
         parents=[common],
         help="erase a user, or one session, down to the bytes",
-        description="Erase everything of a user, or of one of their sessions: messages, "
-        "summaries, memories, long-term rows with "
-        "their older versions, and their id. The files that held it are rewritten, so nothing can "
-        "be brought back. If it is "
-        "interrupted, whatever opens the directory next goes on with it. Exports and backups made "
-        "before are not reached. While "
-        "a server owns the directory, use its User.forget() instead.",
-        epilog="examples:  remora forget alice --dir memory      remora forget alice chat-42 "
-        "--dir memory --yes",
+        description=_DESCRIPTION,
+        epilog="examples:\n  remora forget alice --dir memory\n"
+        "  remora forget alice chat-42 --dir memory --yes\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("user", metavar="USER")
-    command.add_argument("session", metavar="SESSION", nargs="?", help="this session alone")
+    command.add_argument("session", metavar="SESSION", nargs="?", help="only this session")
     command.add_argument("--yes", action="store_true", help="do not ask")
 
 
@@ -40,10 +43,10 @@ async def command_forget(console: Console, arguments: argparse.Namespace) -> int
     user, session = arguments.user, arguments.session
     what = f"everything of {user}" if session is None else f"the session {session} of {user}"
     if not arguments.yes:
-        without_terminal = f"this erases {what} for good; say --yes where nobody can be asked"
+        without_terminal = f"this erases {what} permanently; without a terminal, confirm with --yes"
         if not await confirm(
             console,
-            f"This erases {printable(what)} for good. Go on?",
+            f"This erases {printable(what)} permanently. Continue?",
             without_terminal=without_terminal,
         ):
             console.print("nothing was erased")

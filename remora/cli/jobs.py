@@ -1,4 +1,4 @@
-"""``remora jobs``: background work that waits, and what failed for good."""
+"""``remora jobs``: waiting background jobs and dead letters."""
 
 from __future__ import annotations
 
@@ -33,38 +33,34 @@ __all__ = ["add_jobs_parser", "command_jobs"]
 _ERROR_CHARS = 300
 
 _DESCRIPTION = """\
-Print the background jobs that the memory directory holds, one a line: folds
-that wait for their summary, messages on their way to long-term memory, and
-dead letters, which failed for good. A server may have the directory open
-meanwhile: nothing is locked, changed or run.
+Print the background jobs of the memory directory, one per line: summaries to
+be written, messages to be indexed, and dead letters, which failed too often.
+A server may have the directory open: the command is read-only.
 
-A dead letter loses nothing: its messages load as before, and the history has
-them. But what was to become of them did not; the last column says why. Mend
-that, then retry; or drop it, and the journal notes that nobody waits for it.
+A dead letter loses no message: its messages load as before, and the history
+has them. But its work was not done; the last column says why. Fix the cause,
+then retry it; or drop it, and the journal notes that nothing waits for it.
 """
 _EPILOG = """\
 examples:
-  remora jobs --dir memory                  what waits, what is dead, and why
-  remora jobs --dir memory --dead --json    dead letters alone, for scripts
-  remora jobs retry --all --dir memory      after the cause was mended
+  remora jobs --dir memory                  waiting jobs, dead letters, and the reasons
+  remora jobs --dir memory --dead --json    only dead letters, for scripts
+  remora jobs retry --all --dir memory      after the cause was fixed
   remora jobs drop flush-7-120 --dir memory
 
 exit codes: 0 done, 1 failed and nothing was changed, 2 wrong usage
 """
 _RETRY = (
-    "Have dead letters run again, as if they had never failed. They run when a server opens the "
-    "directory next; rows that an "
-    "earlier attempt brought into long-term memory are not doubled. While a server has the "
-    "directory open, do it there: "
-    "await runtime.retry_dead_letters()."
+    "Run dead letters again, as if they had never failed. They run when a server opens the "
+    "directory next; rows that an earlier attempt wrote to long-term memory are not doubled. While "
+    "a server has the directory open, call it there: await runtime.retry_dead_letters()."
 )
 _DROP = (
-    "Give dead letters up for good. No message is lost: those of a flush job are never to be "
-    "found by recall, and stay in "
-    "histories and contexts. A fold and a deletion can be retried only: messages wait for the "
-    "one, and without the other, recall "
-    "would find what was deleted. While a server has the directory open, do it there: await "
-    "runtime.drop_dead_letters([…])."
+    "Drop dead letters permanently. No message is lost: those of a dropped indexing job are never "
+    "found by recall, and stay in histories and contexts. A summary and a deletion can only be "
+    "retried: messages wait for the one, and without the other, recall would find deleted "
+    "messages. While a server has the directory open, call it there: "
+    "await runtime.drop_dead_letters([…])."
 )
 
 
@@ -73,9 +69,10 @@ class _JobLine(msgspec.Struct, frozen=True):
 
     Attributes:
         state: ``waiting``, ``delayed`` or ``dead``.
-        session: empty for a job of the user's own.
+        lane: the job's queue.
+        session: empty for a job of the user.
         next_try: when a delayed job runs again; ISO 8601.
-        last_try: when a dead letter was last tried, as far as it is known.
+        last_try: when a dead letter was last tried, if known.
     """
 
     id: str
@@ -95,22 +92,22 @@ def add_jobs_parser(
     """Describe the command to the parser.
 
     Args:
-        commands: where to.
+        commands: the parser of commands.
         common: options of all commands.
-        inherited: the same without defaults, so that they may stand on either side of ``retry`` and
+        inherited: the same without defaults, so that they may stand before or after ``retry`` and
             ``drop``.
     """
     jobs = commands.add_parser(
         "jobs",
         parents=[common],
-        help="list background work and dead letters; retry or drop these",
+        help="list background jobs and dead letters; retry or drop dead letters",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    jobs.add_argument("--dead", action="store_true", help="dead letters alone")
+    jobs.add_argument("--dead", action="store_true", help="only dead letters")
     jobs.add_argument(
-        "--json", action="store_true", help="one JSON object a line, with whole error texts"
+        "--json", action="store_true", help="one JSON object per line, with complete error texts"
     )
     actions = jobs.add_subparsers(dest="action", metavar="[retry | drop]")
 
@@ -121,12 +118,12 @@ def add_jobs_parser(
     retry.add_argument("--all", action="store_true", help="all dead letters")
     retry.set_defaults(
         wrong_usage=lambda given: (
-            None if bool(given.ids) != given.all else "name the jobs, or say --all"
+            None if bool(given.ids) != given.all else "name the jobs, or use --all"
         )
     )
 
     drop = actions.add_parser(
-        "drop", parents=[inherited], help="give dead letters up", description=_DROP
+        "drop", parents=[inherited], help="drop dead letters", description=_DROP
     )
     drop.add_argument("ids", nargs="+", metavar="ID", help="as remora jobs prints them")
     drop.add_argument("--yes", action="store_true", help="do not ask")
@@ -142,9 +139,9 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
                 directory, arguments, "retry_dead_letters()", lambda dead: dead.retry(chosen)
             )
             done = (
-                f"{_count_of_letters(count)} will run again, when a server opens {directory} next"
+                f"{_count_of_letters(count)} will run again when a server opens {directory}"
                 if count
-                else "none is dead"
+                else "there are no dead letters"
             )
         case "drop":
             count = await _change_dead_letters(
@@ -169,11 +166,13 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
 async def _drop(console: Console, ids: Sequence[str], dead: DeadLetters, *, sure: bool) -> int:
     if not sure:
         meant = [job for job in await dead.jobs() if job.id in ids]
-        without_terminal = "a dropped job does not come back: say --yes; nothing was changed"
+        without_terminal = (
+            "a dropped job cannot be restored: confirm with --yes; nothing was changed"
+        )
         show = partial(_print, console, meant, as_json=False)
         if not await confirm(
             console,
-            f"give {_count_of_letters(len(meant))} up for good?",
+            f"drop {_count_of_letters(len(meant))} permanently?",
             without_terminal=without_terminal,
             show=show,
         ):
@@ -187,16 +186,13 @@ async def _change_dead_letters(
     verb: str,
     work: Callable[[DeadLetters], Awaitable[int]],
 ) -> int:
-    """Do something to the dead letters of a directory that nobody has open.
-
-    No lane runs: that is for the server's models.
-    """
+    """Change the dead letters of a directory that no process has open; no job runs here."""
     lock = DirectoryLock(directory)
     try:
         await anyio.to_thread.run_sync(lock.acquire)
     except DirectoryLocked as e:
         raise DirectoryLocked(
-            f"{e}; or do it there: await runtime.{verb}", path=e.path, pid=e.pid, since=e.since
+            f"{e}; or call it there: await runtime.{verb}", path=e.path, pid=e.pid, since=e.since
         ) from e
     try:
         opened = await SqliteJournal.open(
@@ -218,7 +214,7 @@ def _print(console: Console, jobs: Sequence[Job], *, as_json: bool) -> None:
         sys.stdout.writelines(msgspec.json.encode(_job_line(job)).decode() + "\n" for job in jobs)
         return
     if not jobs:
-        console.print("no background work waits, and none is dead")
+        console.print("no background jobs wait, and there are no dead letters")
         return
     now = time.time()
     cells = [
@@ -238,14 +234,16 @@ def _print(console: Console, jobs: Sequence[Job], *, as_json: bool) -> None:
             "  ",
             (owner, "cyan"),
             failures,
-            error if job.attempts or not error else f"  revived; it had failed of: {error}",
+            error if job.attempts or not error else f"  retried; its last failure: {error}",
         )
-        console.print(
-            line, soft_wrap=True, highlight=False
-        )  # one line each, however narrow the terminal: for grep
+        # one line each, on any terminal: for grep
+        console.print(line, soft_wrap=True, highlight=False)
     dead = sum(job.dead for job in jobs)
     if dead:
-        hint = f"{_count_of_letters(dead)}: mend the cause and remora jobs retry ID… (or --all), or remora jobs drop ID…"  # noqa: E501
+        hint = (
+            f"{_count_of_letters(dead)}: fix the cause, then remora jobs retry ID… (or --all), "
+            "or remora jobs drop ID…"
+        )
         console.print(hint, style="dim", soft_wrap=True, markup=False, highlight=False)
 
 
@@ -263,7 +261,7 @@ def _state(job: Job, now: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Seconds as a person says them."""
+    """Seconds in the largest unit that fits."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"

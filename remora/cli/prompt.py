@@ -1,4 +1,4 @@
-"""Asking whoever sits there before something is done that cannot be undone."""
+"""Confirmation of commands that cannot be undone."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ async def confirm(
     without_terminal: str,
     show: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Whether somebody says yes.
+    """Ask on the terminal, and return whether the answer is yes.
 
     Args:
-        console: where the question goes.
-        question: what would be done.
-        without_terminal: what to tell where nobody can be asked.
-        show: prints what whoever is asked has to see first.
+        console: prints the question.
+        question: the question.
+        without_terminal: the error text without a terminal.
+        show: prints what has to be seen before the answer.
 
     Raises:
-        InvalidInput: nobody can be asked.
+        InvalidInput: standard input is not a terminal.
     """
     if not sys.stdin.isatty():
         raise InvalidInput(without_terminal)

@@ -12,7 +12,7 @@ One JSON object a line, in one of four shapes (docs/replay-format.md).
 ``trace`` (of a data set)
     ``{"type": "trace", "source", "id", "messages": [chat dicts]}``
 
-Lines of another ``type`` (questions, prompts) are passed over, and counted.
+Lines of another ``type`` (questions, prompts) are ignored, and counted.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 class PlannedMessage(msgspec.Struct):
-    """One message to be replayed, and the idempotency key that its place and content give it."""
+    """One message to replay, and an idempotency key made from its place and content."""
 
     message: ChatDict
     key: str
 
 
 class BadLine(msgspec.Struct, frozen=True):
-    """A line that could not be used: its number, from 1, and why."""
+    """A line that could not be used: its number, from 1, and the reason."""
 
     number: int
     reason: str
 
 
 class Conversations(msgspec.Struct):
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
         sessions: messages by session, in the file's order; dicts keep that order.
         bad: lines that were left out.
-        ignored: lines of types that are no conversation.
+        ignored: lines of other types than conversations.
     """
 
     sessions: dict[SessionKey, list[PlannedMessage]]
@@ -73,12 +73,12 @@ class Conversations(msgspec.Struct):
 
     @property
     def messages(self) -> int:
-        """How many messages there are to replay."""
+        """The number of messages to replay."""
         return sum(map(len, self.sessions.values()))
 
 
 def read_conversations(path: Path) -> Conversations:
-    """Read a whole file; a bad line is noted and the rest goes on.
+    """Read a whole file; bad lines are noted and left out.
 
     Raises:
         InvalidInput: the file cannot be read.
@@ -146,7 +146,7 @@ def _plan_turn(
         text = f"{text} [shares {image}]"
     chat: ChatDict = {"role": speaker, "content": text}
     if speaker not in {"user", "assistant"}:
-        # two people: the first of them is taken for the user
+        # two people: the first one becomes the user
         pair = speakers.setdefault(conv, [])
         if speaker not in pair:
             pair.append(speaker)
@@ -167,7 +167,7 @@ def _plan(
     *,
     key: str | None = None,
 ) -> None:
-    """Check a line's messages, all of them, and then take them."""
+    """Check all messages of a line, then add them."""
     session_key = SessionKey(validate_id(user, "user"), validate_id(session, "session"))
     if not isinstance(messages, list):
         raise InvalidMessage("messages must be a list of chat dicts")

@@ -1,9 +1,9 @@
-"""What the command line prints."""
+"""Output of the command line."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -28,6 +28,8 @@ __all__ = [
     "printable",
 ]
 
+_PARTS = {"turn": "bm25", "window": "bm25_neighbourhood", "vector": "cosine"}
+
 
 def percentile(values: Sequence[float], share: float) -> float:
     """The value below which `share` of the values lie (nearest rank); 0 for none."""
@@ -38,85 +40,65 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def print_report(console: Console, report: ReplayReport) -> None:
-    """The table at the end of a replay."""
+    """Print the table at the end of a replay."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="dim")
     table.add_column(justify="right")
     table.add_column(style="dim")
-
-    def row(name: str, value: str, note: str = "") -> None:
-        table.add_row(name, value, note)
-
-    row("users", f"{report.users:,}")
-    row("sessions", f"{report.sessions:,}")
-    row(
-        "messages",
-        f"{report.messages:,}",
-        f"{report.added:,} added, {report.duplicates:,} there already",
-    )
-    row(
-        "turns",
-        f"{report.loads:,}",
-        "contexts loaded, one before each answer and one at each session's end",
-    )
-    if report.live_loads and report.full_tokens:
-        full, context = (
-            report.full_tokens / report.live_loads,
-            report.context_tokens / report.live_loads,
-        )
-        saved = f"{abs(1 - context / full):.0%} {'less' if context <= full else 'more'}"
-        row(
-            "tokens, full history",
-            f"{full:,.0f}",
-            "per turn: all that the user ever said and was told",
-        )
-        row(
-            "tokens, in context",
-            f"{context:,.0f}",
-            f"per turn: summary and recent messages, {saved}",
-        )
-    split = "[green]0[/]" if not report.split else f"[red]{report.split}[/]"
-    row("tool calls split", split, "from their results, in any context loaded")
-    over = "[green]0[/]" if not report.over_budget else f"[red]{report.over_budget}[/]"
-    row("contexts over budget", over)
-    row("folds", f"{report.folds:,}")
-    row("flushes", f"{report.flushes:,}")
-    if report.rows is not None:
-        doubled = f"[red]{report.rows_doubled} doubled[/]" if report.rows_doubled else "each once"
-        row(
-            "rows in LanceDB",
-            f"{report.rows:,}",
-            f"{doubled}; {report.journal_messages:,} messages in the journal",
-        )
-    if report.dead:
-        row(
-            "dead letters",
-            f"[red]{report.dead}[/]",
-            "jobs that failed for good; their messages still load",
-        )
-    for name, values in (("append", report.append_s), ("load", report.load_s)):
-        p50, p99 = percentile(values, 0.5) * 1000, percentile(values, 0.99) * 1000
-        row(
-            f"{name} p50 / p99",
-            f"{p50:.2f} / {p99:.2f} ms",
-            "durable when it returns" if name == "append" else "",
-        )
-    if report.appending_s:
-        row(
-            "appends/s",
-            f"{len(report.append_s) / report.appending_s:,.0f}",
-            f"in {report.appending_s:.1f} s, with the loads",
-        )
-    row(
-        "background work",
-        f"{report.draining_s:.1f} s",
-        "to finish folds and flushes after the last append",
-    )
+    for row in (*_count_rows(report), *_speed_rows(report)):
+        table.add_row(*row)
     console.print(table)
 
 
+def _count_rows(report: ReplayReport) -> Iterator[tuple[str, str, str]]:
+    yield "users", f"{report.users:,}", ""
+    yield "sessions", f"{report.sessions:,}", ""
+    repeated = f"{report.added:,} added, {report.duplicates:,} there already"
+    yield "messages", f"{report.messages:,}", repeated
+    yield "contexts", f"{report.loads:,}", "one before each answer and one at each session's end"
+    if report.live_loads and report.full_tokens:
+        full = report.full_tokens / report.live_loads
+        context = report.context_tokens / report.live_loads
+        saved = f"{abs(1 - context / full):.0%} {'less' if context <= full else 'more'}"
+        yield "tokens, full history", f"{full:,.0f}", "per context: all sessions of the user"
+        yield (
+            "tokens, in context",
+            f"{context:,.0f}",
+            f"per context: summary and recent messages of the session, {saved}",
+        )
+    yield "tool calls split", _zero_or_red(report.split), "from their results, in any context"
+    yield "contexts over budget", _zero_or_red(report.over_budget), ""
+    yield "compactions", f"{report.folds:,}", "summaries written"
+    yield "indexing jobs", f"{report.flushes:,}", "batches written to long-term memory"
+    if report.rows is not None:
+        doubled = f"[red]{report.rows_doubled} doubled[/]" if report.rows_doubled else "each once"
+        journal = f"{report.journal_messages:,} messages in the journal"
+        yield "rows in LanceDB", f"{report.rows:,}", f"{doubled}; {journal}"
+    if report.dead:
+        yield "dead letters", f"[red]{report.dead}[/]", "failed jobs; their messages still load"
+
+
+def _speed_rows(report: ReplayReport) -> Iterator[tuple[str, str, str]]:
+    for name, values in (("append", report.append_s), ("load", report.load_s)):
+        p50, p99 = percentile(values, 0.5) * 1000, percentile(values, 0.99) * 1000
+        note = "durable when it returns" if name == "append" else ""
+        yield f"{name} p50 / p99", f"{p50:.2f} / {p99:.2f} ms", note
+    if report.appending_s:
+        rate = f"{len(report.append_s) / report.appending_s:,.0f}"
+        yield "appends/s", rate, f"in {report.appending_s:.1f} s, with the loads"
+    yield (
+        "background work",
+        f"{report.draining_s:.1f} s",
+        "to finish summaries and indexing after the last append",
+    )
+
+
+def _zero_or_red(count: int) -> str:
+    return "[green]0[/]" if not count else f"[red]{count}[/]"
+
+
 def print_bad_lines(console: Console, conversations: Conversations) -> None:
-    """Which lines were left out."""
+    """Print which lines were left out."""
     for bad in conversations.bad[:20]:
         console.print(f"[red]line {bad.number}[/]: {escape(bad.reason)}")
     if len(conversations.bad) > 20:
@@ -132,25 +114,8 @@ def print_session(
     *,
     most: int,
 ) -> None:
-    """A session's summary, its recent messages, and what is pending."""
-    summary = view.summary
-    if summary is not None:
-        note = (
-            f"{summary.tokens} tokens, up to message {summary.through}, by {escape(summary.model)}"
-        )
-        style = "yellow" if summary.degraded else "cyan"
-        head = "summary" + (
-            " (degraded: an extract stands in for the model's)" if summary.degraded else ""
-        )
-        console.print(
-            Panel(
-                Text("\n".join(map(printable, summary.text.splitlines()))),
-                title=head,
-                subtitle=note,
-                border_style=style,
-                title_align="left",
-            )
-        )
+    """Print a session's summary, its recent messages, and its waiting jobs."""
+    _print_summary(console, view)
     table = Table(
         title=escape(printable(title)),
         title_justify="left",
@@ -167,22 +132,21 @@ def print_session(
     if len(recent) > most:
         table.add_row("…", "", f"{len(recent) - most} more")
     for message in recent[len(recent) - most if len(recent) > most else 0 :]:
-        pending = "pending" if (message.seq or 0) <= view.watermarks.summarizing_through else ""
+        state = "summarizing" if (message.seq or 0) <= view.watermarks.summarizing_through else ""
         text = Text(_shorten(plain_text(message.to_chat()), 300))
         table.add_row(
-            str(message.seq), Text(_shorten(message.name or message.role, 64)), text, pending
+            str(message.seq), Text(_shorten(message.name or message.role, 64)), text, state
         )
     console.print(table)
     console.print(
         f"{view.last_seq} messages ever, {view.buffered} in the buffer ({view.buffered_tokens} "
-        f"tokens), {view.pending} folded "
-        f"and waiting for their summary, {view.watermarks.flushing} handed over to long-term "
-        "memory",
+        f"tokens), {view.pending} being summarized, {view.watermarks.flushing} indexed or being "
+        "indexed",
         style="dim",
     )
     for job in jobs:
         state = (
-            f"dead after {job.attempts} attempts"
+            f"dead letter after {job.attempts} attempts"
             if job.dead
             else f"waiting, {job.attempts} failures so far"
         )
@@ -192,13 +156,32 @@ def print_session(
         )
 
 
+def _print_summary(console: Console, view: SessionView) -> None:
+    summary = view.summary
+    if summary is None:
+        return
+    fallback = " (degraded: a fallback, because the model failed)" if summary.degraded else ""
+    console.print(
+        Panel(
+            Text("\n".join(map(printable, summary.text.splitlines()))),
+            title=f"summary{fallback}",
+            subtitle=f"{summary.tokens} tokens, up to message {summary.through}, "
+            f"by {escape(summary.model)}",
+            border_style="yellow" if summary.degraded else "cyan",
+            title_align="left",
+        )
+    )
+
+
 def print_memories(console: Console, memories: Sequence[Memory]) -> None:
-    """What was recalled, with scores, and where it came from."""
+    """Print recalled memories, with scores and origin."""
     if not memories:
         console.print("nothing found", style="yellow")
         return
     for memory in memories:
-        parts = ", ".join(f"{name} {value:.2f}" for name, value in memory.parts.items())
+        parts = ", ".join(
+            f"{_PARTS.get(name, name)} {value:.2f}" for name, value in memory.parts.items()
+        )
         where = f"{printable(memory.session)} #{memory.seq}"
         console.print(
             Text.assemble(
@@ -220,7 +203,7 @@ def _shorten(text: str, length: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Text that cannot drive the terminal: what people wrote is shown, not obeyed."""
+    """The text without control characters, which could control the terminal."""
     return "".join(
         "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) == "Cc" else c for c in text
     )

@@ -1,9 +1,8 @@
-"""Replaying conversations as an agent server would hold them: all users at once, each user's
-sessions one after another.
+"""Replays conversations as an agent server holds them.
 
-Before every assistant message the session is loaded, as the agent would to call its model; what it
-would have had to send without a memory, everything that its user ever said, is counted beside what
-it gets.
+All users run at once, each user's sessions one after another. Before every assistant message the
+session is loaded, as an agent does to call its model. The size of that context is compared with
+the user's whole history, which an agent without a memory would have to send.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["ReplayReport", "replay"]
 
 
 class ReplayReport(msgspec.Struct):
-    """What a replay did; latencies in seconds, one for each call."""
+    """The result of a replay; latencies in seconds, one for each call."""
 
     users: int = 0
     sessions: int = 0
@@ -57,14 +56,13 @@ async def replay(
     concurrency: int,
     progress: Callable[[int], None],
 ) -> ReplayReport:
-    """Append everything, load as an agent would, hand each finished session over to long-term
-    memory, and settle.
+    """Append everything, load as an agent would, index each finished session, and drain.
 
     Args:
-        runtime: where to.
-        conversations: what.
+        runtime: receives the messages.
+        conversations: the messages.
         concurrency: users at once.
-        progress: told how many messages were appended since it was last told.
+        progress: called with the number of messages appended since the last call.
     """
     report = ReplayReport(
         users=len(conversations.users),
@@ -107,12 +105,10 @@ async def _replay_user(
     progress: Callable[[int], None],
 ) -> None:
     async with limiter:
-        said = 0  # tokens that this user's conversations came to so far
+        said = 0  # tokens of this user's conversations so far
         for key in sessions:
             session = runtime.user(user).session(key.session)
-            live = (
-                True  # what was replayed before shows the session's end, not the turn that it was
-            )
+            live = True  # False after a repeated append, whose context shows the session's end
             for planned in conversations.sessions[key]:
                 if planned.message["role"] == "assistant":
                     started = time.perf_counter()
@@ -126,7 +122,7 @@ async def _replay_user(
                     try:
                         receipt = await session.append(planned.message, key=planned.key)
                     except MailboxFull:
-                        await anyio.sleep(0.01)  # nothing ran: simply again
+                        await anyio.sleep(0.01)  # nothing ran: retry
                         continue
                     break
                 report.append_s.append(time.perf_counter() - started)
@@ -139,9 +135,7 @@ async def _replay_user(
             _count_context(
                 report, context, runtime.config.buffer.token_limit, said if live else None
             )
-            await (
-                session.flush()
-            )  # hands over what it has not, so a replay that was cut short is completed
+            await session.flush()  # index the rest, also of an interrupted replay
 
 
 def _count_context(report: ReplayReport, context: Context, budget: int, said: int | None) -> None:

@@ -41,6 +41,13 @@ __all__ = [
     "progress_bar",
 ]
 
+_EXPORT = """\
+Write everything that the memory holds to DEST: a file of JSON lines if its
+name ends in .jsonl, otherwise a directory of Parquet files
+(docs/export-format.md). Vectors are left out: an import embeds everything
+again. DEST appears when it is complete; an existing DEST is refused.
+"""
+
 
 def add_transfer_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Describe the commands to the parser."""
@@ -48,69 +55,64 @@ def add_transfer_parsers(commands: Any, common: argparse.ArgumentParser) -> None
         "export",
         parents=[common],
         help="write all sessions and users to a file or a directory",
-        description="Write everything that the memory holds to DEST: a file of JSON lines if its "
-        "name ends in .jsonl, else a "
-        "directory of Parquet files (docs/export-format.md). Vectors are left out: an import "
-        "embeds anew. DEST appears when it "
-        "is whole, and not before; what is there already is refused.",
-        epilog="examples:  remora export backup.jsonl --dir memory      remora export tables/ "
-        "--dir memory --overwrite",
+        description=_EXPORT,
+        epilog="examples:\n  remora export backup.jsonl --dir memory\n"
+        "  remora export tables/ --dir memory --overwrite\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument(
         "dest",
         type=Path,
         metavar="DEST",
-        help="a file that ends in .jsonl, or a directory that is to be made",
+        help="a file whose name ends in .jsonl, or a new directory",
     )
-    command.add_argument("--overwrite", action="store_true", help="replace DEST if it is there")
+    command.add_argument("--overwrite", action="store_true", help="replace DEST if it exists")
 
-    command = commands.add_parser(
-        "import",
-        parents=[common],
-        help="take over what remora export wrote, here or elsewhere",
-        description="Bring sessions and users from SRC, a .jsonl file or a directory of Parquet "
-        "files, into the memory "
-        "directory, which is made if need be. SRC is looked through to its end before anything is "
-        "written; a line that is wrong "
-        "is named, and nothing is imported. Long-term memory is embedded by the configured "
-        "embedder before the command ends; if "
-        "it is interrupted, whatever opens the directory next goes on with that.",
-    )
-    command.add_argument("src", type=Path, metavar="SRC", help="what remora export wrote")
-    command.add_argument(
-        "--skip-existing",
-        action="store_true",
-        help="leave sessions that are there as they are, instead of importing nothing",
-    )
+    _add_import_parser(commands, common)
 
     commands.add_parser(
         "reembed",
         parents=[common],
-        help="make long-term memory anew with the configured embedder",
-        description="After models.embedder was changed: make long-term memory anew from the "
-        "journal, with the embedder that is "
-        "configured now. Rows of the old embedder are removed when all is done. It may be "
-        "interrupted at any time: the same "
-        "command, or a server that opens the directory, goes on where it was. A server can also "
-        "do it by itself, while it "
-        "serves: Runtime(…, reembed=True).",
+        help="rebuild long-term memory with the configured embedder",
+        description="After models.embedder was changed: rebuild long-term memory from the journal, "
+        "with the configured embedder. Rows of the old embedder are removed at the end. It may be "
+        "interrupted at any time: the same command, or a server that opens the directory, "
+        "continues. A server can also do it while it serves: Runtime(…, reembed=True).",
     )
 
     command = commands.add_parser(
         "stats",
         parents=[common],
-        help="print how much the memory, a user or a session holds",
+        help="print figures of the memory, a user or a session",
         description="Print figures: of the whole memory, of one user, or of one session. It reads "
-        "the journal alone: no model is "
-        "loaded, and long-term memory is not opened.",
+        "only the journal: no model is loaded, and long-term memory is not opened.",
     )
     command.add_argument("user", metavar="USER", nargs="?")
     command.add_argument("session", metavar="SESSION", nargs="?")
 
 
+def _add_import_parser(commands: Any, common: argparse.ArgumentParser) -> None:
+    command = commands.add_parser(
+        "import",
+        parents=[common],
+        help="add the sessions and users of an export",
+        description="Add the sessions and users of SRC, a .jsonl file or a directory of Parquet "
+        "files, to the memory directory, which is created if necessary. SRC is checked to its end "
+        "before anything is written; an invalid line is named, and nothing is imported. The "
+        "configured embedder embeds everything before the command ends; if it is interrupted, the "
+        "next process that opens the directory continues.",
+    )
+    command.add_argument("src", type=Path, metavar="SRC", help="what remora export wrote")
+    command.add_argument(
+        "--skip-existing",
+        action="store_true",
+        help="keep existing sessions unchanged, instead of refusing the import",
+    )
+
+
 @contextmanager
 def progress_bar(doing: str) -> Iterator[tuple[Progress, Callable[[int, int], None]]]:
-    """A bar on standard error, and what moves it: told how many are done, of how many."""
+    """A bar on standard error, and the function that sets how many of how many are done."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -130,10 +132,7 @@ def progress_bar(doing: str) -> Iterator[tuple[Progress, Callable[[int, int], No
 def open_runtime(
     arguments: argparse.Namespace, *, journal_only: bool = False, **options: Any
 ) -> Runtime:
-    """The runtime that a command works with.
-
-    With `journal_only`, without long-term memory and models.
-    """
+    """The runtime for a command; with `journal_only`, without long-term memory and models."""
     config = arguments.configured
     if journal_only:
         long_term = msgspec.structs.replace(config.long_term, enabled=False)
@@ -167,21 +166,21 @@ async def command_import(console: Console, arguments: argparse.Namespace) -> int
     console.print(f"{_contents(report)} imported{skipped}", highlight=False)
     if dead:
         console.print(
-            f"{dead} jobs failed for good: remora jobs says why, and the sessions still load",
+            f"{dead} dead letters: remora jobs prints the reasons; the sessions still load",
             style="red",
         )
     return 0
 
 
 async def command_reembed(console: Console, arguments: argparse.Namespace) -> int:
-    """Make long-term memory anew; returns the exit code."""
+    """Rebuild long-term memory; returns the exit code."""
     async with open_runtime(arguments, reembed=True) as runtime:
         name = embedder_name(runtime.internals.embedder)
-        await runtime.internals.long_term()  # what is damaged is made anew as well
+        await runtime.internals.long_term()  # damage starts a rebuild as well
         begun = runtime.reembedding
         if begun is None:
             console.print(
-                f"long-term memory is {name}'s already: there is nothing to do",
+                f"long-term memory already uses {name}: there is nothing to do",
                 markup=False,
                 highlight=False,
             )
@@ -189,7 +188,7 @@ async def command_reembed(console: Console, arguments: argparse.Namespace) -> in
         with progress_bar("embedding") as (_, advance):
             await runtime.reembedded(advance)
         rows = (await runtime.long_term_statistics()).rows
-    console.print(f"long-term memory is {name}'s now: {rows:,} rows", markup=False, highlight=False)
+    console.print(f"long-term memory now uses {name}: {rows:,} rows", markup=False, highlight=False)
     return 0
 
 
@@ -217,7 +216,7 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
             figures = {name: figure for name, figure in _counts(counts).items() if name != "users"}
             figures |= {
                 "working memory": f"{view.working_items:,}",
-                "synopsis": view.synopsis.state,
+                "user profile": view.synopsis.state,
             }
             _print(console, user.id, figures)
         else:
@@ -230,12 +229,16 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _contents(report: TransferReport) -> str:
-    return f"{report.sessions:,} sessions with {report.messages:,} messages, {report.memories:,} memories"  # noqa: E501
+    sessions = f"{report.sessions:,} sessions with {report.messages:,} messages"
+    return f"{sessions}, {report.memories:,} memories"
+
+
+_LABELS = {"dead_jobs": "dead letters"}
 
 
 def _counts(counts: JournalCounts) -> dict[str, str]:
     return {
-        name.replace("_", " "): f"{figure:,}"
+        _LABELS.get(name, name.replace("_", " ")): f"{figure:,}"
         for name, figure in msgspec.structs.asdict(counts).items()
     }
 
@@ -245,12 +248,12 @@ def _session(stats: SessionStatistics) -> dict[str, str]:
     return {
         "messages": f"{stats.messages:,}",
         "in the buffer": f"{stats.buffered:,} ({stats.buffered_tokens:,} tokens)",
-        "waiting for a summary": f"{stats.pending:,}",
-        "summaries": f"{folds.calls:,}, {folds.degraded:,} of them extracts in a model's place",
-        "tokens of summaries": f"{stats.summary_tokens:,} held; {folds.tokens_in:,} read and "
-        f"{folds.tokens_out:,} written in all",
-        "in long-term memory": f"{stats.flushed:,}, or on their way",
-        "past restated": f"{stats.restated:,} times",
+        "being summarized": f"{stats.pending:,}",
+        "summaries": f"{folds.calls:,}, {folds.degraded:,} of them fallbacks",
+        "tokens of summaries": f"{stats.summary_tokens:,} now; in all {folds.tokens_in:,} read, "
+        f"{folds.tokens_out:,} written",
+        "indexed": f"{stats.flushed:,}, or being indexed",
+        "history rewritten": f"{stats.restated:,} times",
     }
 
 

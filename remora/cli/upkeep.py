@@ -31,22 +31,18 @@ def add_upkeep_parsers(commands: Any) -> None:
     common.add_argument(
         "--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file"
     )
-    common.add_argument(
-        "-v", "--verbose", action="store_true", help="log what happens to standard error"
-    )
+    common.add_argument("-v", "--verbose", action="store_true", help="log to standard error")
     common.set_defaults(token_limit=None)
 
     command = commands.add_parser(
         "verify",
         parents=[common],
         help="check a directory or a backup, and change nothing",
-        description="Check the journal, long-term memory, and each against the other: damaged "
-        "files and messages, rows that are "
-        "missing, left over, doubled, or another user's. Not a byte of DIR changes; the journal "
-        "is copied into the system's "
-        "temporary directory (TMPDIR) for it. A directory that is in use is refused: work under "
-        "way would look amiss.",
-        epilog="exit codes: 0 nothing is amiss, 1 something is, 2 it cannot be read, or is in use",
+        description="Check the journal and long-term memory, and compare them: damaged files and "
+        "messages; rows that are missing, orphaned, doubled, or another user's. No byte of DIR "
+        "changes; the journal is copied to the system's temporary directory (TMPDIR). A directory "
+        "in use is refused: jobs in flight would be reported as damage.",
+        epilog="exit codes: 0 consistent, 1 findings, 2 DIR cannot be read, or is in use",
     )
     command.add_argument(
         "--deep", action="store_true", help="read every byte of long-term memory, too"
@@ -57,41 +53,41 @@ def add_upkeep_parsers(commands: Any) -> None:
         "backup",
         parents=[common],
         help="copy a directory while a server uses it",
-        description="Copy DIR to DEST, which must not be there yet, or be empty, whether a server "
-        "uses DIR or not. "
+        description="Copy DIR to DEST, which must not exist, or be empty. A server may use DIR. "
         "All messages that were acknowledged before are in the copy. DEST appears when it is "
-        "whole and on the disk, and not "
-        "before. To restore it, open it, or put it in DIR's place (docs/backup.md).",
+        "complete and synced. To restore it, open it, or replace DIR with it (docs/backup.md).",
     )
-    command.add_argument("dest", type=Path, metavar="DEST", help="the directory that is to be made")
+    command.add_argument("dest", type=Path, metavar="DEST", help="the new directory")
 
+    _add_repair_parser(commands, common)
+
+
+def _add_repair_parser(commands: Any, common: argparse.ArgumentParser) -> None:
     command = commands.add_parser(
         "repair",
         parents=[common],
-        help="make again what can be made again",
+        help="restore long-term memory from the journal",
         description="Make long-term memory agree with the journal: rows that should not be there "
-        "go, and those that are "
-        "missing are written again from the messages. What cannot be made again is named, and "
-        "only given up where an option "
-        "says so. Make a copy of DIR first. It may be interrupted, and run again.",
-        epilog="exit codes: 0 nothing is amiss any more, 1 something still is, or it failed",
+        "are removed, and missing rows are written again from the messages. Damage that cannot be "
+        "repaired is named; data is dropped only if an option says so. Make a copy of DIR first. "
+        "It may be interrupted, and run again.",
+        epilog="exit codes: 0 consistent, 1 findings are left, or it failed",
     )
     command.add_argument(
         "--accept-loss",
         action="store_true",
-        help="go on without messages that were acknowledged, and whose part of the write-ahead "
-        "log is lost",
+        help="accept the loss of acknowledged messages whose part of the write-ahead log is gone",
     )
     command.add_argument(
         "--drop-damaged",
         action="store_true",
-        help="remove messages that are damaged, so that their sessions load again without",
+        help="remove damaged messages, so that their sessions load again without them",
     )
     command.add_argument(
         "--no-fill",
         action="store_true",
-        help="leave it to the next start to write missing rows: where the application has its own "
-        "embedder or redaction hook",
+        help="let the next start write missing rows; for applications with their own embedder or "
+        "redaction hook",
     )
 
 
@@ -140,12 +136,12 @@ async def command_backup(console: Console, arguments: argparse.Namespace) -> int
     if not report.long_term:
         _print_line(
             console,
-            "long-term memory is not in it: whoever opens it has that made anew from the journal",
+            "long-term memory is not in it; it is rebuilt from the journal when the copy is opened",
         )
     elif report.refilled:
         _print_line(
             console,
-            f"{report.refilled:,} pieces of long-term memory are written when it is opened first",
+            f"{report.refilled:,} long-term rows are written when the copy is first opened",
         )
     _print_findings(console, report.findings)
     return EXIT_FINDINGS if report.findings else 0
@@ -179,7 +175,7 @@ async def command_repair(console: Console, arguments: argparse.Namespace) -> int
 
 
 async def _run_background_work(arguments: argparse.Namespace) -> None:
-    """Do the work that waits, as the next start would."""
+    """Run the waiting jobs, as the next start would."""
     async with Runtime(arguments.directory, config=arguments.configured) as runtime:
         with progress_bar("writing") as (_, advance):
             await runtime.reembedded(advance)
@@ -197,9 +193,9 @@ def _print_verification(console: Console, directory: Path, found: Verification) 
         else f"{counts.sessions:,} sessions, {counts.messages:,} messages, {found.rows:,} rows of "
         "long-term memory: "
     )
-    verdict = "nothing is amiss" if found.clean else f"{len(found.findings):,} findings"
+    verdict = "consistent" if found.clean else f"{len(found.findings):,} findings"
     if not found.clean and any(one.repairable for one in found.findings):
-        verdict += "; remora repair mends what can be mended"
+        verdict += "; run remora repair to repair what can be repaired"
     _print_line(console, f"{directory}: {held}{verdict}")
 
 
@@ -209,13 +205,13 @@ def _print_repair(console: Console, done: RepairReport) -> None:
     if not done.done:
         _print_line(console, "there was nothing to repair")
     if done.left:
-        _print_line(console, "what is left:")
+        _print_line(console, "remaining findings:")
         _print_findings(console, done.left)
 
 
 def _print_findings(console: Console, findings: tuple[Finding, ...]) -> None:
     for one in findings:
-        lost = "" if one.repairable else " (cannot be made again: restore a backup)"
+        lost = "" if one.repairable else " (cannot be repaired: restore a backup)"
         _print_line(console, f"{one.kind}: {one.where}: {one.detail}{lost}", style="red")
 
 

@@ -137,13 +137,11 @@ def encode_message(
     """Check one message and encode it.
 
     Args:
-        message: a `Message`, or a dict in the OpenAI chat format with optional ``id``,
-            ``created_at`` (aware datetime, ISO 8601 text or seconds since the epoch) and
-            ``metadata``.
+        message: a `Message`, or a chat dict with optional ``id``, ``created_at`` (aware datetime,
+            ISO 8601 text or seconds since the epoch) and ``metadata``.
         index: its place in the batch, for the error text.
         max_bytes: largest encoded size allowed.
-        now_us: the time of a message that has none, in microseconds since the epoch; the system's
-            by default.
+        now_us: the time of a message without one; the system's by default.
 
     Returns:
         The entry (with seq 0 and tokens 0) and the chat dict to count.
@@ -177,8 +175,7 @@ def encode_message(
         raise InvalidMessage(f"message {index} cannot be encoded: {e}", index=index) from e
     if id_ is not None:
         _check_id(id_, index)
-    size = len(encoded) + (len(meta) if meta else 0)
-    if size > max_bytes:
+    if (size := len(encoded) + (len(meta) if meta else 0)) > max_bytes:
         text = f"message {index} is {size} bytes; at most {max_bytes} are allowed"
         raise InvalidMessage(text, index=index)
     if checked.role == "tool" or checked.content is None or checked.tool_calls:
@@ -186,18 +183,9 @@ def encode_message(
     at_us = now_us if now_us is not None else time.time_ns() // 1_000
     if created_at is not None:
         at_us = _microseconds(created_at, index)
-    entry = Entry(
-        0,
-        at_us,
-        0,
-        checked.role,
-        encoded,
-        meta,
-        id_,
-        tuple(call.id for call in checked.tool_calls) if checked.tool_calls else (),
-        checked.tool_call_id if checked.role == "tool" else None,
-    )
-    return entry, chat
+    calls = tuple(call.id for call in checked.tool_calls) if checked.tool_calls else ()
+    answers = checked.tool_call_id if checked.role == "tool" else None
+    return Entry(0, at_us, 0, checked.role, encoded, meta, id_, calls, answers), chat
 
 
 def _split_envelope(message: object, index: int) -> tuple[ChatDict, Any, Any, Any]:

@@ -1,4 +1,4 @@
-"""A circuit breaker: after failures in a row, a service is left alone for a while (G6)."""
+"""A circuit breaker: after failures in a row, a model is not called for a while (G6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class CircuitBreaker:
-    """Closed until `failures` in a row; then open for `rest_s`; then one trial decides."""
+    """Closed until `failures` in a row; then open for `rest_s`; then one trial call decides."""
 
     def __init__(self, clock: Clock, *, failures: int, rest_s: float) -> None:
         self._clock = clock
@@ -31,7 +31,7 @@ class CircuitBreaker:
 
     @property
     def open(self) -> bool:
-        """Calls are refused at present."""
+        """Whether calls are refused now."""
         return self._failures >= self._limit and (
             self._trial or self._clock.monotonic() < self._open_until
         )
@@ -46,7 +46,7 @@ class CircuitBreaker:
         if self.open:
             probe("breaker_refused")
             raise ModelUnavailable(
-                f"the model failed {self._failures} times in a row and is left alone for now"
+                f"the model failed {self._failures} times in a row and is not called for now"
             )
         trial = self._trial = self._failures >= self._limit
         try:
@@ -68,18 +68,17 @@ class CircuitBreaker:
     async def call(
         self, name: str, function: Callable[[], Awaitable[Result]], *, timeout_s: float
     ) -> Result:
-        """Let one call of a plugged-in model through, and turn whatever becomes of it into an
-        answer or a `ModelError`.
+        """Let one call of a plugged-in model through; every failure becomes a `ModelError`.
 
         Args:
             name: the model's, for errors.
             function: makes the call, and reads its answer.
-            timeout_s: how long it may take; one that hangs would hold a place that others wait for.
+            timeout_s: its deadline: a call that hangs would hold a place that others wait for.
 
         Raises:
             ModelUnavailable: the breaker is open.
             ModelTimeout: it took too long.
-            ModelAnswerInvalid: it raised anything else.
+            ModelAnswerInvalid: it raised another exception.
             ModelError: its own.
         """
         with self.guard():

@@ -1,9 +1,7 @@
-"""Vectors of texts that were embedded lately.
+"""A cache of embeddings.
 
-A repeated text costs no call, nor does one that is being embedded.
-
-Texts are told apart by a digest, so that an entry takes the same room whatever the text's length,
-and the cache keeps nothing that anyone said.
+A repeated text costs no call, nor does one that is being embedded. Texts are identified by a
+digest, so that an entry's size does not depend on the text, and the cache holds no text.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from remora.errors import InvalidInput
 from remora.models.ports import Embedder, embed_texts
 from remora.runtime.probes import probe
 
-if TYPE_CHECKING:  # loaded by those who compute with it, at first use
+if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
@@ -28,13 +26,13 @@ __all__ = ["CachingEmbedder", "EmbeddingCacheStatistics"]
 
 
 class EmbeddingCacheStatistics(msgspec.Struct, frozen=True):
-    """What the cache saved.
+    """How often the cache was used.
 
     Attributes:
         hits: texts that needed no embedding, repetitions within one call and texts that another
             call had embedded included.
-        misses: texts that did.
-        evictions: vectors that gave way to newer ones.
+        misses: texts that were embedded.
+        evictions: vectors that were removed for newer ones.
         size: vectors held.
     """
 
@@ -47,11 +45,11 @@ class EmbeddingCacheStatistics(msgspec.Struct, frozen=True):
 class CachingEmbedder:
     """Implements `remora.models.ports.Embedder` over another, under its name.
 
-    Keeps the vectors of the texts last asked for.
+    Keeps the vectors of the texts that were asked for last.
 
     Args:
-        embedder: what embeds the texts that are not held.
-        size: how many vectors to hold, at most.
+        embedder: embeds the texts that are not held.
+        size: most vectors held.
 
     Raises:
         InvalidInput: `size` is less than 1.
@@ -69,12 +67,10 @@ class CachingEmbedder:
         self._hits = self._misses = self._evictions = 0
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Unit vectors, shape (len(texts), dimension), the caller's own.
+        """Unit vectors, shape (len(texts), dimension), which the caller may change.
 
-        All texts that are not held go into one call, each once.
-
-        A text that another call is embedding is waited for; if that call fails, or is cancelled,
-        this one embeds it.
+        All texts that are not held go into one call, each once. A text that another call is
+        embedding is waited for; if that call fails, or is cancelled, this one embeds it.
 
         Raises:
             ModelError: as `embed_texts` does; nothing of the call is held then.
@@ -88,7 +84,7 @@ class CachingEmbedder:
             if held is None:
                 rows.setdefault(key, []).append(row)
             else:
-                result[row] = held  # now: it may be evicted while the others are embedded
+                result[row] = held  # at once: it may be evicted while the others are embedded
                 self._vectors.move_to_end(key)
         others = {key: self._in_flight[key] for key in rows if key in self._in_flight}
         mine = {key: texts[rows[key][0]] for key in rows if key not in others}
@@ -110,10 +106,7 @@ class CachingEmbedder:
         return result
 
     async def _embed_missing(self, texts: dict[bytes, str]) -> dict[bytes, npt.NDArray[np.float32]]:
-        """Vectors of texts by digest, in one call.
-
-        Others who ask for them meanwhile get them, too.
-        """
+        """Vectors of texts by digest, in one call that concurrent requests for them share."""
         if not texts:
             return {}
         self._misses += len(texts)
@@ -134,11 +127,11 @@ class CachingEmbedder:
                 embedding.done.set()
 
     def clear(self) -> None:
-        """Hold nothing any more."""
+        """Drop all vectors."""
         self._vectors.clear()
 
     def statistics(self) -> EmbeddingCacheStatistics:
-        """The present counts."""
+        """The counts so far."""
         return EmbeddingCacheStatistics(
             self._hits, self._misses, self._evictions, len(self._vectors)
         )

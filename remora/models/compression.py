@@ -1,17 +1,20 @@
-"""Two more ways to compress a conversation without a model, and a meter for any.
+"""Two more summarizers that need no model, and a meter for any summarizer.
 
-==============  ===========================================================  ============================================
-summarizer      keeps                                                        when that is right
-==============  ===========================================================  ============================================
-`extractive`    the sentences that carry facts (`remora.models.extractive`)  the default
-`lead`          the first sentence of each message                           the course of a conversation matters
-`tail`          the end, verbatim                                            only what came last matters; cheapest of all
-a chat model    what it thinks best (`remora.actors.policies.summary`)                quality is worth a call
-==============  ===========================================================  ============================================
+============  ===================================================  =================================
+summarizer    keeps                                                choose it when
+============  ===================================================  =================================
+`extractive`  sentences with facts (`remora.models.extractive`)    it is the default
+`lead`        the first sentence of each message                   the course of a conversation
+                                                                   matters
+`tail`        the end, word for word                               only the newest messages matter;
+                                                                   cheapest of all
+a chat model  what it selects (`remora.actors.policies.summary`)   quality is worth a call
+============  ===================================================  =================================
 
-Both of this module carry the previous summary on: whole while there is room; else its newest lines,
-in a third of the budget or in what the new lines leave, whichever is more.
-"""  # noqa: E501
+Both summarizers of this module continue the previous summary: all of it while there is room;
+otherwise its newest lines, in a third of the budget or in what the new lines leave, whichever is
+more.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from remora.models.ports import Line, Summarizer
 
 __all__ = ["CompressionMeter", "CompressionStatistics", "LeadSummarizer", "TailSummarizer"]
 
-_MAX_SENTENCE_CHARS = 600  # characters; what has no sentence ends (logs, JSON) is cut here
+_MAX_SENTENCE_CHARS = 600  # for text without sentence ends (logs, JSON)
 
 
 class LeadSummarizer:
@@ -55,7 +58,7 @@ class LeadSummarizer:
         segment = importlib.import_module("sentencex").segment
         leads = []
         for line in lines:
-            time.sleep(0)  # lets the event loop have the interpreter
+            time.sleep(0)  # yield to the event loop
             first = next(
                 (
                     one
@@ -100,11 +103,11 @@ class TailSummarizer:
 
 
 class CompressionStatistics(msgspec.Struct, frozen=True):
-    """What a summarizer was given and what it made of it.
+    """What a summarizer got and what it wrote.
 
     Attributes:
-        calls: how often it was asked.
-        failures: how often it failed; what it was given then is not counted below.
+        calls: how often it was called.
+        failures: how often it failed; failed calls are not counted below.
         tokens_in: tokens of the previous summaries and of the messages.
         tokens_out: tokens of the summaries.
     """
@@ -124,7 +127,7 @@ class CompressionMeter:
     """Implements `remora.models.ports.Summarizer` by another, under its name, and measures it.
 
     Args:
-        summarizer: what does the work.
+        summarizer: writes the summaries.
         count: tokens in a text; called in a worker thread.
     """
 
@@ -137,7 +140,7 @@ class CompressionMeter:
     async def summarize(
         self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
     ) -> str:
-        """What the other returns; what it raises is counted as a failure."""
+        """The other summarizer's result; its exceptions are counted as failures."""
         self._calls += 1
         try:
             text = await self._summarizer.summarize(previous, lines, max_tokens=max_tokens)
@@ -158,7 +161,7 @@ class CompressionMeter:
         return text
 
     def statistics(self) -> CompressionStatistics:
-        """The present counts."""
+        """The counts so far."""
         return CompressionStatistics(self._calls, self._failures, self._tokens_in, self._tokens_out)
 
 
@@ -169,9 +172,9 @@ def _fit(
     count: Callable[[str], int],
     cut: Callable[[str, int], str],
 ) -> str:
-    """The previous summary and the lines, the oldest left out that do not fit.
+    """The previous summary and the lines, without the oldest ones if they do not fit.
 
-    `cut` shortens a line that alone does not.
+    `cut` shortens a single line that does not fit.
     """
     earlier = [line for line in (previous or "").splitlines() if line.strip()]
     whole = "\n".join([*earlier, *lines])
@@ -189,9 +192,9 @@ def _fit_newest(
     count: Callable[[str], int],
     cut: Callable[[str, int], str],
 ) -> str:
-    """`head`, and as many lines, from the last back, as fit.
+    """`head`, and as many lines, from the last one back, as fit.
 
-    If none does, as much of the last as fits.
+    If none fits, as much of the last line as fits.
     """
 
     def join_with_head(tail: Sequence[str]) -> str:
@@ -209,9 +212,9 @@ def _fit_newest(
 
 
 def _largest(top: int, fits: Callable[[int], bool]) -> int:
-    """A number up to `top` that fits, the greatest if all below it do; 0 if none was found.
+    """The greatest number up to `top` that fits, if all smaller ones do; 0 if none was found.
 
-    It gallops from below, so that what is tried is never much larger than what fits.
+    The search gallops from below, so that it tries nothing much larger than what fits.
     """
     low, step = 0, 1
     while low + step <= top and fits(low + step):
@@ -233,9 +236,7 @@ def _keep_start(line: str, length: int) -> str:
 
 
 def _keep_end(line: str, length: int) -> str:
-    """Who speaks, and the last `length` characters, from the beginning of a word if there is
-    one.
-    """
+    """The speaker, and the last `length` characters, from the beginning of a word if possible."""
     speaker, _, text = line.partition(": ")
     start = max(len(text) - length, 0)
     space = text.find(" ", start, start + length // 2)

@@ -1,13 +1,14 @@
-"""The embedded summarizer: an extract of the sentences that carry facts, no model needed.
+"""The embedded summarizer: it extracts the sentences that carry facts, and needs no model.
 
 Sentences are scored by their idf mass over the root of their length, with factors for the first
-person, numbers and dates, and inner names, and against questions; maximal marginal relevance
-(Carbonell & Goldstein 1998) then picks from them within the token budget. On 272 LoCoMo sessions
-this kept twice the evidence of LexRank, and embedding centroids were worse than random: they choose
-the sentence that could stand in any conversation. The weights were set once, by hand, and not
-tuned.
+person, numbers and dates, names within a sentence, and against questions; maximal marginal
+relevance (Carbonell & Goldstein 1998) then picks from them within the token budget. On 272 LoCoMo
+sessions this kept twice the evidence of LexRank, and embedding centroids were worse than random:
+they choose sentences that could stand in any conversation. The weights were set once, by hand, and
+not tuned.
 
-A running summary is kept by letting the lines of the previous one compete with the new sentences.
+A running summary is continued by letting the previous summary's lines compete with the new
+sentences.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _LINE = re.compile(r"^- (?P<head>.+?): (?P<text>.+)$")
 _LAMBDA = 0.8
 _PAUSE_S = 50e-6
 _MAX_CANDIDATES = 2_000
-_MAX_SENTENCE_CHARS = 600  # characters; what has no sentence ends (logs, JSON) is cut here
+_MAX_SENTENCE_CHARS = 600  # for text without sentence ends (logs, JSON)
 _STOP = frozenset(
     (  # noqa: SIM905
         "a an and are as at be been but by can could did do does for from get go had has have he "
@@ -82,18 +83,18 @@ class ExtractiveSummarizer:
         self._count = count
         self._one_at_a_time = anyio.CapacityLimiter(
             1
-        )  # more would only take the interpreter from each other, and from the loop
+        )  # more threads would only compete for the interpreter
 
     async def summarize(
         self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
     ) -> str:
-        """Lines "- 8 May 2023, Caroline: …", in the order in which they were said."""
+        """Lines "- 8 May 2023, Caroline: …", in the order of the conversation."""
         return await anyio.to_thread.run_sync(
             self.extract, previous, lines, max_tokens, limiter=self._one_at_a_time
         )
 
     def extract(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
-        """The same, blocking: a few milliseconds a hundred sentences."""
+        """The same, blocking: a few milliseconds per hundred sentences."""
         sentences = _previous_sentences(previous) + _sentences(lines)
         if not sentences:
             return ""
@@ -113,7 +114,7 @@ class ExtractiveSummarizer:
                 open_,
                 key=lambda i: _LAMBDA * candidates[i].score / top - (1 - _LAMBDA) * similarity[i],
                 reverse=True,
-            ):  # the order stays as it is until one of them is chosen
+            ):  # the order does not change until one of them is chosen
                 open_.discard(best)
                 sentence = candidates[best]
                 cost = self._count(sentence.line + "\n")
@@ -182,16 +183,15 @@ def _score(sentences: Sequence[_Sentence]) -> None:
 
 
 def _yield_interpreter() -> None:
-    """Let the event loop have the interpreter, which a busy thread gives up after 5 ms only, at
-    each of the loop's wake-ups.
+    """Let the event loop run; a busy thread keeps the interpreter for 5 ms at each of its wake-ups.
 
-    A sleep of 0 s is over before whoever waits for the interpreter has noticed.
+    A sleep of 0 s ends before a waiting thread has noticed.
     """
     time.sleep(_PAUSE_S)
 
 
 def _postings(sentences: Sequence[_Sentence]) -> dict[str, list[tuple[int, float]]]:
-    """For each word, the sentences that have it, and how much it weighs there."""
+    """For each word, the sentences that contain it, with its weight there."""
     found: dict[str, list[tuple[int, float]]] = {}
     for i, sentence in enumerate(sentences):
         for word, value in sentence.vector.items():
@@ -202,7 +202,7 @@ def _postings(sentences: Sequence[_Sentence]) -> dict[str, list[tuple[int, float
 def _cosines(
     vector: dict[str, float], postings: dict[str, list[tuple[int, float]]]
 ) -> dict[int, float]:
-    """How close each sentence is that shares a word."""
+    """The cosine with each sentence that shares a word."""
     found: dict[int, float] = {}
     for word, value in vector.items():
         for i, other in postings[word]:

@@ -53,7 +53,7 @@ class _EmbeddingAnswer(msgspec.Struct):
 
 
 class _Endpoint:
-    """One HTTP client; errors in our own tree."""
+    """One HTTP client; its errors become remora's."""
 
     def __init__(self, config: ModelConfig) -> None:
         url = config.base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL
@@ -71,7 +71,7 @@ class _Endpoint:
         self._connect_lock = anyio.Lock()
 
     async def _connect(self) -> httpx2.AsyncClient:
-        # Making a client reads the machine's certificates: not on the event loop.
+        # reads the machine's certificates, which would block the event loop
         async with self._connect_lock:
             if self._client is None:
                 self._client = await anyio.to_thread.run_sync(self._make_client)
@@ -103,7 +103,7 @@ class _Endpoint:
         try:
             return msgspec.json.decode(response.content, type=answer)
         except msgspec.DecodeError as e:
-            raise ModelAnswerInvalid(f"{self.url}{path} answered nonsense: {e}") from e
+            raise ModelAnswerInvalid(f"{self.url}{path} gave an invalid answer: {e}") from e
 
     async def aclose(self) -> None:
         if self._client is not None:

@@ -1,4 +1,4 @@
-"""Ports to models, and the adapters that let a plain callable be one."""
+"""Ports to models, and adapters for plain callables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from remora.messages import ChatDict
 from remora.runtime.guard import guarded_call
 from remora.runtime.probes import probe
 
-if TYPE_CHECKING:  # loaded by those who compute with it, at first use
+if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
@@ -41,7 +41,7 @@ __all__ = [
 
 @runtime_checkable
 class ChatModel(Protocol):
-    """Anything that answers a chat."""
+    """A chat model."""
 
     async def complete(self, messages: Sequence[ChatDict]) -> str:
         """The assistant's text.
@@ -54,10 +54,10 @@ class ChatModel(Protocol):
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Anything that turns texts into vectors."""
+    """An embedder."""
 
     name: str
-    """Model id, kept with the rows so that a change of model is noticed."""
+    """Model id, stored with the rows so that another model is noticed."""
     dimension: int
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -70,7 +70,7 @@ class Embedder(Protocol):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """What one message contributes to a summary."""
+    """One message, as a summarizer gets it."""
 
     role: str
     speaker: str
@@ -86,7 +86,7 @@ class Summarizer(Protocol):
     async def summarize(
         self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
     ) -> str:
-        """A text of at most `max_tokens` that carries on `previous` with what `lines` say.
+        """A text of at most `max_tokens` that continues `previous` with the content of `lines`.
 
         Raises:
             ModelError: no usable summary.
@@ -108,7 +108,7 @@ class _CallableChatModel:
     async def complete(self, messages: Sequence[ChatDict]) -> str:
         prompt = "\n\n".join(str(message["content"]) for message in messages)
         answer = await _call(self._function, prompt, self._threads)
-        text: str = await _collect(answer, self._threads)  # whoever asked checks that it is text
+        text: str = await _collect(answer, self._threads)  # the caller checks that it is text
         return text
 
 
@@ -126,7 +126,7 @@ class _StreamingChatModel:
 
 
 async def _collect(answer: Any, threads: anyio.CapacityLimiter) -> Any:
-    """An answer that comes in pieces, put together; any other as it is."""
+    """The whole answer: pieces are joined, anything else is returned unchanged."""
     if isinstance(answer, AsyncIterator):
         return "".join([piece async for piece in answer])
     if isinstance(answer, Iterator):
@@ -148,15 +148,15 @@ class _CallableEmbedder:
         return vectors
 
 
-_THREADS = 8  # of a model's own, so that slow ones do not take the threads that count tokens
+_THREADS = 8  # for each model, so that slow models do not use up the threads that count tokens
 
 
 async def _call(
     function: Callable[[Any], Any], argument: Any, threads: anyio.CapacityLimiter
 ) -> Any:
-    """Await an async callable.
+    """Await an async callable; run a sync one in a thread.
 
-    Run a sync one in a thread, which is left to itself when nobody waits for it any longer.
+    A thread whose caller is cancelled is abandoned.
     """
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004
@@ -188,8 +188,11 @@ def as_chat_model(model: ChatModelLike) -> ChatModel:
 
 
 def as_embedder(embedder: EmbedderLike, *, dimension: int) -> Embedder:
-    """An object with ``embed``, ``name`` and ``dimension``, or a callable whose vectors have
-    `dimension` numbers.
+    """An object with ``embed``, ``name`` and ``dimension``, or a callable, as an embedder.
+
+    Args:
+        embedder: the object or callable.
+        dimension: numbers in a vector of a callable.
 
     Raises:
         ConfigError: it is neither.
@@ -205,24 +208,18 @@ def as_embedder(embedder: EmbedderLike, *, dimension: int) -> Embedder:
 
 
 def embedder_name(embedder: Embedder | None) -> str:
-    """What is kept beside vectors, to tell those of different embedders apart: name and dimension.
-
-    ``none/0`` for no embedder.
-    """
+    """Name and dimension, which identify the embedder of stored vectors; ``none/0`` without one."""
     return "none/0" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
 async def embed_texts(
     embedder: Embedder, texts: Sequence[str], *, timeout_s: float = 60.0
 ) -> npt.NDArray[np.float32]:
-    """Unit vectors of texts by any embedder, shape (len(texts), dimension).
-
-    A vector of zeros stays one.
-
-    One that hangs is given up after `timeout_s`: it would hold a place that others wait for.
+    """Unit vectors of texts by any embedder, shape (len(texts), dimension); zeros stay zeros.
 
     Raises:
-        ModelError: the embedder's own, or for whatever else it raised or returned.
+        ModelError: the embedder raised, returned something else, or took longer than `timeout_s`:
+            a call that hangs would hold a place that others wait for.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -236,7 +233,7 @@ async def embed_texts(
         raise ModelTimeout(
             f"the embedder {embedder.name} did not answer within {timeout_s:g} s"
         ) from e
-    except Exception as e:  # whatever a plugged-in embedder raises: it may be well again later
+    except Exception as e:  # a plugged-in embedder may raise anything; it may work later
         raise ModelUnavailable(
             f"the embedder {embedder.name} failed: {type(e).__name__}: {e}"
         ) from e
@@ -253,9 +250,7 @@ async def embed_texts(
         )
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    if not np.isfinite(
-        lengths
-    ).all():  # nor are the vectors, or they are too long to have a direction
+    if not np.isfinite(lengths).all():  # the vectors are not finite, or too long to be normalized
         probe("embedder_not_finite")
         raise ModelAnswerInvalid(
             f"the embedder {embedder.name} returned values that are not finite"

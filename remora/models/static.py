@@ -1,6 +1,6 @@
 """The embedded embedder: wordllama, whose weights ship in its wheel.
 
-0.06 ms a text, no network, no key.
+0.06 ms per text, no network, no key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 __all__ = ["WordLlamaEmbedder"]
 
-_INLINE_CHARS = 400  # a question takes 0.1 ms where it stands, and 0.4 in a thread
+_INLINE_CHARS = 400  # a question takes 0.1 ms on the event loop, and 0.4 in a thread
 
 
 class WordLlamaEmbedder:
@@ -51,10 +51,10 @@ class WordLlamaEmbedder:
 
 @functools.cache
 def _load() -> Any:
-    """One copy of the weights (16 MB) serves every runtime of the process."""
+    """All runtimes of a process share one copy of the weights (16 MB)."""
     wordllama = importlib.import_module("wordllama")
-    # `load()` looks for the tokenizer in a folder that the wheel spells otherwise, and then
-    # downloads it (0.4.0); told that the package itself is the cache, it finds both files.
+    # `load()` looks for the tokenizer in a folder of another name than the wheel's, and then
+    # downloads it (0.4.0); with the package itself as cache it finds both files.
     return wordllama.WordLlama.load(
         cache_dir=Path(str(wordllama.__file__)).parent, disable_download=True
     )

@@ -336,7 +336,7 @@ def test_reembed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "\n", ""
     )
     assert main(["reembed", *where, *other]) == 0
-    assert "none/0's now: 2 rows" in capsys.readouterr().out
+    assert "now uses none/0: 2 rows" in capsys.readouterr().out
     assert main(["recall", "alice", "cat", *where, *other]) == 0
     assert "Figaro" in capsys.readouterr().out
     assert main(["reembed", *where, *other]) == 0
@@ -363,7 +363,7 @@ def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         return {line[0]: line[1].strip() for line in lines if len(line) == 2}
 
     whole = figures()
-    assert (whole["users"], whole["sessions"], whole["messages"], whole["dead jobs"]) == (
+    assert (whole["users"], whole["sessions"], whole["messages"], whole["dead letters"]) == (
         "2",
         "2",
         "4",
@@ -371,7 +371,7 @@ def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert whole["embedder"].startswith("wordllama")
     assert figures("alice")["messages"] == "2"
-    assert figures("alice", "one")["in long-term memory"] == "2, or on their way"
+    assert figures("alice", "one")["indexed"] == "2, or being indexed"
     assert figures("[/b]\u202e", "[red]")["messages"] == "2"
     for wrong in (["nobody"], ["alice", "two"]):
         assert main(["stats", *wrong, *where]) == 1

@@ -440,7 +440,7 @@ def test_persistent_memory_says_what_is_missing() -> None:
         PersistentMemory("my_agent")
     with pytest.raises(InvalidInput, match="agent_name, user_name or session_name"):
         PersistentMemory(config=PLAIN)
-    with pytest.raises(ConfigError, match="decides embedding_backend"):
+    with pytest.raises(ConfigError, match="pass embedding_backend to the given runtime"):
         PersistentMemory(
             "my_agent", runtime=Runtime.in_memory(config=PLAIN), embedding_backend=HashEmbedder()
         )

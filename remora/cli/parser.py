@@ -1,0 +1,156 @@
+"""The commands and options of ``remora``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from remora.cli.erasure import add_forget_parser
+from remora.cli.jobs import add_jobs_parser
+from remora.cli.transfer import add_transfer_parsers
+from remora.cli.upkeep import add_upkeep_parsers
+
+__all__ = ["build_parser"]
+
+_DESCRIPTION = (
+    "Conversation memory, embedded in your agent server. Writes are durable before they return, "
+    "and never wait for a model."
+)
+_EPILOG = """\
+examples:
+  remora demo                               replay conversations that ship with remora, and recall
+  remora replay chats.jsonl --dir memory    replay a file of conversations (docs/replay-format.md)
+  remora show alice chat-42 --dir memory    a session's summary and its recent messages
+  remora recall alice "where do I live?" --dir memory
+  remora export backup.jsonl --dir memory   everything to a file; remora import reads it
+  remora jobs --dir memory                  waiting background jobs, and dead letters
+  remora backup memory /backups/monday      copy a directory in use; remora verify checks the copy
+  remora config --defaults > remora.yaml    every key, its default and what it is for
+
+exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but lines of the file were left out
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="remora",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    common, inherited = _common_options(), _common_options(argument_default=argparse.SUPPRESS)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_conversation_parsers(commands, common)
+    add_transfer_parsers(commands, common)
+    add_forget_parser(commands, common)
+    add_upkeep_parsers(commands)
+    add_jobs_parser(commands, common, inherited)
+    _add_config_parser(commands)
+    return parser
+
+
+def _at_least(low: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise argparse.ArgumentTypeError(f"must be at least {low}, not {value}")
+        return value
+
+    return number
+
+
+def _common_options(**options: Any) -> argparse.ArgumentParser:
+    """The options of every command that opens a memory directory."""
+    common = argparse.ArgumentParser(add_help=False, **options)
+    common.add_argument(
+        "--dir",
+        type=Path,
+        metavar="DIR",
+        help="the memory directory (default: the configuration's, remora-memory)",
+    )
+    common.add_argument(
+        "--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file"
+    )
+    common.add_argument(
+        "--token-limit",
+        type=int,
+        metavar="N",
+        help="buffer.token_limit: the context's size; smaller ones are compacted sooner (30000)",
+    )
+    common.add_argument("-v", "--verbose", action="store_true", help="log to standard error")
+    return common
+
+
+def _add_conversation_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
+    command = commands.add_parser(
+        "replay",
+        parents=[common],
+        help="replay a JSONL file of conversations, all users at once",
+        description="Append every message of a JSONL file, and load a context before each answer, "
+        "as an agent would. A second run on the same file adds nothing: each message has an "
+        "idempotency key made from its place and content.",
+    )
+    command.add_argument(
+        "file", type=Path, metavar="FILE.jsonl", help="conversations, see docs/replay-format.md"
+    )
+    command.add_argument(
+        "--concurrency", type=_at_least(1), default=64, metavar="N", help="users at once (64)"
+    )
+    command.add_argument("--query", metavar="TEXT", help="afterwards, recall this for every user")
+
+    command = commands.add_parser(
+        "show",
+        parents=[common],
+        help="print a session: summary, recent messages, waiting jobs",
+        description="Print one session: its summary, its recent messages, which of them are being "
+        "summarized, and the background jobs that wait.",
+    )
+    command.add_argument("user", metavar="USER")
+    command.add_argument("session", metavar="SESSION")
+    command.add_argument(
+        "-n", type=_at_least(0), default=20, metavar="N", help="messages to print (20)"
+    )
+
+    command = commands.add_parser(
+        "recall", parents=[common], help="print what a user said before about a question"
+    )
+    command.add_argument("user", metavar="USER")
+    command.add_argument("question", metavar="QUESTION")
+    command.add_argument(
+        "-k", type=_at_least(1), default=5, metavar="K", help="memories to print (5)"
+    )
+
+    commands.add_parser(
+        "demo",
+        parents=[common],
+        help="replay, show and recall, on conversations that ship with remora",
+        description="Replay sixteen conversations of four users that ship with remora, show a "
+        "session, and recall facts from months before. Uses a temporary directory unless --dir "
+        "names one.",
+    )
+
+
+def _add_config_parser(commands: Any) -> None:
+    command = commands.add_parser(
+        "config",
+        help="print the configuration in force, or every key with its default",
+        description="Print the configuration in force, as YAML: the defaults, then FILE, then the "
+        "REMORA_SECTION__KEY variables of the environment, with the default of each key that "
+        "differs. Secrets print as ***. A mistake in FILE or in a variable is named, and the exit "
+        "code is 1, so this checks a configuration before a server starts with it.",
+        epilog="The output of --defaults is itself a configuration file: keep the keys that you "
+        "change, and leave the others out.",
+    )
+    which = command.add_mutually_exclusive_group()
+    which.add_argument(
+        "--defaults",
+        action="store_true",
+        help="print every key with its default and what it is for; reads no file or environment",
+    )
+    which.add_argument(
+        "--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file"
+    )
+    command.set_defaults(token_limit=None, verbose=False)

@@ -1,0 +1,71 @@
+"""Product text uses the words of docs/glossary.md: retired words stay out."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+GENERATED = {"checklist.md", "speed.md", "correctness.md", "testing.md"}  # in part, from the tests
+
+RETIRED = re.compile(
+    r"\b(anew|whoever|whosever|amiss|for good|farewell|onlooker|burial|buried|by and by|beside"
+    r"|meanwhile|hand(?:s|ed|ing)? over|looked through|expulsion|expelled|hastened|at the door"
+    r"|one's own|an extract stands in)\b",
+    re.IGNORECASE,
+)
+STRINGS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+
+LEFT = {
+    "remora/actors": 28,
+    "remora/api": 5,
+    "remora/jobs": 8,
+    "remora/maintenance": 37,
+    "remora/recall": 4,
+    "remora/runtime": 42,
+    "remora/services": 24,
+    "remora/storage": 84,
+    "remora/testing": 35,
+}
+"""How many of them each folder still has: only ever fewer."""
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a document; the comments and string literals of a module."""
+    if path.suffix == ".md":
+        yield from enumerate(path.read_text().splitlines(), start=1)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type in STRINGS:
+            yield token.start[0], token.string
+
+
+def product() -> Iterator[Path]:
+    yield ROOT / "README.md"
+    yield ROOT / "CONTRIBUTING.md"
+    yield from (p for p in sorted((ROOT / "docs").glob("*.md")) if p.name not in GENERATED)
+    yield from sorted((ROOT / "examples").glob("*.py"))
+    yield from sorted((ROOT / "remora").rglob("*.py"))
+
+
+def folder(path: Path) -> str:
+    parts = path.relative_to(ROOT).parts
+    return "/".join(parts[:2]) if parts[0] == "remora" and len(parts) > 2 else parts[0]
+
+
+def test_retired_words_stay_out() -> None:
+    """No document, comment, docstring or message uses a retired word."""
+    found: dict[str, list[str]] = {}
+    for path in product():
+        for line, text in texts(path):
+            # a word may be wrapped over two lines
+            for match in RETIRED.finditer(re.sub(r"\s+", " ", text)):
+                where = f"{path.relative_to(ROOT)}:{line}: {match[0]}"
+                found.setdefault(folder(path), []).append(where)
+    counts = Counter({name: len(places) for name, places in found.items()})
+    worse = [name for name, count in counts.items() if count > LEFT.get(name, 0)]
+    assert not worse, "\n".join(place for name in worse for place in found[name])
