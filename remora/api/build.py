@@ -14,7 +14,7 @@ import anyio.to_thread
 import msgspec
 
 from remora.actors.blocks.base import BlockServices, BlocksLike, block_name
-from remora.actors.blocks.render import BlockView
+from remora.actors.blocks.fit import BlockView
 from remora.actors.blocks.state import BlockSet
 from remora.actors.blocks.vector import VectorMemoryBlock
 from remora.actors.kinds import ByKind

@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from remora.actors.blocks.render import BlockView, FittedBlocks
+from remora.actors.blocks.fit import BlockView, FittedBlocks
 from remora.actors.blocks.source import Source
 from remora.actors.policies.turns import newest_start, units
 from remora.actors.session.messages import Snapshot

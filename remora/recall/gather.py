@@ -12,7 +12,7 @@ from typing import Literal
 import anyio
 import msgspec
 
-from remora.actors.blocks.render import BlockView, GatheredBlocks
+from remora.actors.blocks.fit import BlockView, GatheredBlocks
 from remora.actors.blocks.source import Source
 from remora.actors.session.messages import Snapshot
 from remora.actors.user.messages import ScoredItem, Synopsis

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from remora import Config, Runtime, Session
-from remora.actors.blocks.render import GatheredBlocks
+from remora.actors.blocks.fit import GatheredBlocks
 from remora.actors.blocks.state import block_progress
 from remora.blocks import (
     BaseMemoryBlock,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import event, given
 
 from remora.actors.blocks.base import BaseMemoryBlock, BlockServices, ChatMessage
-from remora.actors.blocks.render import BlockView
+from remora.actors.blocks.fit import BlockView
 from remora.actors.blocks.state import BlockSet, block_progress
 from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.policies.turns import units

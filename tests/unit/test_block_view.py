@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from remora.actors.blocks.render import BlockView, GatheredBlocks
+from remora.actors.blocks.fit import BlockView, GatheredBlocks
 from remora.actors.blocks.state import BlockProgress, BlockSet, progress_item
 from remora.blocks import (
     BaseMemoryBlock,

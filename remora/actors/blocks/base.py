@@ -1,10 +1,9 @@
-"""Memory blocks: long-term memory in pieces that an application chooses, and may write itself.
+"""Memory blocks: pieces of long-term memory that an application chooses, and may write itself.
 
-A block is shown the messages that leave a session's buffer (`aput`), and says what of them belongs
-into the next context (`aget`). What is handed to the runtime is a *prototype*: before each call a
-copy is made and given the state of the session that it is to work for, and what a put changed is
-written to the journal. So one prototype serves every session, and no two sessions share anything,
-whatever its author forgot.
+A block is shown the messages that leave a session's buffer (`aput`), and returns what of them
+belongs in the next context (`aget`). The runtime is given *prototypes*: before each call a
+prototype is copied and gets the state of its session, and what a put changed is journalled. So one
+prototype serves every session, and sessions share nothing.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ __all__ = [
 ]
 
 BlockContent: TypeAlias = str | list[dict[str, Any]]
-"""What a block gives: text, or a list of content parts as a chat API takes them."""
+"""What a block returns: text, or a list of content parts as in a chat API."""
 T_co = TypeVar("T_co", covariant=True)
 _encode = msgspec.msgpack.Encoder().encode
-_NATIVE = (bytes, bytearray, datetime)  # what msgpack carries as it is
+_NATIVE = (bytes, bytearray, datetime)  # msgpack has these types
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -47,10 +46,10 @@ class ChatMessage(msgspec.Struct, frozen=True):
 
     Attributes:
         role: the chat role.
-        content: what it says, always as text: a word stands for each part that is none.
-        name: the speaker's name, where several share a role.
-        created_at: when, aware UTC; None where it is not known.
-        seq: the message's number in its session; None for one that was never appended.
+        content: its text; a word stands for each part that is not text.
+        name: the speaker's name, if several share a role.
+        created_at: when, aware UTC; None if unknown.
+        seq: the message's number in its session; None if it was never appended.
         raw: the chat dict, msgpack; see `chat`.
     """
 
@@ -75,20 +74,20 @@ class ChatMessage(msgspec.Struct, frozen=True):
 
     @property
     def chat(self) -> ChatDict:
-        """The message as a chat API takes it: media, tool calls and all. A fresh dict each time."""
+        """The message as a new chat dict, with media and tool calls."""
         return decode_chat(self.raw) if self.raw else {"role": self.role, "content": self.content}
 
 
 class BlockServices(msgspec.Struct, frozen=True):
-    """What a block may use of the runtime, and the session that it works for.
+    """The session that a block works for, and what it may use of the runtime.
 
     Attributes:
         user_id: the session's owner.
         session_id: the session.
         counter: the runtime's token counter.
-        chat_model: the runtime's; None where it has none.
-        embedder: the runtime's; None where it has none.
-        long_term: opens the runtime's long-term memory; None where it is switched off.
+        chat_model: the runtime's, or None.
+        embedder: the runtime's, or None.
+        long_term: opens the runtime's long-term memory; None if it is disabled.
     """
 
     user_id: str
@@ -100,12 +99,11 @@ class BlockServices(msgspec.Struct, frozen=True):
 
 
 class MemoryBlock(Protocol):
-    """Anything that the runtime takes for a block; `BaseMemoryBlock` is the easy way to one.
+    """What the runtime accepts as a block; `BaseMemoryBlock` is the easy way to one.
 
-    Optional, and used where they are there: ``bind(services: BlockServices)``, called before each
-    use; and ``state_dict() -> dict`` with ``load_state_dict(state)``. Without these, what msgpack
-    can encode of the object's attributes is its state; the others (a client, a lock) are
-    configuration, which all sessions share.
+    Optional: ``bind(services: BlockServices)``, called before each use; and ``state_dict() ->
+    dict`` with ``load_state_dict(state)``. Without these, the attributes that msgpack can encode
+    are the block's state; the others (a client, a lock) are configuration, shared by all sessions.
     """
 
     name: str
@@ -114,10 +112,7 @@ class MemoryBlock(Protocol):
     """0: always kept; 1, 2, 3 …: the order in which blocks are truncated."""
 
     async def aget(self, messages: Sequence[ChatMessage] | None = None, **block_kwargs: Any) -> Any:
-        """What belongs into a context that holds `messages`.
-
-        `block_kwargs` are ``user_id`` and ``session_id``.
-        """
+        """What belongs in a context that holds `messages`; `block_kwargs` has both ids."""
         ...
 
     async def aput(self, messages: Sequence[ChatMessage], **block_kwargs: Any) -> None:
@@ -125,31 +120,26 @@ class MemoryBlock(Protocol):
         ...
 
     async def atruncate(self, content: Any, tokens_to_truncate: int) -> Any:
-        """`content`, by so many tokens shorter; None: the whole block may go."""
+        """`content`, shorter by so many tokens; None: the block may be left out."""
         ...
 
 
 BlocksLike: TypeAlias = Sequence[MemoryBlock] | Callable[[SessionKey], Sequence[MemoryBlock]]
-"""The same blocks for all sessions, or a function that gives each session its own.
-
-It must give the same ones each time.
-"""
+"""Blocks for all sessions, or a function that gives the same blocks for a session each time."""
 
 
 class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
-    """A memory block to derive from.
-
-    Its parameter is what it gives: str, or a list of content parts.
+    """A memory block to derive from; its parameter is what it returns.
 
     A subclass declares its fields with defaults and defines `_aget`, usually `_aput`, and
-    `atruncate` if it can do better than leave the context as a whole. Fields that msgpack can
-    encode are the block's state in its session, once a put has changed them; the others are
-    configuration. What `_aget` changes is not kept.
+    `atruncate` if it can shorten its content. Fields that msgpack can encode are the block's state
+    in its session, once a put has changed them; the others are configuration. What `_aget` changes
+    is not kept.
 
     Attributes:
-        name: names its section; the class's name in snake_case without ``Block`` otherwise.
-        priority: 0: always kept; 1, 2, 3 …: the order in which blocks are truncated. Of equal ones
-            the one that was given first goes first.
+        name: of its section; by default the class's name in snake_case without ``Block``.
+        priority: 0: always kept; 1, 2, 3 …: the order in which blocks are truncated. Of equal ones,
+            the first one given goes first.
         description: for people.
         services: what it may use of the runtime; None until it is bound.
     """
@@ -163,13 +153,13 @@ class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
         self.name = self.name or block_name(self)
 
     def bind(self, services: BlockServices) -> None:
-        """Take what the runtime offers; called on each copy before it is used."""
+        """Keep what the runtime offers; called on each copy before it is used."""
         self.services = services
 
     async def aget(
         self, messages: Sequence[ChatMessage] | None = None, **block_kwargs: Any
     ) -> T_co:
-        """What belongs into a context that holds `messages`."""
+        """What belongs in a context that holds `messages`."""
         return await self._aget(None if messages is None else list(messages), **block_kwargs)
 
     async def aput(self, messages: Sequence[ChatMessage], **block_kwargs: Any) -> None:  # noqa: ARG002
@@ -180,29 +170,24 @@ class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
         raise TypeError(f"{type(self).__name__} must define _aget")
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
-        """Nothing is learned from messages unless a subclass does."""
+        """Ignore the messages, unless a subclass does more."""
 
     async def atruncate(self, content: Any, tokens_to_truncate: int) -> T_co | None:  # noqa: ARG002
-        """`content`, by at least `tokens_to_truncate` tokens shorter.
-
-        None: the whole block goes.
-        """
+        """`content`, shorter by at least so many tokens; None: leave the block out."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """The fields that the subclass declared, as far as msgpack can encode them."""
+        """The fields of the subclass that msgpack can encode."""
         fields = {
             name: getattr(self, name) for name in self.__struct_fields__ if name not in _BASE_FIELDS
         }
         return {name: value for name, value in fields.items() if is_encodable(value)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set these fields, as they are declared.
-
-        What the subclass does not declare is passed over.
+        """Set these fields with their declared types; unknown names are ignored.
 
         Raises:
-            msgspec.ValidationError: a value is none of its field's type.
+            msgspec.ValidationError: a value does not have its field's type.
         """
         types = _types(type(self))
         for name, value in state.items():
@@ -216,11 +201,11 @@ _BASE_FIELDS = frozenset(BaseMemoryBlock.__struct_fields__)
 
 
 class StaticMemoryBlock(BaseMemoryBlock[BlockContent], kw_only=True):
-    """Always the same: who the user is, how to answer, a pinned file.
+    """Fixed content: who the user is, how to answer, a pinned file.
 
     Attributes:
         static_content: text, or content parts: ``{"type": "text", …}``, ``{"type": "image_url",
-            …}`` and so on.
+            …}`` …
     """
 
     static_content: BlockContent
@@ -234,7 +219,7 @@ class StaticMemoryBlock(BaseMemoryBlock[BlockContent], kw_only=True):
 
 
 def block_name(block: object) -> str:
-    """The name of a block's section: its own, or its class's in snake_case, without ``Block``."""
+    """The name of a block's section: its own, or made of its class's name."""
     given = getattr(block, "name", "")
     if given:
         return str(given)
@@ -255,10 +240,7 @@ def is_encodable(value: Any) -> bool:
 
 @lru_cache(maxsize=256)
 def _types(kind: type) -> dict[str, Any]:
-    """The declared types.
-
-    Without them (a name that exists for type checkers only) values stay as msgpack decodes them.
-    """
+    """The declared types; none if a name exists for type checkers only."""
     try:
         return get_type_hints(kind)
     except Exception:

@@ -1,8 +1,8 @@
-"""Facts taken from the conversation, and kept few.
+"""Facts from the conversation, limited in number.
 
 One model call takes the facts from each batch of messages. If there are more than `max_facts` then,
-one more call is asked to condense them. A model's answer may be anything: nothing that was known is
-given up for an answer that cannot be read; new facts wait then, and are part of the next attempt.
+one more call condenses them. If its answer cannot be read, known facts are kept, and new facts wait
+for the next attempt.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _FACT = re.compile(r"<fact>(.*?)</fact\s*>", re.IGNORECASE | re.DOTALL)
 _FACTS = re.compile(r"<facts\s*/?>", re.IGNORECASE)
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013]|\d{1,3}[.)])\s+(.+?)\s*$", re.MULTILINE)
 _FENCE = re.compile(r"^\s*```\w*\s*\n(.*?)\n\s*```\s*$", re.DOTALL)
-_OFFLINE_TOKENS = 200  # of a batch's most telling sentences
-_OFFLINE_WORDS = 5  # the speaker among them; what is shorter states nothing
+_OFFLINE_TOKENS = 200  # of a batch's most informative sentences
+_OFFLINE_WORDS = 5  # with the speaker; shorter sentences state nothing
 _OFFLINE_HEAD = re.compile(r"^- \d{1,2} \w+ \d+, ")
 
 
@@ -65,17 +65,16 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
     """Facts from the conversation, at most `max_facts` of them.
 
     Attributes:
-        llm: what extracts and condenses; the runtime's chat model otherwise. Where there is
-            neither, the most telling sentences stand for facts, and the least telling go when they
-            are too many.
+        llm: extracts and condenses; the runtime's chat model by default. Without any model, the
+            most informative sentences serve as facts, and the least informative are dropped.
         max_facts: facts that are kept.
         extract_prompt: with ``{known}`` and ``{messages}``.
         condense_prompt: with ``{known}`` and ``{max_facts}``.
-        facts: what is known, oldest first.
-        waiting: facts for which there is no room until condensing succeeds, at most `max_facts`.
+        facts: the known facts, oldest first.
+        waiting: at most `max_facts` facts that wait for the next condensation.
 
     Raises:
-        ConfigError: `max_facts` is not positive, or `llm` is no model.
+        ConfigError: `max_facts` is not positive, or `llm` is not a model.
     """
 
     llm: ChatModelLike | None = None
@@ -112,7 +111,7 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
             self.facts, self.waiting = everything, []
             return
         if model is None:
-            self.facts, self.waiting = await self._select_telling(everything), []
+            self.facts, self.waiting = await self._select_informative(everything), []
             return
         condensed = await self._condense_facts(model, everything)
         if condensed:
@@ -124,7 +123,7 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
         self.waiting = overflow[-self.max_facts :]
 
     async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:  # noqa: ARG002
-        """Facts mean little one by one out of many: the block goes as a whole."""
+        """None: the block is left out as a whole."""
         return None
 
     # -- with a model ------------------------------------------------------------------------------
@@ -170,8 +169,8 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
             fact for fact in found if len(fact.split()) >= _OFFLINE_WORDS and not fact.endswith("?")
         ]
 
-    async def _select_telling(self, facts: Sequence[str]) -> list[str]:
-        """As many as may stay, in the order in which they came; new ones compete with old ones."""
+    async def _select_informative(self, facts: Sequence[str]) -> list[str]:
+        """The most informative facts, in their order."""
         left = sum(self._count(fact) for fact in facts)
         chosen = list(facts)
         while len(chosen) > self.max_facts:
@@ -192,9 +191,7 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
 
 
 def parse_facts(answer: str) -> list[str]:
-    """The facts in a model's answer: ``<fact>…</fact>``, a JSON list of texts (or ``{"facts":
-    […]}``), or a bulleted list.
-    """
+    """The facts in a model's answer: tagged, as JSON, or in a bulleted list."""
     if tagged := _FACT.findall(answer):
         return _deduplicate(html.unescape(fact) for fact in tagged)
     if _FACTS.search(answer):
@@ -221,9 +218,7 @@ async def _ask(model: ChatModel, prompt: str) -> str:
 
 
 def _fill_prompt(prompt: str, **values: str) -> str:
-    """The prompt with its places filled in one pass, so that no value's own braces mean
-    anything.
-    """
+    """Replace the prompt's placeholders in one pass: braces in a value have no meaning."""
     return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), prompt)
 
 
@@ -232,7 +227,7 @@ def _list_facts(facts: Iterable[str]) -> str:
 
 
 def _deduplicate(facts: Iterable[str]) -> list[str]:
-    """Without doubles, whatever their case and blanks; the first of each stays."""
+    """The first of each group of facts that differ in case and blanks only."""
     found: dict[str, str] = {}
     for fact in facts:
         text = " ".join(fact.split())

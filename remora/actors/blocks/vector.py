@@ -1,9 +1,8 @@
-"""Batches of messages, found again by what is being said now.
+"""Batches of messages, found again by similarity to the newest messages.
 
-Each batch that leaves the buffer is one row: its text, one vector over it, and whose it is. Every
-row is written with the user, the session and the block that it belongs to, every search asks for
-these three, and what a store brings back is checked against them: a store or a block that many
-sessions share leaks nothing.
+Each batch that leaves the buffer is one row: its text and one vector. Every row has the user, the
+session and the block that it belongs to; every search asks for these three, and results are checked
+against them, so a store that many sessions share leaks nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from remora.messages import without_surrogates
 from remora.models.ports import Embedder, EmbedderLike, as_embedder, embed_texts
 from remora.storage.ports import BLOCK_TYPE, LongTermStore, MemoryRow, Scope
 
-if TYPE_CHECKING:  # numpy is loaded by those who compute with it, at first use
+if TYPE_CHECKING:  # numpy is imported at first use
     import numpy as np
     import numpy.typing as npt
 
@@ -37,7 +36,7 @@ __all__ = [
 ]
 
 BLOCK_AGENT = "\x1fblock:"
-"""What the agent of a block's row in long-term memory begins with; the block's name follows."""
+"""Prefix of the agent of a block's row in long-term memory; the block's name follows."""
 
 
 class VectorHit(msgspec.Struct, frozen=True):
@@ -58,7 +57,7 @@ class VectorHit(msgspec.Struct, frozen=True):
 
 
 class VectorStore(Protocol):
-    """Where batches are kept: an adapter of a few lines over any vector database."""
+    """Stores batches: an adapter of a few lines over any vector database."""
 
     async def add(
         self,
@@ -67,10 +66,7 @@ class VectorStore(Protocol):
         vector: npt.NDArray[np.float32],
         metadata: Mapping[str, Any],
     ) -> None:
-        """Store a row, in place of the one with the same id.
-
-        A batch may be handed over again after a crash.
-        """
+        """Store a row, or replace the one with the same id: a batch may come twice."""
         ...
 
     async def query(
@@ -87,15 +83,14 @@ PostProcessor: TypeAlias = Callable[
 
 
 class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
-    """Stores what leaves the buffer in batches, and brings back those that are nearest to the
-    newest messages.
+    """Stores messages in batches, and brings back those nearest to the newest messages.
 
     Attributes:
-        vector_store: where; the runtime's long-term memory otherwise.
-        embed_model: what embeds; the runtime's embedder otherwise.
-        embed_dimension: numbers in a vector, where `embed_model` is a plain callable.
+        vector_store: the store; the runtime's long-term memory by default.
+        embed_model: the embedder; the runtime's by default.
+        embed_dimension: numbers in a vector, if `embed_model` is a plain callable.
         similarity_top_k: batches that are brought back.
-        retrieval_context_window: how many of the newest messages make up the query.
+        retrieval_context_window: how many of the newest messages are the query.
         node_postprocessors: applied to the hits, in order.
 
     Raises:
@@ -119,11 +114,10 @@ class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
             as_embedder(self.embed_model, dimension=self.embed_dimension)
 
     def bind(self, services: BlockServices) -> None:
-        """Take what the runtime offers.
+        """Keep what the runtime offers.
 
         Raises:
-            ConfigError: there is no embedder or no store, or vectors of two models would be
-                compared.
+            ConfigError: no embedder, no store, or vectors of two models would be compared.
         """
         super().bind(services)
         if self.embed_model is None and services.embedder is None:
@@ -144,7 +138,7 @@ class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the store has it."""
+        """Nothing: the rows are in the store."""
         return {}
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
@@ -171,9 +165,7 @@ class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
         if not query:
             return ""
         (vector,) = await embed_texts(self._embedder(), [query])
-        if (
-            not vector.any()
-        ):  # no word that the embedder knows: it would be equally near to everything
+        if not vector.any():  # the embedder knows no word of it
             return ""
         where = self._where()
         found = await self._store().query(vector, self.similarity_top_k, where)
@@ -214,17 +206,14 @@ class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
 
 
 def _batch_id(where: Mapping[str, str], first: int) -> str:
-    """Deterministic (32 hex characters), by the first message.
-
-    A batch that is handed over again replaces itself.
-    """
+    """Deterministic (32 hex characters), by the first message: a batch replaces itself."""
     parts = [part.encode() for part in (where["user_id"], where["session_id"], where["block"])]
     text = b"%d:" % first + b"".join(b"%d:%b" % (len(part), part) for part in parts)
     return blake2b(text, digest_size=16, person=b"remora.batch").hexdigest()
 
 
 class InMemoryVectorStore:
-    """A `VectorStore` without a database: nothing survives the process."""
+    """A `VectorStore` in memory; nothing is persistent."""
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[str, npt.NDArray[np.float32], dict[str, Any]]] = {}
@@ -240,13 +229,13 @@ class InMemoryVectorStore:
         vector: npt.NDArray[np.float32],
         metadata: Mapping[str, Any],
     ) -> None:
-        """Store a row, in place of the one with the same id."""
+        """Store a row, or replace the one with the same id."""
         self._rows[id] = (text, vector, dict(metadata))
 
     async def query(
         self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]
     ) -> list[VectorHit]:
-        """The `k` nearest of the rows that hold all of `where`, by the product of unit vectors."""
+        """The `k` nearest rows whose metadata hold all of `where`, nearest first."""
         hits = [
             VectorHit(id_, text, float(other @ vector), dict(metadata))
             for id_, (text, other, metadata) in self._rows.items()
@@ -256,12 +245,9 @@ class InMemoryVectorStore:
 
 
 class LongTermVectorStore:
-    """A `VectorStore` in the runtime's long-term memory.
+    """A `VectorStore` in the runtime's long-term memory: a row of type ``block`` for each batch.
 
-    One row of the type ``block`` for each batch.
-
-    The texts that full-text search goes over are left empty: messages are searched one by one
-    already.
+    Its full-text columns are empty: messages are indexed one by one already.
 
     Args:
         store: opens long-term memory at first use.
@@ -281,10 +267,10 @@ class LongTermVectorStore:
         vector: npt.NDArray[np.float32],
         metadata: Mapping[str, Any],
     ) -> None:
-        """Store a row, in place of the one with the same id.
+        """Store a row, or replace the one with the same id.
 
         Raises:
-            LongTermError: it is not known to be stored; do it again.
+            LongTermError: it may not be stored; try again.
         """
         row = MemoryRow(
             id=id,
@@ -309,7 +295,7 @@ class LongTermVectorStore:
     async def query(
         self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]
     ) -> list[VectorHit]:
-        """The `k` nearest of the session's batches that this block stored.
+        """The `k` nearest of the session's batches that this block stored, nearest first.
 
         Raises:
             LongTermError: the search failed.
