@@ -1,19 +1,17 @@
-"""When a buffer folds, how much of it, and what becomes of that.
+"""When a buffer is compacted, how much of it, and into what: trigger, amount, fold.
 
-One policy object = trigger, amount, fold.
-
-The source documents describe six memories; they are six choices of these three::
+The source documents describe six memories; each is a choice of these three::
 
     preset            trigger                amount                    fold
     keep_all          never                  -                         -
     window            more than N messages   the excess                drop, or summary
     token_window      more than N tokens     the excess                drop
     summary           a second message       all but the newest turn   summary
-    summary_buffer    more than N tokens     all but half of N         summary          (the default)
+    summary_buffer    more than N tokens     all but half of N         summary (default)
     ring              more than N messages   the oldest batch          an entry each
 
-Every cut falls on a turn's boundary (G8), and a single message is never folded.
-"""  # noqa: E501
+Every cut is at a turn's boundary (G8). A single message is never compacted.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +37,8 @@ __all__ = [
 ]
 
 Fold: TypeAlias = Literal["drop", "summary", "entry"]
-"""What becomes of a folded prefix: the journal alone keeps it.
-
-It is carried on in the running summary; it makes one entry.
+"""Compacted messages are dropped (the journal keeps them), or go into the running summary, or each
+batch into a summary entry.
 """
 
 
@@ -49,16 +46,14 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Trigger, amount, fold.
 
     Attributes:
-        above_tokens: fold when the buffer holds more; at equality nothing happens.
-        above_messages: fold when the buffer holds more messages.
-        keep_tokens: amount: so many tokens stay at most, or the newest turn alone.
-        keep_messages: amount: so many messages stay at most, or the newest turn alone.
+        above_tokens: compact a buffer of more tokens; not at equality.
+        above_messages: compact a buffer of more messages.
+        keep_tokens: amount: at most so many tokens stay, or the newest turn.
+        keep_messages: amount: at most so many messages stay, or the newest turn.
         batch: amount: the oldest so many messages, up to a turn's boundary.
         fold: what becomes of them.
-        entries: summary entries that are kept; the oldest beyond is folded into the running
-            summary.
-        overdraft_tokens: with a fold on its way, a buffer of more than this asks for it to be
-            hastened (G6).
+        entries: most summary entries; the oldest one beyond goes into the running summary.
+        overdraft_tokens: while a compaction runs, a buffer of more tokens expedites it (G6).
 
     Raises:
         InvalidInput: a number that is not positive, a trigger without an amount, or two amounts.
@@ -97,30 +92,27 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def keep_all(cls) -> BufferPolicy:
-        """Everything stays, and nothing is ever folded."""
+        """Never compact."""
         return cls()
 
     @classmethod
     def window(cls, size: int = 50, *, fold: Fold = "drop") -> BufferPolicy:
-        """The newest `size` messages; with ``fold="summary"``, what leaves is summarized."""
+        """Keep the newest `size` messages; with ``fold="summary"``, summarize the others."""
         return cls(above_messages=size, keep_messages=size, fold=fold)
 
     @classmethod
     def token_window(cls, tokens: int) -> BufferPolicy:
-        """The newest messages of up to `tokens` tokens, without a summary."""
+        """Keep the newest messages of up to `tokens` tokens, without a summary."""
         return cls(above_tokens=tokens, keep_tokens=tokens, fold="drop")
 
     @classmethod
     def summary(cls) -> BufferPolicy:
-        """The newest turn, and a summary of all before it."""
+        """Keep the newest turn, and a summary of everything before."""
         return cls(above_messages=1, keep_messages=1)
 
     @classmethod
     def summary_buffer(cls, tokens: int, *, overdraft_tokens: int | None = None) -> BufferPolicy:
-        """A running summary, and the newest messages.
-
-        More than `tokens` are folded down to half of that.
-        """
+        """Keep a running summary; compact more than `tokens` down to half of that."""
         if type(tokens) is not int:
             raise InvalidInput(
                 f"a buffer policy's tokens must be a positive whole number, not {tokens!r}"
@@ -134,16 +126,17 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def ring(cls, size: int = 50, *, multiplier: int = 10, batch: int = 10) -> BufferPolicy:
-        """The newest `size` messages, and `size` times `multiplier` summary entries of `batch`
-        messages each.
+        """Keep the newest `size` messages, and a summary entry for each older batch.
+
+        Args:
+            size: messages.
+            multiplier: `size` times this is the number of entries.
+            batch: messages in an entry.
         """
         return cls(above_messages=size, batch=batch, fold="entry", entries=size * multiplier)
 
     def due(self, tokens: int, count: int) -> bool:
-        """Whether a buffer of `count` messages and `tokens` tokens is to be folded.
-
-        A single message never is.
-        """
+        """Whether to compact a buffer of `count` messages and `tokens` tokens."""
         if count < 2:
             return False
         if self.above_tokens is not None and tokens > self.above_tokens:
@@ -151,10 +144,7 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return self.above_messages is not None and count > self.above_messages
 
     def amount(self, entries: Sequence[Entry], tokens: int) -> int:
-        """How many entries, from the front, of a buffer of so many tokens to fold.
-
-        0 when no cut is possible yet.
-        """
+        """How many entries, from the front, to compact; 0 if there is no cut yet."""
         if self.batch is not None:
             return cut_oldest(entries, self.batch)
         if self.keep_messages is not None:
@@ -177,17 +167,14 @@ class BufferPreset(enum.Enum):
 PolicyLike: TypeAlias = (
     BufferPolicy | BufferPreset | Callable[[SessionKey], "BufferPolicy | BufferPreset"]
 )
-"""One policy for all sessions, or a function that gives each session its own.
-
-It must give the same one each time.
-"""
+"""A policy, or a function that gives the same policy for a session each time."""
 
 
 def resolve_policy(given: Any, key: SessionKey | None = None) -> BufferPolicy:
-    """The policy that was given, or that a function gives to this session.
+    """The policy that was given, or that a function gives for this session.
 
     Raises:
-        InvalidInput: it is no policy; the message that asked for it was not taken.
+        InvalidInput: it is not a policy.
     """
     found = given(key) if callable(given) and key is not None else given
     if isinstance(found, BufferPreset):
@@ -201,7 +188,7 @@ def resolve_policy(given: Any, key: SessionKey | None = None) -> BufferPolicy:
 
 
 def configured_policy(config: BufferConfig) -> BufferPolicy:
-    """The policy that the configuration names."""
+    """The policy of the configuration."""
     overdraft = max(int(config.token_limit * config.overdraft_ratio), 1)
     match config.policy:
         case "keep_all":

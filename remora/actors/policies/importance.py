@@ -1,16 +1,16 @@
-"""How much a memory matters: by its age, by how often it was asked for, and by what was said of it.
+"""How much a memory matters: by its age, its retrievals, and the importance that it was given.
 
 Two formulas weigh the same three terms 0.3, 0.3 and 0.4:
 
-- ``"bounded"``, the default, keeps each term in 0…1 (the access count on a logarithmic scale that
-  is full at a thousand), and so the score.
-- ``"seed"`` is the formula of the document that asked for it, ``0.3 * recency + 0.3 *
-  log(access_count + 1) + 0.4 * explicit``. Its logarithm has no bound: a memory that was read a
-  thousand times scores 2.57, and neither age nor explicit importance can outweigh that.
+- ``"bounded"``, the default, keeps each term and the score in 0…1; the access count is on a
+logarithmic scale that ends at a thousand.
+- ``"seed"`` is the formula of the source document, ``0.3 * recency + 0.3 * log(access_count + 1) +
+0.4 * explicit``. Its logarithm has no bound: a memory that was read a thousand times scores 2.57,
+and neither age nor importance can outweigh that.
 
-The document calls recency `time_decay(created_at)` and never defines it; here it halves with every
-half-life. It also writes `explicit or 0.5`, which turns an explicit 0.0 (worth nothing) into the
-default; here only None is the default.
+The document calls recency `time_decay(created_at)` without a definition; here it halves with every
+half-life. It writes `explicit or 0.5`, which turns an explicit 0.0 into the default; here only None
+is the default.
 """
 
 from __future__ import annotations
@@ -31,23 +31,21 @@ __all__ = [
 ]
 
 DEFAULT_IMPORTANCE = 0.5
-"""What a memory is worth of which nobody said anything."""
+"""Importance of a memory whose sender gave none."""
 
 Formula: TypeAlias = Literal["bounded", "seed"]
 
 _RECENCY, _ACCESS, _EXPLICIT = 0.3, 0.3, 0.4
-_FULL_COUNT = 1000  # accesses beyond this one say no more
+_FULL_COUNT = 1000  # more accesses make no difference
 
 
 class Importance(Protocol):
-    """A formula: the younger, more often asked for or more important of two memories, other things
-    equal, scores no lower.
-    """
+    """A formula: a younger, more often retrieved or more important memory scores no lower."""
 
     def __call__(
         self, age_s: float, access_count: int, explicit: float | None, *, half_life_s: float
     ) -> float:
-        """The score; higher means kept longer and surfaced more often."""
+        """The score; memories with a higher one are kept longer and shown more often."""
         ...
 
 
@@ -59,7 +57,7 @@ def seed_importance(
     Args:
         age_s: seconds since the memory was made; one from the future counts as new.
         access_count: how often it was retrieved.
-        explicit: what it was said to be worth; None counts as 0.5, 0.0 as 0.0.
+        explicit: its given importance; None counts as 0.5.
         half_life_s: seconds after which recency has halved.
 
     Raises:
@@ -73,17 +71,10 @@ def seed_importance(
 def bounded_importance(
     age_s: float, access_count: int, explicit: float | None, *, half_life_s: float
 ) -> float:
-    """The same three terms, each in 0…1, and so is the score.
+    """The same three terms, each in 0…1.
 
-    Args:
-        age_s: seconds since the memory was made; one from the future counts as new.
-        access_count: how often it was retrieved; counts as ``log(n + 1) / log(1001)``, at most 1.
-        explicit: what it was said to be worth, taken into 0…1; None counts as 0.5.
-        half_life_s: seconds after which recency has halved.
-
-    Raises:
-        InvalidInput: a number that is not finite, a negative count, or a half-life that is not
-            positive.
+    Takes and raises what `seed_importance` does; the count is scaled to ``log(n + 1) / log(1001)``
+    and clipped at 1, `explicit` is clipped to 0…1.
     """
     recency, explicit = _terms(age_s, access_count, explicit, half_life_s)
     access = math.log(min(access_count, _FULL_COUNT) + 1) / math.log(_FULL_COUNT + 1)

@@ -1,7 +1,7 @@
 """Which memories go when there are too many: four strategies over plain rows.
 
-A strategy orders the rows by who goes first, and so many go that `keep` stay. Of equals the older
-goes, then the smaller id, so that a rerun after a crash removes the same ones.
+A strategy orders the rows, and the first ones go until `keep` stay. Of equals the older one goes,
+then the first in the list, so that a second run removes the same rows.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ PruningStrategy: TypeAlias = Literal["fifo", "age", "importance", "lru"]
 
 
 class PruneRow(msgspec.Struct, frozen=True, gc=False):
-    """What pruning must know of a memory.
+    """What pruning needs of a memory.
 
     Attributes:
         id: the memory's id.
         created_us: when it was made, in microseconds since the epoch.
         accessed_us: when it was last retrieved; None for never.
-        access_count: how often it was.
-        importance: what it was said to be worth; None if nobody said.
+        access_count: how often it was retrieved.
+        importance: as given by its sender; None if not given.
     """
 
     id: str
@@ -47,19 +47,17 @@ def victims(
     formula: Formula = "bounded",
     max_age_s: float | None = None,
 ) -> list[str]:
-    """The ids to remove so that at most `keep` rows stay, first to go first.
+    """The ids to remove so that at most `keep` rows stay, in order.
 
     Args:
-        rows: all of a user's memories of one kind; of equals, those that stand first go first.
+        rows: all of a user's memories of one kind; of equals, the first one goes first.
         keep: how many may stay.
         strategy: ``fifo``: the oldest first; ``age``: everything older than `max_age_s`, and the
             oldest beyond `keep`; ``importance``: the lowest score first; ``lru``: the least
-            recently retrieved first, one never retrieved counting from when it was made.
+            recently retrieved first, counting from creation for rows that were never retrieved.
         now_us: the present, in microseconds since the epoch.
         half_life_s: for ``importance``: seconds after which recency has halved.
-        formula: for ``importance``: see `remora.actors.policies.importance`. Either is monotone: of
-            two rows that differ in nothing but what they were said to be worth, the lesser goes
-            first.
+        formula: for ``importance``: see `remora.actors.policies.importance`.
         max_age_s: for ``age``: seconds; a row of exactly this age stays.
 
     Raises:

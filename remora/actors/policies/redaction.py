@@ -1,8 +1,7 @@
-"""Taking out what must not be kept, before anything keeps it.
+"""Redaction: a hook removes what must not be kept, before anything keeps it.
 
-A hook is a plain function from text to text. It sees every text of a message, those of keys that we
-do not know included, and nothing of what only holds the message together: roles, ids, types, the
-names of tools, and media.
+A hook is a plain function from text to text. It gets every text of a message, those of unknown keys
+included, except roles, ids, types, names of tools, and media.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ _TEXT_PARTS = frozenset({"text", "refusal"})
 
 
 def redact_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
-    """A new chat dict whose texts went through `redact`: content, name, refusal, arguments of
-    calls, and what else is text.
+    """A new chat dict whose texts went through `redact`.
 
     Args:
         chat: a message that was checked (`remora.messages.encode_message`). It is not changed;
@@ -33,7 +31,7 @@ def redact_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
         redact: see `validate_hook`.
 
     Raises:
-        RedactionFailed: the hook raised, or returned no text.
+        RedactionFailed: the hook raised or returned no text.
     """
     fresh = _mapping(chat, redact, but=_MESSAGE | {"content", "tool_calls"})
     content = chat.get("content")
@@ -56,20 +54,19 @@ def redact_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
 
 
 def redact_metadata(metadata: Mapping[str, Any], redact: Callable[[str], str]) -> dict[str, Any]:
-    """A new dict whose texts went through `redact`, however deep they stand; keys are kept.
+    """A new dict whose texts, at any depth, went through `redact`; keys are kept.
 
     Raises:
-        RedactionFailed: the hook raised, or returned no text.
+        RedactionFailed: the hook raised or returned no text.
     """
     return _mapping(metadata, redact)
 
 
 def validate_hook(hook: Callable[[str], str]) -> Callable[[str], str]:
-    """`hook`, if it can be one.
+    """Return `hook` if it can be one.
 
     Raises:
-        ConfigError: it cannot be called, or is async: a turn never waits, least of all with the
-            text in hand.
+        ConfigError: it cannot be called, or it is async: a message is redacted without waiting.
     """
     if not callable(hook):
         raise ConfigError(
@@ -102,13 +99,12 @@ def _value(value: Any, redact: Callable[[str], str]) -> Any:
 
 
 def redact_text(text: str, redact: Callable[[str], str]) -> str:
-    """What the hook makes of one text.
+    """The hook's result for one text.
 
     Raises:
-        RedactionFailed: the hook raised, or returned no text.
+        RedactionFailed: the hook raised or returned no text.
     """
-    # Raised outside of `except`, so that the hook's own error, which may quote the text, is nowhere
-    # in ours.
+    # Raised outside of `except`: the hook's own error may quote the text and must not be chained.
     try:
         result: Any = redact(text)
     except Exception as e:

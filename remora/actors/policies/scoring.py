@@ -1,12 +1,11 @@
-"""How important a message looks, without asking a model.
+"""How important a message looks, without a model.
 
-What people want remembered is mostly told in the first person, with names, numbers and dates, and
-often as a preference or with the word "remember" itself; what nobody misses is short, a greeting,
-or a tool's raw output. `heuristic_score` adds up such signs, each a pattern and a weight below. The
-patterns are English; a text in another language gets what its numbers and names earn. The weights
-were set by hand.
+What people want remembered is mostly in the first person, with names, numbers and dates, often a
+preference, or has the word "remember"; small talk is short, a greeting, or raw output of a tool.
+`heuristic_score` adds up such signs, each a pattern with a weight. The patterns are English; other
+languages score by numbers and names. The weights were set by hand.
 
-An application may bring a scorer of its own, whose answers go through `validate_score`.
+`validate_score` checks the answers of an application's own scorer.
 """
 
 from __future__ import annotations
@@ -24,11 +23,9 @@ NEUTRAL_SCORE = 0.5
 """What a message without any sign gets."""
 
 _TOOL_SCORE = 0.2
-_READ = (
-    2_000  # characters: what matters in a longer text is said before, and an append waits for this
-)
+_READ = 2_000  # characters: an append waits for this, and longer texts say what matters first
 
-# Of what anyone says.
+# In what anyone says.
 _SIGNS = (
     (re.compile(r"\d"), 0.08),
     (
@@ -41,7 +38,7 @@ _SIGNS = (
     ),
     (re.compile(r"(?<=[a-z,;] )[A-Z][a-z]\w*"), 0.08),  # a capital within a sentence: mostly a name
 )
-# Of what a person says of themselves.
+# In what users say of themselves.
 _OWN_SIGNS = (
     (
         re.compile(
@@ -77,8 +74,8 @@ def heuristic_score(chat: Mapping[str, Any]) -> float:
     """The importance of a chat message, from 0 to 1; 0.5 is neutral.
 
     First-person statements, "my … is", preferences, "remember", numbers, dates and names raise it;
-    greetings, answers of one word, questions and calls of tools lower it; a tool's result is 0.2.
-    What an assistant says of itself does not count. Media are neutral.
+    greetings, answers of one word, questions and tool calls lower it; a tool's result is 0.2. What
+    an assistant says of itself does not count. Media are neutral.
     """
     if chat.get("role") == "tool":
         return _TOOL_SCORE
@@ -100,14 +97,14 @@ def heuristic_score(chat: Mapping[str, Any]) -> float:
 
 
 def validate_score(value: object, scorer: str = "importance") -> float:
-    """A scorer's answer, if it is a number from 0 to 1.
+    """Return a scorer's answer if it is a number from 0 to 1.
 
     Args:
-        value: what it returned.
+        value: the answer.
         scorer: its name, for the error.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is not.
     """
     if (
         not isinstance(value, bool) and isinstance(value, Real) and value <= 1 and not value < 0
@@ -119,12 +116,12 @@ def validate_score(value: object, scorer: str = "importance") -> float:
 
 
 def _describe(value: object) -> str:
-    """A number as it is; of anything else its type, since it may quote the message."""
+    """A number as it is; the type of anything else, which may quote the message."""
     return f"{value!r:.40}" if isinstance(value, Real) else f"a {type(value).__name__}"
 
 
 def _spoken_text(chat: Mapping[str, Any]) -> str:
-    """The beginning of what the message says in words."""
+    """The beginning of the message's text."""
     content = chat.get("content")
     if not isinstance(content, str):
         content = "\n".join(

@@ -1,4 +1,4 @@
-"""Summaries by a chat model: the prompt, the running form, and the length that is enforced."""
+"""Summaries by a chat model: the prompt, the running form, and the enforced length."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from remora.tokens import TokenCounter
 __all__ = ["DEFAULT_PROMPT", "ChatSummarizer", "refuses", "shorten"]
 
 DEFAULT_PROMPT = "Summarize the following conversation concisely, focusing on key facts and important information:\n\n"  # noqa: E501
-"""Stands before the conversation's lines; `models.summary_prompt` gives another."""
+"""Comes before the conversation's lines; `models.summary_prompt` replaces it."""
 _REFUSAL = re.compile(
     r"(i['\u2019]?m|i am) (sorry|unable|not able)|(sorry|unfortunately),? (but )?i|i "
     r"(can['\u2019]?t|cannot|won['\u2019]?t)\b",
     re.IGNORECASE,
 )
-_LONGEST_REFUSAL = 400  # characters; what is longer says something
-_LONGEST_TOKEN = 128  # characters, of those of any vocabulary that is known
+_LONGEST_REFUSAL = 400  # characters
+_LONGEST_TOKEN = 128  # characters, in any known vocabulary
 
 
 class ChatSummarizer:
-    """Implements `remora.models.ports.Summarizer` over any chat model.
+    """Implements `remora.models.ports.Summarizer` with any chat model.
 
     Args:
-        model: what answers.
-        prompt: what stands before the conversation's lines.
+        model: writes the summaries.
+        prompt: comes before the conversation's lines.
     """
 
     def __init__(self, model: ChatModel, *, prompt: str = DEFAULT_PROMPT) -> None:
@@ -39,10 +39,7 @@ class ChatSummarizer:
     async def summarize(
         self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
     ) -> str:
-        """One model call.
-
-        The previous summary first, as a system message, then a line for each message.
-        """
+        """Call the model: the previous summary as a system message, then a line per message."""
         messages: list[ChatDict] = []
         if previous:
             messages.append({"role": "system", "content": f"Previous summary: {previous}"})
@@ -64,16 +61,15 @@ class ChatSummarizer:
 
 
 def refuses(text: str) -> bool:
-    """Whether a model's answer is none: it apologizes, briefly."""
+    """Whether a model's answer is a refusal: a short apology."""
     return len(text) < _LONGEST_REFUSAL and _REFUSAL.match(text) is not None
 
 
 def shorten(text: str, max_tokens: int, counter: TokenCounter) -> str:
-    """`text`, cut at a line or a word so that it and an ellipsis fit into `max_tokens`.
+    """Cut `text` at a line or a word so that it fits into `max_tokens` with an ellipsis.
 
     A model that was asked for 800 tokens may answer with 100 000, or with a million times the same
-    letter. What cannot fit is cut off before it is counted: this runs on the event loop, where
-    everybody would wait for it.
+    letter. What cannot fit is cut before it is counted: this may run on the event loop.
     """
     most = max(max_tokens, 1) * _LONGEST_TOKEN
     if len(text) > most:
@@ -81,7 +77,7 @@ def shorten(text: str, max_tokens: int, counter: TokenCounter) -> str:
     elif counter.count(text) <= max_tokens:
         return text
     low, high = 0, len(text)
-    while low < high:  # the longest prefix that fits; counts of prefixes grow, give or take a token
+    while low < high:  # the longest prefix that fits; counts grow with the prefix, or nearly
         middle = (low + high + 1) // 2
         if counter.count(text[:middle] + " …") <= max_tokens:
             low = middle

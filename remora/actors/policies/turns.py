@@ -1,13 +1,12 @@
 """Where a conversation may be cut, and what of it a chat API may see (G8).
 
-A *unit* is the smallest piece that is kept or cut whole: a message by itself, or an assistant
-message that calls tools together with everything up to the last of its results. Results are paired
-with the calls of the assistant message that they follow, never by a map over the session: providers
-reuse call ids within one conversation, for other calls.
+A *unit* is the smallest piece that is kept or cut: a message, or a tool-call group, which is an
+assistant message that calls tools with everything up to its last result. Results are paired with
+the calls of the assistant message before them, not by a map over the session: providers reuse call
+ids within a conversation.
 
-People interrupt. A user's message between a call and its result stays in the call's unit; it ends
-the wait no more than the result does. An assistant message does: nobody speaks with calls open, so
-those calls were orphaned by a crash.
+A user's message between a call and its result belongs to the call's unit and does not end the wait.
+An assistant message does: nobody speaks with open calls, so a crash orphaned them.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Unit(msgspec.Struct):
         start: first index.
         end: one past the last.
         tokens: their sum.
-        awaiting: ids of the calls that have no result yet.
+        awaiting: ids of the calls without a result.
     """
 
     start: int
@@ -49,10 +48,7 @@ class Unit(msgspec.Struct):
 
 
 def iter_units(entries: Sequence[Entry]) -> Iterator[Unit]:
-    """Partition a buffer from the front, as far as it is asked to.
-
-    Only the last unit can still be waiting for results.
-    """
+    """Partition a buffer lazily, from the front. Only the last unit can have open calls."""
     index = 0
     while index < len(entries):
         head = entries[index]
@@ -74,7 +70,7 @@ def units(entries: Sequence[Entry]) -> list[Unit]:
 
 
 def closed_length(entries: Sequence[Entry]) -> int:
-    """How many entries, from the front, no longer wait for a tool's result."""
+    """How many entries, from the front, are before the first open tool call."""
     for index in range(len(entries) - 1, -1, -1):
         if entries[index].role == "assistant":
             last = units(entries[index:])[0]
@@ -83,19 +79,17 @@ def closed_length(entries: Sequence[Entry]) -> int:
 
 
 def cut_to_keep(entries: Sequence[Entry], keep: int, total: int, *, messages: bool = False) -> int:
-    """How many entries, from the front, to fold so that what stays weighs at most `keep`, or is the
-    last unit alone.
+    """How many entries to cut from the front so that at most `keep` stay, or the last unit.
 
-    A unit that still waits for results is never cut, unless others speak on meanwhile until it
-    outgrows `keep`: then the agent that made the calls is taken for dead, and its unit is cut like
-    single messages, so that one orphan can never block folding. What stays is not looked at: a full
-    window costs the same whatever its size.
+    A unit with open calls is not cut, unless other messages make it larger than `keep`: then the
+    calls count as abandoned, and the unit is cut like single messages, so that one orphan cannot
+    block compaction. What stays is not looked at: a full window costs the same whatever its size.
 
     Args:
         entries: the buffer.
         keep: in tokens, or in messages.
-        total: what the buffer weighs.
-        messages: weigh by number.
+        total: size of the buffer, in the same measure.
+        messages: measure in messages.
     """
     excess, gone, end = total - keep, 0, 0
     if excess <= 0:
@@ -113,10 +107,9 @@ def cut_to_keep(entries: Sequence[Entry], keep: int, total: int, *, messages: bo
 
 
 def cut_oldest(entries: Sequence[Entry], count: int) -> int:
-    """How many entries, from the front, make up the oldest `count`, and the rest of the turn that
-    they end in.
+    """How many entries to cut for the oldest `count`, up to a unit's end.
 
-    The last unit is never folded, unless it was abandoned; see `cut_to_keep`.
+    The last unit is not cut, unless it is abandoned; see `cut_to_keep`.
     """
     end = 0
     for unit in iter_units(entries):
@@ -131,10 +124,7 @@ def cut_oldest(entries: Sequence[Entry], count: int) -> int:
 def _cut_last(
     entries: Sequence[Entry], unit: Unit, excess: int, keep: int, end: int, *, messages: bool
 ) -> int:
-    """The cut within the last unit, if the agent that made its calls is taken for dead.
-
-    In front of it otherwise.
-    """
+    """The cut within the last unit if it is abandoned; before it otherwise."""
     weight = unit.end - unit.start if messages else unit.tokens
     if unit.awaiting and weight > keep and _is_abandoned(entries[unit.start : unit.end]):
         probe("abandoned_call_cut")
@@ -147,7 +137,7 @@ def _cut_last(
 
 
 def _is_abandoned(unit: Sequence[Entry]) -> bool:
-    """Whether anything but awaited results came after the calls."""
+    """Whether anything but results of its calls is in the unit."""
     wanted = list(unit[0].calls)
     for entry in unit[1:]:
         if entry.answers not in wanted:
@@ -157,10 +147,7 @@ def _is_abandoned(unit: Sequence[Entry]) -> bool:
 
 
 def batches(entries: Sequence[Entry], most_tokens: int) -> list[Sequence[Entry]]:
-    """Whole units joined into batches of at most `most_tokens`.
-
-    A larger unit is a batch of its own.
-    """
+    """Join whole units into batches of at most `most_tokens`; a larger unit is a batch alone."""
     found: list[Sequence[Entry]] = []
     start = tokens = 0
     for unit in units(entries):
@@ -174,9 +161,7 @@ def batches(entries: Sequence[Entry], most_tokens: int) -> list[Sequence[Entry]]
 
 
 def newest_start(entries: Sequence[Entry], room: int) -> int:
-    """How many entries, from the front, to leave out so that whole units of at most `room` tokens
-    remain.
-    """
+    """The index of the first entry of the newest whole units that fit into `room` tokens."""
     used, start = 0, len(entries)
     for unit in reversed(units(entries)):
         used += unit.tokens
@@ -187,14 +172,12 @@ def newest_start(entries: Sequence[Entry], room: int) -> int:
 
 
 def presentable_units(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], list[str], int]:
-    """What a chat API takes of a buffer.
-
-    Each unit's calls followed at once by their results, orphans left out.
+    """What a chat API accepts of a buffer: results follow their calls, orphans are left out.
 
     Returns:
-        The units, oldest first, each as the entries to send; the ids of calls that still wait for a
-        result (their unit is withheld until it is whole); and how many orphans (calls never
-        answered, results never called for) were left out.
+        The units, oldest first, as the entries to send; the ids of calls without a result, whose
+        unit is withheld; and the number of orphans (calls that were never answered, results without
+        a call).
     """
     shown: list[Sequence[Entry]] = []
     awaiting: list[str] = []
@@ -226,6 +209,6 @@ def presentable_units(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], 
             awaiting.extend(wanted)
         else:
             probe("orphan_call_dropped")
-            orphans += 1 + len(results)  # the call goes, and takes what results it had along
+            orphans += 1 + len(results)
         shown.extend([entry] for entry in others)
     return shown, awaiting, orphans
