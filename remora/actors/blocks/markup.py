@@ -1,4 +1,4 @@
-"""Tags around what goes into a context, and texts that cannot break out of them."""
+"""Tags around sections of a context, and texts that cannot break out of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ __all__ = ["escape_tags"]
 
 
 def escape_tags(text: str, names: Iterable[str]) -> str:
-    """`text`, in which no tag of these names opens or closes: the ``<`` of each becomes ``&lt;``.
-
-    Nothing else is changed: code and other markup reach the model as they were written.
-    """
+    """Escape the ``<`` of every tag of these names in `text`; nothing else is changed."""
     return _tags(tuple(sorted(set(names)))).sub("&lt;", text)
 
 

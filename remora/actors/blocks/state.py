@@ -1,9 +1,8 @@
-"""What the journal keeps of a session's memory blocks, and the copies that work on it.
+"""What the journal keeps of a session's memory blocks, and the copies of blocks that do the work.
 
-A block's facet holds which messages it has seen, as ranges, and its state after the last of them.
-Both change in one record, so a block has seen exactly what its state says, whatever crashed when.
-One more facet, with no name, holds which messages no block is to see: those that were cleared
-before they left the buffer.
+A block's state item holds the ranges of messages that it has seen, and its state after them. Both
+change in one record, so they agree after any crash. One more item, without a name, holds the
+messages that no block is to see: those that were cleared before they left the buffer.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ __all__ = [
 ]
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""Message numbers, first and last of each range, in order, none touching the next."""
+"""Message numbers, first and last of each range, in order, with gaps between them."""
 
 _KIND = "block"
-_UNSEEN = ""  # no block's name is empty
+_EXCLUDED = ""  # no block's name is empty
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _RESERVED = frozenset({"memory", "fact", "message"})
 _GIVEN = frozenset({"name", "priority", "description", "services"})
@@ -60,9 +59,9 @@ class BlockProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a block has come in a session.
 
     Attributes:
-        seen: the messages that it has taken in, or that were removed before it could.
+        seen: the messages that it took in, or that were removed before.
         state: its state after them, msgpack; empty for the prototype's own.
-        error: why it has not taken in what it was shown last; empty when it has.
+        error: why it did not take in the last messages; empty if it did.
     """
 
     seen: Ranges = ()
@@ -74,30 +73,32 @@ _decode_progress = msgspec.msgpack.Decoder(BlockProgress).decode
 _decode_ranges = msgspec.msgpack.Decoder(Ranges).decode
 
 
-# -- facets ----------------------------------------------------------------------------------------
+# -- state items -----------------------------------------------------------------------------------
 
 
 def block_progress(state_items: Iterable[StateItem]) -> dict[str, BlockProgress]:
-    """What a session's facets say of its blocks, by name."""
+    """The progress of a session's blocks, by name."""
     return {
         one.name: _decode_progress(one.value)
         for one in state_items
-        if one.kind == _KIND and one.name != _UNSEEN
+        if one.kind == _KIND and one.name != _EXCLUDED
     }
 
 
 def progress_item(name: str, progress: BlockProgress) -> StateItem:
-    """The facet to journal."""
+    """The state item of a block's progress."""
     return StateItem(_KIND, name, _encode(progress))
 
 
 def excluded_ranges(state_items: Iterable[StateItem], cleared: int) -> Ranges:
     """Messages that no block is to see.
 
-    `cleared`: those that were cleared before anybody kept account of them.
+    Args:
+        state_items: the session's.
+        cleared: if there is no item yet, messages up to here are excluded.
     """
     found = next(
-        (one.value for one in state_items if one.kind == _KIND and one.name == _UNSEEN), None
+        (one.value for one in state_items if one.kind == _KIND and one.name == _EXCLUDED), None
     )
     if found is not None:
         return _decode_ranges(found)
@@ -105,18 +106,16 @@ def excluded_ranges(state_items: Iterable[StateItem], cleared: int) -> Ranges:
 
 
 def excluded_item(ranges: Ranges) -> StateItem:
-    """The facet to journal."""
-    return StateItem(_KIND, _UNSEEN, _encode(ranges))
+    """The state item of the messages that no block is to see."""
+    return StateItem(_KIND, _EXCLUDED, _encode(ranges))
 
 
 def copy_block_items(state_items: Iterable[StateItem], front: int) -> tuple[StateItem, ...]:
-    """Block facets for a copy of a session whose messages are numbered anew.
-
-    What is out of its buffer has been seen.
+    """Items for a copy of a session with other message numbers.
 
     Args:
-        state_items: the original's, when no job of its blocks was under way.
-        front: messages up to here are out of the copy's buffer.
+        state_items: the original's, when no job of its blocks was running.
+        front: messages up to here are out of the copy's buffer, and count as seen.
     """
     seen = ((1, front),) if front else ()
     return tuple(
@@ -129,7 +128,7 @@ def copy_block_items(state_items: Iterable[StateItem], front: int) -> tuple[Stat
 
 
 def join_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The union, in order; empty ranges fall out."""
+    """The union of ranges, in order, without empty ones."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(one for one in ranges if one[0] <= one[1]):
         if found and first <= found[-1][1] + 1:
@@ -140,7 +139,7 @@ def join_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def missing_ranges(through: int, ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """What of 1…`through` is in none of `ranges`."""
+    """The part of 1…`through` that is in none of `ranges`."""
     found = []
     start = 1
     for first, last in join_ranges(ranges):
@@ -152,10 +151,7 @@ def missing_ranges(through: int, ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def renumber_ranges(ranges: Ranges, through: Callable[[int], int]) -> Ranges:
-    """The same messages where they are counted anew.
-
-    `through` says how many are left up to a number.
-    """
+    """The same messages with other numbers; `through`: how many are left up to a number."""
     return join_ranges((through(first - 1) + 1, through(last)) for first, last in ranges)
 
 
@@ -170,8 +166,8 @@ class BlockSet:
         services: what a session's blocks may use.
 
     Raises:
-        ConfigError: two blocks of one name, a name or a priority that cannot be one, or something
-            that is no block.
+        ConfigError: two blocks of one name, an invalid name or priority, or an object that is not a
+            block.
     """
 
     def __init__(self, blocks: BlocksLike, services: Callable[[SessionKey], BlockServices]) -> None:
@@ -183,9 +179,7 @@ class BlockSet:
             self._blocks = lambda _: prototypes
         self._services = services
         if not callable(blocks):
-            for prototype in (
-                prototypes
-            ):  # what one lacks is said at once, and not with the first message that overflows
+            for prototype in prototypes:  # raises now if one lacks something
                 self.copy(SessionKey("", ""), prototype, b"")
 
     def prototypes(self, key: SessionKey) -> dict[str, MemoryBlock]:
@@ -197,12 +191,12 @@ class BlockSet:
         return {block_name(block): block for block in check_blocks(self._blocks(key))}
 
     def copy(self, key: SessionKey, prototype: MemoryBlock, state: bytes) -> MemoryBlock:
-        """A block that works for one session, and that nobody else holds."""
+        """A copy of a block with a session's state, for that session only."""
         twin = copy.copy(prototype)
         initial = _encode(_state(prototype))
         if state and not _is_plain(prototype):
             _load(twin, _decode(state))
-        else:  # decoded anew, so that no list or dict is the prototype's own
+        else:  # decoded, so that no list or dict is shared with the prototype
             _load(twin, _decode(initial) | (_decode(state) if state else {}))
         bind = getattr(twin, "bind", None)
         if bind is not None:
@@ -211,11 +205,10 @@ class BlockSet:
 
     @staticmethod
     def state(prototype: MemoryBlock, twin: MemoryBlock) -> bytes:
-        """What to keep of a copy.
+        """The state of a copy to keep.
 
-        Where the block does not say itself, what differs from the prototype.
-
-        So a prototype that is configured differently next time is so for old sessions, too.
+        If the block has no `state_dict`, only what differs from the prototype is kept, so that a
+        changed configuration applies to old sessions as well.
         """
         state = _state(twin)
         if _is_plain(prototype):
@@ -229,7 +222,7 @@ class BlockSet:
 
 
 def check_blocks(blocks: Sequence[MemoryBlock]) -> tuple[MemoryBlock, ...]:
-    """The blocks of one session.
+    """Check the blocks of one session and return them.
 
     Raises:
         ConfigError: see `BlockSet`.
@@ -239,15 +232,15 @@ def check_blocks(blocks: Sequence[MemoryBlock]) -> tuple[MemoryBlock, ...]:
         for method in ("aget", "aput", "atruncate"):
             if isinstance(block, type) or not callable(getattr(block, method, None)):
                 raise ConfigError(
-                    f"a memory block must have {method}, which {block!r} has not; see "
+                    f"a memory block must have {method}, but {block!r} has none; see "
                     "BaseMemoryBlock",
                     key="blocks",
                 )
         name, priority = block_name(block), block.priority
         if not _NAME.fullmatch(name) or name.lower() in _RESERVED:
             raise ConfigError(
-                "a memory block's name must be letters, digits, _ - and ., and no tag of "
-                f"remora's own, not {name!r}"
+                "a memory block's name must be letters, digits, _ - and ., and not a tag that "
+                f"remora uses: {name!r}"
             )
         if name in names:
             raise ConfigError(
@@ -264,7 +257,7 @@ def check_blocks(blocks: Sequence[MemoryBlock]) -> tuple[MemoryBlock, ...]:
 
 
 def _is_plain(block: MemoryBlock) -> bool:
-    """Whether the block leaves it to remora what its state is."""
+    """Whether remora determines the block's state."""
     own = getattr(type(block), "state_dict", None)
     return own is None or own is BaseMemoryBlock.state_dict
 

@@ -96,7 +96,7 @@ class SessionBehavior:
         self._recount = recount
 
     def restore(self, key: Hashable, image: SavedSession) -> SessionState:
-        """The state that the journal's rows add up to."""
+        """The state of the journal's rows."""
         assert isinstance(key, SessionKey)
         if self._recount is not None:
             image = recount_tokens(image, self._recount)

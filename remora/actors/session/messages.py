@@ -1,7 +1,7 @@
-"""What session actors are told, and what they answer: plain data, each a msgspec struct.
+"""The messages and replies of session actors: plain data, each a msgspec struct.
 
-Nothing here refers to an actor, a task or a connection, so any of it can be written down, sent
-elsewhere, or made up in a test.
+Nothing here refers to an actor, a task or a connection, so all of it can be stored, sent elsewhere,
+or made in a test.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = [
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """Take these messages, in order, all or none. Replies a `Receipt`.
+    """Append messages, in order, all or none. Replies a `Receipt`.
 
     Attributes:
         entries: the messages.
         key: digest of the idempotency key.
         size: bytes of content.
-        allow_duplicates: take messages whose id is there already.
+        allow_duplicates: append messages whose id is stored already.
         dedup_window: skip a message equal to one of the newest so many.
     """
 
@@ -54,10 +54,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
 
 
 class Load(msgspec.Struct, frozen=True, gc=False):
-    """Show what a model should see, within `max_tokens` (a negative number counts as 0).
-
-    Replies a `Snapshot`.
-    """
+    """Show what a model should see, within `max_tokens`. Replies a `Snapshot`."""
 
     max_tokens: int
 
@@ -67,25 +64,22 @@ class ReadBuffer(msgspec.Struct, frozen=True):
 
 
 class Clear(msgspec.Struct, frozen=True):
-    """Empty the buffer and the summaries. Replies how many messages left the buffer."""
+    """Empty the buffer and the summaries. Replies the number of messages in the buffer."""
 
 
 class Flush(msgspec.Struct, frozen=True):
-    """Hand over to long-term memory what it does not have yet.
-
-    Replies how many messages that is.
-    """
+    """Index the messages that have no index job yet. Replies their number."""
 
 
 class Inspect(msgspec.Struct, frozen=True):
-    """Say how things stand. Replies a `SessionView`."""
+    """Show the session's state. Replies a `SessionView`."""
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """Take single messages out, by place in the buffer or by id. Replies how many went.
+    """Remove messages, by place in the buffer or by id. Replies their number.
 
-    Raises IndexOutOfRange if a place is not in the buffer; nothing goes then. Ids that are not
-    there are passed over.
+    Raises IndexOutOfRange and removes nothing if a place is not in the buffer. Unknown ids are
+    ignored.
     """
 
     places: tuple[int, ...] = ()
@@ -93,27 +87,19 @@ class Remove(msgspec.Struct, frozen=True):
 
 
 class Truncate(msgspec.Struct, frozen=True):
-    """Let only the newest `keep` messages stay in the buffer, or fewer where the cut would part a
-    turn. Replies how many went.
-    """
+    """Keep the newest `keep` messages, or fewer at a turn's boundary. Replies how many left."""
 
     keep: int
 
 
 class Rewind(msgspec.Struct, frozen=True):
-    """Go back to where message `to` was the newest; what came after it is gone.
-
-    Replies how many messages that is.
-    """
+    """Go back to where message `to` was the newest. Replies how many messages are gone."""
 
     to: int
 
 
 class Replace(msgspec.Struct, frozen=True):
-    """Let these messages and this summary be the buffer, instead of what it holds.
-
-    Replies a `Receipt`.
-    """
+    """Replace the buffer's messages and summary by these. Replies a `Receipt`."""
 
     entries: tuple[Entry, ...]
     summary: Summary | None
@@ -121,20 +107,20 @@ class Replace(msgspec.Struct, frozen=True):
 
 
 class Adopt(msgspec.Struct, frozen=True):
-    """Begin as a copy: for an import or a fork.
+    """Begin as a copy, for an import or a fork. Replies the number of messages.
 
-    Replies how many messages that is; raises InvalidInput if anything is there.
+    Raises InvalidInput if the session has messages.
 
     Attributes:
         entries: numbered from 1 without gaps.
         front: messages up to here are out of the buffer.
-        flushing: messages up to here are none to be flushed any more; see `flush`.
+        flushing: messages up to here get no index job later; see `flush`.
         summary: the running summary.
-        summaries: the entries that it does not cover.
-        state_items: block states, and summary entries that left their list.
-        flush: bring messages up to `flushing` and the entries into long-term memory, by jobs;
-            otherwise it has them from elsewhere.
-        pruned: messages that long-term memory is not to have even so.
+        summaries: summary entries that it does not cover.
+        state_items: of blocks, and of summary entries that left their list.
+        flush: start jobs that index messages up to `flushing` and the entries; otherwise long-term
+            memory has them already.
+        pruned: messages that are not to be indexed.
         cleared: messages up to here were cleared.
     """
 
@@ -163,10 +149,7 @@ class SummaryReady(msgspec.Struct, frozen=True):
 
 
 class BlocksReady(msgspec.Struct, frozen=True):
-    """Memory blocks have seen messages: what they are now; with a `job`, that job is done.
-
-    Replies nothing.
-    """
+    """New states of memory blocks; with a `job`, that job is done. Replies nothing."""
 
     states: tuple[StateItem, ...]
     job: str | None = None
@@ -176,21 +159,19 @@ class BlocksReady(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
-    """What `load` shows of a session.
-
-    Entries are immutable, so this shares nothing that can change.
+    """What `load` shows of a session. Entries are immutable and shared.
 
     Attributes:
         summary: the running summary, if there is one and it fits.
         summaries: the newest summary entries that fit, oldest first.
-        entries: messages to show, oldest first; whole units.
+        entries: messages to show, oldest first, in whole units.
         tokens: of all that.
-        pending: how many of `entries` are folded and wait for their summary.
-        omitted: messages of the buffer that did not fit, oldest first.
-        awaiting: tool calls without a result yet; their unit is withheld until it is whole.
-        orphans: tool messages that fit no call, and calls that were never answered: left out.
-        prefix_changed: the front of the context is not what the last load showed.
-        blocks: states of the session's memory blocks.
+        pending: how many of `entries` are being summarized.
+        omitted: messages of the buffer that did not fit.
+        awaiting: tool calls without a result; their unit is withheld.
+        orphans: results without a call and calls that were never answered; left out.
+        prefix_changed: the front of the context differs from the last load's.
+        blocks: state items of the session's memory blocks.
     """
 
     summary: Summary | None
@@ -206,13 +187,13 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 class Buffer(msgspec.Struct, frozen=True):
-    """The whole buffer of a session, as it is.
+    """The whole buffer of a session.
 
     Attributes:
         sid: the session's number in its journal.
-        entries: its messages, oldest first, pending ones included.
+        entries: its messages, oldest first.
         summary: the running summary.
-        summaries: entries that it does not cover, oldest first.
+        summaries: summary entries that it does not cover, oldest first.
     """
 
     sid: int
@@ -222,7 +203,21 @@ class Buffer(msgspec.Struct, frozen=True):
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """A session from outside, for people and tools."""
+    """The state of a session, for people and tools.
+
+    Attributes:
+        sid: the session's number in its journal.
+        watermarks: how far it has come.
+        last_seq: number of the newest message.
+        buffered: messages in the buffer that are not being summarized.
+        buffered_tokens: their tokens.
+        pending: messages that are being summarized.
+        pending_tokens: their tokens.
+        summary: the running summary.
+        summaries: summary entries that it does not cover, oldest first.
+        blocks: state items of its memory blocks.
+        policy: its buffer policy.
+    """
 
     sid: int
     watermarks: Watermarks

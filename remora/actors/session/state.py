@@ -1,4 +1,4 @@
-"""What one session actor owns, and how records change it. Nothing else does: replay equals live."""
+"""The state of a session actor. Only `apply` changes it, record by record: replay equals live."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ __all__ = [
     "summarize_job_id",
 ]
 
-_ENTRY_OVERHEAD_BYTES = 160  # of an Entry and its place in a list, beside its content
+_ENTRY_OVERHEAD_BYTES = 160  # of an Entry and its place in a list, without content
 
 
 class PrefixShown(msgspec.Struct, frozen=True):
-    """A note: what the front of the last loaded context was."""
+    """Volatile: the front of the last loaded context."""
 
     prefix: tuple[int, ...]
 
 
 class BufferRestored(msgspec.Struct, frozen=True):
-    """A note: messages that had left the buffer and are in it again, with those after them."""
+    """Volatile: the messages that are in the buffer again after a rewind."""
 
     entries: tuple[Entry, ...]
 
 
 def summarize_job_id(sid: int, watermarks: Watermarks) -> str:
-    """Deterministic, so a job written twice is one job; never used again, since marks only grow."""
+    """Deterministic, so a job written twice is one job. Watermarks only grow: no id is reused."""
     return f"summarize-{sid}-{watermarks.generation}-{watermarks.summarizing_through}"
 
 
 def condense_job_id(sid: int, generation: int, through: int) -> str:
-    """The same, for folding the entry that ends at `through` into the running summary."""
+    """The id of the job that condenses the entry ending at `through`; see `summarize_job_id`."""
     return f"condense-{sid}-{generation}-{through}"
 
 
@@ -77,7 +77,7 @@ def message_ids(
 
 
 class SessionState:
-    """What one session actor owns. Only `apply` changes it."""
+    """The state of a session actor. Only `apply` changes it."""
 
     __slots__ = (
         "answers",
@@ -112,95 +112,72 @@ class SessionState:
         self.watermarks = image.watermarks
         self.next_seq = image.next_seq
         self.entries: list[Entry] = list(image.entries)
-        """Messages after `watermarks.archived_through`; the first `pending` of them are folded."""
+        """Messages after `archived_through`; the first `pending` are being summarized."""
         self.summary = image.summary
         """The running summary."""
         self.summaries: list[Summary] = list(image.summaries)
         """Summary entries that the running summary does not cover, oldest first."""
         self.condensing = _find_condensing(image) if image.jobs else 0
-        """The last message of the entry that is being folded into the running summary.
-
-        0 for none.
-        """
+        """Last message of the entry that goes into the running summary; 0 for none."""
         self.keys: dict[bytes, None] = dict.fromkeys(image.keys)
         """Digests of the newest idempotency keys, at most `HOT_KEYS`; older ones are looked up."""
         self.keys_complete = image.keys_complete
         self.has_ids = image.has_ids
-        """Whether messages that left the buffer carry ids, so that one that is not in `ids` must be
-        looked up.
-        """
+        """Messages that left the buffer have ids: one that is not in `ids` must be looked up."""
         self.ids: dict[str, int] = {}
-        """Ids that their senders gave, of messages in the buffer."""
-        self.blocks = {
-            state_item.name: state_item
-            for state_item in image.state_items
-            if state_item.kind == "block"
-        }
+        """Ids given by senders, of messages in the buffer, with their numbers."""
+        self.blocks = {one.name: one for one in image.state_items if one.kind == "block"}
         self.answers: dict[Any, Any] = {}
-        """What turns asked of the journal, and its answers; of use until the next change."""
+        """The journal's answers to lookups; valid until the next change."""
         self.shown: tuple[int, ...] | None = None
         self.tokens = self.size = self.tools = self.pending = self.pending_tokens = 0
         _measure(self)
 
     @property
     def live_tokens(self) -> int:
-        """Tokens of the messages that are not folded."""
+        """Tokens of the messages that are not being summarized."""
         return self.tokens - self.pending_tokens
 
     @property
     def compaction_job(self) -> str:
-        """The id of the summarize job under way; empty when there is none."""
-        return (
-            summarize_job_id(self.sid, self.watermarks)
-            if self.watermarks.summarizing_through > self.watermarks.archived_through
-            else ""
-        )
+        """The id of the running summarize job; empty if there is none."""
+        running = self.watermarks.summarizing_through > self.watermarks.archived_through
+        return summarize_job_id(self.sid, self.watermarks) if running else ""
 
     @property
     def condense_job(self) -> str:
-        """The id of the condense job under way; empty when there is none."""
-        return (
-            condense_job_id(self.sid, self.watermarks.generation, self.condensing)
-            if self.condensing
-            else ""
-        )
+        """The id of the running condense job; empty if there is none."""
+        if not self.condensing:
+            return ""
+        return condense_job_id(self.sid, self.watermarks.generation, self.condensing)
 
 
 def _find_condensing(image: SavedSession) -> int:
     specs = [job.payload for job in image.jobs if isinstance(job.payload, SummarizeSpec)]
-    return max(
-        (
-            spec.through
-            for spec in specs
-            if spec.kind == "condense" and spec.generation == image.watermarks.generation
-        ),
-        default=0,
-    )
+    current = [one for one in specs if one.generation == image.watermarks.generation]
+    return max((one.through for one in current if one.kind == "condense"), default=0)
 
 
 def recount_tokens(image: SavedSession, count: Callable[[ChatDict], int]) -> SavedSession:
-    """The image with every size counted anew, where the journal was begun with another counter than
-    today's.
-    """
+    """Count all tokens again, if the journal was begun with another counter."""
 
     def summary(one: Summary) -> Summary:
-        return msgspec.structs.replace(
-            one, tokens=count({"role": "system", "content": one.prefix + one.text})
-        )
+        tokens = count({"role": "system", "content": one.prefix + one.text})
+        return msgspec.structs.replace(one, tokens=tokens)
+
+    def entry(one: Entry) -> Entry:
+        return msgspec.structs.replace(one, tokens=count(decode_chat(one.chat)))
 
     return msgspec.structs.replace(
         image,
-        entries=tuple(
-            msgspec.structs.replace(entry, tokens=count(decode_chat(entry.chat)))
-            for entry in image.entries
-        ),
+        entries=tuple(map(entry, image.entries)),
         summary=summary(image.summary) if image.summary else None,
-        summaries=tuple(summary(one) for one in image.summaries),
+        summaries=tuple(map(summary, image.summaries)),
     )
 
 
 def apply(state: SessionState, record: Any) -> None:
-    """Fold one record into the state."""
+    """Change the state by one record."""
     if state.answers:
         state.answers.clear()
     match record:
@@ -222,7 +199,7 @@ def apply(state: SessionState, record: Any) -> None:
             state.shown = prefix
         case BufferRestored(entries=entries):
             state.entries = list(entries)
-            state.has_ids = True  # among those that left before them there may be some
+            state.has_ids = True  # messages before them may have ids
         case Opened():
             state.opened = True
         case BufferMoved():
@@ -230,9 +207,7 @@ def apply(state: SessionState, record: Any) -> None:
         case JobDone() | JobsStarted() | Pruned():
             pass
         case StateChanged(put=put):
-            state.blocks.update(
-                (state_item.name, state_item) for state_item in put if state_item.kind == "block"
-            )
+            state.blocks.update((one.name, one) for one in put if one.kind == "block")
         case _:
             raise TypeError(f"a session cannot apply {type(record).__name__}")
 
@@ -274,7 +249,7 @@ def _rewrite(state: SessionState, record: BufferMoved) -> None:
 
 
 def _drop_summarized(state: SessionState) -> None:
-    """Let the messages up to `watermarks.archived_through` go."""
+    """Remove the messages up to `watermarks.archived_through` from the buffer."""
     count = 0
     for entry in state.entries:
         if entry.seq > state.watermarks.archived_through:
@@ -291,7 +266,7 @@ def _drop_summarized(state: SessionState) -> None:
 
 
 def _count_summarizing(state: SessionState) -> None:
-    """Tell the frozen prefix from the rest."""
+    """Count the messages that are being summarized."""
     state.pending = state.pending_tokens = 0
     if state.watermarks.summarizing_through > state.watermarks.archived_through:
         for entry in state.entries:
@@ -302,10 +277,10 @@ def _count_summarizing(state: SessionState) -> None:
 
 
 def _measure(state: SessionState) -> None:
-    """Count everything anew."""
+    """Count everything, when the buffer is restored or rewritten."""
     tokens = tools = size = 0
     ids: dict[str, int] = {}
-    for entry in state.entries:  # once over all of them: an activation does it
+    for entry in state.entries:  # one pass: every activation does this
         tokens += entry.tokens
         if entry.calls or entry.answers:
             tools += 1

@@ -103,16 +103,16 @@ class UserBehavior:
         self._terms = SynopsisTerms(seconds, refresh_on_access)
 
     def restore(self, key: Hashable, image: SavedUser) -> UserState:
-        """The state that the journal's rows add up to."""
+        """The state of the journal's rows."""
         assert isinstance(key, UserKey)
         return UserState(key, image, self._dimension, self._embedder)
 
     def jobs(self, image: SavedUser) -> Sequence[Job]:
-        """The user's own jobs that stand in the journal."""
+        """The user's own jobs in the journal."""
         return image.jobs
 
     def size(self, state: UserState) -> int:
-        """Bytes of working memory, the synopsis, the figures and the grants."""
+        """Bytes of working memory, the synopsis, the access counts and the grants."""
         return state.size
 
     def on_idle(self, state: UserState) -> CleanUp | None:
@@ -121,7 +121,7 @@ class UserBehavior:
         return CleanUp(self._max_bytes) if overfull or state.pending or state.extended else None
 
     def on_close(self, state: UserState) -> CleanUp | None:
-        """Figures of access and terms that were extended are written before the runtime closes."""
+        """Before the runtime closes: write access counts and extended terms."""
         return self.on_idle(state)
 
     def apply(self, state: UserState, record: Any) -> None:

@@ -1,6 +1,6 @@
-"""What users' own actors are told, and what they answer: plain data.
+"""The messages and replies of users' own actors: plain data.
 
-Times are handed in: a turn reads no clock.
+Times are given: a turn reads no clock.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ __all__ = [
 
 
 class Learn(msgspec.Struct, frozen=True):
-    """Take items into working memory. Replies how many were new.
+    """Add items to working memory. Replies how many were new.
 
-    Beyond twice the limit the oldest leave at once (G10).
+    Beyond twice the limit, the oldest are evicted at once (G10).
     """
 
     items: tuple[WorkingItem, ...]
 
 
 class SearchWorking(msgspec.Struct, frozen=True):
-    """The `k` nearest items. Replies a tuple of `ScoredItem`, best first.
+    """Find the `k` nearest items. Replies a tuple of `ScoredItem`, best first.
 
     Attributes:
         vector: the query, a unit vector.
         k: how many at most.
-        scope: a session's id: its items and those of no session; None for all.
+        scope: a session: its items and those of no session; None for all.
     """
 
     vector: Vector
@@ -62,9 +62,9 @@ class SearchWorking(msgspec.Struct, frozen=True):
 
 
 class CleanUp(msgspec.Struct, frozen=True):
-    """The supervisor's round: evict the oldest until the limit holds, write access figures.
+    """Evict the oldest items until the limit holds, and journal access counts.
 
-    Replies how many went.
+    Replies how many items were evicted.
 
     Attributes:
         max_bytes: the limit.
@@ -74,7 +74,7 @@ class CleanUp(msgspec.Struct, frozen=True):
 
 
 class ScoredItem(msgspec.Struct, frozen=True):
-    """An item of working memory, and its score: the inner product of unit vectors."""
+    """An item of working memory with its score, the inner product of unit vectors."""
 
     item: WorkingItem
     score: float
@@ -84,19 +84,16 @@ class ScoredItem(msgspec.Struct, frozen=True):
 
 
 class Remember(msgspec.Struct, frozen=True):
-    """Record memories durably, and have them brought into long-term memory.
-
-    Replies a `RememberReceipt`.
-    """
+    """Record memories durably, and index them. Replies a `RememberReceipt`."""
 
     items: tuple[MemoryItem, ...]
 
 
 class RememberReceipt(msgspec.Struct, frozen=True):
-    """What became of a `Remember`.
+    """The reply to `Remember`.
 
     Attributes:
-        ids: of the memories, in the order given; those that were there already keep their id.
+        ids: of the memories, in the order given; one that existed keeps its id.
         job: the job that makes them searchable.
     """
 
@@ -105,12 +102,12 @@ class RememberReceipt(msgspec.Struct, frozen=True):
 
 
 class AdoptUser(msgspec.Struct, frozen=True):
-    """Take over what a user had elsewhere. What is there already stays as it is. Replies nothing.
+    """Import what a user has elsewhere; what exists already stays. Replies nothing.
 
     Attributes:
-        memories: what was recorded on purpose; a job makes it searchable.
+        memories: recorded on purpose; a job makes them searchable.
         items: working memory, with vectors of this runtime's embedder.
-        state_items: figures of access, halves of a synopsis, grants.
+        state_items: access counts, parts of a synopsis, grants.
     """
 
     memories: tuple[MemoryItem, ...]
@@ -119,20 +116,14 @@ class AdoptUser(msgspec.Struct, frozen=True):
 
 
 class Touch(msgspec.Struct, frozen=True):
-    """These rows were retrieved at `at_us`: count it. Kept in memory, and journalled in batches.
-
-    Replies nothing.
-    """
+    """Count a retrieval of these rows at `at_us`; journalled in batches. Replies nothing."""
 
     rows: tuple[str, ...]
     at_us: int
 
 
 class PruneNow(msgspec.Struct, frozen=True):
-    """Bring long-term memory down to `keep` rows; see `remora.storage.records.PruneSpec`.
-
-    Replies the job's id.
-    """
+    """Prune long-term memory; see `remora.storage.records.PruneSpec`. Replies the job's id."""
 
     keep: int
     strategy: Literal["fifo", "age", "importance", "lru"]
@@ -146,16 +137,13 @@ SynopsisState = Literal["ok", "degraded", "pending", "empty"]
 
 
 class ReadSynopsis(msgspec.Struct, frozen=True):
-    """Show the synopsis.
+    """Show the synopsis; a part that has expired starts one job that writes it again.
 
-    Have it written anew where a part of it has expired, once, however many ask.
-
-    Replies a `Synopsis`, with what is still valid; `job` names the job under way, which the asker
-    may wait for.
+    Replies a `Synopsis` with the valid parts; a reader may wait for its `job`.
 
     Attributes:
         now: seconds since the epoch.
-        refresh: write it anew although it is valid.
+        refresh: write it again even if it is valid.
     """
 
     now: float
@@ -163,21 +151,18 @@ class ReadSynopsis(msgspec.Struct, frozen=True):
 
 
 class ExpireSynopsis(msgspec.Struct, frozen=True):
-    """Something was deleted, rewound or pruned.
-
-    The synopsis may tell of it, so it holds no longer. Replies nothing.
-    """
+    """Memories were deleted, rewound or pruned: drop the synopsis. Replies nothing."""
 
 
 class SynopsisReady(msgspec.Struct, frozen=True):
-    """The result of a synopsis job: two parts, two terms, one call. Replies whether it was taken.
+    """The result of a synopsis job. Replies whether it was taken.
 
     Attributes:
         job: the job.
         identity: name, preferences, traits; may be empty.
         context: recent topics, current goals; may be empty.
         now: seconds since the epoch.
-        degraded: the configured model failed, and an extract stands in for its answer.
+        degraded: the configured model failed, and this is a fallback.
         model: what wrote it.
         tokens: of the identity, and of the context.
     """
@@ -192,13 +177,13 @@ class SynopsisReady(msgspec.Struct, frozen=True):
 
 
 class Synopsis(msgspec.Struct, frozen=True):
-    """Who a user is, and what they are about.
+    """Who a user is, and what they are about: the user profile.
 
     Attributes:
         identity: name, preferences, traits; empty if unknown or expired.
         context: recent topics, current goals; empty if unknown or expired.
-        state: ``ok``; ``degraded``: an extract stands in for the model's; ``pending``: it is being
-            written; ``empty``: there is nothing to be known yet.
+        state: ``ok``; ``degraded``: a fallback for the model's answer; ``pending``: it is being
+            written; ``empty``: nothing is known yet.
         job: the job that writes it; empty for none.
         tokens: of both parts.
     """
@@ -216,16 +201,14 @@ Right = Literal["read", "write", "own"]
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Change who may do what in a shared scope. The first grant makes its `by` the owner.
-
-    Replies nothing.
+    """Change a right in a shared scope. The first grant makes its `by` the owner. Replies nothing.
 
     Raises NotGranted if `by` is not an owner.
 
     Attributes:
         by: who asks.
-        to: whose right it is.
-        right: ``read``, ``write`` (and read), ``own`` (and grant); None takes it away.
+        to: who gets the right.
+        right: ``read``, ``write`` (and read), ``own`` (and grant); None removes it.
     """
 
     by: str
@@ -234,29 +217,28 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class ReadGrants(msgspec.Struct, frozen=True):
-    """Who may do what. Replies a dict from name to right."""
+    """Show all rights. Replies a dict from name to right."""
 
 
 # -- looking ---------------------------------------------------------------------------------------
 
 
 class InspectUser(msgspec.Struct, frozen=True):
-    """Say how things stand. Replies a `UserView`."""
+    """Show the actor's state. Replies a `UserView`."""
 
 
 class UserView(msgspec.Struct, frozen=True):
-    """A user's own actor from outside.
+    """The state of a user's own actor.
 
     Attributes:
         sid: its number in the journal.
         working_items: items of working memory.
         working_bytes: their size.
-        evicted: items that left since the actor came to life.
-        accesses: rows with access figures, and their count and last time: row id -> (count,
-            microseconds).
+        evicted: items evicted since the actor was activated.
+        accesses: row id -> (number of retrievals, time of the last one in microseconds).
         synopsis: what is held of the synopsis, valid or not.
-        synopsis_hits: reads that were answered from what was held, since the actor came to life.
-        synopsis_misses: the others.
+        synopsis_hits: reads of a valid synopsis since the actor was activated.
+        synopsis_misses: the other reads.
         grants: of a shared scope.
     """
 

@@ -1,4 +1,4 @@
-"""What a user's own actor owns, and how records change it. Nothing else does: replay equals live.
+"""The state of a user's own actor. Only `apply` changes it: replay equals live.
 
 The journal keeps all of it as state items. A state is restored by applying them in the order in
 which they were first put:
@@ -49,20 +49,20 @@ __all__ = [
     "value_bytes",
 ]
 
-_ACCESS_BYTES = 200  # of one row's figures: its id, two numbers, a place in a dict
+_ACCESS_BYTES = 200  # of one row's access counts: its id, two numbers, a place in a dict
 _GRANT_BYTES = 150
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class SynopsisPart(msgspec.Struct, frozen=True, gc=False):
-    """One half of a synopsis: who the user is, or what they are about.
+    """One part of a synopsis: who the user is, or what they are about.
 
     Attributes:
         text: what it says.
-        expires_at: seconds since the epoch; from then on it is no longer shown.
+        expires_at: seconds since the epoch.
         tokens: its size.
         model: what wrote it.
-        degraded: an extract stands in for the configured model's.
+        degraded: a fallback for the configured model's answer.
     """
 
     text: str
@@ -73,21 +73,21 @@ class SynopsisPart(msgspec.Struct, frozen=True, gc=False):
 
 
 class Touched(msgspec.Struct, frozen=True):
-    """A note: these rows were retrieved at that time."""
+    """Volatile: these rows were retrieved at that time."""
 
     rows: tuple[str, ...]
     at_us: int
 
 
 class SynopsisShown(msgspec.Struct, frozen=True):
-    """A note: the synopsis was read; parts that live longer for it, by name."""
+    """Volatile: the synopsis was read, and these parts are valid for longer."""
 
     hit: bool
     extended: tuple[tuple[str, SynopsisPart], ...] = ()
 
 
 class MemoryFitted(msgspec.Struct, frozen=True):
-    """A note: working memory gives back what it holds beside its items."""
+    """Volatile: working memory frees its unused rows."""
 
 
 _decode_item = msgspec.msgpack.Decoder(WorkingItem).decode
@@ -97,7 +97,7 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 def state_item(kind: str, name: str, value: object) -> StateItem:
-    """A facet with its value packed."""
+    """A state item with an encoded value."""
     return StateItem(kind, name, _encode(value))
 
 
@@ -119,14 +119,13 @@ def new_job(state: UserState, queue: str, spec: Any) -> tuple[Job, StateItem]:
 
 
 class UserState:
-    """What a user's own actor owns. Only `apply` changes it.
+    """The state of a user's own actor. Only `apply` changes it.
 
     Args:
-        key: whose actor it is.
-        image: what the journal holds.
-        dimension: length of the vectors in working memory; None where nothing is embedded.
-        embedder: names what makes the vectors; items of another's cannot be compared with them, and
-            are left aside.
+        key: the user.
+        image: what the journal has.
+        dimension: length of the vectors in working memory; None without an embedder.
+        embedder: its name; items of another embedder are ignored.
     """
 
     __slots__ = (
@@ -160,39 +159,34 @@ class UserState:
         """The embedder whose vectors the journal holds."""
         self.working = None if dimension is None else WorkingMemory(dimension)
         self.stale: dict[str, None] = {}
-        """Items of another embedder, by id; they stay in the journal until something is learned."""
+        """Items of another embedder; the journal keeps them until the next item is added."""
         self.accesses: dict[str, tuple[int, int]] = {}
-        """Row id -> how often it was retrieved, and when last, in microseconds."""
+        """Row id -> number of retrievals, and time of the last one in microseconds."""
         self.pending: dict[str, None] = {}
-        """Rows whose figures are newer than the journal's."""
+        """Rows whose access counts are newer than the journal's."""
         self.parts: dict[str, SynopsisPart] = {}
-        """``identity`` and ``context``, as far as they were ever written."""
+        """``identity`` and ``context``, if they were written."""
         self.terms: dict[str, float] = {}
-        """When the journal lets each part expire; a part that was read may live a little longer."""
+        """When each part expires by the journal; a part that was read is valid for longer."""
         self.grants: dict[str, str] = {}
         self.number = 0
-        """Of the last job that was started here."""
+        """Number of the last job."""
         self.job = next((job.id for job in image.jobs if isinstance(job.payload, SynopsisSpec)), "")
-        """The synopsis job under way; empty for none."""
+        """The running synopsis job; empty for none."""
         self.evicted = self.hits = self.misses = 0
         for one in image.state_items:
             _put(self, one)
 
     @property
     def size(self) -> int:
-        """Bytes held, about."""
+        """Approximate bytes held."""
         parts = sum(len(part.text) for part in self.parts.values())
         working = self.working.size_bytes if self.working is not None else 0
-        return (
-            1_024
-            + working
-            + _ACCESS_BYTES * len(self.accesses)
-            + _GRANT_BYTES * len(self.grants)
-            + 4 * parts
-        )
+        counts = _ACCESS_BYTES * len(self.accesses) + _GRANT_BYTES * len(self.grants)
+        return 1_024 + working + counts + 4 * parts
 
     def touched(self, rows: Sequence[str], at_us: int) -> dict[str, tuple[int, int]]:
-        """The figures of these rows after one more retrieval."""
+        """The access counts of these rows after one more retrieval."""
         known = self.accesses
         figures = {}
         for row in rows:
@@ -202,14 +196,13 @@ class UserState:
 
     @property
     def extended(self) -> Mapping[str, SynopsisPart]:
-        """Parts of the synopsis that live longer than the journal knows."""
-        return {
-            name: part for name, part in self.parts.items() if part.expires_at != self.terms[name]
-        }
+        """Parts of the synopsis that are valid for longer than the journal says."""
+        parts = self.parts.items()
+        return {name: part for name, part in parts if part.expires_at != self.terms[name]}
 
 
 def apply(state: UserState, record: Any) -> None:
-    """Fold one record into the state."""
+    """Change the state by one record."""
     match record:
         case Touched(rows=rows, at_us=at_us):
             state.accesses.update(state.touched(rows, at_us))
@@ -228,9 +221,8 @@ def apply(state: UserState, record: Any) -> None:
         case Opened():
             state.opened = True
         case JobsStarted(jobs=jobs) | Remembered(jobs=jobs):
-            state.job = next(
-                (job.id for job in jobs if isinstance(job.payload, SynopsisSpec)), state.job
-            )
+            started = (job.id for job in jobs if isinstance(job.payload, SynopsisSpec))
+            state.job = next(started, state.job)
         case JobDone(id=id_):
             if id_ == state.job:
                 state.job = ""
