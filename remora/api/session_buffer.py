@@ -8,7 +8,7 @@ from typing import Any
 import anyio.to_thread
 import msgspec
 
-from remora.actors.policies.search import lexical_scores
+from remora.actors.policies.bm25 import bm25_scores
 from remora.actors.session.messages import Buffer
 from remora.errors import InvalidInput, InvalidMessage
 from remora.messages import ChatDict, Message, MessageLike, Role, decode_chat, plain_text
@@ -76,7 +76,7 @@ async def search_buffer(
         vectors = await embed_texts(embedder, [query, *texts])
         scores = [float(score) for score in vectors[1:] @ vectors[0]]
     else:
-        scores = await anyio.to_thread.run_sync(lexical_scores, query, texts)
+        scores = await anyio.to_thread.run_sync(bm25_scores, query, texts)
     places = [place for place in range(len(texts)) if scores[place] > 0]
     best = sorted(places, key=lambda place: -scores[place])[:k]
     found = restore_messages(instance, buffer.sid, [buffer.entries[place] for place in best])

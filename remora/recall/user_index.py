@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 import msgspec
 
+from remora.actors.policies.bm25 import TextIndex, text_indices, words
 from remora.config import RecallConfig
-from remora.recall.bm25 import TextIndex, text_indices, words
 from remora.recall.ranking import Ranking, ScoreList, Traits, rank, rank_order, size_of_rows
 from remora.storage.ports import BLOCK_TYPE, MemoryRow, Scope, Vector
 

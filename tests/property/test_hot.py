@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora.actors.policies.bm25 import bm25_scores, text_indices, words
 from remora.config import RecallConfig
 from remora.models.ports import embed_texts
-from remora.recall.bm25 import text_indices, words
 from remora.recall.ranking import asks, fuse, question_share, speakers_named
 from remora.recall.recall import Memory, Recall
 from remora.recall.user_index import UserIndex
@@ -304,6 +305,21 @@ def test_bm25(column: list[str], query: str) -> None:
             norm = 1.2 * (0.5 + 0.5 * count.total() / mean)
             wanted[place] += rarity * count[word] * 2.2 / (count[word] + norm)
     assert index.scores(words(query)).tolist() == pytest.approx(wanted, rel=1e-5)
+
+
+@given(st.lists(texts, max_size=12), texts)
+def test_bm25_of_a_buffer(column: list[str], query: str) -> None:
+    """S2.09: a buffer is searched by BM25 with its usual length weight, by words as they stand."""
+    bags = [Counter(re.findall(r"\w+", text.lower())) for text in column]
+    mean = sum(bag.total() for bag in bags) / max(len(bags), 1) or 1.0
+    wanted = [0.0] * len(column)
+    for word in set(re.findall(r"\w+", query.lower())):
+        held_by = sum(word in bag for bag in bags)
+        rarity = math.log(1 + (len(bags) - held_by + 0.5) / (held_by + 0.5))
+        for place, bag in enumerate(bags):
+            norm = 1.2 * (0.25 + 0.75 * bag.total() / mean)
+            wanted[place] += rarity * bag[word] * 2.2 / (bag[word] + norm)
+    assert bm25_scores(query, column) == pytest.approx(wanted, rel=1e-5)
 
 
 def scaled(candidates: Sequence[Candidate]) -> list[dict[str, float]]:

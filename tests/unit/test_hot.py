@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from remora.actors.policies.bm25 import text_indices, words
 from remora.config import RecallConfig
 from remora.errors import LongTermError
 from remora.models.ports import embed_texts
 from remora.recall import user_index
-from remora.recall.bm25 import text_indices, words
 from remora.recall.index_cache import UserIndexCache
 from remora.recall.recall import Recall
 from remora.recall.user_index import UserIndex

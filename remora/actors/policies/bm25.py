@@ -1,13 +1,15 @@
-"""Full-text search of one user's rows in memory: the words of a text, and BM25 over a few thousand
-texts.
+"""BM25 over texts in memory, and how words are found for it.
 
-Words are found as LanceDB's full-text index finds them (runs of letters and digits, lower case,
-accents folded, stop words and words of more than 40 letters left out, English stems), so that a
-user who outgrows memory is searched in the same way. What differs is what a word is worth: here it
-is rare among the user's own rows, there among the shard's. BM25's `b` is 0.5 and not 0.75: windows
-differ in length for no reason of their content. docs/benchmarks.md has the figures.
+It is used in two ways, each with its `Scheme`. `RECALL` searches one user's rows. It finds words as
+LanceDB's full-text index does (runs of letters and digits, lower case, accents folded, stop words
+and words of more than 40 letters left out, English stems), so that a user who outgrows memory is
+searched in the same way. Only the weight of a word differs: here it is rare among the user's own
+rows, there among the shard's. Its `b` is 0.5 and not 0.75, because a neighbourhood is long or short
+for reasons that have nothing to do with the content; docs/benchmarks.md has the figures. `BUFFER`
+searches the messages of a buffer by the words as they stand.
 
-An index holds no text: words are told apart by 64 bits of their hash, in a sorted column.
+An index holds no text: words are told apart by 64 bits of their hash, in a sorted column. Building
+one takes 20 µs for a row of a conversation.
 """
 
 from __future__ import annotations
@@ -15,18 +17,20 @@ from __future__ import annotations
 import re
 import unicodedata
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # loaded by those who compute with it, at first use
+import msgspec
+
+if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["TextIndex", "text_indices", "words"]
+__all__ = ["BUFFER", "RECALL", "Scheme", "TextIndex", "bm25_scores", "text_indices", "words"]
 
-# Vowel signs and other marks that belong to a word and are no letters: without them a word of Hindi
-# or Thai falls to pieces.
+# Vowel signs and other marks that belong to a word but are not letters: without them a word of
+# Hindi or Thai would be split.
 _MARKS = (
     "\u0483-\u0487\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u0711\u0730-\u074a"
     "\u0900-\u0963\u0971-\u0dff\u0e31-\u0e3a\u0e47-\u0e4e\u0eb1-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84\u102b-\u103e\u1056-\u1059\u17b4-\u17d3\u3099\u309a"
@@ -38,9 +42,10 @@ _LETTERS = {
     ord(one): two
     for one, two in zip("ßæœøđðþłı", ("ss", "ae", "oe", "o", "d", "d", "th", "l", "i"), strict=True)
 }
+_PLAIN_WORD = re.compile(r"\w+")
 _LONGEST = 40  # letters of a word; what is longer is an address or a number
 _MOST_WORDS = 200  # of a query: a document as a query would look at every row for each of its words
-_SATURATION, _LENGTH = 1.2, 0.5  # BM25's k1 and b
+_SATURATION = 1.2  # BM25's k1
 # Snowball's English list.
 _STOP_TEXT = (
     "i me my myself we us our ours ourselves you your yours yourself yourselves he him his "
@@ -59,27 +64,68 @@ _STOP_WORDS = frozenset(_STOP_TEXT.split())
 
 
 def words(text: str) -> list[str]:
-    """Stems of a text's words, in order; stop words and very long words are left out."""
+    """Stems of a text's words, in order, by `RECALL`."""
     found = [word for word in _split(text) if word not in _STOP_WORDS and len(word) <= _LONGEST]
-    stems: list[str] = (
-        _stemmers().Stemmer("english", 0).stemWords(found)
-    )  # one of its own: none may be used by two threads
+    # a stemmer of its own: two threads must not share one
+    stems: list[str] = _stemmers().Stemmer("english", 0).stemWords(found)
     return stems
 
 
-class _Numbers(dict[str, int]):
-    """A number for each word as it stands in a text, the same for all with one stem.
+def _split(text: str) -> list[str]:
+    """Runs of letters and digits, in lower case and without accents."""
+    if text.isascii():
+        return _ASCII_WORD.findall(text.lower())
+    bare = _ACCENTS.sub("", unicodedata.normalize("NFKD", text.lower()))
+    return _WORD.findall(unicodedata.normalize("NFC", bare).translate(_LETTERS))
 
-    -1 for what is left out.
+
+def _split_plain(text: str) -> list[str]:
+    return _PLAIN_WORD.findall(text.lower())
+
+
+class Scheme(msgspec.Struct, frozen=True):
+    """How words are found, and what they are worth.
+
+    Attributes:
+        split: finds the words of a text.
+        stems: whether words are stemmed, and stop words and very long words left out.
+        b: how much the length of a text counts, 0 to 1.
+        least_mean: least length, in words, that counts as the mean of the texts.
     """
 
-    def __init__(self) -> None:
+    split: Callable[[str], list[str]]
+    stems: bool
+    b: float
+    least_mean: float
+
+
+RECALL = Scheme(_split, stems=True, b=0.5, least_mean=1.0)
+BUFFER = Scheme(_split_plain, stems=False, b=0.75, least_mean=0.0)
+
+
+def bm25_scores(query: str, texts: Sequence[str]) -> list[float]:
+    """The score of each text of a buffer; 0 for a text without any word of the query."""
+    (index,) = text_indices([texts], scheme=BUFFER)
+    scores: list[float] = index.scores(BUFFER.split(query), limit=None).tolist()
+    return scores
+
+
+class _Numbers(dict[str, int]):
+    """A number for each word as it stands in a text, the same for all words with one stem.
+
+    -1 for words that are left out.
+    """
+
+    def __init__(self, scheme: Scheme) -> None:
         self.stems: dict[str, int] = {}
-        self._stem = _stemmers().Stemmer("english", 0).stemWord
+        self.split = scheme.split
+        self._stem = _stemmers().Stemmer("english", 0).stemWord if scheme.stems else None
 
     def __missing__(self, word: str) -> int:
         number = -1
-        if word not in _STOP_WORDS and len(word) <= _LONGEST:
+        if self._stem is None:
+            number = self.stems.setdefault(word, len(self.stems))
+        elif word not in _STOP_WORDS and len(word) <= _LONGEST:
             number = self.stems.setdefault(self._stem(word), len(self.stems))
         self[word] = number
         return number
@@ -94,6 +140,7 @@ class TextIndex:
         places: of the text that holds the word; ascending within a word; shape (postings,).
         times: how often it does; shape (postings,).
         lengths: of the texts in words; shape (texts,).
+        scheme: what words are worth.
     """
 
     def __init__(
@@ -103,15 +150,15 @@ class TextIndex:
         places: npt.NDArray[np.int64],
         times: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
+        scheme: Scheme,
     ) -> None:
         import numpy as np  # noqa: PLC0415
 
         size = len(lengths)
         held_by = np.bincount(words, minlength=len(keys))
         rarity = np.log(1 + (size - held_by + 0.5) / (held_by + 0.5))
-        norm = _SATURATION * (
-            1 - _LENGTH + _LENGTH * lengths / max(lengths.mean() if size else 0.0, 1.0)
-        )
+        mean = max(lengths.mean() if size else 0.0, scheme.least_mean) or 1.0
+        norm = _SATURATION * (1 - scheme.b + scheme.b * lengths / mean)
         worth = rarity[words] * times * (_SATURATION + 1) / (times + norm[places])
         self.keys = keys
         self.lengths = lengths.astype(np.int32)
@@ -138,15 +185,19 @@ class TextIndex:
             self._times,
         )
 
-    def scores(self, query: Iterable[str]) -> npt.NDArray[np.float64]:
-        """Every text's score for a query of these stems, each of which counts once.
+    def scores(
+        self, query: Iterable[str], limit: int | None = _MOST_WORDS
+    ) -> npt.NDArray[np.float64]:
+        """Each text's score for a query; 0 where no word matches; shape (texts,).
 
-        0 where none matches; shape (texts,).
+        Args:
+            query: its words, or stems; each counts once.
+            limit: how many of them to look for.
         """
         import numpy as np  # noqa: PLC0415
 
         scores = np.zeros(len(self.lengths))
-        wanted = np.fromiter({hash(word): None for word in query}, np.int64)[:_MOST_WORDS]
+        wanted = np.fromiter({hash(word): None for word in query}, np.int64)[:limit]
         if not len(self.keys) or not len(wanted):
             return scores
         found = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
@@ -160,17 +211,16 @@ def text_indices(
     columns: Sequence[Sequence[str]],
     earlier: Sequence[TextIndex] = (),
     kept: npt.NDArray[np.int64] | None = None,
+    *,
+    scheme: Scheme = RECALL,
 ) -> list[TextIndex]:
-    """An index for each column of texts.
-
-    Takes 20 µs a row of a conversation that is new: in a thread, where there are many.
+    """Index each column of texts. Where there are many, do it in a thread.
 
     Args:
-        columns: texts; they may repeat one another line by line, as windows do their turns, for
-            little more time.
-        earlier: indices of these columns as they were.
-        kept: for each row its place in `earlier`, where it has stood in the same words, or -1;
-            shape (rows,).
+        columns: texts; lines that repeat, as in neighbourhoods, take little more time.
+        earlier: indices of the columns as they were before.
+        kept: for each row its place in `earlier` if its texts are the same, or -1; shape (rows,).
+        scheme: how words are found, and what they are worth.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -178,7 +228,7 @@ def text_indices(
     if kept is None:
         kept = np.full(size, -1)
     new, old = np.flatnonzero(kept < 0), np.flatnonzero(kept >= 0)
-    numbers = _Numbers()
+    numbers = _Numbers(scheme)
     lines: dict[str, array[int]] = {}
     read = [_read([column[place] for place in new.tolist()], numbers, lines) for column in columns]
     hashes = np.fromiter(map(hash, numbers.stems), np.int64, len(numbers.stems))
@@ -206,9 +256,9 @@ def text_indices(
         words, places = np.divmod(pairs, max(size, 1))
         used[words] = True
         parts.append((words, places, times, lengths))
-    keys, renumbered = keys[used], np.cumsum(used) - 1  # words that went with their rows are gone
+    keys, renumbered = keys[used], np.cumsum(used) - 1  # without words of rows that are gone
     return [
-        TextIndex(keys, renumbered[words], places, times, lengths)
+        TextIndex(keys, renumbered[words], places, times, lengths, scheme)
         for words, places, times, lengths in parts
     ]
 
@@ -216,7 +266,7 @@ def text_indices(
 def _read(
     texts: Sequence[str], numbers: _Numbers, lines: dict[str, array[int]]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The words of texts by number, one text behind the other, and how many each has."""
+    """The numbers of all texts' words, text after text, and how many words each text has."""
     import numpy as np  # noqa: PLC0415
 
     found = array("q")
@@ -226,20 +276,13 @@ def _read(
         for line in text.split("\n"):
             mine = lines.get(line)
             if mine is None:
-                mine = lines[line] = array(
-                    "q", [number for word in _split(line) if (number := numbers[word]) >= 0]
-                )
+                found_here = [
+                    number for word in numbers.split(line) if (number := numbers[word]) >= 0
+                ]
+                mine = lines[line] = array("q", found_here)
             found += mine
         lengths[place] = len(found) - before
     return np.array(found, np.int64), lengths
-
-
-def _split(text: str) -> list[str]:
-    """Runs of letters and digits, in lower case and without accents."""
-    if text.isascii():
-        return _ASCII_WORD.findall(text.lower())
-    bare = _ACCENTS.sub("", unicodedata.normalize("NFKD", text.lower()))
-    return _WORD.findall(unicodedata.normalize("NFC", bare).translate(_LETTERS))
 
 
 @cache
