@@ -14,6 +14,7 @@ __all__ = [
     "SHARED_PREFIX",
     "SessionKey",
     "UserKey",
+    "actor_key",
     "entry_id",
     "key_digest",
     "memory_id",
@@ -82,6 +83,11 @@ def validate_id(value: object, what: str) -> str:
                 "printable text"
             )
     return value
+
+
+def actor_key(user: str, session: str) -> SessionKey | UserKey:
+    """The key of a session's actor; with an empty session, of the user's own."""
+    return SessionKey(user, session) if session else UserKey(user)
 
 
 def user_key(user: str) -> str:

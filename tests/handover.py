@@ -27,7 +27,7 @@ from remora.models.ports import Line
 from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
 from remora.storage.memory.store import MemoryStore
-from remora.storage.owed import owed
+from remora.storage.pending import pending_flushes
 from remora.storage.ports import Journal, LongTermStore, MemoryRow
 from remora.storage.records import UnflushSpec
 from remora.storage.sqlite.journal import SqliteJournal
@@ -262,13 +262,13 @@ async def mark_claims_no_more_than_there_is(
     if any(isinstance(job.payload, UnflushSpec) for job in jobs):
         return  # it writes its neighbours' rows anew
     there = set(await store.row_ids())
-    for key, flushed in await journal.flushed():
+    for key, flushed in await journal.indexed_through():
         if isinstance(key, UserKey):
             continue
         claimed = {entry.seq for entry in await journal.read(key, 1, flushed)} - set(
-            await journal.pruned(key)
+            await journal.pruned_seqs(key)
         )
-        claimed = claimed.difference(*owed(jobs).get(key, ()))
+        claimed = claimed.difference(*pending_flushes(jobs).get(key, ()))
         missing = [seq for seq in claimed if row_id(key, seq) not in there]
         assert not missing, (
             f"killed at {step!r}: the watermark of {key} is {flushed}, and {missing} are not there"

@@ -291,8 +291,8 @@ async def _choose_recount(
 ) -> Callable[[ChatDict], int] | None:
     """What counts stored messages again: their rows hold another counter's figures (G9)."""
     name = str(getattr(counter, "name", type(counter).__qualname__))
-    if await journal.setting("counter", name) != name:
-        await journal.setting("counters", "several")
+    if await journal.init_setting("counter", name) != name:
+        await journal.init_setting("counters", "several")
     return partial(count_message, counter) if await journal.setting("counters") else None
 
 

@@ -22,6 +22,7 @@ from remora.services.upkeep import flush_tails
 from remora.storage.lock import DirectoryLock
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.ports import Journal
+from remora.storage.renamed import with_current_names
 
 __all__ = ["Lifetime"]
 
@@ -102,7 +103,7 @@ class Lifetime:
         options = self.options
         journal: Journal
         if options.journal is not None:
-            journal = await _open_given(options.journal)
+            journal = with_current_names(await _open_given(options.journal))
         elif options.path is None:
             journal = MemoryJournal()
         else:

@@ -23,10 +23,10 @@ from remora.cli.render import printable
 from remora.errors import DirectoryLocked, InvalidInput
 from remora.ids import SessionKey, UserKey
 from remora.runtime.log import Job
-from remora.storage.committing import committing
 from remora.storage.lock import DirectoryLock
+from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.storage.sqlite.onlooker import peek_jobs
+from remora.storage.sqlite.peek import peek_jobs
 
 __all__ = ["add_jobs_parser", "command_jobs"]
 
@@ -198,7 +198,7 @@ async def _change_dead_letters(
         opened = await SqliteJournal.open(
             directory / "journal.db", durability=arguments.configured.journal.durability
         )
-        async with committing(opened) as journal:
+        async with running_journal(opened) as journal:
             return await work(DeadLetters(journal))
     finally:
         with anyio.CancelScope(shield=True):

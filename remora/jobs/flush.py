@@ -20,7 +20,7 @@ from remora.models.ports import Embedder
 from remora.runtime.locks import KeyedLocks, SharedLocks
 from remora.runtime.probes import probe
 from remora.runtime.supervisor import JobAttempt, JobResult
-from remora.storage.owed import owed
+from remora.storage.pending import pending_flushes
 from remora.storage.ports import NEIGHBOURS, Journal, LongTermStore, MemoryRow
 from remora.storage.records import (
     ENTRY_KIND,
@@ -120,7 +120,7 @@ class FlushHandler:
         async with self._sessions(key), self._users.shared(key.user):
             try:
                 if through:
-                    missing = owed(await self._journal.jobs(dead=True)).get(key)
+                    missing = pending_flushes(await self._journal.jobs(dead=True)).get(key)
                     among = set(range(1, through + 1)).difference(*missing) if missing else None
                     await self.flush(key, 1, through, may_exist=True, among=among)
                 items = await self._journal.state_items(key)
@@ -158,7 +158,7 @@ class FlushHandler:
         rows = await anyio.to_thread.run_sync(build) if size > INLINE_CHARACTERS else build()
         # An imported session may have pruned messages before its first flush.
         if rows and (may_exist or first == 1):
-            pruned = set(await self._journal.pruned(key))
+            pruned = set(await self._journal.pruned_seqs(key))
             rows = [row for row in rows if row.seq not in pruned]
         by_seq = {row.seq: row for row in rows if among is None or row.seq in among}
         mine = [entry for entry in entries if entry.seq in by_seq]

@@ -110,7 +110,7 @@ class PruneHandler:
             row.id for row in rows if row.memory_type in MEMORY_TYPES and row.id not in recorded
         }
         for key, said in _by_session(rows).items():
-            pruned = set(await self._journal.pruned(key))
+            pruned = set(await self._journal.pruned_seqs(key))
             gone.update(row.id for row in said if row.seq in pruned)
         return gone
 

@@ -169,7 +169,7 @@ async def compare_index(
             damaged message are left alone, and a session that cannot be compared is named.
     """
     accounts: dict[str, _JournalUser] = {}
-    for actor, flushed in await journal.flushed():
+    for actor, flushed in await journal.indexed_through():
         account = accounts.setdefault(user_key(actor.user), _JournalUser(actor.user))
         if isinstance(actor, SessionKey):
             account.sessions[actor.session] = flushed
@@ -415,10 +415,10 @@ class _Comparison:
         if not through:
             return
         times, damaged = await self._times(key, through)
-        pruned = set(await self._journal.pruned(key))
+        pruned = set(await self._journal.pruned_seqs(key))
         trimmed = 0
         if any(row.seq not in times for row in rows):
-            trimmed = (await self._journal.past(key, _LAST)).trimmed
+            trimmed = (await self._journal.buffer_start(key, _LAST)).trimmed
         present: set[int] = set()
         wrong: list[ScannedRow] = []
         gone: list[ScannedRow] = []
@@ -487,7 +487,7 @@ class _Comparison:
             # One that a rewind brought back into its list is there until it leaves it again.
             listed = {
                 entry_id(key, one.through)
-                for one in (await self._journal.past(key, _LAST)).summaries
+                for one in (await self._journal.buffer_start(key, _LAST)).summaries
             }
             leaving = {entry_id(key, seq) for seq in pending.leaving}
             surplus = [row for row in surplus if row.id not in listed and row.id not in leaving]

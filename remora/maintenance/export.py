@@ -74,7 +74,7 @@ async def _session(
     view = await _inspect(source, key)
     for _ in range(_ATTEMPTS):
         entries = await journal.read(key, 1, view.last_seq)
-        pruned = set(await journal.pruned(key))
+        pruned = set(await journal.pruned_seqs(key))
         left = [
             state_item
             for state_item in await journal.state_items(key)
@@ -253,7 +253,7 @@ async def _write_all(
     source: TransferParts, write: Callable[[Sequence[Exported]], None], progress: Progress | None
 ) -> TransferReport:  # fmt: skip
     total = (await source.journal.counts()).messages
-    keys = [key for key, _ in await source.journal.flushed()]
+    keys = [key for key, _ in await source.journal.indexed_through()]
     sessions = [key for key in keys if isinstance(key, SessionKey)]
     awake = (
         source.registry.live_keys()

@@ -322,7 +322,9 @@ async def import_from(
     try:
         limit = target.intake.buffer.max_message_bytes
         contents = await anyio.to_thread.run_sync(_validate, reader, limit)
-        there = contents.sessions.intersection([key for key, _ in await target.journal.flushed()])
+        there = contents.sessions.intersection(
+            [key for key, _ in await target.journal.indexed_through()]
+        )
         if there and not skip_existing:
             some = ", ".join(f"{key.user}/{key.session}" for key in sorted(there)[:3])
             raise InvalidInput(

@@ -17,9 +17,9 @@ import msgspec
 from remora.config import Config
 from remora.errors import InvalidInput, JournalDamaged
 from remora.services.rebuild import OldDirectory, Place, kept, location_of
-from remora.storage.committing import committing
 from remora.storage.lance.scan import TableScan, open_scan
 from remora.storage.lance.store import LanceStore
+from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.mark import mark_path, missing, read_mark
 
@@ -103,7 +103,7 @@ async def offline(
     Raises:
         JournalTooNew, JournalDamaged, DirectoryUnusable: the journal cannot be opened.
     """
-    async with committing(
+    async with running_journal(
         await SqliteJournal.open(journal or directory / JOURNAL, durability="power")
     ) as opened:
         yield await _describe(opened, directory, config)

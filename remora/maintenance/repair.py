@@ -124,7 +124,9 @@ async def _repair_long_term(
 ) -> list[str]:
     """Make long-term memory agree with the journal; what was done."""
     if memory.place is None:
-        if not memory.whole or not any(flushed for _, flushed in await memory.journal.flushed()):
+        if not memory.whole or not any(
+            flushed for _, flushed in await memory.journal.indexed_through()
+        ):
             return []
         await request_rebuild(memory.journal)
         return [

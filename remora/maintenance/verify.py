@@ -139,7 +139,7 @@ async def _check_directory(
         findings.append(Finding("erasure", f"number {erasure.number}", detail, repairable=True))
     rows = 0
     if memory.place is None:
-        handed_over = sum(flushed for _, flushed in await journal.flushed())
+        handed_over = sum(flushed for _, flushed in await journal.indexed_through())
         if handed_over and memory.whole:
             detail = f"it is not there, and {handed_over:,} messages were handed over to it"
             findings.append(Finding("table", "long-term memory", detail, repairable=True))

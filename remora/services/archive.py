@@ -139,7 +139,7 @@ class LocalArchive:
     async def stats(self, key: SessionKey) -> SessionStatistics:
         """See `remora.Session.stats`."""
         view: SessionView = await self._actors.ask(key, Inspect())
-        folds = await self._journal.folds(key)
+        folds = await self._journal.summary_figures(key)
         summaries = [*([view.summary] if view.summary else []), *view.summaries]
         return SessionStatistics(
             messages=view.last_seq,

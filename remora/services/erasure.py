@@ -309,8 +309,8 @@ class Eraser:
                     msgspec.structs.replace(note, number=case.note.number) == case.note
                     and note.number < case.note.number
                 ):
-                    await self._journal.erased(note.number)
-            await self._journal.erased(case.note.number)
+                    await self._journal.finish_erasure(note.number)
+            await self._journal.finish_erasure(case.note.number)
             self._waiting.remove(case)
             if (bars := self._resumed.pop(case.note.number, None)) is not None:
                 bars.close()

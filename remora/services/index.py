@@ -41,6 +41,7 @@ from remora.services.rebuild import (
     request_rebuild,
 )
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore
+from remora.storage.renamed import with_current_names
 
 if TYPE_CHECKING:
     from remora.storage.lance.store import LanceStore
@@ -78,7 +79,7 @@ class LongTermIndex:
         self._journal = journal
         self._config = config
         self._directory = directory
-        self._given = given
+        self._given = None if given is None else with_current_names(given)
         self._embedder = embedder
         self._clock = clock
         self._rng = rng
@@ -340,7 +341,9 @@ class LongTermIndex:
         if (
             config.prune == "age" or not self._pruned_once
         ):  # time passes for silent users, too; others are met once
-            self._changed_users.update((key.user, None) for key, _ in await self._journal.flushed())
+            self._changed_users.update(
+                (key.user, None) for key, _ in await self._journal.indexed_through()
+            )
             self._pruned_once = True
         keep = config.max_user_rows or -1
         for user in list(self._changed_users):

@@ -147,9 +147,9 @@ async def choose_directory(
     Raises:
         EmbedderChanged: another embedder made what is there, and `reembed` is not set.
     """
-    name = await journal.setting("longterm", _FIRST) or _FIRST
-    found = await journal.setting("embedder", embedder) or embedder
-    kept = int(await journal.setting("shards", str(shards)) or shards)
+    name = await journal.init_setting("longterm", _FIRST) or _FIRST
+    found = await journal.init_setting("embedder", embedder) or embedder
+    kept = int(await journal.init_setting("shards", str(shards)) or shards)
     old = await _old_directories(journal)
     if found != embedder:
         if not reembed:
@@ -164,7 +164,7 @@ async def choose_directory(
         number = int(name.removeprefix(_FIRST).removeprefix("-") or 1)
         name, kept = f"{_FIRST}-{number + 1}", shards
         described = msgspec.json.encode(old).decode()
-        await journal.change(
+        await journal.change_settings(
             {
                 "embedder": embedder,
                 "longterm": name,
@@ -176,7 +176,7 @@ async def choose_directory(
         _logger.info("reembedding_begun", embedder=embedder, before=found, directory=name)
     elif isinstance(base, Path) and await _is_lost(journal, base / name):
         _logger.warning("long_term_lost", directory=name)
-        await journal.change({"reembed": _BEGIN})
+        await journal.change_settings({"reembed": _BEGIN})
     return IndexDirectory(name, kept, not await journal.setting("reembed"), old)
 
 
@@ -184,7 +184,7 @@ async def _is_lost(journal: Journal, place: Path) -> bool:
     """Somebody moved it away: it is filled again."""
     if await anyio.to_thread.run_sync(place.exists):
         return False
-    return any(flushed for _, flushed in await journal.flushed())
+    return any(flushed for _, flushed in await journal.indexed_through())
 
 
 async def kept(journal: Journal) -> tuple[OldDirectory, ...]:
@@ -201,7 +201,7 @@ async def kept(journal: Journal) -> tuple[OldDirectory, ...]:
 
 async def request_rebuild(journal: Journal) -> None:
     """Have long-term memory filled again from the journal, as it is, by the next start."""
-    await journal.change({"reembed": _BEGIN})
+    await journal.change_settings({"reembed": _BEGIN})
 
 
 async def _old_directories(journal: Journal) -> tuple[OldDirectory, ...]:
@@ -240,7 +240,7 @@ async def remove_old(
             await anyio.to_thread.run_sync(_remove, place)
         else:
             await erase(place)
-    await journal.change({"leftover": ""})
+    await journal.change_settings({"leftover": ""})
 
 
 def _remove(place: Path) -> None:
@@ -341,7 +341,7 @@ class Rebuild:
             cursor = await self._journal.setting("reembed") or _BEGIN
             while not await self._rebuild_from(cursor):
                 cursor = _BEGIN
-            await self._journal.change({"reembed": ""})
+            await self._journal.change_settings({"reembed": ""})
             self.over = True
             await self._complete()
             _logger.info("reembedding_complete", messages=self._total)
@@ -365,7 +365,7 @@ class Rebuild:
     async def _rebuild_from(self, cursor: str) -> bool:
         """Make anew what is behind the cursor; whether nothing came between."""
         self._restart = False
-        actors = await self._journal.flushed()
+        actors = await self._journal.indexed_through()
         self._total = sum(flushed for _, flushed in actors)
         start = self._index_after(actors, cursor)
         self._done = sum(flushed for _, flushed in actors[:start])
@@ -374,7 +374,7 @@ class Rebuild:
             await self._with_retries(chunk)
             if self._restart:
                 return False
-            await self._journal.change({"reembed": _digest(chunk[-1][0])})
+            await self._journal.change_settings({"reembed": _digest(chunk[-1][0])})
         return not self._restart
 
     def _index_after(self, actors: Sequence[tuple[SessionKey | UserKey, int]], cursor: str) -> int:
@@ -512,7 +512,7 @@ class RowRebuilder:
         old = await self.before()
         if not old:
             return []
-        trimmed = (await self._journal.past(key, _LAST)).trimmed
+        trimmed = (await self._journal.buffer_start(key, _LAST)).trimmed
         found = [
             row for store in old for row in await store.rows(key.user, Scope(session=key.session))
         ]

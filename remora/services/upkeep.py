@@ -29,7 +29,7 @@ async def flush_tails(
     """
     await clock.sleep(idle_s)
     try:
-        found = await journal.unflushed(_MAX_TAILS)
+        found = await journal.sessions_to_flush(_MAX_TAILS)
     except StorageError:
         _logger.exception("tails_unread")  # the next start finds them
         return

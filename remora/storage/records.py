@@ -21,6 +21,7 @@ __all__ = [
     "Appended",
     "BlocksSpec",
     "BufferMoved",
+    "BufferStart",
     "DiscardSpec",
     "EarlierBuffer",
     "EntryFlushSpec",
@@ -400,32 +401,39 @@ class IdLookup(msgspec.Struct, frozen=True):
 
 
 class PastLookup(msgspec.Struct, frozen=True):
-    """What did the buffer begin with when message `at` was its newest?
-
-    Answered by an `EarlierBuffer`.
-    """
+    """What was the buffer when message `at` was its newest? Answered by an `EarlierBuffer`."""
 
     at: int
 
 
-class EarlierBuffer(msgspec.Struct, frozen=True):
-    """A buffer of the past, as far as its messages were not removed since.
+class BufferStart(msgspec.Struct, frozen=True):
+    """Where a session's buffer began at an earlier message.
 
     Attributes:
         front: messages up to here were out of the buffer.
         summary: the running summary then.
         summaries: the entries then that it did not cover.
-        entries: its messages.
-        cleared: messages up to here had been cleared then.
-        there: the message that was the newest then was not removed since.
+        cleared: messages up to here had been cleared.
+        trimmed: messages up to here are gone from the journal today (`Journal.trim`).
     """
 
     front: int
     summary: Summary | None
     summaries: tuple[Summary, ...]
-    entries: tuple[Entry, ...]
     cleared: int = 0
-    there: bool = True
+    trimmed: int = 0
+
+
+class EarlierBuffer(BufferStart, frozen=True):
+    """A session's buffer at an earlier message.
+
+    Attributes:
+        entries: its messages.
+        exists: the message that was the newest then was not removed since.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    exists: bool = True
 
 
 class OriginalAppend(msgspec.Struct, frozen=True):

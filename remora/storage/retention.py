@@ -1,57 +1,38 @@
-"""Which archived originals may go, and which go first: the rules, over plain figures (G6, G7)."""
+"""Which archived originals may be removed, and which are removed first (G6, G7)."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
-from remora.storage.ports import NEIGHBOURS
-from remora.storage.records import BlocksSpec, FlushSpec, SummarizeSpec, UnflushSpec
+from remora.storage.pending import NEIGHBOURS
 
-__all__ = ["Archive", "MessageSizes", "choose_oldest", "first_message_needed", "last_removable"]
+__all__ = ["Archive", "MessageSizes", "choose_oldest", "last_removable"]
 
 MessageSizes: TypeAlias = Sequence[tuple[int, int, int]]
 """Messages in order: number, time in microseconds, bytes."""
 
 
 class Archive(msgspec.Struct, frozen=True):
-    """What may go of one session: messages after `trimmed`, up to `through`."""
+    """What may be removed of one session: messages after `trimmed`, up to `through`."""
 
     sid: int
     trimmed: int
     through: int
 
 
-def first_message_needed(payload: Any) -> int | None:
-    """The first message that a job has yet to read, with those beside it that it reads along.
-
-    None for none.
-    """
-    match payload:
-        case FlushSpec(first=first):
-            return first - NEIGHBOURS
-        case UnflushSpec(seqs=seqs):
-            return min(seqs, default=1) - NEIGHBOURS
-        case SummarizeSpec(first=first):
-            return first
-        case BlocksSpec():
-            return 1  # which of them its blocks have not seen, they alone know
-        case _:
-            return None
-
-
 def last_removable(
     archived_through: int, unflushed: int | None, needed: Iterable[int | None]
 ) -> int:
-    """The last message of a session that nobody needs any more, 0 for none.
+    """The last message of a session that nothing needs any more; 0 for none.
 
     Args:
         archived_through: messages up to here are out of the buffer.
         unflushed: the first of them that is on its way to long-term memory; None for none.
-        needed: by jobs, see `first_message_needed`.
+        needed: by jobs (`remora.storage.pending.first_message_needed`).
     """
     bounds = [archived_through - NEIGHBOURS, *(first - 1 for first in needed if first is not None)]
     if unflushed is not None:
@@ -64,16 +45,15 @@ async def choose_oldest(
     excess: int,
     read: Callable[[Archive, int], Awaitable[MessageSizes]],
 ) -> dict[int, int]:
-    """How far each session gives up its oldest messages, the oldest of all sessions first, until
-    `excess` bytes are gone.
+    """Choose the oldest messages of all sessions until they take `excess` bytes.
 
     Args:
-        archives: what may go.
-        excess: bytes.
-        read: some of the messages of an archive, from this number on, in order; all of them may go.
+        archives: what may be removed.
+        excess: bytes to remove.
+        read: some of the messages of an archive, from this number on, in order.
 
     Returns:
-        By session, the last message that goes.
+        By session, the last message to remove.
     """
     gone: dict[int, int] = {}
     heads: list[tuple[int, int, int]] = []  # time, session, which archive

@@ -91,7 +91,7 @@ class FaultyJournal(MemoryJournal):
                 for write in batch:
                     if write.fenced:  # too late: it is on its way
                         self._keep(write)
-                self._land(batch)
+                self._apply_batch(batch)
                 return
             self._failed += 1
             if fault == "kept":

@@ -27,7 +27,7 @@ from remora.ids import SHARED_PREFIX, SessionKey, UserKey, memory_id, session_ke
 from remora.models.ports import Line
 from remora.runtime.log import DeadLetterRetried, Job, JobDeadLettered, JobDone, Write
 from remora.runtime.supervisor import commit_records
-from remora.storage.committing import committing
+from remora.storage.erasure_rules import SYNOPSIS_KIND, WORKING_KIND
 from remora.storage.ports import Erasure, Journal, Retention
 from remora.storage.records import (
     Appended,
@@ -46,7 +46,7 @@ from remora.storage.records import (
     StateItem,
     Watermarks,
 )
-from remora.storage.telling import SYNOPSIS_KIND, WORKING_KIND
+from remora.storage.running import running_journal
 
 __all__ = ["OpenJournal", "journal_suite"]
 
@@ -118,7 +118,7 @@ async def a_write_without_records_is_settled_in_its_turn(opened: OpenJournal) ->
     it knows.
     """
     settled: list[tuple[int, Exception | None]] = []
-    async with committing(await opened()) as journal:
+    async with running_journal(await opened()) as journal:
         (image,) = await journal.hydrate([UserKey("alice")])
         assert isinstance(image, SavedUser)
 
@@ -213,8 +213,8 @@ async def settings_are_set_once(opened: OpenJournal) -> None:
     """The first value stays."""
     journal = await opened()
     assert await journal.setting("colour") is None
-    assert await journal.setting("colour", "blue") == "blue"
-    assert await journal.setting("colour", "red") == "blue"
+    assert await journal.init_setting("colour", "blue") == "blue"
+    assert await journal.init_setting("colour", "red") == "blue"
     await journal.aclose()
 
 
@@ -224,11 +224,13 @@ async def settings_change_together(opened: OpenJournal) -> None:
     The others stay, and all of it is there again.
     """
     journal = await opened()
-    await journal.setting("colour", "blue")
-    await journal.setting("shape", "round")
-    await journal.change({"colour": "red", "size": "big", "odd": 'it\'s \u2028 {"json": 1}'})
-    assert await journal.setting("colour", "green") == "red"
-    await journal.change({"size": ""})
+    await journal.init_setting("colour", "blue")
+    await journal.init_setting("shape", "round")
+    await journal.change_settings(
+        {"colour": "red", "size": "big", "odd": 'it\'s \u2028 {"json": 1}'}
+    )
+    assert await journal.init_setting("colour", "green") == "red"
+    await journal.change_settings({"size": ""})
     await journal.aclose()
     journal = await opened()
     names = ("colour", "shape", "size", "odd")
@@ -249,7 +251,9 @@ async def what_an_actor_keeps_can_be_read(opened: OpenJournal) -> None:
             await scope.as_("zoe").grant(name, "own")
         await runtime.session("alice", "one").append(_said("hello"))
         (key,) = [
-            key for key, _ in await runtime.internals.journal.flushed() if isinstance(key, UserKey)
+            key
+            for key, _ in await runtime.internals.journal.indexed_through()
+            if isinstance(key, UserKey)
         ]
         grants = [
             state_item.name
@@ -332,7 +336,7 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
         kept = await runtime.session("bob", "chat").history()
         await runtime.shared("team").as_("bob").grant("alice", "write")
         await runtime.settle()
-    async with committing(await opened()) as journal:
+    async with running_journal(await opened()) as journal:
         for user in ("alice", "bob"):
             await _remembered(journal, user, "chat")
         erased = await journal.erase("alice")
@@ -353,8 +357,8 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
             if state_item.kind == "grant"
         ]
         assert grants == ["bob", "alice"], "a grant names an agent, who is nobody's user"
-        assert "alice" not in {key.user for key, _ in await journal.flushed()}
-        await journal.erased(erased.erasure.number)
+        assert "alice" not in {key.user for key, _ in await journal.indexed_through()}
+        await journal.finish_erasure(erased.erasure.number)
         assert not [
             job
             for job in (*await journal.jobs(), *await journal.jobs(dead=True))
@@ -384,7 +388,7 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
         for name in ("chat", "other", "")
     )
     synopsis = StateItem(SYNOPSIS_KIND, "identity", _pack({"text": "words"}))
-    async with committing(await opened()) as journal:
+    async with running_journal(await opened()) as journal:
         own = await _remembered(journal, "alice", "chat")
         await _remembered(journal, "alice", "other")
         await commit_records(journal, [StateChanged(own, (*items, synopsis))])
@@ -418,7 +422,7 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
         other = await journal.erase("alice", "no such session")
         assert not any(other.removed.values())
         for erasure in (erased.erasure, other.erasure):
-            await journal.erased(erasure.number)
+            await journal.finish_erasure(erasure.number)
         await commit_records(
             journal,
             [
@@ -437,19 +441,19 @@ async def what_is_being_forgotten_is_noted_until_it_is_gone(opened: OpenJournal)
 
     Numbers are not used twice.
     """
-    async with committing(await opened()) as journal:
+    async with running_journal(await opened()) as journal:
         first = (await journal.erase("alice")).erasure
         second = (await journal.erase("bob", "chat")).erasure
         await journal.scrub()
-    async with committing(await opened()) as journal:
+    async with running_journal(await opened()) as journal:
         assert list(await journal.erasures()) == [first, second]
         assert second == Erasure(second.number, user_key("bob"), session_key("bob", "chat"))
-        await journal.erased(second.number)
-        await journal.erased(second.number)
+        await journal.finish_erasure(second.number)
+        await journal.finish_erasure(second.number)
         third = (await journal.erase("carol")).erasure
         assert third.number not in {first.number, second.number}
-        await journal.erased(first.number)
-    async with committing(await opened()) as journal:
+        await journal.finish_erasure(first.number)
+    async with running_journal(await opened()) as journal:
         assert list(await journal.erasures()) == [third]
 
 
@@ -571,7 +575,7 @@ async def nothing_that_is_needed_is_trimmed(opened: OpenJournal) -> None:
         for name, first, last in (("a", 1, 10), ("b", 11, 30))
     ]
     everything = Retention(max_bytes=1)
-    async with committing(await opened()) as journal:
+    async with running_journal(await opened()) as journal:
         await commit_records(
             journal, [BufferMoved(sid, Watermarks(0, 0, 30, 30), jobs=tuple(jobs))]
         )

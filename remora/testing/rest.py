@@ -14,7 +14,7 @@ from remora.api.runtime import Runtime
 from remora.errors import LongTermError, ModelTimeout, ModelUnavailable
 from remora.ids import SessionKey, UserKey, memory_id, row_id
 from remora.messages import ChatDict, plain_text, speaker_of
-from remora.storage.owed import owed
+from remora.storage.pending import pending_flushes
 from remora.storage.ports import Journal, LongTermStore, MemoryRow
 from remora.storage.records import UnflushSpec
 from remora.testing.history import History, Record, Violation
@@ -43,13 +43,13 @@ async def check_watermark(journal: Journal, store: LongTermStore) -> list[Violat
     if any(isinstance(job.payload, UnflushSpec) for job in jobs):
         return []  # it writes its neighbours' rows anew
     there = set(await store.row_ids())
-    owing = owed(jobs)
+    owing = pending_flushes(jobs)
     found = []
-    for key, flushed in await journal.flushed():
+    for key, flushed in await journal.indexed_through():
         if isinstance(key, UserKey):
             continue
         claimed = {entry.seq for entry in await journal.read(key, 1, flushed)} - set(
-            await journal.pruned(key)
+            await journal.pruned_seqs(key)
         )
         claimed = claimed.difference(*owing.get(key, ()))
         missing = [seq for seq in sorted(claimed) if row_id(key, seq) not in there]
@@ -126,7 +126,7 @@ async def check_at_rest(
                 )
             )
         said[session] = dict(told)
-        pruned = set(await runtime.internals.journal.pruned(key))
+        pruned = set(await runtime.internals.journal.pruned_seqs(key))
         found.extend(_withheld(history, session, told, pruned))
         flushing = (await runtime.session(*session).inspect()).watermarks.flushing
         wanted.update(row_id(key, seq) for seq, _ in told if seq not in pruned and seq <= flushing)

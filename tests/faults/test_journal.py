@@ -147,7 +147,7 @@ async def test_flipped_bytes_are_named(damage: str, number: int | None, tmp_path
             journal.read(ONE, 1, 9),
             journal.fetch(ONE, KeyLookup(key_digest("k"))),
             journal.fetch(ONE, IdLookup(("m2", "m3"), 0)),
-            journal.past(ONE, 6),
+            journal.buffer_start(ONE, 6),
             journal.state_items(ONE),
         ):
             try:
@@ -237,7 +237,7 @@ async def everything(path: Path) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     journal = await SqliteJournal.open(path, durability="process")
     try:
-        keys = [key for key, _ in await journal.flushed()]
+        keys = [key for key, _ in await journal.indexed_through()]
         for key in keys:
             found[key] = None
             with contextlib.suppress(StorageError):
@@ -245,7 +245,7 @@ async def everything(path: Path) -> dict[Any, Any]:
                     found[key] = [
                         *await journal.read(key, 1, 99),
                         *await journal.state_items(key),
-                        await journal.past(key, 99),
+                        await journal.buffer_start(key, 99),
                     ]
                 else:
                     found[key] = [
@@ -280,9 +280,9 @@ async def test_a_writer_that_was_overtaken_stores_nothing(tmp_path: Path) -> Non
                 assert not caught.value.retryable
             for work in (
                 first.erase("alice"),
-                first.erased(1),
-                first.setting("colour", "red"),
-                first.change({"colour": "red"}),
+                first.finish_erasure(1),
+                first.init_setting("colour", "red"),
+                first.change_settings({"colour": "red"}),
             ):
                 with pytest.raises(OwnershipLost):
                     await work
@@ -303,9 +303,9 @@ async def test_each_kind_of_commit_meets_the_fence(tmp_path: Path) -> None:
         lambda j: commit_records(j, [Appended(1, said(2, 2), None)]),
         lambda j: commit_records(j, [StateChanged(1, (StateItem("block", "b", b"x"),))]),
         lambda j: j.erase("alice"),
-        lambda j: j.erased(1),
-        lambda j: j.setting("colour", "red"),
-        lambda j: j.change({"colour": "red"}),
+        lambda j: j.finish_erasure(1),
+        lambda j: j.init_setting("colour", "red"),
+        lambda j: j.change_settings({"colour": "red"}),
     ]
     for kind in kinds:
         async with journal_at(path) as first:
@@ -400,6 +400,54 @@ async def test_a_log_that_was_cut_short_is_noticed(tmp_path: Path) -> None:
         await messages_in(gone)
     (gone.parent / "journal.db-wal").write_bytes(log)  # it was left behind
     assert await messages_in(gone) == count
+
+
+async def test_a_setting_that_was_lost_is_noticed(tmp_path: Path) -> None:
+    """G3: settings are commits like others: where the log that holds one is lost, opening says
+    so.
+    """
+    (tmp_path / "made").mkdir()
+    path = tmp_path / "made" / "journal.db"
+    async with journal_at(path, durability="power") as journal:
+        assert await journal.init_setting("colour", "red") == "red"
+        before = path.with_name("journal.db-wal").read_bytes()
+        await journal.change_settings({"colour": "blue", "size": "big"})
+        files = {
+            one.name: one.read_bytes()
+            for one in path.parent.iterdir()
+            if not one.name.endswith("-shm")
+        }
+    intact = laid_out(files, tmp_path / "intact")
+    async with journal_at(intact) as journal:
+        assert await journal.setting("colour") == "blue"
+    for number, log in enumerate((before, b"")):
+        cut = laid_out({**files, "journal.db-wal": log}, tmp_path / f"cut-{number}")
+        with pytest.raises(JournalDamaged, match="acknowledged"):
+            await messages_in(cut)
+
+
+async def test_settings_before_and_while_it_runs(tmp_path: Path) -> None:
+    """G4, G12: a setting is stored before the writer runs, and in turn among its writes; a closed
+    journal stores none.
+    """
+    journal = await SqliteJournal.open(tmp_path / "journal.db", durability="process")
+    async with anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(journal.change_settings, {"last": str(number), f"n{number}": "there"})
+    assert await journal.init_setting("n0", "other") == "there"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(journal.change_settings, {"early": "there"})
+        tasks.start_soon(journal.run)
+        tasks.start_soon(journal.init_setting, "late", "there")
+        await commit_records(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 1), None)])
+        await journal.change_settings({"last": "five"})
+        tasks.cancel_scope.cancel()
+    names = ("last", "early", "late", *(f"n{number}" for number in range(5)))
+    assert [await journal.setting(name) for name in names] == ["five", *["there"] * 7]
+    assert await journal.verify() == []
+    await journal.aclose()
+    with pytest.raises(StorageError):
+        await journal.change_settings({"last": "six"})
 
 
 async def test_what_was_not_promised_is_only_noted(
@@ -835,7 +883,7 @@ async def test_erasing_after_a_crash(tmp_path: Path) -> None:
         )  # what a file system that became read-only does to it
         for work in (
             journal.erase("bob"),
-            journal.erased(erased.erasure.number),
+            journal.finish_erasure(erased.erasure.number),
             commit_records(journal, [Appended(2, said(2, 2), None)]),
         ):
             with pytest.raises((CommitFailed, OutcomeUnknown)) as caught:

@@ -479,8 +479,8 @@ async def make(directory: Path) -> None:
         journal = await SqliteJournal.open(directory / "journal.db", durability="power")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(journal.run)
-        await journal.setting("counter", "heuristic")
-        await journal.change(
+        await journal.init_setting("counter", "heuristic")
+        await journal.change_settings(
             {"embedder": "golden-embedder", "shards": "4", "colour": 'it\'s \u2028 {"json": 1}'}
         )
         makers = (

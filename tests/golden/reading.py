@@ -77,7 +77,7 @@ async def reading(directory: Path) -> dict[str, Any]:
     """Everything in `directory`'s journal. It opens it, and writes to it: read a copy."""
     journal = await SqliteJournal.open(directory / "journal.db", durability="none")
     try:
-        actors = await journal.flushed()
+        actors = await journal.indexed_through()
         found: dict[str, Any] = {
             "settings": {name: await journal.setting(name) for name in SETTINGS},
             "counts": _plain(await journal.counts()),
@@ -86,7 +86,7 @@ async def reading(directory: Path) -> dict[str, Any]:
             "dead": _plain(await journal.jobs(dead=True)),
             "erasures": _plain(await journal.erasures()),
             "findings": _plain(await journal.verify()),
-            "unflushed": _plain(await journal.unflushed(100)),
+            "unflushed": _plain(await journal.sessions_to_flush(100)),
             "sessions": {},
             "users": {},
         }
@@ -134,9 +134,9 @@ async def _session(journal: SqliteJournal, key: SessionKey) -> dict[str, Any]:
             str(at): [entry.seq for entry in await journal.read(key, 1, at, at=at)]
             for at in range(1, last + 1)
         },
-        "past": {str(at): _plain(await journal.past(key, at)) for at in range(last + 1)},
-        "folds": _plain(await journal.folds(key)),
-        "pruned": _plain(await journal.pruned(key)),
+        "past": {str(at): _plain(await journal.buffer_start(key, at)) for at in range(last + 1)},
+        "folds": _plain(await journal.summary_figures(key)),
+        "pruned": _plain(await journal.pruned_seqs(key)),
         "facets": _plain(await journal.state_items(key)),
         "keys": {
             text: _plain(await journal.fetch(key, KeyLookup(key_digest(text)))) for text in KEYS

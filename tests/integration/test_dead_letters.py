@@ -20,7 +20,7 @@ from remora.ids import row_id
 from remora.runtime.log import Job, JobDeadLettered
 from remora.runtime.supervisor import commit_records
 from remora.storage.memory.store import MemoryStore
-from remora.storage.owed import owed
+from remora.storage.pending import pending_flushes
 from remora.storage.records import JobsStarted, SummarizeSpec, UnflushSpec
 from remora.testing import HashEmbedder
 
@@ -138,8 +138,8 @@ async def test_the_watermark_claims_nothing_for_a_dead_letter(
     """
     async with opened(tmp_path, poison) as runtime:
         chat = await poisoned(runtime)
-        assert (chat.key, 12) in list(await runtime.internals.journal.flushed())
-        assert owed(await runtime.dead_letters()) == {chat.key: [range(1, 8)]}
+        assert (chat.key, 12) in list(await runtime.internals.journal.indexed_through())
+        assert pending_flushes(await runtime.dead_letters()) == {chat.key: [range(1, 8)]}
     # another embedder: everything is made anew from the journal, and the dead letter must neither
     # be claimed nor bar the way
     async with opened(tmp_path, poison, embedder=HashEmbedder(48), reembed=True) as runtime:

@@ -227,7 +227,9 @@ async def test_what_is_being_forgotten_is_no_orphan(tmp_path: Path) -> None:
     )
     async with offline(tmp_path, CONFIG) as memory:
         for note in await memory.journal.erasures():
-            await memory.journal.erased(note.number)  # and long-term memory still has the rows
+            await memory.journal.finish_erasure(
+                note.number
+            )  # and long-term memory still has the rows
     found = await verify(tmp_path, CONFIG)
     assert {(one.kind, one.where) for one in found.findings} == {
         ("orphan", "bob"),

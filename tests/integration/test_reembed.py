@@ -121,7 +121,7 @@ async def held(runtime: Runtime) -> dict[str, Any]:
     they were first written.
     """
     store = await runtime.internals.long_term()
-    users = sorted({key.user for key, _ in await runtime.internals.journal.flushed()})
+    users = sorted({key.user for key, _ in await runtime.internals.journal.indexed_through()})
     rows = [row for one in users for row in await store.rows(one)]
     assert sorted(row.id for row in rows) == sorted(await store.row_ids())
     found = {
@@ -423,7 +423,7 @@ async def test_a_forgetful_cursor(tmp_path: Path) -> None:
         cursor = await runtime.internals.journal.setting("reembed")
         assert cursor not in {"", "begin", None}, "it notes how far it came"
         assert len(str(cursor)) == 32
-        await runtime.internals.journal.change({"reembed": "0" * 32})
+        await runtime.internals.journal.change_settings({"reembed": "0" * 32})
     async with opened(tmp_path, HashEmbedder(96)) as runtime:
         await runtime.reembedded()
         assert await held(runtime) == before
@@ -467,9 +467,9 @@ async def test_settings_change_together() -> None:
     for.
     """
     journal = MemoryJournal()
-    await journal.change({"a": "1", "b": "2"})
-    assert await journal.setting("a", "3") == "1"
-    await journal.change({"a": ""})
+    await journal.change_settings({"a": "1", "b": "2"})
+    assert await journal.init_setting("a", "3") == "1"
+    await journal.change_settings({"a": ""})
     assert (await journal.setting("a"), await journal.setting("b")) == ("", "2")
 
 

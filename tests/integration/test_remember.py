@@ -647,7 +647,7 @@ async def test_pruned_messages_stay_in_the_history(runtime: Runtime) -> None:
     await alice.prune(keep=2, strategy="fifo")
     assert len(await alice.memories()) == 2
     assert len(await chat.history()) == 6
-    assert sorted(await runtime.internals.journal.pruned(chat.key)) == [1, 2, 3, 4]
+    assert sorted(await runtime.internals.journal.pruned_seqs(chat.key)) == [1, 2, 3, 4]
 
 
 async def test_pruning_needs_to_know_how(runtime: Runtime) -> None:

@@ -247,7 +247,7 @@ _MUTANTS = (
         guarantee="G2",
         what="The next number is that after the newest message that is left; a rewound one's is "
         "given to somebody else.",
-        path="remora/storage/memory/journal.py",
+        path="remora/storage/memory/tables.py",
         change="""
 -            next_seq=actor.last + 1,
 +            next_seq=max((one.seq for one in actor.visible(1, actor.last)), default=0) + 1,
@@ -702,7 +702,7 @@ _MUTANTS = (
         name="statements_commit_one_by_one",
         guarantee="G4",
         what="There is no transaction around a commit's statements: each is durable by itself.",
-        path="remora/storage/sqlite/journal.py",
+        path="remora/storage/sqlite/writer.py",
         change="""
 -            steps = [_BEGIN, *steps, *others, _COMMIT]
 +            steps = [Step(_BEGIN.sql.partition("; ")[2]), *steps, *others]
@@ -714,7 +714,7 @@ _MUTANTS = (
         guarantee="G3 G4",
         what="A disk that fails while it syncs has stored nothing, says the journal; after a "
         "crash the commit may be there.",
-        path="remora/storage/sqlite/journal.py",
+        path="remora/storage/sqlite/writer.py",
         change="""
 -        if name.startswith("SQLITE_IOERR") or not rolled_back:
 +        if not rolled_back:
@@ -725,7 +725,7 @@ _MUTANTS = (
         name="sqlite_commits_fenced_writes",
         guarantee="G4",
         what="What is queued behind a commit that failed is committed all the same.",
-        path="remora/storage/sqlite/journal.py",
+        path="remora/storage/sqlite/writer.py",
         change="""
 -                batch = [write for write in taken if not write.fenced and not self._refused(write)]
 +                batch = [write for write in taken if not self._refused(write)]

@@ -18,10 +18,10 @@ from remora.errors import LongTermError, ModelUnavailable, OutcomeUnknown
 from remora.ids import SessionKey
 from remora.models.extractive import ExtractiveSummarizer
 from remora.runtime.supervisor import commit_records
-from remora.storage.committing import committing
 from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import MemoryRow
 from remora.storage.records import Opened, SavedSession
+from remora.storage.running import running_journal
 from remora.testing import (
     FaultyChatModel,
     FaultyEmbedder,
@@ -94,7 +94,7 @@ async def test_a_commit_that_hangs_succeeds_late(fault: Any, slow_s: float) -> N
     other.
     """
     journal = FaultyJournal(plan(fault), hang_s=slow_s)
-    async with committing(journal):
+    async with running_journal(journal):
         before = anyio.current_time()
         try:
             await commit_records(journal, [Opened(1, "alice", "chat", 0)])

@@ -148,7 +148,7 @@ def test_a_transaction_stops_at_its_first_failure(tmp_path: Path) -> None:
         assert database.in_transaction
         database.execute("ROLLBACK")
         with pytest.raises(NothingChanged):
-            run_steps(database, [Step("DELETE FROM t WHERE a = ?", [(9,)], needed=True)])
+            run_steps(database, [Step("DELETE FROM t WHERE a = ?", [(9,)], must_change=True)])
         run_steps(database, [*steps, Step("COMMIT", [()])])
         assert database.execute("SELECT count(*) FROM t").fetchall() == [(2,)]
 

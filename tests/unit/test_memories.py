@@ -333,7 +333,7 @@ async def test_pruning_survives_a_kill_at_any_step(step: int, when: str) -> None
         assert len(left) == 2
         recorded = {memory.id for memory in await made.journal.memories("alice")}
         unpruned = {row_id(CHAT, seq) for seq in (1, 2, 3)} - {
-            row_id(CHAT, seq) for seq in await made.journal.pruned(CHAT)
+            row_id(CHAT, seq) for seq in await made.journal.pruned_seqs(CHAT)
         }
         assert set(left) == recorded | unpruned
         # what was said is still in the history

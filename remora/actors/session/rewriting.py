@@ -158,7 +158,7 @@ def rewind(state: SessionState, rules: SessionRules, to: int) -> Decision | Need
     if query not in state.answers:
         return NeedsLookup(query)
     earlier: EarlierBuffer = state.answers[query]
-    if not earlier.there:
+    if not earlier.exists:
         raise InvalidInput(f"message {to} was removed; go back to one that is there")
     probe("went_back")
     also: list[Any] = []
@@ -177,7 +177,8 @@ def rewind(state: SessionState, rules: SessionRules, to: int) -> Decision | Need
 def _buffer(state: SessionState, front: int) -> EarlierBuffer:
     """The buffer as it is, from behind `front`."""
     entries, summaries = tuple(state.entries), tuple(state.summaries)
-    return EarlierBuffer(front, state.summary, summaries, entries, state.watermarks.cleared)
+    cleared = state.watermarks.cleared
+    return EarlierBuffer(front, state.summary, summaries, cleared, entries=entries)
 
 
 def _rewrite(

@@ -1,22 +1,26 @@
-"""aiosqlite's connection, with one verb more.
+"""aiosqlite's connection, and a whole transaction as one call to its thread.
 
-A whole transaction as one call to the connection's thread.
-
-Each call waits until the event loop comes round to it, and until the thread is given the
-interpreter, up to 5 ms beside a busy loop. A commit of six statements that were six calls kept
-everybody's appends waiting for six times as long as one of one.
+Each call waits for the event loop's next round, and for the thread to get the interpreter, up to
+5 ms while the loop is busy. A commit of six statements by six calls delayed all appends six times
+as long as one call does.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import aiosqlite
 
-__all__ = ["JournalConnection", "NothingChanged", "Step", "run_steps"]
+__all__ = ["JournalConnection", "NothingChanged", "Query", "Step", "run_steps"]
+
+
+class Query(Protocol):
+    """Runs one query, in a transaction of its own."""
+
+    def __call__(self, sql: str, parameters: Iterable[Any] = ..., /) -> Awaitable[list[Any]]: ...
 
 
 class NothingChanged(Exception):
@@ -27,24 +31,24 @@ class Step(NamedTuple):
     """One statement of a transaction.
 
     Attributes:
-        sql: the statement; several, where there are no parameters.
-        rows: its parameters, once for each time that it is to be run; None for none.
-        needed: whether it must change something.
+        sql: the statement; without parameters it may be several.
+        rows: its parameters, once for each time that it is run; None for none.
+        must_change: whether it must change something.
     """
 
     sql: str
     rows: Sequence[tuple[Any, ...]] | None = None
-    needed: bool = False
+    must_change: bool = False
 
 
 def run_steps(connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
-    """Do them in order, up to the first that fails; what is open then stays open. Blocks.
+    """Run them in order, up to the first that fails; an open transaction stays open. Blocks.
 
     Raises:
-        NothingChanged: one that was needed changed nothing.
+        NothingChanged: one that must change something changed nothing.
         sqlite3.Error: SQLite refused one.
     """
-    for sql, rows, needed in steps:
+    for sql, rows, must_change in steps:
         if rows is None:
             connection.executescript(sql)
         else:
@@ -53,12 +57,12 @@ def run_steps(connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
                 if len(rows) == 1
                 else connection.executemany(sql, rows)
             )
-            if needed and not cursor.rowcount:
+            if must_change and not cursor.rowcount:
                 raise NothingChanged
 
 
 class JournalConnection(aiosqlite.Connection):
-    """A connection of the journal's, in autocommit mode: it begins and ends transactions by itself.
+    """A connection in autocommit mode: its user begins and ends transactions.
 
     Args:
         path: the file.
@@ -66,12 +70,11 @@ class JournalConnection(aiosqlite.Connection):
 
     def __init__(self, path: Path) -> None:
         super().__init__(lambda: sqlite3.connect(path, isolation_level=None), iter_chunk_size=64)
-        # The process may end although a connection was left open, by a second Ctrl-C, say: a
-        # journal needs no farewell.
+        # The process may end with an open connection (a second Ctrl-C): no shutdown step is needed.
         thread: Any = getattr(self, "_thread", self)
         thread.daemon = True
 
     async def run(self, steps: Sequence[Step]) -> None:
-        """Do these steps, as `run_steps` does, in the connection's thread."""
-        execute: Any = self._execute  # what all its verbs are made of, in every version
+        """`run_steps` in the connection's thread."""
+        execute: Any = self._execute  # the base of all its methods, in every version
         await execute(run_steps, self._conn, steps)

@@ -1,7 +1,4 @@
-"""Deleting a user, or a session, from the journal: what of which table (G13).
-
-Runs in a transaction of the writer's.
-"""
+"""Deletes a user or a session from the journal's tables, in a transaction of the writer (G13)."""
 
 from __future__ import annotations
 
@@ -11,9 +8,15 @@ from typing import Any
 import aiosqlite
 
 from remora.ids import session_key, user_key
-from remora.storage.ports import Erased, Erasure
+from remora.storage.erasure_rules import (
+    ERASED_TABLES,
+    ERROR_REMOVED,
+    SYNOPSIS_KIND,
+    WORKING_KIND,
+    is_erased_with,
+)
+from remora.storage.journal_port import Erased, Erasure
 from remora.storage.sqlite.schema import SEQ_BITS
-from remora.storage.telling import ERROR_REMOVED, SYNOPSIS_KIND, WORKING_KIND, session_of_item
 
 __all__ = ["delete_rows"]
 
@@ -26,14 +29,14 @@ _BY_ACTOR = ("folds", "facets", "memories", "jobs", "actors")
 async def delete_rows(
     writer: aiosqlite.Connection, user: str, session: str | None
 ) -> tuple[Erased, Sequence[int]]:
-    """Delete what there is of them, and leave the note; also, which actors there were."""
-    removed = dict.fromkeys(("actors", "messages", "folds", "facets", "memories", "jobs"), 0)
+    """Delete their rows, and leave the note; also returns the numbers of their actors."""
+    removed = dict.fromkeys(ERASED_TABLES, 0)
 
     async def delete(table: str, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:
             removed[table] += (await writer.executemany(statement, rows)).rowcount
 
-    # Numbers of actors are parts of message ids and of jobs' ids, and never given out again.
+    # Numbers of actors are part of the ids of messages and jobs, and never given out again.
     await writer.execute(
         "INSERT INTO settings SELECT 'last_sid', coalesce(max(sid), 0) FROM actors WHERE true "
         "ON CONFLICT DO UPDATE SET value = max(CAST(value AS INTEGER), CAST(excluded.value AS "
@@ -48,13 +51,13 @@ async def delete_rows(
                 "SELECT kind, name, value FROM facets WHERE sid = ? AND kind IN (?, ?)",
                 (own, SYNOPSIS_KIND, WORKING_KIND),
             )
-            telling = [
+            erased = [
                 (own, kind, name)
                 for kind, name, value in state_items
-                if kind == SYNOPSIS_KIND or session_of_item(value) == session
+                if is_erased_with(session, kind, value)
             ]
             await delete(
-                "facets", "DELETE FROM facets WHERE sid = ? AND kind = ? AND name = ?", telling
+                "facets", "DELETE FROM facets WHERE sid = ? AND kind = ? AND name = ?", erased
             )
             await delete(
                 "memories", "DELETE FROM memories WHERE sid = ? AND session = ?", [(own, session)]

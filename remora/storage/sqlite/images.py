@@ -6,14 +6,14 @@ is named, and no answer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 
 import msgspec
 
 from remora.errors import JournalDamaged
-from remora.ids import SessionKey, UserKey
+from remora.ids import SessionKey, UserKey, actor_key
 from remora.logging import get_logger
 from remora.messages import Entry, decode_chat
 from remora.runtime.log import Job
@@ -28,6 +28,7 @@ from remora.storage.records import (
     Summary,
     Watermarks,
 )
+from remora.storage.sqlite.connection import Query
 from remora.storage.sqlite.rows import ROLES, SHARES, row_crc
 from remora.storage.sqlite.schema import SEQ_BITS
 
@@ -39,10 +40,8 @@ __all__ = [
     "SEQ_MASK",
     "STATE_ITEM_COLUMNS",
     "SUMMARY_COLUMNS",
-    "Read",
     "RowDamaged",
     "SavedActor",
-    "actor_key",
     "checked_key",
     "checksum_differs",
     "damaged",
@@ -54,8 +53,6 @@ __all__ = [
     "read_images",
 ]
 
-Read: TypeAlias = Callable[[str, Iterable[Any]], Awaitable[list[Any]]]
-"""Runs one query; a transaction of its own."""
 SavedActor: TypeAlias = SavedSession | SavedUser
 
 _logger = get_logger("remora.journal")
@@ -107,11 +104,6 @@ def damaged(key: Hashable, what: object) -> JournalDamaged:
         f"the journal is damaged: of {whose}, {what}; `remora verify` says what else is, a backup "
         "may have it"
     )
-
-
-def actor_key(user: str, session: str) -> SessionKey | UserKey:
-    """The key of the actor in this row; one without a session is the user's own."""
-    return SessionKey(user, session) if session else UserKey(user)
 
 
 def checked_key(
@@ -300,7 +292,7 @@ _SELECT_IMAGES = (
 
 
 async def read_images(
-    read: Read, keys: Sequence[Hashable], new_sid: Callable[[], int]
+    read: Query, keys: Sequence[Hashable], new_sid: Callable[[], int]
 ) -> list[SavedActor | Exception]:
     """The image of each actor; new ones are given their number by `new_sid`."""
     facts = _Facts(await read(_SELECT_IMAGES, (msgspec.json.encode(keys).decode(),)))

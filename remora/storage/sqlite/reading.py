@@ -20,16 +20,10 @@ from remora.ids import SessionKey, UserKey
 from remora.logging import get_logger
 from remora.messages import Entry
 from remora.runtime.log import Job
-from remora.storage.ports import (
-    BufferStart,
-    Erasure,
-    JournalCounts,
-    SessionListing,
-    SummaryFigures,
-    buffer_start_from,
-    earlier_buffer,
-)
+from remora.storage.journal_port import Erasure, JournalCounts, SessionListing, SummaryFigures
+from remora.storage.past import buffer_start_from, earlier_buffer
 from remora.storage.records import (
+    BufferStart,
     EarlierBuffer,
     IdLookup,
     KeyLookup,
@@ -149,7 +143,7 @@ class JournalReader:
             key, [row[2:] for row in rows if row[1] is None or (at is not None and row[1] > at)]
         )
 
-    async def past(self, key: SessionKey, at: int) -> BufferStart:
+    async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
         """What the session's buffer began with when message `at` was its newest."""
         rows = await self._read(
             f"SELECT {SUMMARY_COLUMNS} FROM actors AS s JOIN folds AS f USING (sid) "
@@ -169,7 +163,7 @@ class JournalReader:
         )
         return int(rows[0][0]) if rows else 0
 
-    async def folds(self, key: SessionKey) -> SummaryFigures:
+    async def summary_figures(self, key: SessionKey) -> SummaryFigures:
         """How often the session's past was summarized, and what that took."""
         ((count, taken, made, degraded),) = await self._read(
             "SELECT count(*), coalesce(sum(f.input_tokens), 0), coalesce(sum(f.tokens), 0), "
@@ -195,7 +189,7 @@ class JournalReader:
         except RowDamaged as e:
             raise damaged(UserKey(user), e) from e
 
-    async def pruned(self, key: SessionKey) -> Sequence[int]:
+    async def pruned_seqs(self, key: SessionKey) -> Sequence[int]:
         """Numbers of the messages that long-term memory is not to have."""
         rows = await self._read(
             f"SELECT m.pos & {SEQ_MASK} FROM actors AS s JOIN messages AS m "
@@ -219,7 +213,7 @@ class JournalReader:
         except RowDamaged as e:
             raise damaged(key, e) from e
 
-    async def flushed(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
+    async def indexed_through(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
         """Every actor, in a fixed order, and up to which message it is in long-term memory."""
         rows = await self._read(
             "SELECT flushed, sid, user, session, created_us, crc FROM actors ORDER BY sid"
@@ -254,7 +248,7 @@ class JournalReader:
             for session, count, at_us in rows
         ]
 
-    async def unflushed(self, limit: int) -> Sequence[SessionKey]:
+    async def sessions_to_flush(self, limit: int) -> Sequence[SessionKey]:
         """Sessions whose last message no flush job covers."""
         rows = await self._read(
             "SELECT s.user, s.session FROM actors AS s WHERE s.session != '' AND s.flushing < "

@@ -9,26 +9,25 @@ it needs may go.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any
 
 import aiosqlite
 import msgspec
 
-from remora.storage.ports import Retention
+from remora.storage.journal_port import Retention
+from remora.storage.pending import first_message_needed
 from remora.storage.records import Spec
 from remora.storage.retention import (
     Archive,
     MessageSizes,
     choose_oldest,
-    first_message_needed,
     last_removable,
 )
+from remora.storage.sqlite.connection import Query
 from remora.storage.sqlite.schema import SEQ_BITS
 
 __all__ = ["BATCH_MESSAGES", "messages_beyond", "trim_rows"]
-
-Query: TypeAlias = Callable[[str, Iterable[Any]], Awaitable[Iterable[Sequence[Any]]]]
 
 BATCH_MESSAGES = 1_000
 """Messages deleted in one transaction, at most.
@@ -171,8 +170,8 @@ async def trim_rows(
     How many went, and what is left to do. Within a transaction.
     """
 
-    async def read(statement: str, parameters: Iterable[Any]) -> Iterable[Sequence[Any]]:
-        return await writer.execute_fetchall(statement, parameters)
+    async def read(statement: str, parameters: Iterable[Any] = ()) -> list[Any]:
+        return list(await writer.execute_fetchall(statement, parameters))
 
     room, count = BATCH_MESSAGES, 0
     left: dict[int, int] = {}

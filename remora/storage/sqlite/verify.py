@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from remora.errors import StorageError
-from remora.storage.ports import Finding
+from remora.storage.journal_port import Finding
 from remora.storage.records import Spec
 from remora.storage.sqlite.images import (
     ENTRY_COLUMNS,

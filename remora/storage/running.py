@@ -8,19 +8,16 @@ from typing import TypeVar
 
 import anyio
 
-from remora.storage.ports import Journal
+from remora.storage.journal_port import Journal
 
-__all__ = ["committing"]
+__all__ = ["running_journal"]
 
 AnyJournal = TypeVar("AnyJournal", bound=Journal)
 
 
 @asynccontextmanager
-async def committing(journal: AnyJournal) -> AsyncIterator[AnyJournal]:
-    """An open journal that commits meanwhile, and is closed in the end.
-
-    What the body raises comes out as it is.
-    """
+async def running_journal(journal: AnyJournal) -> AsyncIterator[AnyJournal]:
+    """Run an open journal, and close it at the end. What the body raises is raised as it is."""
     error: Exception | None = None
     try:
         async with anyio.create_task_group() as tasks:

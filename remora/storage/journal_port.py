@@ -1,0 +1,279 @@
+"""The journal port: the write-ahead journal of all sessions, and what its queries return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from remora.ids import SessionKey, UserKey
+from remora.messages import Entry
+from remora.runtime.log import Job, Log
+from remora.storage.records import BufferStart, MemoryItem, StateItem
+
+__all__ = [
+    "Erased",
+    "Erasure",
+    "Finding",
+    "Journal",
+    "JournalCounts",
+    "Retention",
+    "SessionListing",
+    "SummaryFigures",
+]
+
+
+class JournalCounts(msgspec.Struct, frozen=True):
+    """How much a journal holds."""
+
+    users: int
+    sessions: int
+    messages: int
+    tokens: int
+    summaries: int
+    pending_jobs: int
+    dead_jobs: int
+    memories: int = 0
+
+
+class SummaryFigures(msgspec.Struct, frozen=True):
+    """How often a session was summarized, and what that took.
+
+    Attributes:
+        calls: summaries that were made.
+        tokens_in: what the summarizer was given, by the runtime's counter.
+        tokens_out: what it answered.
+        degraded: how many of them are fallback summaries.
+    """
+
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    degraded: int
+
+
+class SessionListing(msgspec.Struct, frozen=True):
+    """One session in a listing."""
+
+    key: SessionKey
+    messages: int
+    last_at_us: int
+
+
+class Erasure(msgspec.Struct, frozen=True):
+    """A note in the journal that something is being erased. It holds digests only (G13).
+
+    Attributes:
+        number: of the note.
+        user_key: `remora.ids.user_key` of the user.
+        session_key: `remora.ids.session_key` of the session; empty for the whole user.
+    """
+
+    number: int
+    user_key: str
+    session_key: str = ""
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """What the journal deleted, and the note that it left.
+
+    Attributes:
+        erasure: the note.
+        removed: how many rows were deleted, by table: ``actors``, ``messages``, ``folds``,
+            ``facets``, ``memories``, ``jobs``.
+    """
+
+    erasure: Erasure
+    removed: dict[str, int]
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """How long archived originals are kept: messages that left the buffer; 0 is no bound.
+
+    Attributes:
+        max_age_days: older ones are removed.
+        max_messages: more than this in one session are removed, oldest first.
+        max_bytes: more than this in all sessions together are removed, oldest first.
+    """
+
+    max_age_days: float = 0.0
+    max_messages: int = 0
+    max_bytes: int = 0
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Damage or an inconsistency, as `verify` reports it.
+
+    Attributes:
+        kind: ``journal``, ``wal``, ``missing``, ``orphan``, ``doubled``, ``foreign``, ``file``,
+            ``table``, or ``erasure``: one that is not finished.
+        where: which file, table, session or row.
+        detail: what is wrong with it.
+        repairable: whether it can be restored from what is left.
+    """
+
+    kind: str
+    where: str
+    detail: str
+    repairable: bool
+
+
+class Journal(Log, Protocol):
+    """The write-ahead journal of all sessions.
+
+    Committed writes of one session become visible in the order in which they were queued; a write
+    is stored as a whole or not at all. Queries see committed data only, and return what was
+    written: a damaged row raises `JournalDamaged`, which names it, and no other session is
+    affected.
+
+    `run` carries out `erase`, `finish_erasure`, `scrub`, `trim` and changes of settings, in turn
+    among the writes. Settings can also be changed before `run` starts.
+    """
+
+    instance: str
+    """Six hex digits that tell this journal's message ids from another's."""
+
+    async def run(self) -> None:
+        """Commit what is queued until cancelled: the runtime's own task, ended before `aclose`."""
+        ...
+
+    async def read(
+        self, key: SessionKey, first: int, last: int, *, at: int | None = None
+    ) -> Sequence[Entry]:
+        """Messages `first`…`last` of a session, in order; no removed and no trimmed ones.
+
+        With `at`, as it was when message `at` was the newest: messages removed later are there.
+
+        Raises:
+            JournalDamaged: one of them is missing, or is not as it was written.
+        """
+        ...
+
+    async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
+        """Where the session's buffer began when message `at` was its newest."""
+        ...
+
+    async def summary_figures(self, key: SessionKey) -> SummaryFigures:
+        """How often the session was summarized, and what that took."""
+        ...
+
+    async def memories(self, user: str, ids: Sequence[str] | None = None) -> Sequence[MemoryItem]:
+        """A user's recorded memories, oldest first; with `ids`, those alone."""
+        ...
+
+    async def pruned_seqs(self, key: SessionKey) -> Sequence[int]:
+        """Numbers of the session's messages that must not be in long-term memory."""
+        ...
+
+    async def state_items(self, key: SessionKey | UserKey) -> Sequence[StateItem]:
+        """All of an actor's state items, in the order in which they were first put."""
+        ...
+
+    async def indexed_through(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
+        """Every actor, in a fixed order, and how far its messages are in long-term memory.
+
+        Messages that `pending_flushes` names are not there yet.
+        """
+        ...
+
+    async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
+        """Job rows, oldest first: those still to be done, or the dead letters; all `resumed`."""
+        ...
+
+    async def sessions(self, user: str) -> Sequence[SessionListing]:
+        """A user's sessions; the one with the newest message comes last."""
+        ...
+
+    async def sessions_to_flush(self, limit: int) -> Sequence[SessionKey]:
+        """Sessions with messages that no flush job has been written for."""
+        ...
+
+    async def counts(self, user: str | None = None) -> JournalCounts:
+        """How much it holds, of all users or of one."""
+        ...
+
+    async def setting(self, name: str) -> str | None:
+        """A named setting of this journal; None if it was never set."""
+        ...
+
+    async def init_setting(self, name: str, value: str) -> str:
+        """Set a setting that was never set, durably; returns the value that holds.
+
+        Raises:
+            StorageError: it is not known to be set.
+        """
+        ...
+
+    async def change_settings(self, settings: Mapping[str, str]) -> None:
+        """Set these settings, all at once, durably, or none (G4). An empty text means unset.
+
+        Raises:
+            StorageError: nothing is known to have changed.
+        """
+        ...
+
+    async def erase(self, user: str, session: str | None = None) -> Erased:
+        """Delete all rows of a user or session in one transaction, and leave a note (G13).
+
+        What was written before is deleted too. Of a user: every row of theirs (grants in shared
+        scopes name agents, not users). Of a session: its messages, summaries, state items, jobs
+        and memories, and what the user's own actor keeps of it: the synopsis, and items of working
+        memory.
+
+        The names can be used again. Numbers of actors, and so ids of messages and jobs, are never
+        given out again. The caller evicts the actors first: later writes for them fail with
+        `CommitFailed`.
+
+        Raises:
+            CommitFailed: nothing was deleted.
+            OutcomeUnknown: all of it was deleted, or nothing; erase it again.
+        """
+        ...
+
+    async def erasures(self) -> Sequence[Erasure]:
+        """The notes of unfinished erasures, oldest first."""
+        ...
+
+    async def finish_erasure(self, number: int) -> None:
+        """Remove a note, durably; does nothing if there is none.
+
+        Raises:
+            CommitFailed, OutcomeUnknown: see `erase`.
+        """
+        ...
+
+    async def scrub(self) -> None:
+        """Leave no byte of any deleted row in the journal's files (G13). Writes wait; reads do not.
+
+        Raises:
+            StorageError: it failed, or a reader is in the way for too long; do it again.
+        """
+        ...
+
+    async def trim(self, limits: Retention, now_us: int) -> int:
+        """Remove archived originals beyond the limits, oldest first; returns how many.
+
+        Archived messages are those that left their session's buffer. One is removed only when
+        nothing needs it: long-term memory has it or must not have it, no job of the session (dead
+        letters included) still reads it, and it is not one of the newest two archived messages,
+        whose words are indexed with the first messages of the buffer. So a bound can be exceeded
+        for a while. Idempotency keys go with their messages, which bounds how long a request can
+        be retried. Numbers are never used again, and `read` begins after what is gone.
+
+        Args:
+            limits: what is kept.
+            now_us: the time, in microseconds since the epoch.
+
+        Raises:
+            CommitFailed, OutcomeUnknown, StorageError: some may be gone; trim again.
+        """
+        ...
+
+    async def checkpoint(self) -> None:
+        """Move what the write-ahead log holds into the main file."""
+        ...
+
+    async def aclose(self) -> None:
+        """Commit what is queued and release the files."""
+        ...

@@ -1,0 +1,223 @@
+"""The long-term memory port: rows with vectors, and the store that keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import msgspec
+
+from remora.storage.journal_port import Finding
+
+if TYPE_CHECKING:  # numpy is loaded at first use
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = [
+    "BLOCK_TYPE",
+    "EVERYTHING",
+    "Candidate",
+    "LongTermStatistics",
+    "LongTermStore",
+    "MemoryRow",
+    "Scope",
+    "Vector",
+]
+
+Vector: TypeAlias = "npt.NDArray[np.float32]"
+"""One unit vector, shape (dimension,), or a matrix of them, shape (n, dimension)."""
+
+BLOCK_TYPE = "block"
+"""Memory type of rows that a memory block keeps: not in recall, in no listing, never pruned."""
+
+
+class MemoryRow(msgspec.Struct, frozen=True):
+    """One row of long-term memory, without its vector.
+
+    Attributes:
+        id: deterministic (`remora.ids.row_id`).
+        user: the owner.
+        session: where it was said.
+        seq: the message's number there; 0 if it is not a message.
+        role: chat role of who said it; ``system`` if it is not a message.
+        speaker: the name, where several share a role, else empty.
+        content: what was said, as text.
+        turn: how it is searched: "(8 May 2023) Speaker: text".
+        window: the message and its neighbours in the session, each shortened.
+        memory_type: ``message``; ``summary``, an entry that left a session's summary list; or what
+            it was recorded as: ``fact``, ``preference``, ``context``, ``procedural``,
+            ``message_batch``. `BLOCK_TYPE` is for rows of memory blocks.
+        importance: 0 to 1.
+        created_us: microseconds since the epoch.
+        tokens: size in a context.
+        agent: whose memory it is; empty for all of the user's agents.
+    """
+
+    id: str
+    user: str
+    session: str
+    seq: int
+    role: str
+    speaker: str
+    content: str
+    turn: str
+    window: str
+    memory_type: str
+    importance: float
+    created_us: int
+    tokens: int
+    agent: str = ""
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """Which of a user's rows are meant: those that match everything given.
+
+    Attributes:
+        session: rows of this session.
+        agent: rows of this agent only; None for rows of all agents and of none.
+        types: rows of these memory types.
+    """
+
+    session: str | None = None
+    agent: str | None = None
+    types: tuple[str, ...] = ()
+
+
+EVERYTHING = Scope()
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A row that a search found.
+
+    Attributes:
+        row: the row.
+        scores: its score in each list that found it (``turn``, ``window``, ``vector``).
+    """
+
+    row: MemoryRow
+    scores: dict[str, float]
+
+
+class LongTermStatistics(msgspec.Struct, frozen=True):
+    """What long-term memory holds and has done.
+
+    Attributes:
+        rows: rows it holds.
+        commits: writes of any kind since it was opened.
+        merges: writes of rows that may have existed.
+        fragments: writes since each part was last compacted, together.
+        compactions: parts compacted since it was opened.
+        damaged: rows that were left out of an answer since it was opened, because they are not as
+            they were written.
+        rewritten_bytes: what compacting and erasing have written since it was opened.
+    """
+
+    rows: int
+    commits: int
+    merges: int
+    fragments: int
+    compactions: int
+    damaged: int = 0
+    rewritten_bytes: int = 0
+
+
+class LongTermStore(Protocol):
+    """Long-term memory: rows with vectors, searched within one user."""
+
+    async def add(
+        self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool
+    ) -> None:
+        """Store rows, as durably as the store can.
+
+        Args:
+            rows: the rows.
+            vectors: theirs, in order; None in a store without vectors.
+            may_exist: an earlier attempt may have stored some, which must not be doubled (G7).
+
+        Raises:
+            LongTermError: nothing is known to be stored.
+        """
+        ...
+
+    async def search(
+        self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope = EVERYTHING
+    ) -> Sequence[Candidate]:
+        """The user's rows in `scope` that match, unranked; the `depth` best of each list.
+
+        Raises:
+            LongTermError: the search failed.
+        """
+        ...
+
+    async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
+        """All of the user's rows in `scope`, oldest first.
+
+        Raises:
+            LongTermError: they cannot be read.
+        """
+        ...
+
+    async def embedded_rows(
+        self, user: str, scope: Scope = EVERYTHING
+    ) -> tuple[Sequence[MemoryRow], Vector | None]:
+        """`rows` with their vectors, shape (rows, dimension); None in a store without vectors.
+
+        Raises:
+            LongTermError: they cannot be read.
+        """
+        ...
+
+    async def delete(self, user: str, ids: Sequence[str]) -> int:
+        """Remove some of the user's rows; returns how many were there.
+
+        Ids of other users' rows are ignored.
+
+        Raises:
+            LongTermError: it is not known which are gone; do it again.
+        """
+        ...
+
+    async def erase(self, user_key: str, session_key: str = "") -> int:
+        """Remove all rows of a user, or of one of their sessions, down to the bytes (G13).
+
+        No older version, index, log or temporary file holds anything of them afterwards. It can be
+        repeated, and then finishes what a crash interrupted. Other users' rows stay readable.
+
+        Args:
+            user_key: `remora.ids.user_key` of the user.
+            session_key: `remora.ids.session_key` of the session; empty for the whole user.
+
+        Returns:
+            How many rows were there.
+
+        Raises:
+            LongTermError: it is not known to be gone; do it again.
+        """
+        ...
+
+    async def verify(self, *, deep: bool = False) -> Sequence[Finding]:
+        """Damaged files, and rows that are doubled, damaged or in the wrong place.
+
+        Args:
+            deep: read every byte, not just names, sizes and ids.
+
+        Raises:
+            LongTermError: it cannot be checked.
+        """
+        ...
+
+    async def compact(self) -> int:
+        """Compact what needs it; returns how many shards did."""
+        ...
+
+    async def statistics(self) -> LongTermStatistics:
+        """Rows and counters."""
+        ...
+
+    async def row_ids(self) -> Sequence[str]:
+        """Every row's id, for checks; a doubled row's id comes twice."""
+        ...
+
+    async def aclose(self) -> None:
+        """Finish what was accepted and release the files."""
+        ...

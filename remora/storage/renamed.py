@@ -1,0 +1,62 @@
+"""Ports of an application that still have the method names of remora 0.1."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any, TypeVar, cast
+
+__all__ = ["with_current_names"]
+
+Port = TypeVar("Port")
+
+_RENAMED = {
+    "buffer_start": "past",
+    "change_settings": "change",
+    "finish_erasure": "erased",
+    "indexed_through": "flushed",
+    "init_setting": "setting",
+    "pruned_seqs": "pruned",
+    "sessions_to_flush": "unflushed",
+    "state_items": "facets",
+    "summary_figures": "folds",
+}
+"""Methods of `Journal`, and what they were called."""
+
+
+class _Renamed:
+    """Passes calls on, under the old names where the port has them."""
+
+    def __init__(self, port: Any, names: dict[str, str], *, doubtful: bool) -> None:
+        self._port = port
+        self._names = names
+        self._doubtful = doubtful
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "add" and self._doubtful:
+            return self._add
+        return getattr(self._port, self._names.get(name, name))
+
+    async def _add(self, rows: Any, vectors: Any, *, may_exist: bool) -> None:
+        await self._port.add(rows, vectors, doubtful=may_exist)
+
+
+def with_current_names(port: Port) -> Port:
+    """The `Journal` or `LongTermStore` itself, or a stand-in for one that has old names."""
+    names = {
+        name: old
+        for name, old in _RENAMED.items()
+        if hasattr(port, old) and (old != "setting" or not hasattr(port, name))
+    }
+    add = getattr(port, "add", None)
+    doubtful = add is not None and "doubtful" in inspect.signature(add).parameters
+    if not names and not doubtful:
+        return port
+    old = [*names.values(), *(["add(doubtful=)"] if doubtful else [])]
+    warnings.warn(
+        f"{type(port).__name__} has old names of methods: {', '.join(old)}; see "
+        "docs/storage-ports.md",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return cast("Port", _Renamed(port, names, doubtful=doubtful))
