@@ -9,9 +9,10 @@ from typing import Any, Self
 import msgspec
 from hypothesis import strategies as st
 
-from remora.testing import Call, Caller, Case, Operation, Program
-from remora.testing.programs import Kind, Shape
+from remora.testing import Operation
 from remora.testing.simulation import Fault
+from tests.checker.programs import Call, Caller, Kind, Program, Shape
+from tests.checker.shrinking import Case
 
 __all__ = ["cases", "faults", "programs", "schedules", "small_histories"]
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from remora.testing.simulation.exploring import draw_case, play
+from tests.checker.exploring import draw_case, play
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -7,8 +7,9 @@ from __future__ import annotations
 import pytest
 
 from remora.actors.policies.buffer import BufferPolicy
-from remora.testing import counterexample
-from remora.testing.simulation import CONFIG, Settings, play, read_case
+from remora.testing.simulation import CONFIG
+from tests.checker.exploring import Settings, play, read_case
+from tests.checker.shrinking import counterexample
 
 pytestmark = pytest.mark.blocking  # SQLite's calls are steps of the loop here
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 
 from remora.runtime.cell import Cell
-from remora.testing import Case, counterexample
-from remora.testing.simulation import draw_case, play, smallest
-from remora.testing.simulation.__main__ import main
+from tests.checker.__main__ import main
+from tests.checker.exploring import draw_case, play, smallest
+from tests.checker.shrinking import Case, counterexample
 from tests.strategies import cases, schedules
 
 pytestmark = pytest.mark.blocking  # SQLite's calls are steps of the loop here
@@ -95,7 +95,7 @@ def test_a_bug_is_found_and_made_small() -> None:
 
 @pytest.mark.usefixtures("hasty")
 def test_the_command_prints_a_counterexample(capsys: pytest.CaptureFixture[str]) -> None:
-    """S5.05: ``python -m remora.testing.simulation`` ends with 1, and with the smallest program
+    """S5.05: ``python -m tests.checker`` ends with 1, and with the smallest program
     that it found.
     """
     assert main(["200", "--tries", "60"]) == 1

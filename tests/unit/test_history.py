@@ -26,33 +26,23 @@ from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import MemoryRow
 from remora.storage.records import Appended
 from remora.testing import (
-    Call,
-    Caller,
-    Case,
     FaultyJournal,
     HashEmbedder,
-    History,
     Operation,
-    Player,
-    Program,
-    Shown,
     UnionSummarizer,
-    Violation,
-    check,
-    check_at_rest,
-    check_watermark,
-    counterexample,
     covered_by,
-    draw_program,
     explain,
     linearizable,
-    shrink,
 )
 from remora.testing.faults import CommitFault
-from remora.testing.history import Record, Seen, check_arrival, check_sound, table
-from remora.testing.programs import Kind, messages_of
 from remora.testing.simulation import World
 from remora.tokens import HeuristicCounter
+from tests.checker.history import History, Record, Seen, Shown, Violation, table
+from tests.checker.judging import check, check_arrival, check_sound
+from tests.checker.players import Player
+from tests.checker.programs import Call, Caller, Kind, Program, draw_program, messages_of
+from tests.checker.rest import check_at_rest, check_watermark
+from tests.checker.shrinking import Case, counterexample, shrink
 from tests.handover import WatchedJournal, WatchedStore, Witness
 from tests.strategies import programs, small_histories
 

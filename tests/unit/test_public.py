@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 from pathlib import Path
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 
 import remora
+import tests.checker
 
 MODULES = [
     name
-    for _, name, _ in pkgutil.walk_packages(remora.__path__, "remora.")
+    for package in (remora, tests.checker)
+    for _, name, _ in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     if not name.endswith("__main__")
 ]
 
@@ -30,5 +33,17 @@ def test_all_is_true(name: str) -> None:
     )
     for public in module.__all__:
         thing = getattr(module, public)
-        if callable(thing) and getattr(thing, "__module__", "").startswith("remora"):
+        if callable(thing) and getattr(thing, "__module__", "").startswith(("remora", "tests.")):
             assert thing.__doc__, f"{name}.{public}"
+
+
+@pytest.mark.blocking
+def test_the_package_does_not_need_its_tests() -> None:
+    """What judges remora (`tests.checker`) is not part of what is installed."""
+    assert remora.__file__
+    for path in Path(remora.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                assert (node.module or "").split(".")[0] not in {"tests", "benchmarks", "tools"}, (
+                    path
+                )

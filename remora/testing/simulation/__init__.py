@@ -7,16 +7,6 @@ See docs/testing.md. `World` is where to begin; `SeededLoop` alone runs any asyn
 
 from __future__ import annotations
 
-from remora.testing.simulation.exploring import (
-    Run,
-    Settings,
-    draw_case,
-    draw_settings,
-    play,
-    read_case,
-    smallest,
-    written,
-)
 from remora.testing.simulation.loop import Deadlock, PowerCut, SeededLoop, Stuck
 from remora.testing.simulation.seams import seams
 from remora.testing.simulation.stores import LaneStore, SimulatedStore
@@ -29,18 +19,10 @@ __all__ = [
     "LaneStore",
     "Plan",
     "PowerCut",
-    "Run",
     "SeededLoop",
-    "Settings",
     "SimulatedStore",
     "Stuck",
     "World",
     "WorldClock",
-    "draw_case",
-    "draw_settings",
-    "play",
-    "read_case",
     "seams",
-    "smallest",
-    "written",
 ]

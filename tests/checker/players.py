@@ -25,8 +25,8 @@ from remora.errors import (
     StorageError,
 )
 from remora.messages import ChatDict, Receipt
-from remora.testing.history import History, Record, name_of, seen_of, shown_of
-from remora.testing.programs import NAME, Call, Caller, Program, fact_of, messages_of
+from tests.checker.history import History, Record, name_of, seen_of, shown_of
+from tests.checker.programs import NAME, Call, Caller, Program, fact_of, messages_of
 
 __all__ = ["UNBOUNDED", "Player", "record_of"]
 

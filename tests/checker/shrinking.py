@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from remora.testing.history import History, Violation, table
-from remora.testing.programs import Call, Caller, Program
+from tests.checker.history import History, Violation, table
+from tests.checker.programs import Call, Caller, Program
 
 __all__ = ["Case", "Shrunk", "counterexample", "shrink"]
 

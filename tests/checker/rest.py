@@ -17,9 +17,9 @@ from remora.messages import ChatDict, plain_text, speaker_of
 from remora.storage.pending import pending_flushes
 from remora.storage.ports import Journal, LongTermStore, MemoryRow
 from remora.storage.records import UnflushSpec
-from remora.testing.history import History, Record, Violation
-from remora.testing.players import record_of
-from remora.testing.programs import NAME, Call
+from tests.checker.history import History, Record, Violation
+from tests.checker.players import record_of
+from tests.checker.programs import NAME, Call
 
 __all__ = ["check_at_rest", "check_watermark"]
 

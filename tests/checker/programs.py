@@ -4,7 +4,7 @@ What several callers do with a runtime's sessions, written down before anything 
 
 A program is plain data. What its messages say follows from where they stand in it, so a program
 prints as a few lines, two runs of it say the same, and a smaller program is found by leaving out
-calls (`remora.testing.shrinking`).
+calls (`tests.checker.shrinking`).
 """
 
 from __future__ import annotations

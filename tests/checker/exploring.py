@@ -17,13 +17,14 @@ from remora.actors.policies.buffer import BufferPolicy
 from remora.api.runtime import Runtime
 from remora.config import Config
 from remora.errors import InvalidInput
-from remora.testing.history import History, Violation, check, check_arrival, check_sound
-from remora.testing.players import Player
-from remora.testing.programs import draw_program
-from remora.testing.rest import check_at_rest, check_watermark
-from remora.testing.shrinking import Case, Shrunk, shrink
 from remora.testing.simulation.loop import Deadlock, Stuck
 from remora.testing.simulation.world import CONFIG, KINDS, Fault, World
+from tests.checker.history import History, Violation
+from tests.checker.judging import check, check_arrival, check_sound
+from tests.checker.players import Player
+from tests.checker.programs import draw_program
+from tests.checker.rest import check_at_rest, check_watermark
+from tests.checker.shrinking import Case, Shrunk, shrink
 
 __all__ = [
     "Run",

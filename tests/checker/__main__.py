@@ -1,4 +1,4 @@
-"""``python -m remora.testing.simulation``: play seeds, and print the smallest counterexample of the
+"""``python -m tests.checker``: play seeds, and print the smallest counterexample of the
 first that fails.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 
 from remora.errors import InvalidInput
 from remora.runtime.probes import PROBES, count_probes
-from remora.testing.shrinking import counterexample
-from remora.testing.simulation.exploring import Run, draw_case, play, read_case, smallest, written
+from tests.checker.exploring import Run, draw_case, play, read_case, smallest, written
+from tests.checker.shrinking import counterexample
 
 _SHOWN_S = 1.0
 
@@ -23,7 +23,7 @@ _SHOWN_S = 1.0
 def main(words: Sequence[str] | None = None) -> int:
     """Returns 1 if a guarantee was broken."""
     parser = argparse.ArgumentParser(
-        prog="python -m remora.testing.simulation",
+        prog="python -m tests.checker",
         description="Play seeds: each is a program of calls with its schedule, faults and power "
         "cuts, on the whole runtime in "
         "virtual time. A seed that breaks a guarantee is made small and printed; the same seed "
@@ -118,7 +118,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _report(run: Run) -> str:
-    again = f"again: python -m remora.testing.simulation --case '{written(run.case)}'"
+    again = f"again: python -m tests.checker --case '{written(run.case)}'"
     return f"{counterexample(run.case, run.history, run.violations)}\n{again}"
 
 

@@ -1,0 +1,430 @@
+"""A session as a sequential program: what each call may answer after the calls before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from remora.actors.policies.buffer import BufferPolicy
+from remora.messages import Receipt
+from remora.testing.linearizability import Operation
+from tests.checker.history import (
+    MessageShape,
+    Shown,
+    is_tool,
+)
+
+__all__ = ["Keeping", "Model", "SessionModel"]
+
+
+class Model(NamedTuple):
+    """A session as a sequential program.
+
+    `said` has the name of each message by its number, the empty text for one that was removed;
+    `cleared` is the last number that was cleared away; `keys` has for each idempotency key the
+    numbers that came under it; `marks` has for each clear and rewind the newest number then, and
+    `cleared` after it. `front` is a number up to which messages have left the buffer at least, and
+    `flushed` one up to which they were handed over; `folds` says that some may have left it by a
+    fold since it was empty.
+    """
+
+    said: tuple[str, ...] = ()
+    cleared: int = 0
+    keys: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
+    marks: tuple[tuple[int, int], ...] = ()
+    front: int = 0
+    flushed: int = 0
+    folds: bool = False
+
+
+class SessionModel:
+    """The sequential model's steps.
+
+    Args:
+        shapes: what is known of each message.
+        numbers: what somebody was told of it at any time: the message that a number is of. It can
+            be of no other, so an append whose outcome is not known is not tried where it cannot
+            have been.
+        drops: the policy lets messages go without a summary, so a load may begin anywhere.
+        keeping: what the session keeps; None where it is not known.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, MessageShape],
+        numbers: Mapping[int, str],
+        *,
+        drops: bool,
+        keeping: Keeping | None,
+    ) -> None:
+        self._shapes = shapes
+        self._numbers = numbers
+        self._known = {name: seq for seq, name in numbers.items()}
+        self._drops = drops
+        self._keeping = keeping
+        self._tools = any(map(is_tool, shapes.values()))
+        self._presented: dict[
+            tuple[str, ...], tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]
+        ] = {}
+
+    def step(self, model: Model, operation: Operation) -> Model | None:
+        """The state after an operation; None if the model would not have answered so."""
+        argument, result = operation.argument, operation.result
+        match operation.kind:
+            case "append":
+                after = _append(model, argument, result)
+                if after is None or not self._may_be(after, len(model.said)):
+                    return None
+                return after if after.folds else after._replace(folds=self._may_fold(_live(after)))
+            case "clear":
+                return _clear(model, result)
+            case "delete":
+                return _delete(model, argument, result)
+            case "rewind":
+                return _rewind(model, argument, result)
+            case "forget_session" | "forget_user":
+                return Model()
+            case "flush":
+                last = len(model.said)
+                if result is not None and result > last - model.flushed:
+                    return None
+                return model if result is None or self._tools else model._replace(flushed=last)
+            case "messages":
+                live = _live(model)
+                start = len(live) - len(result)
+                return (
+                    _begins(model, start, start) if start >= 0 and live[start:] == result else None
+                )
+            case "history":
+                told = tuple((seq, name) for seq, name in enumerate(model.said, 1) if name)
+                return model if argument or result == told else None
+            case _:
+                return self._load(model, result, asks=argument)
+
+    def _may_fold(self, live: tuple[str, ...]) -> bool:
+        """Whether a fold may take something of a buffer of these, or of one that had these in
+        it.
+        """
+        return self._keeping is None or self._keeping.due(live)
+
+    def _may_be(self, model: Model, last: int) -> bool:
+        """Whether nobody was told otherwise of the numbers after `last`."""
+        for seq, name in enumerate(model.said[last:], last + 1):
+            if self._numbers.get(seq, name) != name or self._known.get(name, seq) != seq:
+                return False
+        return True
+
+    def _load(self, model: Model, shown: Shown, *, asks: bool) -> Model | None:
+        live, whole = _live(model), _whole(model, self._shapes)
+        fitting = [
+            start
+            for start in self._starts(live, shown)
+            if start not in whole
+            and _begins(model, start, start) is not None
+            and self._shows(live[start:], shown, asks=asks)
+            and (asks or self._sums_up(live, start, shown))
+        ]
+        if not fitting or (shown.summarized and not model.folds):
+            return None
+        return _begins(model, fitting[0], fitting[-1])
+
+    def _sums_up(self, live: tuple[str, ...], start: int, shown: Shown) -> bool:
+        """Whether the summary is left out where it does not fit, and there where it does (G9).
+
+        One that would take more than half of a tight budget gives way to the conversation.
+        """
+        keeping = self._keeping
+        weight = None if keeping is None or not start else keeping.summary(live[:start])
+        if keeping is None or weight is None or shown.budget is None:
+            return True
+        room = shown.budget - min(keeping.weight(live[start:]), shown.budget // 2)
+        return shown.summarized == (weight <= room)
+
+    def _starts(self, live: tuple[str, ...], shown: Shown) -> Sequence[int]:
+        """Where in what is live the buffer may begin, by the summary."""
+        covered = shown.covered
+        if covered is None or (
+            self._drops and not covered
+        ):  # where the buffer begins cannot be told
+            return range(len(live) + 1)
+        if shown.budget is None:
+            return (len(covered),) if live[: len(covered)] == covered else ()
+        # summaries that do not fit are left out, and may lie between others
+        rest = iter(enumerate(live, 1))
+        ends = [next((end for end, name in rest if name == one), 0) for one in covered]
+        return () if 0 in ends else range(ends[-1] if ends else 0, len(live) + 1)
+
+    def _shows(self, buffer: tuple[str, ...], shown: Shown, *, asks: bool) -> bool:
+        """Whether a load of this buffer shows this."""
+        units, awaiting = self._present(buffer)
+        names = tuple(name for unit in units for name in unit)
+        keeping, budget = self._keeping, shown.budget
+        if names[max(len(names) - len(shown.names), 0) :] != shown.names:
+            return False
+        if budget is None:
+            if names != shown.names or awaiting != shown.awaiting:
+                return False
+        elif asks or keeping is None:  # what was recalled has its share of the budget
+            return True
+        else:  # the newest units, as long as they fit
+            left = budget - shown.tokens
+            place = len(names) - len(shown.names)
+            if awaiting != shown.awaiting or (
+                place and keeping.weight(_unit_before(units, place)) <= left
+            ):
+                return False
+        return keeping is None or self._waits(buffer, shown, keeping)
+
+    def _waits(self, buffer: tuple[str, ...], shown: Shown, keeping: Keeping) -> bool:
+        """Whether so many of what is shown may wait for their summary.
+
+        A fold froze a prefix as soon as it was due (G6).
+        """
+        if any(
+            is_tool(self._shapes[name]) for name in buffer
+        ):  # where a turn may be cut is another question
+            return shown.pending == 0 or keeping.due(buffer)
+        return shown.pending in {
+            len(set(buffer[:count]).intersection(shown.names)) for count in keeping.frozen(buffer)
+        }
+
+    def _present(
+        self, buffer: tuple[str, ...]
+    ) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+        """How a chat API wants these messages (G8), in what is shown whole or not at all, and the
+        calls that wait.
+
+        Results come at once after their calls, and whatever was said meanwhile after them; calls
+        that were never answered, and results that nobody asked for, are left out.
+        """
+        found = self._presented.get(buffer)
+        if found is None:
+            found = self._presented[buffer] = _presented(buffer, self._shapes)
+        return found
+
+
+class Keeping:
+    """What a policy keeps, worked out without remora's help.
+
+    Args:
+        policy: the session's.
+        weights: tokens of each message.
+        weigh_summary: tokens of a summary of these messages; None where there may be extracts among
+            them.
+    """
+
+    def __init__(
+        self,
+        policy: BufferPolicy,
+        weights: Mapping[str, int],
+        weigh_summary: Callable[[Sequence[str]], int] | None,
+    ) -> None:
+        self.policy = policy
+        self.weights = weights
+        self._weigh_summary = weigh_summary
+        self._frozen: dict[tuple[str, ...], frozenset[int]] = {}
+
+    def weight(self, names: Iterable[str]) -> int:
+        """Tokens of all these."""
+        return sum(self.weights[name] for name in names)
+
+    def summary(self, names: Sequence[str]) -> int | None:
+        """Tokens of the one summary of all these; None where it cannot be told."""
+        return (
+            self._weigh_summary(names)
+            if self._weigh_summary is not None and self.policy.fold == "summary"
+            else None
+        )
+
+    def frozen(self, buffer: tuple[str, ...]) -> frozenset[int]:
+        """How many messages of a buffer without tool calls, from the front, may wait for their
+        summary.
+
+        A fold that is due begins in the turn in which it is, so it froze what was to go then.
+        """
+        if self.policy.fold == "drop":
+            return frozenset({0})
+        found = self._frozen.get(buffer)
+        if found is None:
+            counts = {
+                self._amount(buffer[:end])
+                for end in range(2, len(buffer) + 1)
+                if self.due(buffer[:end])
+            }
+            found = self._frozen[buffer] = frozenset(counts or {0})
+        return found
+
+    def _amount(self, buffer: tuple[str, ...]) -> int:
+        """How many messages a fold of this buffer takes; the newest stays in any case."""
+        policy = self.policy
+        if policy.batch is not None:
+            return min(policy.batch, len(buffer) - 1)
+        if policy.keep_messages is not None:
+            return min(max(len(buffer) - policy.keep_messages, 0), len(buffer) - 1)
+        assert policy.keep_tokens is not None
+        excess = self.weight(buffer) - policy.keep_tokens
+        for count in range(len(buffer)):
+            if self.weight(buffer[:count]) >= excess:
+                return count
+        return len(buffer) - 1
+
+    def due(self, buffer: Sequence[str]) -> bool:
+        """Whether a buffer is to be folded, as far as it can be cut."""
+        most_tokens, most = self.policy.above_tokens, self.policy.above_messages
+        over = (most_tokens is not None and self.weight(buffer) > most_tokens) or (
+            most is not None and len(buffer) > most
+        )
+        return over and len(buffer) > 1
+
+
+def _unit_before(units: Sequence[Sequence[str]], place: int) -> Sequence[str]:
+    """The unit that ends before the name at `place`, in all of them.
+
+    Nothing where that is within one.
+    """
+    end = 0
+    for unit in units:
+        end += len(unit)
+        if end >= place:
+            return unit if end == place else ()
+    return ()
+
+
+def _begins(model: Model, first: int, last: int) -> Model | None:
+    """The state where the buffer begins between the live messages at places `first` and `last`.
+
+    None where it cannot.
+
+    What left the buffer does not come back, whatever is said never leaves it before something else
+    is said, and only a fold takes anything out of it.
+    """
+    seqs = [seq for seq, name in enumerate(model.said[model.cleared :], model.cleared + 1) if name]
+    if last < len(seqs) and seqs[last] <= model.front:
+        return None
+    if first == 0:
+        return model
+    if not model.folds or (first == len(seqs) and seqs[-1] == len(model.said)):
+        return None
+    return model if seqs[first - 1] <= model.front else model._replace(front=seqs[first - 1])
+
+
+def _live(model: Model) -> tuple[str, ...]:
+    """What was said since the clear, and not removed."""
+    said = model.said[model.cleared :]
+    return tuple(filter(None, said)) if "" in said else said
+
+
+def _whole(model: Model, shapes: Mapping[str, MessageShape]) -> frozenset[int]:
+    """Where, in what is live, no cut may be.
+
+    Between a call and its results that followed at once (G8).
+
+    With anything else in between, the agent that made the call may have been taken for dead.
+    """
+    found: list[int] = []
+    place, awaited = 0, list[str]()
+    within: list[int] = []
+    for name in model.said[model.cleared :]:
+        shape = shapes[name] if name else None
+        if shape is not None and shape.answers in awaited:
+            awaited.remove(shape.answers)
+            within.append(place)
+            if not awaited:
+                found += within
+        else:
+            awaited, within = list(shape.calls) if shape is not None else [], []
+        place += bool(name)
+    return frozenset(found)
+
+
+def _append(
+    model: Model, argument: tuple[tuple[str, ...], str | None], result: Receipt | None
+) -> Model | None:
+    names, key = argument
+    if key is not None:
+        for known, seqs in model.keys:
+            if known == key:
+                return (
+                    model if result is None or (result.duplicate and result.seqs == seqs) else None
+                )
+    first = len(model.said) + 1
+    if result is not None and (
+        result.duplicate or len(result.seqs) != len(names) or result.seqs[0] != first
+    ):
+        return None
+    seqs = tuple(range(first, first + len(names)))
+    if result is not None and result.seqs != seqs:
+        return None
+    return model._replace(
+        said=model.said + names, keys=model.keys if key is None else model.keys | {(key, seqs)}
+    )
+
+
+def _clear(model: Model, result: int | None) -> Model | None:
+    last = len(model.said)
+    if result is not None:
+        start = len(_live(model)) - result
+        if start < 0 or _begins(model, start, start) is None:
+            return None
+    return model._replace(
+        cleared=last, marks=(*model.marks, (last, last)), front=last, flushed=last, folds=False
+    )
+
+
+def _delete(model: Model, argument: tuple[int, str], result: int | None) -> Model | None:
+    seq, name = argument
+    there = model.cleared < seq <= len(model.said) and model.said[seq - 1] == name
+    if result == 0 and there:  # a fold took it before
+        if not model.folds or seq == len(model.said):
+            return None
+        return model if seq <= model.front else model._replace(front=seq)
+    if result == 0 or (result is None and (not there or seq <= model.front)):
+        return model  # what left the buffer is passed over
+    if not there or seq <= model.front or (result is not None and result != 1):
+        return None
+    return model._replace(said=(*model.said[: seq - 1], "", *model.said[seq:]))
+
+
+def _rewind(model: Model, to: int, result: int | Literal["refused"] | None) -> Model | None:
+    last = len(model.said)
+    if to > last or (to < last and to > 0 and not model.said[to - 1]):
+        return model if result in {None, "refused"} else None
+    if result is not None and result != last - to:
+        return None
+    if to == last:
+        return model
+    cleared = next((then for at, then in reversed(model.marks) if at <= to), 0)
+    said = model.said[:to] + ("",) * (last - to)
+    return model._replace(
+        said=said, cleared=cleared, marks=(*model.marks, (last, cleared)), front=cleared, folds=True
+    )
+
+
+def _presented(
+    live: tuple[str, ...], shapes: Mapping[str, MessageShape]
+) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+    shown: list[tuple[str, ...]] = []
+    awaiting: tuple[str, ...] = ()
+    place = 0
+    while place < len(live):
+        head = shapes[live[place]]
+        place += 1
+        if not head.calls:
+            if head.role != "tool":
+                shown.append((live[place - 1],))
+            continue
+        wanted, results, others, begun = list(head.calls), list[str](), list[str](), place - 1
+        while wanted and place < len(live) and shapes[live[place]].role != "assistant":
+            one = shapes[live[place]]
+            if one.role != "tool":
+                others.append(live[place])
+            elif one.answers in wanted:
+                wanted.remove(one.answers)
+                results.append(live[place])
+            place += 1
+        if not wanted:
+            shown.append((live[begun], *results))
+        elif place == len(live):
+            awaiting = tuple(wanted)
+        shown += [(name,) for name in others]
+    return tuple(shown), awaiting
