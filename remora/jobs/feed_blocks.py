@@ -1,13 +1,13 @@
-"""The blocks lane: what left a session's buffer is shown to its memory blocks, each message once.
+"""The blocks queue: what left a session's buffer is shown to its memory blocks, each message once.
 
-A job says how far the buffer's front has moved; what a block has seen is in its own facet, next to
-its state. So it does not matter in which order jobs come, or how often: each block is shown what it
-lacks. Its state and what it has seen change in one record, and with the last of them the job ends.
-A put that was under way when the process died is done again from the state before it.
+A job says how far the buffer's front has moved; each block's state item says what it has seen. So
+order and repetition of jobs do not matter: a block is shown what it is missing. Its state and what
+it has seen change in one record, the last one with the job's end. A put that was interrupted by a
+crash runs again from the state before it.
 
-One block's failure is its own: the others go on, what they took in is recorded before the job is
-tried again, and then only the block that failed is shown anything. What is never taken in stays to
-be shown with the next job, and the block's facet says why it is behind.
+Blocks fail alone: the others' progress is recorded before the job is tried again, and then only the
+failed block is shown messages. What it never takes in is shown with the next job, and its state
+item has the error.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from remora.actors.blocks.base import ChatMessage, MemoryBlock
 from remora.actors.blocks.state import (
     BlockProgress,
     BlockSet,
+    Ranges,
     block_progress,
     excluded_ranges,
     join_ranges,
@@ -45,19 +46,19 @@ from remora.storage.records import BlocksSpec, StateItem
 __all__ = ["BlocksHandler"]
 
 _logger = get_logger("remora.blocks")
-# a put may take several model calls, but a hanging one must not hold its session for ever
-_PUT_S = 300.0
+_PUT_S = 300.0  # a put may take several model calls, but must end
 
 
 class BlocksHandler:
-    """The blocks lane.
+    """Runs the jobs of the blocks queue.
 
     Args:
-        journal: where the messages are read.
-        tell: gives a message to a session's actor, and returns its reply when it is durable.
+        journal: has the messages.
+        tell: sends a message to a session's actor, and returns its durable reply.
         blocks: the blocks of each session.
-        batch_tokens: what a block is shown at once, at most, or one whole turn.
-        redact: goes over every text before a block sees it.
+        batch_tokens: most tokens that a block is shown at once; a larger turn is a batch of its
+            own.
+        redact: applied to every text before a block sees it.
         put_s: how long a block may take for a batch.
     """
 
@@ -77,23 +78,21 @@ class BlocksHandler:
         self._batch_tokens = batch_tokens
         self._redact = redact
         self._put_s = put_s
-        self._turns = KeyedLocks()
+        self._sessions = KeyedLocks()
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
-        """One attempt: all blocks at once, one job of a session at a time.
+        """Run one attempt: all blocks at once, one job of a session at a time.
 
         Raises:
-            BlockFailed: at least one block did not take in what it was shown; what the others did
-                is durable.
+            BlockFailed: at least one block failed; what the others did is durable.
         """
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(spec, BlocksSpec)
         assert isinstance(key, SessionKey)
-        async with self._turns(key):
+        async with self._sessions(key):
             state_items, failures = await self._show(key, spec.through, last=attempt.last)
             if not failures:
-                # Told here and not by the supervisor: the session's next job must find this one's
-                # states.
+                # Not left to the supervisor: the session's next job must find these states.
                 await self._tell(key, BlocksReady(tuple(state_items), attempt.job.id))
                 return JobResult()
             if state_items:
@@ -104,62 +103,54 @@ class BlocksHandler:
                 for name, e in failures.items()
             ),
             blocks=tuple(failures),
-            # While one of them is merely away, the job waits for it; what is broken then fails
-            # alone.
+            # The job waits while one of them is unavailable.
             retryable=any(getattr(e, "retryable", False) for e in failures.values()),
         ) from next(iter(failures.values()))
 
     async def _show(
         self, key: SessionKey, through: int, *, last: bool
     ) -> tuple[list[StateItem], dict[str, Exception]]:
-        """Show each block what it lacks; what to journal, and who failed."""
+        """Show each block what it is missing; returns items to journal, and errors by block."""
         view: SessionView = await self._tell(key, Inspect())
-        through = min(
-            through, view.watermarks.summarizing_through
-        )  # what a rewind has brought back leaves again, with a job of its own
+        # What a rewind brought back gets another job when it leaves again.
+        through = min(through, view.watermarks.summarizing_through)
         progress = block_progress(view.blocks)
-        unseen = excluded_ranges(view.blocks, view.watermarks.cleared)
+        excluded = excluded_ranges(view.blocks, view.watermarks.cleared)
         prototypes = self._blocks.prototypes(key)
-        lacking = {
-            name: found
-            for name in prototypes
-            if (
-                found := missing_ranges(
-                    through, (*progress.get(name, BlockProgress()).seen, *unseen)
-                )
-            )
-        }
-        if not lacking:
+        missing: dict[str, Ranges] = {}
+        for name in prototypes:
+            seen = progress.get(name, BlockProgress()).seen
+            if ranges := missing_ranges(through, (*seen, *excluded)):
+                missing[name] = ranges
+        if not missing:
             return [], {}
-        entries = await self._journal.read(
-            key, min(ranges[0][0] for ranges in lacking.values()), through
-        )
+        first = min(ranges[0][0] for ranges in missing.values())
+        entries = await self._journal.read(key, first, through)
         state_items: list[StateItem] = []
         failures: dict[str, Exception] = {}
 
         async def show(name: str) -> None:
             feed = _Feed(key, name, prototypes[name], progress.get(name, BlockProgress()))
             try:
-                for first, final in lacking[name]:
+                for first, final in missing[name]:
                     mine = [entry for entry in entries if first <= entry.seq <= final]
                     for batch in batches(mine, self._batch_tokens):
-                        if feed.changed:  # a batch is not done again for the failure of a later one
+                        if feed.changed:  # keep it if a later batch fails
                             await self._tell(key, BlocksReady((feed.state_item(),)))
                         await self._put(feed, first, batch)
                     feed.skip(first, final)
             except Exception as e:
-                _logger.warning(
-                    "block_failed", session=key, block=name, error=f"{type(e).__name__}: {e}"
-                )
+                error = f"{type(e).__name__}: {e}"
+                _logger.warning("block_failed", session=key, block=name, error=error)
                 probe("block_failed")
                 failures[name] = e
                 if last:
-                    feed.fail(f"{type(e).__name__}: {e}")
+                    feed.fail(error)
             if feed.changed:
                 state_items.append(feed.state_item())
 
         async with anyio.create_task_group() as group:
-            for name in lacking:
+            for name in missing:
                 group.start_soon(show, name)
         return state_items, failures
 
@@ -180,7 +171,7 @@ class BlocksHandler:
 
 
 class _Feed:
-    """One block's way through what it lacks."""
+    """The progress of one block during a job."""
 
     def __init__(
         self, key: SessionKey, name: str, prototype: MemoryBlock, progress: BlockProgress
@@ -190,7 +181,7 @@ class _Feed:
         self.prototype = prototype
         self.progress = progress
         self.changed = False
-        """There is something that is not journalled."""
+        """Whether some progress is not journalled."""
 
     def take(self, first: int, last: int, state: bytes) -> None:
         self.progress = BlockProgress(join_ranges((*self.progress.seen, (first, last))), state)

@@ -79,7 +79,7 @@ class SummarizeHandler:
             if not attempt.last or getattr(e, "retryable", False):
                 raise
             probe("fold_without_summary")
-            _logger.exception("fold_without_summary", session=attempt.job.key)
+            _logger.exception("compaction_without_summary", session=attempt.job.key)
             count = attempt.job.payload.through - attempt.job.payload.first + 1
             text = f"{count} messages that could not be read."
             return self._result(attempt, text, "none", degraded=True)
@@ -142,7 +142,7 @@ class SummarizeHandler:
             return await summarize(previous, lines, max_tokens=most), False
         except Exception:
             probe("extract_failed")
-            _logger.exception("extract_failed")
+            _logger.exception("fallback_summary_failed")
             return previous or "", True
 
     async def _ask_model(self, previous: str | None, lines: Sequence[Line], *, last: bool) -> str:

@@ -1,14 +1,14 @@
-"""Writing a user's synopsis: who they are, and what they are about.
+"""The synopsis queue: a job writes a user's synopsis, who they are and what they are about.
 
-It is made of what was recorded of the user on purpose, the most important first, and of the newest
-messages of their newest sessions; both bounded, so that a synopsis costs the same whether a user
-has said a hundred things or a million. What an agent keeps to itself is left out, since every agent
-is shown the synopsis. A chat model is asked once for both parts. Where there is none, or it fails
-for the last time, an extract does: memories by importance and what was said in the first person for
-the identity, the sentences that carry facts for the context.
+Its sources are the memories that were recorded on purpose, the most important first, and the newest
+messages of the newest sessions; both are limited, so the cost does not grow with the user's
+history. Memories of a single agent are left out, since every agent is shown the synopsis. A chat
+model is asked once for both parts. Without one, or when it fails for the last time, a fallback is
+made: memories by importance and first-person statements for the identity, sentences with facts for
+the context.
 
-What users said goes into the prompt as JSON, one object a line, which the model is told is data: an
-instruction that somebody planted in a message stands there quoted.
+What users said is JSON in the prompt, one object a line, declared as data: a planted instruction is
+only quoted.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ DEFAULT_PROMPT = (
     '"recent topics, current goals"}. '
     "State only what is given, and leave a part empty if nothing is known."
 )
-"""What the model is told first; `synopsis.prompt` gives another."""
+"""The model's instructions; `synopsis.prompt` replaces them."""
 
-_MOST_MEMORIES = 200
-_MOST_SESSIONS = 5
-_MOST_MESSAGES = 60  # of all of these sessions together
-_LONGEST_TEXT = 600  # characters of one memory or message
-_LEAST_ROOM = 30  # tokens below which looking for sentences is idle
+_MAX_MEMORIES = 200
+_MAX_SESSIONS = 5
+_MAX_MESSAGES = 60  # of all of these sessions together
+_MAX_TEXT = 600  # characters of one memory or message
+_MIN_ROOM = 30  # tokens; less is not enough for a sentence
 _ABOUT_THEM = frozenset({"preference", "fact"})
 _FIRST_PERSON = re.compile(r"\b(?:i|i'm|i've|i'd|my|mine|me)\b", re.IGNORECASE)
 _FENCE = re.compile(r"\A```\w*\s*\n(.*?)\n?```\Z", re.DOTALL)
@@ -64,27 +64,24 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """What a synopsis is made of: memories, the most important first.
-
-    What was said, oldest first.
-    """
+    """The sources: memories, the most important first, and messages, the oldest first."""
 
     memories: Sequence[MemoryItem]
     said: Sequence[Line]
 
 
 class SynopsisHandler:
-    """The synopsis lane.
+    """Runs the jobs of the synopsis queue.
 
     Args:
-        journal: where the user's memories and messages are read.
-        model: writes it; None to have an extract.
-        extract: stands in for the model.
-        clock: when it was written.
+        journal: has the user's memories and messages.
+        model: writes it; None for the fallback only.
+        extract: makes the fallback.
+        clock: for the time of writing.
         breaker: shared with the summaries, which ask the same model.
         counter: for its size.
         max_tokens: of both parts together.
-        prompt: what the model is told first; empty for `DEFAULT_PROMPT`.
+        prompt: the model's instructions; empty for `DEFAULT_PROMPT`.
         timeout_s: how long the model may take.
     """
 
@@ -113,37 +110,37 @@ class SynopsisHandler:
         self._prompt = prompt or DEFAULT_PROMPT
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
-        """One attempt; the last comes to something, whatever happens: readers wait for it."""
+        """Run one attempt; the last one always has a result: readers wait for it."""
         try:
             return await self._write(attempt)
         except Exception as e:
             if not attempt.last or getattr(e, "retryable", False):
                 raise
             probe("synopsis_unwritten")
-            _logger.exception("synopsis_unwritten", user=attempt.job.key)
-            return await self._ready(attempt, ("", ""), "none", degraded=True)
+            _logger.exception("synopsis_failed", user=attempt.job.key)
+            return await self._result(attempt, ("", ""), "none", degraded=True)
 
     async def _write(self, attempt: JobAttempt) -> JobResult:
         assert isinstance(attempt.job.key, UserKey)
         known = await self._gather(attempt.job.key.user)
         if not known.memories and not known.said:
-            return await self._ready(attempt, ("", ""), "none", degraded=False)
+            return await self._result(attempt, ("", ""), "none", degraded=False)
         parts = None
         if self._model is not None and not (self._breaker.open and attempt.job.attempts > 0):
             parts = await self._ask_model(self._model, known, last=attempt.last)
         if parts is not None:
-            return await self._ready(attempt, parts, self._name, degraded=False)
+            return await self._result(attempt, parts, self._name, degraded=False)
         if self._model is not None:
             probe("synopsis_degraded")
             _logger.warning(
                 "synopsis_degraded", user=attempt.job.key, attempts=attempt.job.attempts + 1
             )
         extracted = await self._extract_parts(known)
-        return await self._ready(
+        return await self._result(
             attempt, extracted, self._extract.name, degraded=self._model is not None
         )
 
-    async def _ready(
+    async def _result(
         self, attempt: JobAttempt, parts: tuple[str, str], model: str, *, degraded: bool
     ) -> JobResult:
         identity, context, tokens = await anyio.to_thread.run_sync(self._fit, *parts)
@@ -154,9 +151,7 @@ class SynopsisHandler:
         )
 
     def _fit(self, identity: str, context: str) -> tuple[str, str, tuple[int, int]]:
-        """Both parts within the bound, the identity with half of it, or with what the context
-        leaves.
-        """
+        """Both parts within the limit: the identity gets half, and what the context leaves."""
         most = self._max_tokens
         identity = self._cut(identity, max(most // 2, most - self._size(context)))
         context = self._cut(context, most - self._size(identity))
@@ -175,33 +170,28 @@ class SynopsisHandler:
     async def _gather(self, user: str) -> _Known:
         memories = [one for one in await self._journal.memories(user) if not one.agent]
         memories.sort(key=lambda one: (-one.importance, -one.created_us))
-        listings = list(await self._journal.sessions(user))[-_MOST_SESSIONS:]
+        listings = list(await self._journal.sessions(user))[-_MAX_SESSIONS:]
         said: list[Line] = []
         for listing in reversed(listings):
-            # Of so many visible messages at least the last `_MOST_MESSAGES` bear numbers above
-            # this.
-            entries = await self._journal.read(
-                listing.key, listing.messages - _MOST_MESSAGES + 1, sys.maxsize
-            )
+            first = listing.messages - _MAX_MESSAGES + 1  # the newest messages are not before this
+            entries = await self._journal.read(listing.key, first, sys.maxsize)
             lines = []
-            for entry in entries[-_MOST_MESSAGES:]:
+            for entry in entries[-_MAX_MESSAGES:]:
                 chat = decode_chat(entry.chat)
                 text = plain_text(chat).strip()
                 if text and entry.role in {"user", "assistant"}:
-                    lines.append(
-                        Line(entry.role, speaker_of(chat), text[:_LONGEST_TEXT], entry.at_us)
-                    )
-            said = [*lines, *said][-_MOST_MESSAGES:]
-            if len(said) == _MOST_MESSAGES:
+                    lines.append(Line(entry.role, speaker_of(chat), text[:_MAX_TEXT], entry.at_us))
+            said = [*lines, *said][-_MAX_MESSAGES:]
+            if len(said) == _MAX_MESSAGES:
                 break
-        return _Known(memories[:_MOST_MEMORIES], sorted(said, key=lambda line: line.at_us))
+        return _Known(memories[:_MAX_MEMORIES], sorted(said, key=lambda line: line.at_us))
 
     # -- by a model --------------------------------------------------------------------------------
 
     async def _ask_model(
         self, model: ChatModel, known: _Known, *, last: bool
     ) -> tuple[str, str] | None:
-        """Both parts, of one call; None when it failed for the last time."""
+        """Both parts, from one call; None if the last attempt failed."""
 
         async def ask() -> tuple[str, str]:
             return parse_synopsis(await model.complete(self._messages(known)))
@@ -215,7 +205,7 @@ class SynopsisHandler:
 
     def _messages(self, known: _Known) -> list[ChatDict]:
         recorded = [
-            {"type": one.type, "on": _day(one.created_us), "text": one.content[:_LONGEST_TEXT]}
+            {"type": one.type, "on": _day(one.created_us), "text": one.content[:_MAX_TEXT]}
             for one in known.memories
         ]
         said = [
@@ -241,42 +231,33 @@ class SynopsisHandler:
         room = self._max_tokens // 2
         identity: list[str] = []
         for memory in known.memories:
-            line = "- " + " ".join(memory.content[:_LONGEST_TEXT].split())
+            line = "- " + " ".join(memory.content[:_MAX_TEXT].split())
             cost = self._counter.count(line + "\n")
             if memory.type in _ABOUT_THEM and cost <= room:
                 identity.append(line)
                 room -= cost
-        of_themselves = [
-            line for line in known.said if line.role == "user" and _FIRST_PERSON.search(line.text)
-        ]
-        if room >= _LEAST_ROOM and of_themselves:
-            identity.append(await self._extract.summarize(None, of_themselves, max_tokens=room))
-        # What the memories tell of no trait may still be what the user is about.
-        about = [
-            Line("user", "Noted", one.content[:_LONGEST_TEXT], one.created_us)
-            for one in known.memories
-        ]
-        lines = [
-            line
-            for line, one in zip(about, known.memories, strict=True)
-            if one.type not in _ABOUT_THEM
-        ]
-        context = await self._extract.summarize(
-            None, [*lines, *known.said], max_tokens=self._max_tokens // 2
-        )
+        users = [line for line in known.said if line.role == "user"]
+        first_person = [line for line in users if _FIRST_PERSON.search(line.text)]
+        if room >= _MIN_ROOM and first_person:
+            identity.append(await self._extract.summarize(None, first_person, max_tokens=room))
+        # The other memories are part of what the user is about.
+        others = [one for one in known.memories if one.type not in _ABOUT_THEM]
+        noted = [Line("user", "Noted", one.content[:_MAX_TEXT], one.created_us) for one in others]
+        lines, room = [*noted, *known.said], self._max_tokens // 2
+        context = await self._extract.summarize(None, lines, max_tokens=room)
         return "\n".join(text for text in identity if text), context
 
 
 def parse_synopsis(answer: object) -> tuple[str, str]:
-    """Identity and context, from what a model answered.
+    """Identity and context, from a model's answer.
 
-    A JSON object is looked for, fenced or amid prose; its values may be texts, lists or objects. An
-    answer that is plain prose is taken for the identity: a model that writes no JSON will not do so
-    at the next attempt either, and what it wrote is paid for.
+    The answer may have a JSON object, fenced or within prose; its values may be texts, lists or
+    objects. Plain prose counts as the identity: a model that writes no JSON will not do so at the
+    next attempt either.
 
     Raises:
-        ModelAnswerInvalid: it is no text, says nothing, refuses, or is JSON of another shape, or
-            cut off.
+        ModelAnswerInvalid: it is not text, is empty, refuses, or is JSON of another shape or cut
+            off.
     """
     if not isinstance(answer, str) or not answer.strip():
         raise ModelAnswerInvalid("the model returned no synopsis")

@@ -119,7 +119,7 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
         else:
             self.facts, overflow = everything[: self.max_facts], everything[self.max_facts :]
         if len(overflow) > self.max_facts:
-            _logger.warning("facts_given_up", block=self.name, count=len(overflow) - self.max_facts)
+            _logger.warning("facts_dropped", block=self.name, count=len(overflow) - self.max_facts)
         self.waiting = overflow[-self.max_facts :]
 
     async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:  # noqa: ARG002
@@ -150,7 +150,7 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
         )
         found = _deduplicate(parse_facts(await _ask(model, prompt)))
         if not found:
-            _logger.warning("condense_unreadable", block=self.name, facts=len(facts))
+            _logger.warning("facts_answer_unreadable", block=self.name, facts=len(facts))
         return found
 
     # -- without one -------------------------------------------------------------------------------
