@@ -1,22 +1,23 @@
-"""Dead letters: background jobs that failed for good, and what an operator can do about them.
+"""Dead letters: background jobs that were given up, and what an operator can do about them.
 
-A dead letter is a row of the journal. It blocks nobody: its messages load as they did, and the
-history has them. It is retried, when what it failed of was mended, or dropped, when nobody wants
-its effect any longer; both are durable, and neither loses a message. What dropping means depends on
-the job, and the journal says it, so that no check ever takes the gap for damage:
+A dead letter is a row of the journal. It blocks nothing: its messages load as before, and are in
+the history. It can be retried, when its cause is removed, or dropped, when its effect is no longer
+wanted; both are durable, and neither loses a message. What dropping does depends on the job, and is
+written to the journal, so that no check reports the gap as damage:
 
-=============
-====================================================================================================
-a job that     when it is dropped =============
-====================================================================================================
-flushes        its messages are not in long-term memory, and never will be; rows that it had written
-are removed flushes a      likewise summary entry shows blocks   nothing: the session's next such
-job shows its blocks what they have not seen records        what was remembered stays in the
-journal; recall does not find it until a repair writes it again prunes         nothing: the next
-round looks anew synopsis       nothing: the next reader asks for another summarizes     cannot be
-dropped: its messages would wait for their summary for ever, and no later fold could begin unflushes
-cannot be dropped: recall would find messages that were deleted =============
-====================================================================================================
+=============  ===================================================================================
+job            when it is dropped
+=============  ===================================================================================
+flush          its messages will not be in long-term memory; rows that it wrote are removed
+flush of a     the same for the entry
+summary entry
+blocks         nothing: the session's next such job shows its blocks what they have not seen
+record         the memory stays in the journal; recall finds it once a repair has written its row
+prune          nothing: the next round prunes
+synopsis       nothing: the next reader starts another job
+summarize      cannot be dropped: its messages would wait for their summary, and block compaction
+unflush        cannot be dropped: recall would find deleted messages
+=============  ===================================================================================
 """
 
 from __future__ import annotations
@@ -51,9 +52,8 @@ class DeadLetters:
     """The dead letters of one journal.
 
     Args:
-        journal: where they are.
-        supervisor: runs those that are retried; None where nothing runs, and they wait for a
-            runtime to open the journal.
+        journal: has their rows.
+        supervisor: runs retried jobs; None if they are to wait for a runtime to open the journal.
     """
 
     def __init__(self, journal: Journal, supervisor: Supervisor | None = None) -> None:
@@ -66,11 +66,11 @@ class DeadLetters:
         return list(await self._journal.jobs(dead=True))
 
     async def retry(self, ids: Sequence[str] | None = None) -> int:
-        """Have them run again, or those of `ids`, as if they had never failed; returns how many.
+        """Run them again, all or those of `ids`, as if they had never failed; returns how many.
 
         Raises:
-            NoDeadLetter: one of `ids` is none; nothing was changed.
-            CommitFailed, OutcomeUnknown: see `Session.append`; a second try does no harm.
+            NoDeadLetter: one of `ids` is not a dead letter; nothing was changed.
+            CommitFailed, OutcomeUnknown: see `Session.append`; simply retry.
         """
         async with self._lock:
             dead = await self._select(ids)
@@ -83,22 +83,22 @@ class DeadLetters:
         return len(dead)
 
     async def drop(self, ids: Sequence[str]) -> int:
-        """Give these up for good: all of them, in one commit, or none; returns how many.
+        """Drop these in one commit, all or none; returns how many.
 
         Raises:
-            NoDeadLetter: one of `ids` is none; nothing was changed.
+            NoDeadLetter: one of `ids` is not a dead letter; nothing was changed.
             InvalidInput: one of them cannot be dropped, only retried; nothing was changed.
             CommitFailed, OutcomeUnknown: see `Session.append`.
         """
         async with self._lock:
             dead = await self._select(ids)
-            followers = [job for job in map(_cleanup_job, dead) if job is not None]
+            cleanups = [job for job in map(_cleanup_job, dead) if job is not None]
             if dead:
                 await commit_records(
                     self._journal, [record for job in dead for record in _drop_records(job)]
                 )
             if self._supervisor is not None:
-                self._supervisor.submit(followers)
+                self._supervisor.submit(cleanups)
         for job in dead:
             _logger.warning("dead_letter_dropped", job=job.id, lane=job.lane, error=job.error)
         return len(dead)
@@ -112,36 +112,33 @@ class DeadLetters:
         unknown = tuple(id_ for id_ in dict.fromkeys(ids) if id_ not in dead)
         if unknown:
             raise NoDeadLetter(
-                f"no dead letter is called {', '.join(unknown)}: it was retried, done or dropped "
-                "meanwhile, or never died; "
-                "nothing was changed",
+                f"there is no dead letter {', '.join(unknown)}: it was retried, done or dropped, or "
+                "never failed; nothing was changed",
                 ids=unknown,
             )
         return [dead[id_] for id_ in dict.fromkeys(ids)]
 
 
 def _drop_records(job: Job) -> list[Any]:
-    """The records that say that nobody waits for the job's effect."""
+    """The records that end the job without its effect."""
     match job.payload:
         case SummarizeSpec():
             raise InvalidInput(
-                f"{job.id} cannot be dropped: its messages would wait for their summary for ever; "
-                "mend what it failed of "
-                f"({job.error}), and retry it; nothing was changed"
+                f"{job.id} cannot be dropped: its messages would wait for their summary forever; "
+                f"remove the cause of its failure ({job.error}) and retry it; nothing was changed"
             )
         case UnflushSpec():
             raise InvalidInput(
                 f"{job.id} cannot be dropped: messages that were deleted would still be found; "
-                "mend what it failed of "
-                f"({job.error}), and retry it; nothing was changed"
+                f"remove the cause of its failure ({job.error}) and retry it; nothing was changed"
             )
         case FlushSpec(sid=sid, first=first, through=through):
             assert isinstance(job.key, SessionKey)
-            follower = _cleanup_job(job)
-            assert follower is not None
+            cleanup = _cleanup_job(job)
+            assert cleanup is not None
             return [
                 Pruned(job.key, tuple(range(first, through + 1))),
-                JobsStarted(sid, (follower,)),
+                JobsStarted(sid, (cleanup,)),
                 JobDone(job.id),
             ]
         case EntryFlushSpec(entry=entry):
@@ -152,7 +149,7 @@ def _drop_records(job: Job) -> list[Any]:
 
 
 def _cleanup_job(job: Job) -> Job | None:
-    """What removes the rows that a dropped job may have written before it failed."""
+    """A job that removes the rows that the dropped one may have written."""
     if not isinstance(job.payload, FlushSpec):
         return None
     spec = DiscardSpec(job.payload.sid, tuple(range(job.payload.first, job.payload.through + 1)))

@@ -1,8 +1,8 @@
-"""Memory that several agents share, by grants; docs/sharing.md describes the messages behind it.
+"""Memory that agents share, by grants; docs/sharing.md describes the messages behind it.
 
-A shared scope is an actor like a user's own, under a name that no user can have, so nothing of any
-user's is ever in it, and no user's handle reaches it. Who may do what, the actor itself keeps and
-says, before anything is read or written.
+A shared scope is an actor like a user's, with a name that no user can have: no user's data is in
+it, and no user's handle reaches it. The actor keeps the grants; they are checked before anything is
+read or written.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SharedScope:
         return f"SharedScope({self.name!r})"
 
     def as_(self, who: str) -> SharedMember:
-        """The scope in the hands of one agent; what it may do there is what it was granted.
+        """The scope as one agent may use it, by what it was granted.
 
         Raises:
             InvalidId: the id cannot name an agent.
@@ -47,9 +47,9 @@ class SharedScope:
 
 
 class SharedMember:
-    """A shared scope in the hands of one agent. Get one from `SharedScope.as_`.
+    """A shared scope as one agent may use it. Get one from `SharedScope.as_`.
 
-    An application gives each agent its own, and no more than that: the handle is the authority.
+    Give each agent its own handle and no other: its holder has that agent's rights.
     """
 
     __slots__ = ("_holder", "_key", "_members", "_mine", "scope", "who")
@@ -72,9 +72,7 @@ class SharedMember:
         type: str = "fact",  # noqa: A002
         importance: float | None = None,
     ) -> list[str]:
-        """Record something for all members; see `LongTermHandle.remember`.
-
-        It is found with this agent's name on it.
+        """Record memories for all members, under this agent's name; see `User.remember`.
 
         Raises:
             NotGranted: this agent may not write here; nothing was written.
@@ -90,26 +88,26 @@ class SharedMember:
         types: str | Iterable[str] | None = None,
         by: str | None = None,
     ) -> list[Memory]:
-        """What members recorded that bears on `query`, best first; see `LongTermHandle.recall`.
+        """What members recorded and matches `query`, best first; see `User.recall`.
 
         Args:
             query: what is asked.
             k: how many at most.
             types: memory types; None for all.
-            by: what this agent recorded; None for all members.
+            by: only what this agent recorded; None for all members.
 
         Raises:
             NotGranted: this agent may not read here; nothing was read.
         """
         await self._check("read", _READ)
         found = await self._members.recall(query, k=k, types=types, agent=by)
-        await self._check("read", _READ)  # a right that was taken away meanwhile is gone now
+        await self._check("read", _READ)  # it may have been revoked since
         return found
 
     async def memories(
         self, types: str | Iterable[str] | None = None, *, limit: int | None = None
     ) -> list[Memory]:
-        """All that members recorded, oldest first; see `LongTermHandle.memories`.
+        """All that members recorded, oldest first; see `User.memories`.
 
         Raises:
             NotGranted: this agent may not read here; nothing was read.
@@ -120,17 +118,17 @@ class SharedMember:
         return found
 
     async def claim(self) -> None:
-        """Become the owner of a scope that has none; does nothing where this agent owns it already.
+        """Become the owner of a scope that has none; does nothing if this agent owns it already.
 
         Raises:
-            NotGranted: it is somebody else's.
+            NotGranted: another agent owns it.
         """
         await self._grant(self.who, "own")
 
     async def grant(self, to: str, right: Right = "read") -> None:
-        """Let an agent read, write (and read), or own (and grant as well).
+        """Let an agent read, write (and read), or own (write, and grant).
 
-        In a scope without owner, the first to grant owns it.
+        The first to grant in a scope without an owner becomes its owner.
 
         Raises:
             InvalidInput: no such right, or an id that cannot name an agent.
@@ -142,9 +140,7 @@ class SharedMember:
         await self._grant(validate_id(to, "an agent's id"), right)
 
     async def revoke(self, to: str) -> None:
-        """Take an agent's right away; from now on it neither reads nor writes.
-
-        What it recorded stays.
+        """Take an agent's rights away. What it recorded stays.
 
         Raises:
             NotGranted: this agent does not own the scope, or the other is its last owner; nothing
@@ -154,7 +150,7 @@ class SharedMember:
         await self._grant(validate_id(to, "an agent's id"), None)
 
     async def members(self) -> dict[str, str]:
-        """Who may do what: each agent's right.
+        """Each agent's right.
 
         Raises:
             NotGranted: this agent is not among them.
@@ -162,9 +158,7 @@ class SharedMember:
         return await self._check("read", _READ)
 
     async def forget(self) -> ErasureReceipt:
-        """Erase the scope down to the bytes: all that its members recorded, and who they were.
-
-        See `User.forget`.
+        """Erase the scope and its grants down to the bytes; see `User.forget`.
 
         Raises:
             NotGranted: this agent does not own the scope; nothing was erased.
@@ -182,7 +176,7 @@ class SharedMember:
             with name_failures("grant", self.scope):
                 await self._holder.parts.actors.ask(self._key, Grant(self.who, to, right))
         except NotGranted as e:
-            # by the name that the application knows
+            # the application knows the scope by its own name
             raise NotGranted(
                 str(e).replace(repr(self._key.user), repr(self.scope)),
                 scope=self.scope,

@@ -1,7 +1,7 @@
-"""Two tools by which a model looks after its own long-term memory, for any tool-call loop.
+"""Two tools by which a model uses its own long-term memory, for any tool-call loop.
 
-A tool never raises into the loop: what went wrong is in its answer, so that the model can say so or
-try otherwise.
+A tool never raises into the loop: its result has the error, so that the model can report it or try
+something else.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from remora.errors import InvalidInput, RemoraError
 from remora.logging import get_logger
 from remora.messages import without_surrogates
 from remora.recall.recall import Memory
+from remora.services.arguments import check_int
 
 __all__ = ["MemoryHandle", "MemoryTools"]
 
-_MOST_FOUND = 50  # memories for each keyword: a model may ask for any number
-_MOST_KEYWORDS = 20
+_MAX_FOUND = 50  # memories for each keyword: a model may ask for any number
+_MAX_KEYWORDS = 20
 _logger = get_logger("remora.tools")
 _SAVE = "save_to_memory"
 _RECALL = "recall_from_memory"
@@ -91,9 +92,7 @@ class MemoryHandle(Protocol):
 
 
 class MemoryTools:
-    """The tools of one user, or of one of their agents.
-
-    Get them from `User.tools` or `Agent.tools`.
+    """The tools of a user, or of an agent. Get them from `User.tools` or `Agent.tools`.
 
     Args:
         memory: whose memory it is.
@@ -108,8 +107,7 @@ class MemoryTools:
         """Save important information.
 
         Args:
-            thinking: why it is worth saving: a model that has to say so chooses better. It is not
-                saved.
+            thinking: why it is worth saving, which makes models choose better. It is not saved.
             content: the pieces, each a text.
 
         Returns:
@@ -157,13 +155,13 @@ class MemoryTools:
         ]
 
     async def call(self, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """Run the tool that a model called; returns JSON for the tool message, whatever happens.
+        """Run the tool that a model called; returns JSON for the tool message, also on failure.
 
         Args:
             name: of the tool, or its older name (``record_to_memory``, ``retrieve_from_memory``).
             arguments: JSON text as the model wrote it, or a dict.
         """
-        # what went wrong may quote what the model wrote, half an emoji included
+        # an error may quote the model, with half an emoji in it
         return without_surrogates(
             json.dumps(await self._run_safely(self._call, name, arguments), ensure_ascii=False)
         )
@@ -209,17 +207,14 @@ class MemoryTools:
         }
 
     async def _find(self, keywords: object, limit: object) -> dict[str, Any]:
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InvalidInput(f"limit must be a positive number, not {limit!r}")
+        limit = check_int(limit, "limit", low=1)
         wanted = list(dict.fromkeys(_require_texts(keywords, "keywords")))
-        if limit > _MOST_FOUND or len(wanted) > _MOST_KEYWORDS:
+        if limit > _MAX_FOUND or len(wanted) > _MAX_KEYWORDS:
             raise InvalidInput(
-                f"at most {_MOST_KEYWORDS} keywords and a limit of {_MOST_FOUND} are searched at "
-                "once"
+                f"at most {_MAX_KEYWORDS} keywords and a limit of {_MAX_FOUND} are searched at once"
             )
         lists = await self._memory.recall_many(wanted, k=limit)
-        # The best of each keyword before the second best of any; scores of two searches cannot be
-        # compared.
+        # The best of each keyword come first: scores of two searches cannot be compared.
         found: dict[str, Memory] = {}
         for place in range(max(map(len, lists), default=0)):
             for one in lists:
@@ -253,7 +248,7 @@ class MemoryTools:
 
 
 def _require_texts(value: object, what: str) -> list[str]:
-    """A list of texts; a model that has one may leave the brackets out."""
+    """A list of texts, or a single text, which models write without brackets."""
     texts = [value] if isinstance(value, str) else value
     if (
         not isinstance(texts, (list, tuple))

@@ -1,16 +1,16 @@
-"""Forgetting a user, or one session, down to the bytes (G13).
+"""Erasing a user, or one session, down to the bytes (G13).
 
-Two steps, with a note in the journal between them, so that whatever dies when, nothing comes back
-and nothing is left half done:
+It has two steps, with a note in the journal between them, so that a crash at any point neither
+brings anything back nor leaves the erasure half done:
 
-1. *From the journal, at once.* The user's actors leave memory, their jobs are withdrawn, and one
-   transaction deletes every row of theirs and leaves a note that names them by digests alone.
-   Whoever asks for them until the end is told `ErasureInProgress`: what they would write now could
-   not be told from what is to go.
-2. *From the files.* Long-term memory rewrites the shard that held their rows, older versions and
-   index files included; the journal is vacuumed and its write-ahead log truncated; then the note
-   goes. What fails is tried again until it succeeds, and a start that finds a note goes on with it.
-   Several that wait are erased by one rewriting of the files.
+1. *From the journal, at once.* The user's actors are evicted, their jobs are cancelled, and one
+   transaction deletes all their rows and writes a note that names them by digests alone. Until the
+   end, requests for them raise `ErasureInProgress`: what they wrote now could not be told from what
+   must be erased.
+2. *From the files.* Long-term memory rewrites the shard that held their rows, with older versions
+   and index files; the journal is vacuumed and its write-ahead log truncated; then the note is
+   removed. A failure is retried until it succeeds, and a start that finds a note goes on with it.
+   Erasures that wait at the same time share one rewriting of the files.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class ErasureReceipt(msgspec.Struct, frozen=True):
     """What was removed, and from where.
 
     Attributes:
-        journal: rows by table: ``actors``, ``messages``, ``folds``, ``state_items``, ``memories``,
+        journal: rows by table: ``actors``, ``messages``, ``folds``, ``facets``, ``memories``,
             ``jobs``.
-        long_term: rows of long-term memory, those of memory blocks included.
-        actors: actors that left memory, with what they and the caches held.
-        jobs: pieces of background work that were withdrawn.
+        long_term: rows of long-term memory, with those of memory blocks.
+        actors: actors that were evicted.
+        jobs: background jobs that were cancelled.
     """
 
     journal: dict[str, int]
@@ -65,37 +65,35 @@ class ErasureReceipt(msgspec.Struct, frozen=True):
 
 
 class _FileErasure:
-    """One erasure whose files are still to be rewritten."""
+    """An erasure whose files are not rewritten yet."""
 
     def __init__(self, note: Erasure) -> None:
         self.note = note
         self.rows = 0
         self.done = anyio.Event()
-        self.asked: Promise | None = None
-        """Whoever waits for it."""
+        self.caller: Promise | None = None
 
 
 class Eraser:
-    """Forgets; its worker is `run`.
+    """Erases users and sessions.
 
     Args:
-        journal: what holds the rows and the notes.
-        directory: of live actors.
-        supervisor: of background work.
-        stores: every store that may hold rows of anybody, those that are about to be removed
-            included.
-        alone: keeps everybody else from writing a user's rows of long-term memory.
-        forget_cached: told the user, so that no cache holds anything of theirs.
-        withdraw_rebuild: stops what makes rows of these actors anew, for another embedder, say.
+        journal: has the rows and the notes.
+        registry: of the actors in memory.
+        supervisor: of background jobs.
+        stores: opens every store that may hold rows, old ones included.
+        alone: locks a user's rows in long-term memory against other writers.
+        forget_cached: removes what caches hold of a user.
+        withdraw_rebuild: stops rebuilding the rows of these actors.
         clock: for back-off.
-        retry: when what failed is tried again.
+        retry: for back-off.
         rng: for jitter.
     """
 
     def __init__(
         self,
         journal: Journal,
-        directory: ActorRegistry,
+        registry: ActorRegistry,
         supervisor: Supervisor,
         *,
         stores: Callable[[], AbstractAsyncContextManager[Sequence[LongTermStore]]],
@@ -107,7 +105,7 @@ class Eraser:
         rng: random.Random,
     ) -> None:
         self._journal = journal
-        self._directory = directory
+        self._registry = registry
         self._supervisor = supervisor
         self._stores = stores
         self._alone = alone
@@ -119,7 +117,7 @@ class Eraser:
         self._user_locks = KeyedLocks()
         self._waiting: list[_FileErasure] = []
         self._event = anyio.Event()
-        self._asked: dict[Promise, _FileErasure | None] = {}
+        self._callers: dict[Promise, _FileErasure | None] = {}
         self._refused: Counter[str] = Counter()
         self._resumed: dict[int, ExitStack] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -127,48 +125,34 @@ class Eraser:
     # -- asking ------------------------------------------------------------------------------------
 
     async def forget(self, user: str, session: str | None = None) -> ErasureReceipt:
-        """Erase a user, or one session; returns when no byte is left.
-
-        Who stops waiting does not stop it.
-
-        Raises:
-            ReentrantAsk: called from within background work, which it would wait for.
-            CommitFailed: nothing was erased.
-            LongTermError, StorageError: the journal has forgotten, but files cannot be rewritten;
-                it is tried again and again.
-            RuntimeClosed: the runtime closed before; the error says whether the next start goes on,
-                or nothing was erased.
-        """
+        """See `remora.User.forget` and `remora.Session.forget`."""
         if self._supervisor.in_a_job():
             raise ReentrantAsk(
-                "a background job forgets what background jobs may be working on, and waits for "
-                "them"
+                "a background job cannot erase: an erasure waits for the background jobs to end"
             )
         assert self._tasks is not None
-        asked = new_promise()
-        self._asked[asked] = None
-        self._tasks.start_soon(self._forget, user, session, asked, name="remora.erasure.one")
-        receipt: ErasureReceipt = await asked.wait()
+        caller = new_promise()
+        self._callers[caller] = None
+        self._tasks.start_soon(self._forget, user, session, caller, name="remora.erasure.one")
+        receipt: ErasureReceipt = await caller.wait()
         return receipt
 
     def admit(self, user: str) -> None:
-        """Refuse a user of whom anything is being erased.
-
-        Their rows in long-term memory are not to be shown any more.
+        """Check that nothing of the user's is being erased.
 
         Raises:
-            ErasureInProgress: it is.
+            ErasureInProgress: something is.
         """
         if self._refused and user_key(user) in self._refused:
             raise _erasure_in_progress()
 
     # -- from the journal --------------------------------------------------------------------------
 
-    async def _forget(self, user: str, session: str | None, asked: Promise) -> None:
+    async def _forget(self, user: str, session: str | None, caller: Promise) -> None:
         of_user, of_session = UserKey(user), None if session is None else SessionKey(user, session)
 
         def matches(key: Hashable) -> bool:
-            # With a session goes the user's own actor: it holds words of the session, in its
+            # A session's erasure covers the user's actor, which holds words of the session, in its
             # synopsis for instance.
             if of_session is not None:
                 return key in (of_session, of_user)
@@ -177,36 +161,34 @@ class Eraser:
         try:
             async with self._user_locks(user):
                 with self._refusing(matches, user_key(user)):
-                    actors = sum(map(matches, self._directory.live_keys()))
-                    await self._directory.evict(matches)
+                    actors = sum(map(matches, self._registry.live_keys()))
+                    await self._registry.evict(matches)
                     jobs = await self._supervisor.cancel_matching(matches)
                     self._withdraw_rebuild(matches)
                     async with self._alone(user):
                         erased = await self._delete_rows(user, session)
                         case = _FileErasure(erased.erasure)
-                        case.asked, self._asked[asked] = asked, case
+                        case.caller, self._callers[caller] = caller, case
                         self._enqueue(case)
                         await case.done.wait()
-                    # before anybody is let in again: what was read meanwhile is not served
+                    # before requests are accepted again: caches may have been filled since
                     self._forget_cached(user)
-                # those of the user's own actor that a forgotten session does not concern
+                # jobs of the user's actor that have nothing to do with an erased session
                 self._supervisor.submit(
                     [job for job in await self._journal.jobs() if job.key == of_user]
                 )
-            asked.resolve(ErasureReceipt(erased.removed, case.rows, actors, jobs))
+            caller.resolve(ErasureReceipt(erased.removed, case.rows, actors, jobs))
         except Exception as e:
-            asked.reject(e)
+            caller.reject(e)
         finally:
-            self._asked.pop(asked, None)
+            self._callers.pop(caller, None)
 
     @contextmanager
     def _refusing(self, matches: Callable[[Hashable], bool], key: str) -> Iterator[None]:
-        """Refuse actors that match, and the user of this key everything that is long-term
-        memory's.
-        """
+        """Refuse requests to these actors, and access to the user's long-term memory."""
         self._refused[key] += 1
         try:
-            with self._directory.bar(matches, _erasure_in_progress):
+            with self._registry.bar(matches, _erasure_in_progress):
                 yield
         finally:
             self._refused[key] -= 1
@@ -214,10 +196,7 @@ class Eraser:
                 del self._refused[key]
 
     async def _delete_rows(self, user: str, session: str | None) -> Erased:
-        """Delete, and leave a note.
-
-        Once it is uncertain whether that was done, nothing will do but to know that it was.
-        """
+        """Delete from the journal, and leave a note; retry until the outcome is known."""
         attempts = 0
         while True:
             try:
@@ -236,7 +215,7 @@ class Eraser:
     # -- from the files ----------------------------------------------------------------------------
 
     def resume(self, notes: Sequence[Erasure]) -> None:
-        """Take up what an earlier run left; before anybody can ask for these users."""
+        """Go on with what an earlier run left; call it before there are requests."""
         for note in notes:
             probe("erasure_resumed")
             bars = ExitStack()
@@ -245,22 +224,19 @@ class Eraser:
             self._enqueue(_FileErasure(note))
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Start the worker.
-
-        It ends when the task group is cancelled, and its notes stay in the journal.
-        """
+        """Start the worker, which ends when the task group is cancelled."""
         self._tasks = tasks
         tasks.start_soon(self._run, name="remora.erasure")
 
     def abandon(self) -> None:
-        """Fail whoever waits, as the runtime closes; the notes stay."""
-        for asked, case in list(self._asked.items()):
+        """Fail the callers, as the runtime closes; the notes stay in the journal."""
+        for caller, case in list(self._callers.items()):
             goes_on = (
                 "the next start goes on with it"
                 if case is not None
                 else "nothing was erased: ask again"
             )
-            asked.reject(RuntimeClosed(f"the runtime closed before all was erased; {goes_on}"))
+            caller.reject(RuntimeClosed(f"the runtime closed before all was erased; {goes_on}"))
 
     def _enqueue(self, case: _FileErasure) -> None:
         self._waiting.append(case)
@@ -287,9 +263,7 @@ class Eraser:
                     error=str(e),
                 )
                 if not getattr(e, "retryable", False):
-                    self._reject_callers(
-                        cases, e
-                    )  # it may be long before somebody mends that: they have waited enough
+                    self._reject_callers(cases, e)  # the cause may last long
                 await self._clock.sleep(wait_s)
             else:
                 attempts = 0
@@ -302,8 +276,8 @@ class Eraser:
         await self._journal.scrub()
         notes = await self._journal.erasures()
         for case in cases:
-            # Where the journal was asked again, it may have noted it twice. A note that stayed
-            # would have the next start erase what the same user has in long-term memory by then.
+            # A retried deletion may have left two notes. A note that stayed would have the next
+            # start erase what the user has written in the meantime.
             for note in notes:
                 if (
                     msgspec.structs.replace(note, number=case.note.number) == case.note
@@ -320,14 +294,13 @@ class Eraser:
     @staticmethod
     def _reject_callers(cases: Sequence[_FileErasure], error: Exception) -> None:
         for case in cases:
-            if case.asked is not None:
-                case.asked.reject(error)
+            if case.caller is not None:
+                case.caller.reject(error)
 
 
 def _erasure_in_progress() -> Exception:
     return ErasureInProgress(
-        "this user, or something of theirs, is being forgotten; nothing ran, ask again when that "
-        "is done"
+        "this user, or one of their sessions, is being erased; nothing ran, retry when that is done"
     )
 
 

@@ -1,6 +1,4 @@
-"""A runtime's long-term memory: the store in use, opened at first use, filled where something is
-lacking, and kept small.
-"""
+"""A runtime's long-term memory: the store in use, opened at first use, rebuilt and pruned."""
 
 from __future__ import annotations
 
@@ -53,12 +51,12 @@ _DAY_S = 86_400.0
 
 
 class LongTermIndex:
-    """Which store is in use, and what the supervisor does for it.
+    """Chooses and opens the store, and does its upkeep.
 
     Args:
-        journal: what rows are made from, and where it is kept which store is in use.
-        config: the whole of it.
-        directory: the memory directory; None for a runtime without.
+        journal: has what rows are made of, and says which store is in use.
+        config: of the runtime.
+        directory: the memory directory; None for a runtime in memory.
         given: a store of the application's own; it is used as it is.
         embedder: what makes vectors now; None for text search alone.
         clock: for back-off, and the age of what is pruned.
@@ -97,27 +95,26 @@ class LongTermIndex:
 
     @property
     def _base(self) -> Place | None:
-        """The memory directory, or another address where LanceDB lives.
-
-        None where nothing is kept, or in a store of its own.
-        """
+        """Where LanceDB's directories are; None in memory, or with a store of the application's."""
         elsewhere = self._directory is None or self._given is not None
         return None if elsewhere else self._config.long_term.uri.reveal() or self._directory
 
     # -- life --------------------------------------------------------------------------------------
 
     async def prepare(self, *, reembed: bool) -> None:
-        """See which store is in use, or put a new one in use.
-
-        Remove those that are of no use any more.
+        """Choose the store to use, a new one if need be, and remove old ones.
 
         Raises:
             EmbedderChanged: another embedder made what is there, and `reembed` is not set.
         """
         self._in_use = await choose_directory(
-            self._journal, self._base, embedder=embedder_name(self._embedder), shards=self._config.long_term.shards,  # noqa: E501
-            reembed=reembed, directory=self._directory,
-        )  # fmt: skip
+            self._journal,
+            self._base,
+            embedder=embedder_name(self._embedder),
+            shards=self._config.long_term.shards,
+            reembed=reembed,
+            directory=self._directory,
+        )
         if self._in_use.whole:
             await self._sweep()
 
@@ -128,16 +125,16 @@ class LongTermIndex:
         record: RecordHandler,
         retry: RetryPolicy,
     ) -> None:
-        """Know who writes rows, so that they can be made anew; before `start`."""
+        """Prepare for rebuilding with these handlers' rows; call it before `start`."""
         assert self._in_use is not None
         self._start_rebuild = partial(
-            self._make_reembedding, self._in_use, directory, flush, record, retry
+            self._make_rebuild, self._in_use, directory, flush, record, retry
         )
         if not self._in_use.whole:
             self.reembedding = self._start_rebuild()
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Let it have background work; that ends when the task group is cancelled."""
+        """Start background tasks in this group."""
         self._tasks = tasks
         if self.reembedding is not None:
             tasks.start_soon(self.reembedding.run, name="remora.reembed")
@@ -205,8 +202,7 @@ class LongTermIndex:
     async def _open_store_at(
         self, place: Place | None, dimension: int | None, shards: int
     ) -> LanceStore:
-        # `remora.services.preload` has loaded it
-        from remora.storage.lance.store import LanceStore  # noqa: PLC0415
+        from remora.storage.lance.store import LanceStore  # noqa: PLC0415  # preloaded
 
         config = msgspec.structs.replace(self._config.long_term, shards=shards)
         return await LanceStore.open(
@@ -218,17 +214,16 @@ class LongTermIndex:
 
     @asynccontextmanager
     async def open_all_stores(self) -> AsyncIterator[Sequence[LongTermStore]]:
-        """Each store that may hold rows, the one in use last.
+        """Open each store that may hold rows, the one in use last.
 
-        One of before must not be copied from when that is done.
-
-        Directories of a time when long-term memory was somewhere else, or was switched on, are
-        among them.
+        Rows are erased in old ones first, because a rebuild copies rows from them into the one in
+        use. Directories at other addresses, and of a time when long-term memory was switched on,
+        are included.
         """
         async with AsyncExitStack() as opened:
             stores: list[LongTermStore] = []
             known: set[Place] = set()
-            choose_directory = await self.store() if self._config.long_term.enabled else self._given
+            current = await self.store() if self._config.long_term.enabled else self._given
             if self._in_use is not None and (base := self._base) is not None:
                 known.add(location_of(base, self._in_use.name))
                 if self._row_rebuilder is not None:
@@ -245,26 +240,22 @@ class LongTermIndex:
                     store = await self._open_store_at(place, one.dimension, one.shards)
                     opened.push_async_callback(store.aclose)
                     stores.append(store)
-            if choose_directory is not None:
-                stores.append(choose_directory)
+            if current is not None:
+                stores.append(current)
             yield stores
 
     async def _sweep(self) -> None:
-        # `remora.services.preload` has loaded it
-        from remora.storage.lance.store import LanceStore  # noqa: PLC0415
+        from remora.storage.lance.store import LanceStore  # noqa: PLC0415  # preloaded
 
         try:
             await remove_old(self._journal, self._base, LanceStore.drop)
         except (OSError, StorageError):
             _logger.exception("leftovers_not_removed")  # the next start does it
 
-    # -- making anew -------------------------------------------------------------------------------
+    # -- rebuilding --------------------------------------------------------------------------------
 
     async def _refill(self, store: LanceStore, tasks: anyio.abc.TaskGroup) -> None:
-        """Part of it was put aside as damaged.
-
-        Have it filled again from the journal, while the runtime serves.
-        """
+        """Rebuild, in the background, what was quarantined as damaged."""
         _logger.warning("long_term_refilled")
         if self.reembedding is not None and not self.reembedding.ended:
             await self.reembedding.again()
@@ -275,7 +266,7 @@ class LongTermIndex:
             tasks.start_soon(self.reembedding.run, name="remora.reembed")
         await store.clear_refill()
 
-    def _make_reembedding(
+    def _make_rebuild(
         self,
         used: IndexDirectory,
         directory: ActorRegistry,
@@ -301,19 +292,25 @@ class LongTermIndex:
             await self._sweep()
 
         return Rebuild(
-            journal, session=rows.of_session, user=rows.of_user, complete=complete, clock=self._clock, retry=retry, rng=self._rng,  # noqa: E501
+            journal,
+            session=rows.of_session,
+            user=rows.of_user,
+            complete=complete,
+            clock=self._clock,
+            retry=retry,
+            rng=self._rng,
             concurrency=self._config.supervisor.flush_concurrency,
-        )  # fmt: skip
+        )
 
     def withdraw(self, matches: Callable[[Hashable], bool]) -> None:
-        """Give up what is being made anew of these actors."""
+        """Stop rebuilding the rows of these actors."""
         if self.reembedding is not None:
             self.reembedding.withdraw(matches)
 
     # -- upkeep ------------------------------------------------------------------------------------
 
     async def compact(self) -> None:
-        """Compact what many commits have fragmented; nothing, before anybody needed the store."""
+        """Compact the store, if it is open."""
         if self._store is not None:
             await self._store.compact()
 
@@ -330,7 +327,7 @@ class LongTermIndex:
             self._changed_users[user] = None
 
     async def prune(self, tell: Callable[..., Awaitable[Any]]) -> None:
-        """Have long-term memory pruned where it has grown since the last round, and over its bound.
+        """Prune users whose rows have grown since the last round beyond the configured bounds.
 
         Args:
             tell: delivers a message to an actor.
@@ -338,16 +335,15 @@ class LongTermIndex:
         config = self._config.long_term
         max_age_s = config.max_age_days * _DAY_S if config.prune == "age" else 0.0
         store = await self.store()
-        if (
-            config.prune == "age" or not self._pruned_once
-        ):  # time passes for silent users, too; others are met once
+        # rows of idle users age as well; otherwise each user is looked at once
+        if config.prune == "age" or not self._pruned_once:
             self._changed_users.update(
                 (key.user, None) for key, _ in await self._journal.indexed_through()
             )
             self._pruned_once = True
         keep = config.max_user_rows or -1
         for user in list(self._changed_users):
-            self._changed_users.pop(user, None)  # first: what comes meanwhile is for the next round
+            self._changed_users.pop(user, None)  # rows written from now on are for the next round
             try:
                 rows = [row for row in await store.rows(user) if row.memory_type != BLOCK_TYPE]
                 too_old_us = (self._clock.time() - max_age_s) * 1_000_000 if max_age_s else 0.0
@@ -356,7 +352,5 @@ class LongTermIndex:
                         UserKey(user), PruneNow(keep, config.prune, max_age_s), keeps_alive=False
                     )
             except Exception:
-                _logger.exception(
-                    "prune_failed", user=user
-                )  # one user's failure is not the others'
+                _logger.exception("prune_failed", user=user)  # others are pruned all the same
                 self._changed_users[user] = None

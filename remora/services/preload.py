@@ -1,9 +1,7 @@
-"""What `import remora` leaves out, for a runtime that opens to load.
+"""Modules that `import remora` leaves out, loaded when a runtime opens.
 
-More than half of what it would cost.
-
-Whoever uses one of these imports it where it is used, and finds it loaded: reading modules in the
-middle of a request would stop the event loop.
+They would more than double the import's time. A function that needs one imports it, and finds it
+loaded: reading modules during a request would block the event loop.
 """
 
 from __future__ import annotations
@@ -20,9 +18,6 @@ _LEFT_OUT = (
 
 
 def preload() -> None:
-    """Import what was left out.
-
-    Blocks on the file system for a tenth of a second, the first time: to be called in a thread.
-    """
+    """Import them. The first call reads files for a tenth of a second, so call it in a thread."""
     for name in _LEFT_OUT:
         importlib.import_module(name)
