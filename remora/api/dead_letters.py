@@ -112,8 +112,8 @@ class DeadLetters:
         unknown = tuple(id_ for id_ in dict.fromkeys(ids) if id_ not in dead)
         if unknown:
             raise NoDeadLetter(
-                f"there is no dead letter {', '.join(unknown)}: it was retried, done or dropped, or "
-                "never failed; nothing was changed",
+                f"there is no dead letter {', '.join(unknown)}: it was retried, done, "
+                "dropped, or never failed; nothing was changed",
                 ids=unknown,
             )
         return [dead[id_] for id_ in dict.fromkeys(ids)]
