@@ -45,7 +45,7 @@ __all__ = ["ResultStatistics", "UserEntry", "UserIndexCache", "UserIndexStatisti
 _logger = get_logger("remora.recall")
 _BUILT_ON_LOOP = 16  # rows: half a millisecond, as much as a thread costs
 _READS = 4  # users whose rows are read at once: more would only take memory
-_MAX_UNINDEXED = 10_000  # users known to be searched in the store
+_MAX_WITHOUT_INDEX = 10_000  # users known to be searched in the store
 _MAX_RESULT_BYTES = 64 << 20  # of all results together
 
 Question: TypeAlias = tuple[str, Scope]
@@ -127,7 +127,7 @@ class UserIndexCache:
         self._max_rows = max_rows
         self._max_results = max_results
         self._indexed: OrderedDict[str, UserEntry] = OrderedDict()
-        self._unindexed: OrderedDict[str, UserEntry] = OrderedDict()
+        self._without_index: OrderedDict[str, UserEntry] = OrderedDict()
         self._answered: OrderedDict[str, UserEntry] = OrderedDict()  # entries with results
         self._reads: dict[str, _Read] = {}
         self._slots = anyio.Semaphore(_READS)
@@ -151,16 +151,16 @@ class UserIndexCache:
             self._hits += 1
             self._indexed.move_to_end(user)
             return entry
-        entry = self._unindexed.get(user)
+        entry = self._without_index.get(user)
         if entry is not None:
             if self._max_bytes:
                 probe("hot_rows_too_many")
                 self._passed += 1
-            self._unindexed.move_to_end(user)
+            self._without_index.move_to_end(user)
             return entry
         if not self._max_bytes:
             entry = UserEntry()
-            self._hold_unindexed(user, entry)
+            self._hold_without_index(user, entry)
             return entry
         self._misses += 1
         read = self._reads.get(user)
@@ -190,11 +190,11 @@ class UserIndexCache:
                 self._drop_index(user)
             else:
                 self._indexed[user] = UserEntry(indexed.index, outdated=True)
-        unindexed = self._unindexed.pop(user, None)
+        unindexed = self._without_index.pop(user, None)
         if unindexed is not None:
             self._drop_results(user, unindexed)
             if not gone:
-                self._hold_unindexed(user, UserEntry())
+                self._hold_without_index(user, UserEntry())
         read = self._reads.get(user)
         if read is not None:
             read.overtaken = True
@@ -204,11 +204,15 @@ class UserIndexCache:
     def statistics(self) -> UserIndexStatistics:
         """The present counts."""
         indexes = [entry.index for entry in self._indexed.values() if entry.index is not None]
-        rows = sum(map(len, indexes))
         return UserIndexStatistics(
-            self._hits, self._misses, self._passed, self._evictions, len(indexes), rows,
-            self._size_bytes,
-        )  # fmt: skip
+            hits=self._hits,
+            misses=self._misses,
+            passed=self._passed,
+            evictions=self._evictions,
+            users=len(indexes),
+            rows=sum(map(len, indexes)),
+            size_bytes=self._size_bytes,
+        )
 
     # -- results ----------------------------------------------------------------------------------
 
@@ -230,7 +234,7 @@ class UserIndexCache:
         """Hold what a search in `entry` found, unless the entry has been replaced since."""
         if not self._max_results:
             return
-        if entry is not self._indexed.get(user) and entry is not self._unindexed.get(user):
+        if entry is not self._indexed.get(user) and entry is not self._without_index.get(user):
             probe("recall_overtaken")
             return
         before = entry.results.get(question)
@@ -275,7 +279,7 @@ class UserIndexCache:
             entry = UserEntry(read.entry.index, outdated=True) if read.overtaken else read.entry
             if entry.index is None:
                 self._drop_index(user)
-                self._hold_unindexed(user, entry)
+                self._hold_without_index(user, entry)
             else:
                 self._hold_index(user, entry, entry.index.size_bytes)
         except Exception as e:
@@ -298,10 +302,10 @@ class UserIndexCache:
         index = build() if few else await anyio.to_thread.run_sync(build)
         return index if index.size_bytes <= self._max_bytes else None
 
-    def _hold_unindexed(self, user: str, entry: UserEntry) -> None:
-        self._unindexed[user] = entry
-        if len(self._unindexed) > _MAX_UNINDEXED:
-            self._drop_results(*self._unindexed.popitem(last=False))
+    def _hold_without_index(self, user: str, entry: UserEntry) -> None:
+        self._without_index[user] = entry
+        if len(self._without_index) > _MAX_WITHOUT_INDEX:
+            self._drop_results(*self._without_index.popitem(last=False))
 
     def _hold_index(self, user: str, entry: UserEntry, size_bytes: int) -> None:
         self._drop_index(user)

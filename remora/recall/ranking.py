@@ -1,65 +1,52 @@
 """From several lists of candidates to one ranking.
 
-Each list is min-max scaled over its candidates, weighted and added; then each message gains a share
-of its best neighbour's score, the less the longer it is itself, since the evidence often stands
-beside the words that match; then who spoke and what kind of message it is are weighed:
+Each list is min-max scaled over its candidates, weighted and added. Then each message gains a share
+of its best neighbour's score, because the evidence is often next to the words that match; a long
+message gains less. Then the speaker and the kind of message are weighed:
 
-* who is named in the query is more often whom its answer is by than whom it is about;
-* a question is seldom an answer, and what follows it often is;
-* where speakers have no names, what users say is asked for more often than what assistants say.
+* a speaker that the query names is more often the author of the answer than its subject;
+* a question is seldom an answer, and the message after it often is;
+* where speakers have no names, questions are more often about what users said than about what
+  assistants said.
 
-A vector list that has nothing in common with the text lists is not trusted much: an embedder that
-is broken, or of another language, would otherwise push good messages down. Reciprocal rank fusion,
-LanceDB's default, was worse than the better of its own lists on every set; a prior for recency hurt
-at every weight. What else was tried is in docs/benchmarks.md.
+A vector list that does not agree with the text lists loses weight: an embedder that is broken, or
+made for another language, would otherwise push good messages down. Reciprocal rank fusion,
+LanceDB's default, was worse than the better of its own lists on every set; preferring recent
+messages hurt at every weight. docs/benchmarks.md has what else was tried.
 
-Rows are ranked by their places in columns (`Traits`), so that a user whose rows are in memory is
-ranked without looking at a row, and by the same code as what a store found.
+A ranking is computed on columns (`Traits`), so a user whose rows are in memory is ranked without a
+look at any row, and by the same code as what a store found.
 """
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from remora.config import RecallConfig
+from remora.recall.traits import Traits, rank_order, speakers_named
 from remora.storage.ports import Candidate, MemoryRow
 
-if TYPE_CHECKING:  # loaded by those who compute with it, at first use
+if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
     Places: TypeAlias = npt.NDArray[np.intp]
     Numbers: TypeAlias = npt.NDArray[np.float64]
-    Flags: TypeAlias = npt.NDArray[np.bool_]
 
 __all__ = [
     "Ranked",
     "Ranking",
     "ScoreList",
-    "Traits",
-    "asks",
     "fuse",
-    "question_share",
     "rank",
-    "rank_order",
     "size_of_rows",
-    "speakers_named",
 ]
 
-_MARKS = "?\uff1f\u061f"  # of a question: Latin, Chinese and Japanese, Arabic
-_SENTENCE = re.compile(rf"([^.!\u3002\uff01\n{_MARKS}]+)([.!\u3002\uff01{_MARKS}]*)")
-_ASKS = re.compile(rf"[{_MARKS}][^\w{_MARKS}]*(?:[\[(][^\[\]()]*[\])])?[^\w{_MARKS}]*$")
-_MARK = re.compile(f"[{_MARKS}]")
-_END_CHARS = 200  # of a message, where its last question is looked for
-_JUDGED_CHARS = (
-    1_000  # of a message, for its share of questions: what is longer is mostly no question
-)
-_FEWEST_JUDGED = 30  # candidates from which on two lists can be said to agree or not
+_FEWEST_JUDGED = 30  # candidates below which agreement cannot be judged
 _LEAST_TRUST = 0.2
 _AT_ONCE = 32  # ranked rows made at a time
 _ROW_BYTES = 480  # of a row's object, its numbers and dates
@@ -75,7 +62,7 @@ class Ranked(msgspec.Struct, frozen=True):
 
 
 class ScoreList(msgspec.Struct, frozen=True):
-    """One list of what a search found.
+    """What one search found.
 
     Attributes:
         places: of the rows in their columns, each once; shape (n,).
@@ -126,68 +113,6 @@ class Ranking(msgspec.Struct, frozen=True):
             )
             for i, (place, score) in enumerate(pairs)
         ]
-
-
-class Traits:
-    """What the ranking looks at, of rows in `rank_order`; in columns of one entry a row.
-
-    Args:
-        rows: in `rank_order`, each once.
-    """
-
-    def __init__(self, rows: Sequence[MemoryRow]) -> None:
-        import numpy as np  # noqa: PLC0415
-
-        count = len(rows)
-        homes = {_place(row): place for place, row in enumerate(rows)}
-        # where there is none: the place behind the last, which holds nothing
-        self.before = np.fromiter(
-            (homes.get(_place(row, -1), count) for row in rows), np.int32, count
-        )
-        self.after = np.fromiter(
-            (homes.get(_place(row, 1), count) for row in rows), np.int32, count
-        )
-        self.asks = np.fromiter((asks(row.content) for row in rows), np.bool_, count)
-        self.question_share = np.fromiter(
-            (question_share(row.content) for row in rows), np.float32, count
-        )
-        self.chars = np.fromiter((max(len(row.content), 1) for row in rows), np.int32, count)
-        self.importance = np.fromiter((row.importance for row in rows), np.float32, count)
-        # Where speakers have names, both are people, and who they are says nothing about who knows.
-        self.unnamed_user = np.fromiter(
-            (row.role == "user" and not row.speaker for row in rows), np.bool_, count
-        )
-        # An assistant's answer says little about its user.
-        self.may_answer = np.fromiter(
-            (bool(row.speaker) or row.role == "user" for row in rows), np.bool_, count
-        )
-        self.speakers: dict[str, int] = {}
-        self.speaker = np.fromiter(
-            (self.speakers.setdefault(row.speaker, len(self.speakers)) for row in rows),
-            np.int32,
-            count,
-        )
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the columns."""
-        columns = (
-            self.before,
-            self.after,
-            self.asks,
-            self.question_share,
-            self.chars,
-            self.importance,
-            self.unnamed_user,
-            self.may_answer,
-            self.speaker,
-        )
-        return sum(column.nbytes for column in columns)
-
-
-def rank_order(row: MemoryRow) -> tuple[int, str, int, str]:
-    """How rows are sorted before they are ranked: of equals, the earlier message comes first."""
-    return (row.created_us, row.session, row.seq, row.id)
 
 
 def fuse(
@@ -252,8 +177,7 @@ def rank(
     for name, part in parts.items():
         score += weights[name] * np.nan_to_num(part, nan=0.0)
     score[traits.unnamed_user[places]] *= config.user_prior
-    # One longer than the rows: the last stands for the neighbour that is not there, or that nobody
-    # found.
+    # One longer than the rows: the last place stands for a neighbour that does not exist.
     base = np.zeros(len(traits.before) + 1)
     base[places] = score
     asking = np.zeros(len(base), np.bool_)
@@ -264,7 +188,7 @@ def rank(
         + config.neighbour_bonus
     )
     near = np.maximum(bonus * base[before], config.neighbour_bonus * base[after])
-    # A long message holds its evidence itself.
+    # A long message contains its evidence itself.
     score += near * np.minimum(config.neighbour_chars / traits.chars[places], 1.0)
     named = speakers_named(query, traits.speakers)
     if named:
@@ -273,7 +197,7 @@ def rank(
     score *= 1.0 - config.question_penalty * traits.question_share[places].astype(np.float64)
     importance = traits.importance[places].astype(np.float64)
     if gain != 1.0:
-        # An exponent keeps the factor positive, and so the order monotone, whatever the weight.
+        # An exponent keeps the factor positive, so the order is monotone for any weight.
         score *= gain ** (2 * np.clip(importance, 0.0, 1.0) - 1)
     order = np.lexsort((places, -importance, -score))
     scaled = {name: part[order] for name, part in parts.items()}
@@ -299,10 +223,7 @@ def _scaled(found: ScoreList, places: Places) -> Numbers:
 
 
 def _trust(parts: Mapping[str, Numbers], config: RecallConfig) -> float:
-    """How far the vector list is believed.
-
-    By its correlation with the text lists, over its own candidates.
-    """
+    """The trust in the vector list: its correlation with the text lists over its candidates."""
     import numpy as np  # noqa: PLC0415
 
     if not config.vector_agreement or "vector" not in parts:
@@ -320,52 +241,3 @@ def _trust(parts: Mapping[str, Numbers], config: RecallConfig) -> float:
     if not spread:  # no words to go by
         return 1.0
     return min(max(float(near @ words) / spread / config.vector_agreement, _LEAST_TRUST), 1.0)
-
-
-def speakers_named(query: str, speakers: Collection[str]) -> set[str]:
-    """Which of these speakers a query names, by any part of the name.
-
-    "When will Ann call?" names Ann and not Will; in a query without capitals, both might be meant.
-    """
-    words = set(re.findall(r"\w+", query))
-    plain = query == query.lower()
-    capitals = {word.casefold() for word in words if plain or word != word.lower()}
-    found = set()
-    for speaker in speakers:
-        names = [
-            name for name in re.split(r"[\W_]+", speaker) if len(name) > 1 and not name.isdigit()
-        ]
-        # Scripts without blanks between words: a name is found wherever it stands.
-        if any(
-            n.casefold() in capitals or n in words or (not n.isascii() and n in query)
-            for n in names
-        ):
-            found.add(speaker)
-    return found
-
-
-def question_share(text: str) -> float:
-    """How much of a message stands in questions, 0 to 1."""
-    text = text[:_JUDGED_CHARS]
-    if _MARK.search(text) is None:
-        return 0.0
-    whole = asked = 0
-    for said, end in _SENTENCE.findall(text):
-        size = len(said.strip())
-        whole += size
-        if end and _MARK.search(end) is not None:
-            asked += size
-    return asked / whole if whole else 0.0
-
-
-def asks(text: str) -> bool:
-    """A message ends in a question; a smile or an aside in brackets may follow."""
-    return _ASKS.search(text[-_END_CHARS:]) is not None
-
-
-def _place(row: MemoryRow, step: int = 0) -> tuple[str, int]:
-    """Where a row stands, or its neighbour.
-
-    A message in its session, anything else alone, however many share its session.
-    """
-    return (row.session, row.seq + step) if row.seq > 0 else (row.id, step - 1)

@@ -15,7 +15,8 @@ import msgspec
 
 from remora.actors.policies.bm25 import TextIndex, text_indices, words
 from remora.config import RecallConfig
-from remora.recall.ranking import Ranking, ScoreList, Traits, rank, rank_order, size_of_rows
+from remora.recall.ranking import Ranking, ScoreList, rank, size_of_rows
+from remora.recall.traits import Traits, rank_order
 from remora.storage.ports import BLOCK_TYPE, MemoryRow, Scope, Vector
 
 if TYPE_CHECKING:  # loaded at first use

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.config import RecallConfig
-from remora.recall.ranking import asks, fuse, question_share, speakers_named
+from remora.recall.ranking import fuse
+from remora.recall.traits import asks, question_share, speakers_named
 from remora.storage.ports import Candidate, MemoryRow
 
 

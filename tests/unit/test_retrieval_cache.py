@@ -84,7 +84,7 @@ async def test_a_late_result_is_not_taken(max_bytes: int) -> None:
 
 async def test_an_evicted_user_is_no_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """S4.39, G10: others push a user out; a late result of that user is refused still."""
-    monkeypatch.setattr(index_cache, "_MAX_UNINDEXED", 4)
+    monkeypatch.setattr(index_cache, "_MAX_WITHOUT_INDEX", 4)
     cache = cache_of(4)
     early = await cache.get("alice")
     cache.keep("alice", early, CATS, found("tabby"))

@@ -1,0 +1,125 @@
+"""What a ranking needs to know of messages: questions, speakers, neighbours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from remora.storage.ports import MemoryRow
+
+__all__ = ["Traits", "asks", "question_share", "rank_order", "speakers_named"]
+
+_MARKS = "?\uff1f\u061f"  # of a question: Latin, Chinese and Japanese, Arabic
+_SENTENCE = re.compile(rf"([^.!\u3002\uff01\n{_MARKS}]+)([.!\u3002\uff01{_MARKS}]*)")
+_ASKS = re.compile(rf"[{_MARKS}][^\w{_MARKS}]*(?:[\[(][^\[\]()]*[\])])?[^\w{_MARKS}]*$")
+_MARK = re.compile(f"[{_MARKS}]")
+_END_CHARS = 200  # of a message, in which its last question is looked for
+_JUDGED_CHARS = 1_000  # of a message, for its share of questions: more is seldom a question
+
+
+class Traits:
+    """What the ranking needs to know of rows, in columns.
+
+    Args:
+        rows: in `rank_order`, each once.
+    """
+
+    def __init__(self, rows: Sequence[MemoryRow]) -> None:
+        import numpy as np  # noqa: PLC0415
+
+        count = len(rows)
+        place_of = {_position(row): place for place, row in enumerate(rows)}
+        # a neighbour that is not there has the place after the last
+        self.before = np.fromiter(
+            (place_of.get(_position(row, -1), count) for row in rows), np.int32, count
+        )
+        self.after = np.fromiter(
+            (place_of.get(_position(row, 1), count) for row in rows), np.int32, count
+        )
+        self.asks = np.fromiter((asks(row.content) for row in rows), np.bool_, count)
+        self.question_share = np.fromiter(
+            (question_share(row.content) for row in rows), np.float32, count
+        )
+        self.chars = np.fromiter((max(len(row.content), 1) for row in rows), np.int32, count)
+        self.importance = np.fromiter((row.importance for row in rows), np.float32, count)
+        # Where speakers have names they are all people: the role does not tell who knows.
+        self.unnamed_user = np.fromiter(
+            (row.role == "user" and not row.speaker for row in rows), np.bool_, count
+        )
+        # An assistant's answer says little about its user.
+        self.may_answer = np.fromiter(
+            (bool(row.speaker) or row.role == "user" for row in rows), np.bool_, count
+        )
+        self.speakers: dict[str, int] = {}
+        self.speaker = np.fromiter(
+            (self.speakers.setdefault(row.speaker, len(self.speakers)) for row in rows),
+            np.int32,
+            count,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns."""
+        columns = (
+            self.before,
+            self.after,
+            self.asks,
+            self.question_share,
+            self.chars,
+            self.importance,
+            self.unnamed_user,
+            self.may_answer,
+            self.speaker,
+        )
+        return sum(column.nbytes for column in columns)
+
+
+def rank_order(row: MemoryRow) -> tuple[int, str, int, str]:
+    """The order of rows before they are ranked: of equals, the earlier message comes first."""
+    return (row.created_us, row.session, row.seq, row.id)
+
+
+def speakers_named(query: str, speakers: Collection[str]) -> set[str]:
+    """The speakers that a query names, by any part of the name.
+
+    "When will Ann call?" names Ann and not Will; in a query without capitals, both might be meant.
+    """
+    words = set(re.findall(r"\w+", query))
+    plain = query == query.lower()
+    capitals = {word.casefold() for word in words if plain or word != word.lower()}
+    found = set()
+    for speaker in speakers:
+        names = [
+            name for name in re.split(r"[\W_]+", speaker) if len(name) > 1 and not name.isdigit()
+        ]
+        # Scripts without blanks between words: a name is found anywhere in the text.
+        if any(
+            n.casefold() in capitals or n in words or (not n.isascii() and n in query)
+            for n in names
+        ):
+            found.add(speaker)
+    return found
+
+
+def question_share(text: str) -> float:
+    """The share of a message that is questions, 0 to 1."""
+    text = text[:_JUDGED_CHARS]
+    if _MARK.search(text) is None:
+        return 0.0
+    whole = asked = 0
+    for said, end in _SENTENCE.findall(text):
+        size = len(said.strip())
+        whole += size
+        if end and _MARK.search(end) is not None:
+            asked += size
+    return asked / whole if whole else 0.0
+
+
+def asks(text: str) -> bool:
+    """Whether a message ends in a question; a smiley or words in brackets may follow."""
+    return _ASKS.search(text[-_END_CHARS:]) is not None
+
+
+def _position(row: MemoryRow, step: int = 0) -> tuple[str, int]:
+    """The position of a row, or of its neighbour. Only messages have neighbours."""
+    return (row.session, row.seq + step) if row.seq > 0 else (row.id, step - 1)
