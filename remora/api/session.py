@@ -13,11 +13,9 @@ import msgspec
 
 from remora.actors.session.messages import (
     Append,
-    Buffer,
     Clear,
     Flush,
     Inspect,
-    ReadBuffer,
     Remove,
     Replace,
     Rewind,
@@ -238,10 +236,6 @@ class Session:
 
     # -- reading the buffer ------------------------------------------------------------------------
 
-    async def _read_buffer(self) -> Buffer:
-        buffer: Buffer = await self._ask(ReadBuffer())
-        return buffer
-
     async def get_messages(
         self,
         role: Role | None = None,
@@ -265,7 +259,7 @@ class Session:
             raise InvalidInput(
                 f"filter_metadata must be a dict, not {type(filter_metadata).__name__}"
             )
-        buffer = await self._read_buffer()
+        buffer = await self.inspect()
         instance = self._holder.parts.instance
         return filter_messages(buffer, instance, role, filter_metadata, limit)
 
@@ -280,7 +274,7 @@ class Session:
 
     async def get_formatted_messages(self, *, summary_prefix: str = _MUXI_PREFIX) -> list[ChatDict]:
         """Role and content only, after the summary as a system message, if there is one."""
-        buffer = await self._read_buffer()
+        buffer = await self.inspect()
         chats = (decode_chat(entry.chat) for entry in buffer.entries)
         shown = [{"role": chat["role"], "content": chat.get("content")} for chat in chats]
         return [*summary_messages(buffer, summary_prefix), *shown]
@@ -290,18 +284,18 @@ class Session:
 
         Unlike `load` it has no budget, and shows tool calls that still wait for a result.
         """
-        buffer = await self._read_buffer()
+        buffer = await self.inspect()
         return [*summary_messages(buffer), *(decode_chat(entry.chat) for entry in buffer.entries)]
 
     async def contents(self) -> tuple[list[ChatDict], list[Message]]:
         """The summaries as system messages, and the buffer's messages, as of one moment."""
-        buffer = await self._read_buffer()
+        buffer = await self.inspect()
         instance = self._holder.parts.instance
         return summary_messages(buffer), restore_messages(instance, buffer.sid, buffer.entries)
 
     async def size(self) -> int:
         """How many messages the buffer holds."""
-        return len((await self._read_buffer()).entries)
+        return len((await self.inspect()).entries)
 
     async def search(
         self, query: str, k: int = 5, *, semantic: bool | None = None
@@ -327,7 +321,7 @@ class Session:
                 "there is no embedder to search by meaning with: models.embedder is none"
             )
         by_meaning = parts.intake.buffer.vector_search if semantic is None else semantic
-        buffer = await self._read_buffer()
+        buffer = await self.inspect()
         return await search_buffer(
             buffer, parts.instance, query, k, embedder if by_meaning else None
         )
@@ -403,7 +397,7 @@ class Session:
 
         ``{"messages": [{"role", "content", "id", …}], "summary": …}``.
         """
-        return to_state(await self._read_buffer(), self._holder.parts.instance)
+        return to_state(await self.inspect(), self._holder.parts.instance)
 
     async def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> Receipt:
         """Replace the buffer and the summary by those of a `state_dict`.

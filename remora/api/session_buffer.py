@@ -9,7 +9,7 @@ import anyio.to_thread
 import msgspec
 
 from remora.actors.policies.bm25 import bm25_scores
-from remora.actors.session.messages import Buffer
+from remora.actors.session.messages import SessionView
 from remora.errors import InvalidInput, InvalidMessage
 from remora.messages import ChatDict, Message, MessageLike, Role, decode_chat, plain_text
 from remora.models.ports import Embedder, embed_texts
@@ -34,12 +34,12 @@ class BufferHit(msgspec.Struct, frozen=True):
     score: float
 
 
-def summaries_of(buffer: Buffer) -> list[Summary]:
+def summaries_of(buffer: SessionView) -> list[Summary]:
     """The running summary, if there is one, and the summary entries, oldest first."""
     return [*([buffer.summary] if buffer.summary else []), *buffer.summaries]
 
 
-def summary_messages(buffer: Buffer, prefix: str | None = None) -> list[ChatDict]:
+def summary_messages(buffer: SessionView, prefix: str | None = None) -> list[ChatDict]:
     """The summaries as system messages, with their own prefix or this one."""
     return [
         {"role": "system", "content": (one.prefix if prefix is None else prefix) + one.text}
@@ -48,7 +48,7 @@ def summary_messages(buffer: Buffer, prefix: str | None = None) -> list[ChatDict
 
 
 def filter_messages(
-    buffer: Buffer,
+    buffer: SessionView,
     instance: str,
     role: Role | None,
     metadata: Mapping[str, Any] | None,
@@ -68,7 +68,7 @@ def filter_messages(
 
 
 async def search_buffer(
-    buffer: Buffer, instance: str, query: str, k: int, embedder: Embedder | None
+    buffer: SessionView, instance: str, query: str, k: int, embedder: Embedder | None
 ) -> list[BufferHit]:
     """The `k` best matches, by meaning if there is an embedder, by words otherwise."""
     texts = [plain_text(decode_chat(entry.chat)) for entry in buffer.entries]
@@ -83,7 +83,7 @@ async def search_buffer(
     return [BufferHit(message, scores[place]) for message, place in zip(found, best, strict=True)]
 
 
-def to_state(buffer: Buffer, instance: str) -> dict[str, Any]:
+def to_state(buffer: SessionView, instance: str) -> dict[str, Any]:
     """See `remora.Session.state_dict`."""
     messages = []
     for one in restore_messages(instance, buffer.sid, buffer.entries):

@@ -31,12 +31,10 @@ from remora.actors.policies.turns import units
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import (
     BlocksReady,
-    Buffer,
     Clear,
     Flush,
     Inspect,
     Load,
-    ReadBuffer,
     Remove,
     Rewind,
     SessionView,
@@ -707,7 +705,7 @@ class SessionMachine(RuleBasedStateMachine):
         """G5, G6: since the clear, each message is in the buffer or told of by a summary: never in
         neither, never in both.
         """
-        buffer: Buffer = self.looked()
+        buffer: SessionView = self.ask(Inspect())
         shown = [entry.seq for entry in buffer.entries]
         told = told_of(
             *([buffer.summary.text] if buffer.summary else []),
@@ -720,12 +718,6 @@ class SessionMachine(RuleBasedStateMachine):
             for seq in visible
             if seq <= self.state.watermarks.archived_through and seq not in self.said.untold
         ]
-
-    def looked(self) -> Buffer:
-        turn = self.actor.handle(self.state, ReadBuffer())
-        assert isinstance(turn, Decision)
-        buffer: Buffer = turn.reply
-        return buffer
 
     @invariant()
     def jobs_are_those_outstanding(self) -> None:

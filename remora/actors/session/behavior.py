@@ -29,12 +29,10 @@ from remora.actors.session.messages import (
     Adopt,
     Append,
     BlocksReady,
-    Buffer,
     Clear,
     Flush,
     Inspect,
     Load,
-    ReadBuffer,
     Remove,
     Replace,
     Rewind,
@@ -142,9 +140,6 @@ class SessionBehavior:
                 return self._append(state, message)
             case Load():
                 return self._load(state, message.max_tokens)
-            case ReadBuffer():
-                entries, summaries = tuple(state.entries), tuple(state.summaries)
-                return Decision(Buffer(state.sid, entries, state.summary, summaries))
             case Inspect():
                 return Decision(self._view(state))
             case Flush():
@@ -319,6 +314,7 @@ class SessionBehavior:
             tuple(state.summaries),
             tuple(state.blocks.values()),
             state.policy,
+            tuple(state.entries),
         )
 
 

@@ -16,12 +16,10 @@ __all__ = [
     "Adopt",
     "Append",
     "BlocksReady",
-    "Buffer",
     "Clear",
     "Flush",
     "Inspect",
     "Load",
-    "ReadBuffer",
     "Remove",
     "Replace",
     "Rewind",
@@ -57,10 +55,6 @@ class Load(msgspec.Struct, frozen=True, gc=False):
     """Show what a model should see, within `max_tokens`. Replies a `Snapshot`."""
 
     max_tokens: int
-
-
-class ReadBuffer(msgspec.Struct, frozen=True):
-    """Show the whole buffer. Replies a `Buffer`."""
 
 
 class Clear(msgspec.Struct, frozen=True):
@@ -186,22 +180,6 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     blocks: tuple[StateItem, ...] = ()
 
 
-class Buffer(msgspec.Struct, frozen=True):
-    """The whole buffer of a session.
-
-    Attributes:
-        sid: the session's number in its journal.
-        entries: its messages, oldest first.
-        summary: the running summary.
-        summaries: summary entries that it does not cover, oldest first.
-    """
-
-    sid: int
-    entries: tuple[Entry, ...]
-    summary: Summary | None
-    summaries: tuple[Summary, ...]
-
-
 class SessionView(msgspec.Struct, frozen=True):
     """The state of a session, for people and tools.
 
@@ -217,6 +195,7 @@ class SessionView(msgspec.Struct, frozen=True):
         summaries: summary entries that it does not cover, oldest first.
         blocks: state items of its memory blocks.
         policy: its buffer policy.
+        entries: the messages in its buffer, oldest first.
     """
 
     sid: int
@@ -230,3 +209,4 @@ class SessionView(msgspec.Struct, frozen=True):
     summaries: tuple[Summary, ...]
     blocks: tuple[StateItem, ...]
     policy: BufferPolicy
+    entries: tuple[Entry, ...]
