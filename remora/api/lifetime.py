@@ -11,7 +11,8 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from remora.api.build import Internals, JournalLike, Options, build
+from remora.api.build import Internals, build
+from remora.api.options import JournalLike, Options
 from remora.errors import ReentrantAsk, RuntimeClosed
 from remora.logging import get_logger
 from remora.runtime.log import Job

@@ -16,8 +16,9 @@ from remora.actors.policies.buffer import PolicyLike, configured_policy, resolve
 from remora.actors.policies.redaction import validate_hook
 from remora.actors.policies.scoring import heuristic_score
 from remora.api.batches import append_batches
-from remora.api.build import Internals, JournalLike, Options
+from remora.api.build import Internals
 from remora.api.lifetime import Lifetime
+from remora.api.options import JournalLike, Options, check_options
 from remora.api.session import Session
 from remora.api.shared import SharedScope
 from remora.api.user import User
@@ -139,7 +140,7 @@ class Runtime:
                     "config=config)"
                 )
             directory, config = None, directory
-        config = _check_options(config, journal, reembed=reembed)
+        config = check_options(config, journal, reembed=reembed)
         if scorer is None and config.importance.score_messages:
             scorer = heuristic_score
         if policy is None:
@@ -456,23 +457,3 @@ class Runtime:
             CommitFailed, OutcomeUnknown: see `Session.append`.
         """
         return await self._lifetime.internals.dead_letters.drop(ids)
-
-
-def _check_options(config: Config | None, journal: JournalLike | None, *, reembed: bool) -> Config:
-    if config is None:
-        config = Config.from_environment()
-    elif not isinstance(config, Config):
-        raise ConfigError(
-            f"config must be a remora.Config, not {type(config).__name__}; see Config.from_dict"
-        )
-    if journal is not None and not callable(journal) and not hasattr(journal, "hydrate"):
-        raise ConfigError(
-            "journal must follow remora.storage.ports.Journal or open one, not "
-            f"{type(journal).__name__}"
-        )
-    if reembed and not config.long_term.enabled:
-        raise ConfigError(
-            "there is no long-term memory to rebuild: long_term.enabled is false",
-            key="long_term.enabled",
-        )
-    return config

@@ -693,7 +693,7 @@ _MUTANTS = (
         name="recall_serves_old_results",
         guarantee="G7",
         what="Nobody tells the searches in memory that their user has written.",
-        path="remora/api/build.py",
+        path="remora/api/queues.py",
         change="""
 -        recall.changed(user, gone=False)
 """,

@@ -1,0 +1,114 @@
+"""The models of a runtime: those the application passed, or those the configuration names."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+
+from remora.actors.policies.summary import DEFAULT_PROMPT, ChatSummarizer
+from remora.api.options import Options
+from remora.config import Config
+from remora.models.cache import CachingEmbedder
+from remora.models.compression import CompressionMeter, LeadSummarizer, TailSummarizer
+from remora.models.extractive import ExtractiveSummarizer
+from remora.models.ports import ChatModel, Embedder, Summarizer
+from remora.services.preload import preload
+from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter
+
+__all__ = ["Models", "build_models"]
+
+
+class Models(msgspec.Struct, frozen=True):
+    """What counts, embeds and summarizes.
+
+    Attributes:
+        chat: None if there is no chat model.
+        embedder: None if there is none.
+        cached: the embedder, with a cache.
+        fallback: summarizes when `summarizer` fails; the same one where nothing else is configured.
+    """
+
+    counter: TokenCounter
+    chat: ChatModel | None
+    embedder: Embedder | None
+    cached: CachingEmbedder | None
+    summarizer: CompressionMeter
+    fallback: CompressionMeter
+
+
+async def build_models(options: Options, closers: list[Callable[[], Any]]) -> Models:
+    """Make the models.
+
+    Args:
+        options: what the application chose.
+        closers: gets what must be called at the end, also if this fails.
+    """
+    # in threads: a model's module may import half a framework
+    in_thread = anyio.to_thread.run_sync
+    counter = options.counter
+    if counter is None:
+        counter = await in_thread(_make_counter, options.config)
+    chat = await in_thread(_make_chat_model, options, closers)
+    embedder = await in_thread(_make_embedder, options, closers)
+    cached = None
+    if embedder is not None:
+        cached = CachingEmbedder(embedder, size=options.config.working.embedding_cache)
+    fallback = CompressionMeter(ExtractiveSummarizer(counter.count), counter.count)
+    chosen = _choose_summarizer(options, counter, chat)
+    summarizer = fallback if chosen is None else CompressionMeter(chosen, counter.count)
+    return Models(counter, chat, embedder, cached, summarizer, fallback)
+
+
+def _make_counter(config: Config) -> TokenCounter:
+    tokens = config.tokens
+    media = {
+        "image_url": tokens.image_tokens,
+        "input_audio": tokens.audio_tokens,
+        "file": tokens.file_tokens,
+    }
+    if tokens.counter == "heuristic":
+        return HeuristicCounter(tokens.unit, media_tokens=media)
+    return TiktokenCounter(tokens.encoding, media_tokens=media)
+
+
+def _make_openai(kind: str, config: Config, closers: list[Callable[[], Any]]) -> Any:
+    model = getattr(importlib.import_module("remora.models.openai"), kind)(config.models)
+    closers.append(model.aclose)
+    return model
+
+
+def _make_chat_model(options: Options, closers: list[Callable[[], Any]]) -> ChatModel | None:
+    preload()  # a runtime in memory has not done it yet
+    chat = options.chat_model
+    if chat is None and options.config.models.summarizer == "openai":
+        chat = _make_openai("OpenAIChatModel", options.config, closers)
+    return chat
+
+
+def _make_embedder(options: Options, closers: list[Callable[[], Any]]) -> Embedder | None:
+    embedder = options.embedder
+    if embedder is None and options.config.models.embedder == "openai":
+        embedder = _make_openai("OpenAIEmbedder", options.config, closers)
+    elif embedder is None and options.config.models.embedder == "wordllama":
+        embedder = importlib.import_module("remora.models.static").WordLlamaEmbedder()
+    return embedder
+
+
+def _choose_summarizer(
+    options: Options, counter: TokenCounter, chat: ChatModel | None
+) -> Summarizer | None:
+    """None for the extract that is the fallback as well."""
+    models = options.config.models
+    if options.summarizer is not None:
+        return options.summarizer
+    if chat is not None:
+        return ChatSummarizer(chat, prompt=models.summary_prompt or DEFAULT_PROMPT)
+    if models.summarizer == "lead":
+        return LeadSummarizer(counter.count)
+    if models.summarizer == "tail":
+        return TailSummarizer(counter.count)
+    return None

@@ -1,0 +1,201 @@
+"""The queues of background work, and what schedules it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from remora.actors.blocks.base import BlockServices
+from remora.actors.blocks.fit import BlockView
+from remora.actors.blocks.state import BlockSet
+from remora.actors.session.compaction import BLOCKS_QUEUE, FLUSH_QUEUE, SUMMARIZE_QUEUE
+from remora.actors.session.messages import Inspect, SessionView
+from remora.actors.user.behavior import PRUNE_QUEUE, RECORD_QUEUE
+from remora.actors.user.messages import (
+    InspectUser,
+    UserView,
+)
+from remora.actors.user.synopsis import SYNOPSIS_QUEUE
+from remora.api.models import Models
+from remora.api.options import Options
+from remora.ids import SessionKey, UserKey
+from remora.jobs.cleanup import WorkingMemoryCleanup
+from remora.jobs.feed_blocks import BlocksHandler
+from remora.jobs.flush import FlushHandler
+from remora.jobs.memories import RecordHandler
+from remora.jobs.prune import PruneHandler
+from remora.jobs.summarize import SummarizeHandler
+from remora.jobs.synopsis import SynopsisHandler
+from remora.models.breaker import CircuitBreaker
+from remora.recall.recall import Recall
+from remora.runtime.locks import SharedLocks
+from remora.runtime.registry import ActorRegistry
+from remora.runtime.schedule import Schedule
+from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor
+from remora.services.erasure import Eraser
+from remora.services.index import LongTermIndex
+from remora.services.upkeep import trim_archive
+from remora.storage.ports import Journal
+from remora.tokens import count_message
+
+__all__ = ["Base", "add_blocks", "add_long_term", "add_summaries", "schedule_upkeep"]
+
+_CHECKPOINT_S = 5.0
+_PRUNE_CONCURRENCY = 2
+
+
+class Base(msgspec.Struct, frozen=True):
+    """What the builders have in common."""
+
+    options: Options
+    journal: Journal
+    models: Models
+    index: LongTermIndex
+    registry: ActorRegistry
+    supervisor: Supervisor
+    schedule: Schedule
+    retry: RetryPolicy
+
+    def add_queue(self, name: str, handler: Any, concurrency: int) -> None:
+        """Have the supervisor run the jobs of this queue."""
+        self.supervisor.add_lane(Lane(name, handler, concurrency=concurrency, retry=self.retry))
+
+
+def add_summaries(base: Base) -> None:
+    """The queues that write summaries and synopses."""
+    config, models, clock = base.options.config, base.models, base.options.clock
+    breaker = CircuitBreaker(
+        clock, failures=config.supervisor.breaker_failures, rest_s=config.supervisor.breaker_rest_s
+    )
+
+    async def look(key: SessionKey) -> SessionView:
+        view: SessionView = await base.registry.tell(key, Inspect())
+        return view
+
+    summarize = SummarizeHandler(
+        base.journal,
+        look,
+        models.summarizer,
+        models.fallback,
+        breaker=breaker,
+        counter=models.counter,
+        max_tokens=config.buffer.summary_tokens,
+        prefix=config.buffer.summary_prefix,
+        timeout_s=config.models.timeout_s,
+    )
+    synopsis = SynopsisHandler(
+        base.journal,
+        models.chat,
+        models.fallback,
+        clock=clock,
+        breaker=breaker,
+        counter=models.counter,
+        max_tokens=config.synopsis.max_tokens,
+        prompt=config.synopsis.prompt,
+        timeout_s=config.models.timeout_s,
+    )
+    base.add_queue(SUMMARIZE_QUEUE, summarize, config.supervisor.summarize_concurrency)
+    base.add_queue(SYNOPSIS_QUEUE, synopsis, config.supervisor.summarize_concurrency)
+
+
+def schedule_upkeep(base: Base) -> None:
+    """What runs periodically, with or without long-term memory."""
+    config, every = base.options.config, base.schedule.every
+    every(_CHECKPOINT_S, "checkpoint", base.journal.checkpoint)
+    keep = config.retention
+    if keep.age_days or keep.session_messages or keep.total_mb:
+        trim = partial(trim_archive, base.journal, keep, base.options.clock)
+        every(keep.interval_s, "retention", trim)
+    cleanup = WorkingMemoryCleanup(base.registry, int(config.working.max_memory_mb * (1 << 20)))
+    every(config.working.fifo_interval_min * 60, "fifo_cleanup", cleanup)
+
+
+def add_long_term(base: Base, writers: SharedLocks, eraser: Eraser) -> Recall:
+    """Recall, and the queues that write to long-term memory."""
+    options, config, models = base.options, base.options.config, base.models
+    index, store = base.index, base.index.store
+    recall = Recall(
+        store,
+        models.cached,
+        config.recall,
+        importance_weight=config.importance.weight,
+        admit=eraser.admit,
+    )
+
+    def note_written(user: str) -> None:
+        recall.changed(user, gone=False)
+        index.changed(user, gone=False)
+
+    async def look(key: UserKey) -> UserView:
+        view: UserView = await base.registry.tell(key, InspectUser(), keeps_alive=False)
+        return view
+
+    flush = FlushHandler(
+        base.journal,
+        store,
+        models.embedder,
+        models.counter,
+        window_chars=config.long_term.window_chars,
+        batch_tokens=config.buffer.token_flush_size,
+        redact=options.redact_long_term,
+        written=note_written,
+        users=writers,
+    )
+    record = RecordHandler(
+        base.journal,
+        store,
+        models.embedder,
+        redact=options.redact_long_term,
+        written=note_written,
+        users=writers,
+    )
+    prune = PruneHandler(
+        base.journal,
+        store,
+        look,
+        now=options.clock.time,
+        importance=config.importance,
+        written=partial(recall.changed, gone=True),
+        users=writers,
+    )
+    base.add_queue(FLUSH_QUEUE, flush, config.supervisor.flush_concurrency)
+    base.add_queue(RECORD_QUEUE, record, config.supervisor.flush_concurrency)
+    index.serve(base.registry, flush, record, base.retry)
+    base.add_queue(PRUNE_QUEUE, prune, _PRUNE_CONCURRENCY)
+    every, long_term = base.schedule.every, config.long_term
+    if long_term.max_user_rows or long_term.prune == "age":
+        every(long_term.prune_interval_s, "prune", partial(index.prune, base.registry.tell))
+    every(long_term.compact_interval_s, "compact", index.compact)
+    return recall
+
+
+def add_blocks(base: Base) -> BlockView | None:
+    """Memory blocks, and the queue that shows them messages."""
+    options, config, models = base.options, base.options.config, base.models
+    if options.blocks is None:
+        return None
+    store = base.index.store if config.long_term.enabled else None
+
+    def services(key: SessionKey) -> BlockServices:
+        return BlockServices(
+            key.user, key.session, models.counter, models.chat, models.embedder, store
+        )
+
+    blocks = BlockSet(options.blocks, services)
+    feed = BlocksHandler(
+        base.journal,
+        base.registry.tell,
+        blocks,
+        batch_tokens=config.buffer.token_flush_size,
+        redact=options.redact_long_term,
+    )
+    # as many at once as summaries: blocks wait for the chat model as well
+    base.add_queue(BLOCKS_QUEUE, feed, config.supervisor.summarize_concurrency)
+    return BlockView(
+        blocks,
+        count=partial(count_message, models.counter),
+        method=config.context.insert_method,
+        timeout_s=config.context.block_timeout_s,
+    )
