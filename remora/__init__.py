@@ -23,7 +23,7 @@ from remora.config import Config
 from remora.faces import publish
 from remora.messages import Message, Receipt
 from remora.recall.context import Context
-from remora.recall.recall import Memory
+from remora.recall.memory import Memory
 from remora.services.erasure import ErasureReceipt
 
 __all__ = [

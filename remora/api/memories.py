@@ -10,7 +10,7 @@ from remora.api.tools import MemoryTools
 from remora.errors import InvalidInput
 from remora.ids import UserKey, validate_id
 from remora.messages import MessageLike
-from remora.recall.recall import Memory
+from remora.recall.memory import Memory
 from remora.runtime.concurrency import map_concurrently
 from remora.services.arguments import check_int, check_text
 from remora.services.parts import PartsHolder, Recalls

@@ -13,7 +13,7 @@ from remora.actors.user.messages import Grant, ReadGrants, Right
 from remora.api.memories import LongTermHandle, MemoryLike
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import SHARED_PREFIX, UserKey, validate_id
-from remora.recall.recall import Memory
+from remora.recall.memory import Memory
 from remora.services.erasure import ErasureReceipt
 from remora.services.parts import PartsHolder
 from remora.services.recording import name_failures

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from remora.errors import InvalidInput, RemoraError
 from remora.logging import get_logger
 from remora.messages import without_surrogates
-from remora.recall.recall import Memory
+from remora.recall.memory import Memory
 from remora.services.arguments import check_int
 
 __all__ = ["MemoryHandle", "MemoryTools"]

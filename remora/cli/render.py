@@ -16,7 +16,7 @@ from remora.actors.session.messages import SessionView
 from remora.cli.reader import Conversations
 from remora.cli.replay import ReplayReport
 from remora.messages import Message, plain_text
-from remora.recall.recall import Memory
+from remora.recall.memory import Memory
 from remora.runtime.log import Job
 
 __all__ = [

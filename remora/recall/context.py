@@ -17,7 +17,7 @@ from remora.actors.session.messages import Snapshot
 from remora.actors.session.window import Window
 from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.messages import ChatDict, Entry, decode_chat
-from remora.recall.recall import Memory
+from remora.recall.memory import Memory
 from remora.storage.records import Summary
 
 __all__ = ["Context", "Selection", "build_context", "build_plain_context", "list_summaries"]

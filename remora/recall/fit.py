@@ -27,7 +27,7 @@ from remora.config import Config
 from remora.messages import ChatDict, Entry
 from remora.recall.context import Context, Selection, list_summaries
 from remora.recall.gather import Gathered
-from remora.recall.recall import Memory
+from remora.recall.memory import Memory
 from remora.runtime.probes import probe
 from remora.tokens import TokenCounter, count_message
 

@@ -21,7 +21,8 @@ from remora.errors import LongTermError, ModelError
 from remora.ids import SessionKey
 from remora.logging import get_logger
 from remora.messages import Entry, decode_chat
-from remora.recall.recall import Memory, Recall
+from remora.recall.memory import Memory
+from remora.recall.recall import Recall
 from remora.runtime.probes import probe
 from remora.storage.ports import Scope
 

@@ -35,7 +35,7 @@ import anyio.to_thread
 import msgspec
 
 from remora.logging import get_logger
-from remora.recall.ranking import Ranking
+from remora.recall.memory import FoundMemories
 from remora.recall.user_index import UserIndex
 from remora.runtime.probes import probe
 from remora.storage.ports import LongTermStore, Scope
@@ -100,7 +100,7 @@ class UserEntry:
     def __init__(self, index: UserIndex | None = None, *, outdated: bool = False) -> None:
         self.index = index
         self.outdated = outdated
-        self.results: OrderedDict[Question, Ranking] = OrderedDict()
+        self.results: OrderedDict[Question, FoundMemories] = OrderedDict()
         self.result_bytes = 0
 
 
@@ -216,7 +216,7 @@ class UserIndexCache:
 
     # -- results ----------------------------------------------------------------------------------
 
-    def result(self, user: str, question: Question) -> Ranking | None:
+    def result(self, user: str, question: Question) -> FoundMemories | None:
         """What was found for this question since the user's last write; None if it is not held."""
         if not self._max_results:
             return None
@@ -230,7 +230,7 @@ class UserIndexCache:
         self._answered.move_to_end(user)
         return found
 
-    def keep(self, user: str, entry: UserEntry, question: Question, found: Ranking) -> None:
+    def keep(self, user: str, entry: UserEntry, question: Question, found: FoundMemories) -> None:
         """Hold what a search in `entry` found, unless the entry has been replaced since."""
         if not self._max_results:
             return

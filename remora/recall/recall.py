@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
-from itertools import islice
-
-import msgspec
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from remora.config import RecallConfig
 from remora.messages import without_surrogates
@@ -17,61 +13,13 @@ from remora.recall.index_cache import (
     UserIndexCache,
     UserIndexStatistics,
 )
+from remora.recall.memory import FoundMemories, Memory, make_memory
 from remora.recall.ranking import Ranked, Ranking, fuse
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope, Vector
 
-__all__ = ["Memory", "Recall"]
+__all__ = ["Recall"]
 
 _MAX_HELD_QUERY = 4_096  # characters of a query whose result is held
-
-
-class Memory(msgspec.Struct, frozen=True):
-    """Something that was said before, or recorded, and was found again.
-
-    Attributes:
-        text: what was said.
-        role: the chat role of who said it; ``system`` for what is no message.
-        speaker: their name, where several share a role.
-        session: where it was said; empty for what was recorded outside of any.
-        seq: the message's number there; 0 for what is no message.
-        created_at: when, aware UTC.
-        score: rank score; comparable within one recall only.
-        parts: what each list gave it, scaled to 0…1: ``turn`` (BM25 of the message), ``window``
-            (BM25 of the message with its neighbours) and ``vector`` (cosine).
-        tokens: size in a context.
-        id: it never changes.
-        type: ``message``, ``summary``, or what it was recorded as: ``fact``, ``preference``,
-            ``context``, ``procedural``, ``message_batch``.
-        importance: 0 to 1, as its sender gave it.
-        agent: the agent it belongs to; empty for all of the user's agents.
-    """
-
-    text: str
-    role: str
-    speaker: str
-    session: str
-    seq: int
-    created_at: datetime
-    score: float
-    parts: dict[str, float]
-    tokens: int
-    id: str = ""
-    type: str = "message"
-    importance: float = 0.5
-    agent: str = ""
-
-    @property
-    def line(self) -> str:
-        """One line for a context.
-
-        "(8 May 2023) Caroline: …", or without a speaker what was recorded on purpose.
-        """
-        said = (
-            f"{self.speaker or self.role.title()}: {self.text}"
-            if self.type == "message"
-            else self.text
-        )
-        return f"({self.created_at.day} {self.created_at:%B %Y}) {said}"
 
 
 class Recall:
@@ -145,11 +93,10 @@ class Recall:
             vector = await self._embed(query)
             self._admit(user)  # an erasure may have begun
             entry = await self._users.get(user)
-            found = await self._search(entry, user, query, vector, scope)
+            found = FoundMemories(await self._search(entry, user, query, vector, scope))
             if question is not None:
                 self._users.keep(user, entry, question, found)
-        memories = _distinct(_memory(one) for one in found)
-        return list(islice((one for one in memories if (one.session, one.seq) not in without), k))
+        return found.best(k, without)
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> list[Memory]:
         """All that long-term memory holds of a user in `scope`, oldest first.
@@ -160,7 +107,7 @@ class Recall:
         """
         self._admit(user)
         rows = await (await self._store()).rows(user, scope)
-        return [_memory(Ranked(row, 0.0, {})) for row in rows if row.memory_type != BLOCK_TYPE]
+        return [make_memory(Ranked(row, 0.0, {})) for row in rows if row.memory_type != BLOCK_TYPE]
 
     async def embedded_rows(
         self, user: str, scope: Scope = EVERYTHING
@@ -208,34 +155,3 @@ class Recall:
         found = await store.search(user, query, vector, depth=config.depth, scope=scope)
         candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]
         return fuse(candidates, config, query, gain=self._gain)
-
-
-def _distinct(memories: Iterable[Memory]) -> Iterator[Memory]:
-    """Of what was both said and recorded in the same words, only the better one."""
-    said: set[str] = set()
-    recorded: set[str] = set()
-    for memory in memories:
-        words = " ".join(memory.text.split()).casefold()
-        mine, others = (said, recorded) if memory.type == "message" else (recorded, said)
-        if words not in others:
-            mine.add(words)
-            yield memory
-
-
-def _memory(found: Ranked) -> Memory:
-    row = found.row
-    return Memory(
-        text=row.content,
-        role=row.role,
-        speaker=row.speaker,
-        session=row.session,
-        seq=row.seq,
-        created_at=datetime.fromtimestamp(row.created_us / 1_000_000, UTC),
-        score=found.score,
-        parts=found.parts,
-        tokens=row.tokens,
-        id=row.id,
-        type=row.memory_type,
-        importance=round(row.importance, 6),  # as given: the store keeps half of a float's digits
-        agent=row.agent,
-    )

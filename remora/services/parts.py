@@ -18,7 +18,7 @@ from remora.errors import RuntimeClosed
 from remora.ids import SessionKey, UserKey
 from remora.messages import Entry, Message
 from remora.recall.context import Context
-from remora.recall.recall import Memory
+from remora.recall.memory import Memory
 from remora.runtime.registry import ActorRegistry
 from remora.services.archive import SessionStatistics, UserStatistics
 from remora.services.erasure import ErasureReceipt

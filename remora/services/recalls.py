@@ -10,7 +10,8 @@ from remora.actors.user.messages import InspectUser, PruneNow, Touch, UserView
 from remora.errors import LongTermError
 from remora.ids import UserKey
 from remora.models.ports import Embedder
-from remora.recall.recall import Memory, Recall
+from remora.recall.memory import Memory
+from remora.recall.recall import Recall
 from remora.runtime.clock import Clock
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from remora.actors.policies.bm25 import bm25_scores, text_indices, words
 from remora.config import RecallConfig
 from remora.models.ports import embed_texts
+from remora.recall.memory import Memory
 from remora.recall.ranking import fuse
-from remora.recall.recall import Memory, Recall
+from remora.recall.recall import Recall
 from remora.recall.traits import asks, question_share, speakers_named
 from remora.recall.user_index import UserIndex
 from remora.storage.memory.store import MemoryStore

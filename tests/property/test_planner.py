@@ -26,8 +26,9 @@ from remora.messages import Entry
 from remora.recall.context import Context
 from remora.recall.fit import synopsis_text
 from remora.recall.gather import Tiers
+from remora.recall.memory import Memory
 from remora.recall.planner import Planner
-from remora.recall.recall import Memory, Recall
+from remora.recall.recall import Recall
 from remora.storage.ports import Scope
 from remora.storage.records import Appended, SavedSession, Summary, Watermarks
 from remora.tokens import count_message

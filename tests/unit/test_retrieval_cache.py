@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from remora.recall import index_cache
 from remora.recall.index_cache import ResultStatistics, UserEntry, UserIndexCache
+from remora.recall.memory import FoundMemories
 from remora.recall.ranking import Ranking
 from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import EVERYTHING, LongTermStore, Scope
@@ -26,13 +27,14 @@ def cache_of(size: int, store: LongTermStore | None = None, **bounds: int) -> Us
     return UserIndexCache(opened, **{"max_bytes": 0, "max_rows": 10, "max_results": size, **bounds})
 
 
-def found(*texts: str) -> Ranking:
+def found(*texts: str) -> FoundMemories:
     rows = [long_term_row(text, text) for text in texts]
-    return Ranking(rows, np.arange(len(rows)), np.ones(len(rows)), {}, row_bytes=100 * len(rows))
+    ranking = Ranking(rows, np.arange(len(rows)), np.ones(len(rows)), {}, row_bytes=100)
+    return FoundMemories(ranking)
 
 
-def texts(ranking: Ranking | None) -> list[str] | None:
-    return None if ranking is None else [one.row.content for one in ranking]
+def texts(result: FoundMemories | None) -> list[str] | None:
+    return None if result is None else [one.text for one in result]
 
 
 def question(text: str) -> tuple[str, Scope]:
@@ -127,6 +129,17 @@ async def test_results_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> 
         assert cache.result_statistics().size == min(number + 1, 3)
     cache.keep("alice", entry, CATS, found("one", "two", "three", "four"))
     assert cache.result_statistics().size == 0
+
+
+def test_a_result_serves_any_number() -> None:
+    """S4.39: what is held gives any number of memories, without any messages, and again."""
+    rows = [long_term_row(f"{n}", f"tea {n}", session="s", seq=n + 1) for n in range(200)]
+    result = FoundMemories(Ranking(rows, np.arange(200), np.ones(200), {}))
+    for k, without in ((3, ()), (70, ()), (2, range(1, 150)), (500, ()), (10, (1, 3)), (0, ())):
+        wanted = [row.id for row in rows if row.seq not in without][:k]
+        for _ in range(2):
+            unwanted = {("s", seq) for seq in without}
+            assert [one.id for one in result.best(k, unwanted)] == wanted
 
 
 async def test_nothing_is_held_where_it_is_switched_off() -> None:

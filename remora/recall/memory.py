@@ -1,0 +1,131 @@
+"""What a recall returns, and what a search found as it is held."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+
+import msgspec
+
+from remora.recall.ranking import Ranked, Ranking
+
+__all__ = ["FoundMemories", "Memory", "make_memory"]
+
+_MAX_MADE = 64  # memories of a result that are held; more are made from the ranking again
+_MEMORY_BYTES = 500
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """Something that was said before, or recorded, and was found again.
+
+    Attributes:
+        text: what was said.
+        role: the chat role of who said it; ``system`` for what is no message.
+        speaker: their name, where several share a role.
+        session: where it was said; empty for what was recorded outside of any.
+        seq: the message's number there; 0 for what is no message.
+        created_at: when, aware UTC.
+        score: rank score; comparable within one recall only.
+        parts: what each list gave it, scaled to 0…1: ``turn`` (BM25 of the message), ``window``
+            (BM25 of the message with its neighbours) and ``vector`` (cosine).
+        tokens: size in a context.
+        id: it never changes.
+        type: ``message``, ``summary``, or what it was recorded as: ``fact``, ``preference``,
+            ``context``, ``procedural``, ``message_batch``.
+        importance: 0 to 1, as its sender gave it.
+        agent: the agent it belongs to; empty for all of the user's agents.
+    """
+
+    text: str
+    role: str
+    speaker: str
+    session: str
+    seq: int
+    created_at: datetime
+    score: float
+    parts: dict[str, float]
+    tokens: int
+    id: str = ""
+    type: str = "message"
+    importance: float = 0.5
+    agent: str = ""
+
+    @property
+    def line(self) -> str:
+        """One line for a context.
+
+        "(8 May 2023) Caroline: …", or without a speaker what was recorded on purpose.
+        """
+        said = (
+            f"{self.speaker or self.role.title()}: {self.text}"
+            if self.type == "message"
+            else self.text
+        )
+        return f"({self.created_at.day} {self.created_at:%B %Y}) {said}"
+
+
+class FoundMemories:
+    """What a search found: memories are made of the ranking as far as they are asked for.
+
+    Args:
+        ranking: the rows that match.
+    """
+
+    def __init__(self, ranking: Ranking) -> None:
+        self._ranking = ranking
+        self._made: list[Memory] = []
+        self._next = islice(self._make(), _MAX_MADE)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that holding it takes, at most."""
+        return self._ranking.nbytes + _MEMORY_BYTES * min(len(self._ranking.places), _MAX_MADE)
+
+    def best(self, k: int, without: Collection[tuple[str, int]] = ()) -> list[Memory]:
+        """The `k` best, as copies that a caller may change; without messages of these numbers."""
+        wanted = (one for one in self if (one.session, one.seq) not in without)
+        return [msgspec.structs.replace(one, parts=dict(one.parts)) for one in islice(wanted, k)]
+
+    def __iter__(self) -> Iterator[Memory]:
+        yield from self._made
+        for one in self._next:
+            self._made.append(one)
+            yield one
+        if len(self._made) == _MAX_MADE:
+            yield from islice(self._make(), _MAX_MADE, None)
+
+    def _make(self) -> Iterator[Memory]:
+        return _distinct(make_memory(one) for one in self._ranking)
+
+
+def _distinct(memories: Iterable[Memory]) -> Iterator[Memory]:
+    """Of what was both said and recorded in the same words, only the better one."""
+    said: set[str] = set()
+    recorded: set[str] = set()
+    for memory in memories:
+        words = " ".join(memory.text.split()).casefold()
+        mine, others = (said, recorded) if memory.type == "message" else (recorded, said)
+        if words not in others:
+            mine.add(words)
+            yield memory
+
+
+def make_memory(found: Ranked) -> Memory:
+    """A ranked row as callers get it."""
+    row = found.row
+    return Memory(
+        text=row.content,
+        role=row.role,
+        speaker=row.speaker,
+        session=row.session,
+        seq=row.seq,
+        created_at=datetime.fromtimestamp(row.created_us / 1_000_000, UTC),
+        score=found.score,
+        parts=found.parts,
+        tokens=row.tokens,
+        id=row.id,
+        type=row.memory_type,
+        importance=round(row.importance, 6),  # as given: the store keeps half of a float's digits
+        agent=row.agent,
+    )
