@@ -9,6 +9,7 @@ can reach the session's state.
 
 from __future__ import annotations
 
+from remora.faces import publish
 from remora.messages.chat import (
     ChatDict,
     Message,
@@ -47,3 +48,5 @@ __all__ = [
     "split_tool_calls",
     "without_surrogates",
 ]
+
+publish(__name__, __all__, globals())
