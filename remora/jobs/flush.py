@@ -21,7 +21,7 @@ from remora.runtime.locks import KeyedLocks, SharedLocks
 from remora.runtime.probes import probe
 from remora.runtime.supervisor import JobAttempt, JobResult
 from remora.storage.pending import pending_flushes
-from remora.storage.ports import NEIGHBOURS, Journal, LongTermStore, MemoryRow
+from remora.storage.ports import NEIGHBOURS, Journal, LongTermStore, MemoryRow, Scope
 from remora.storage.records import (
     ENTRY_KIND,
     DiscardSpec,
@@ -112,20 +112,25 @@ class FlushHandler:
         return JobResult(records=done)
 
     async def rebuild(self, key: SessionKey, through: int) -> None:
-        """Write a session's rows from the journal: messages up to `through`, and summary entries.
+        """Write those rows of a session that the journal has and long-term memory has not.
 
-        Messages of dead letters are left to these: one that cannot be written must not block the
-        others.
+        Messages up to `through`, and summary entries. Messages of dead letters are left to these:
+        one that cannot be written must not block the others.
         """
         async with self._sessions(key), self._users.shared(key.user):
+            scope = Scope(session=key.session, types=("message", "summary"))
+            present = {row.id for row in await (await self._store()).rows(key.user, scope)}
+            wanted = {seq for seq in range(1, through + 1) if row_id(key, seq) not in present}
+            wanted.difference_update(*pending_flushes(await self._journal.jobs(dead=True)).get(key, ()))
+            items = await self._journal.state_items(key)
+            specs = [_decode_entry(one.value) for one in items if one.kind == ENTRY_KIND]
+            rows = [entry_row(key, one.entry, one.at_us) for one in specs]
+            rows = [row for row in rows if row.id not in present]
+            if not (wanted or rows):
+                return
             try:
-                if through:
-                    missing = pending_flushes(await self._journal.jobs(dead=True)).get(key)
-                    among = set(range(1, through + 1)).difference(*missing) if missing else None
-                    await self.flush(key, 1, through, may_exist=True, among=among)
-                items = await self._journal.state_items(key)
-                specs = [_decode_entry(one.value) for one in items if one.kind == ENTRY_KIND]
-                rows = [entry_row(key, one.entry, one.at_us) for one in specs]
+                if wanted:
+                    await self.flush(key, min(wanted), max(wanted), may_exist=True, among=wanted)
                 for start in range(0, len(rows), _BATCH_ENTRIES):
                     await self._add(rows[start : start + _BATCH_ENTRIES], may_exist=True)
             finally:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from remora.ids import UserKey
-from remora.jobs.rows import memory_row, prepare_rows
+from remora.jobs.rows import MEMORY_TYPES, memory_row, prepare_rows
 from remora.models.ports import Embedder
 from remora.runtime.locks import SharedLocks
 from remora.runtime.probes import probe
 from remora.runtime.supervisor import JobAttempt, JobResult
-from remora.storage.ports import Journal, LongTermStore, MemoryRow
+from remora.storage.ports import Journal, LongTermStore, MemoryRow, Scope
 from remora.storage.records import RecordSpec
 
 __all__ = ["RecordHandler"]
@@ -62,8 +62,12 @@ class RecordHandler:
         return JobResult()
 
     async def rebuild(self, user: str) -> None:
-        """Write all memories of a user from the journal."""
-        await self._write_all(user, [item.id for item in await self._journal.memories(user)])
+        """Write those memories of a user that the journal has and long-term memory has not."""
+        rows = await (await self._store()).rows(user, Scope(types=MEMORY_TYPES))
+        present = {row.id for row in rows}
+        items = [item.id for item in await self._journal.memories(user) if item.id not in present]
+        if items:
+            await self._write_all(user, items)
 
     async def _write_all(self, user: str, ids: Sequence[str]) -> None:
         try:

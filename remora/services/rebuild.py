@@ -36,7 +36,13 @@ import msgspec
 from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.actors.user.messages import Learn
 from remora.actors.user.working import WorkingItem
-from remora.errors import EmbedderChanged, ErasureInProgress, LongTermError, RuntimeClosed
+from remora.errors import (
+    EmbedderChanged,
+    ErasureInProgress,
+    JournalDamaged,
+    LongTermError,
+    RuntimeClosed,
+)
 from remora.ids import SessionKey, UserKey, row_id
 from remora.jobs.flush import FlushHandler
 from remora.jobs.memories import RecordHandler
@@ -297,6 +303,7 @@ class Rebuild:
         self._error: Exception | None = None
         self._progressed = anyio.Event()
         self._ended = self._restart = False
+        self._damaged: JournalDamaged | None = None
         self._scopes: dict[Hashable, anyio.CancelScope] = {}
         self.over = False
         """It is complete."""
@@ -341,6 +348,8 @@ class Rebuild:
             cursor = await self._journal.setting("reembed") or _BEGIN
             while not await self._rebuild_from(cursor):
                 cursor = _BEGIN
+            if self._damaged is not None:
+                raise self._damaged
             await self._journal.change_settings({"reembed": ""})
             self.over = True
             await self._complete()
@@ -364,7 +373,7 @@ class Rebuild:
 
     async def _rebuild_from(self, cursor: str) -> bool:
         """Make anew what is behind the cursor; whether nothing came between."""
-        self._restart = False
+        self._restart, self._damaged = False, None
         actors = await self._journal.indexed_through()
         self._total = sum(flushed for _, flushed in actors)
         start = self._index_after(actors, cursor)
@@ -374,7 +383,8 @@ class Rebuild:
             await self._with_retries(chunk)
             if self._restart:
                 return False
-            await self._journal.change_settings({"reembed": _digest(chunk[-1][0])})
+            if self._damaged is None:
+                await self._journal.change_settings({"reembed": _digest(chunk[-1][0])})
         return not self._restart
 
     def _index_after(self, actors: Sequence[tuple[SessionKey | UserKey, int]], cursor: str) -> int:
@@ -425,6 +435,9 @@ class Rebuild:
                     await guarded_call(self._session, key, flushed)
                 else:
                     await guarded_call(self._user, key)
+            except JournalDamaged as e:  # the other actors are rebuilt all the same
+                self._damaged = e
+                _logger.error("reembedding_left_out", error=str(e))
             finally:
                 del self._scopes[key]
         if scope.cancelled_caught:
