@@ -121,7 +121,8 @@ class FlushHandler:
             scope = Scope(session=key.session, types=("message", "summary"))
             present = {row.id for row in await (await self._store()).rows(key.user, scope)}
             wanted = {seq for seq in range(1, through + 1) if row_id(key, seq) not in present}
-            wanted.difference_update(*pending_flushes(await self._journal.jobs(dead=True)).get(key, ()))
+            dead = pending_flushes(await self._journal.jobs(dead=True))
+            wanted.difference_update(*dead.get(key, ()))
             items = await self._journal.state_items(key)
             specs = [_decode_entry(one.value) for one in items if one.kind == ENTRY_KIND]
             rows = [entry_row(key, one.entry, one.at_us) for one in specs]

@@ -1,14 +1,14 @@
-"""A copy of a memory directory that is in use: whole, and of one moment of its journal.
+"""Copy a memory directory that is in use: whole, and as of one moment of its journal.
 
-1. The journal, first: a snapshot by SQLite's own backup, while it is written to. It holds whatever
-    was acknowledged before.
-2. Long-term memory, after it: the newest version of each table. So it holds at least what the
-   snapshot says that it holds, but for what was taken out meanwhile, and newer rows besides.
-3. The copy is made to agree with itself. Rows of messages that the snapshot does not have would
-   collide with the messages that get their numbers, so they go; for what is lacking the snapshot
-   gets jobs, and whoever opens the copy has them done.
-4. Everything is synced, and then gets its name. Until then the journal in it has another: nothing
-    takes it for a memory.
+1. The journal is copied first: a snapshot by SQLite's own backup, while it is written to. It holds
+   all that was acknowledged before.
+2. Long-term memory is copied next: the newest version of each table. So it holds at least what the
+   snapshot says, except for what was removed since, and newer rows besides.
+3. The copy is made to agree with itself (`align`). Rows of messages that the snapshot does not have
+   are removed: they would collide with messages that get their numbers. Whoever opens the copy
+   writes what is missing.
+4. Everything is synced, and then gets its name. Until then the journal has another name, and
+   nothing takes the copy for a memory directory.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import msgspec
 
 from remora.config import Config, Secret
 from remora.errors import InvalidInput, StorageError
-from remora.maintenance.backfill import refilled
-from remora.maintenance.compare import Progress, compare_index
+from remora.maintenance.align import align_index
+from remora.maintenance.compare import Progress
 from remora.maintenance.offline import JOURNAL, Offline, offline, require_memory
 from remora.storage.atomic import AtomicTarget
 from remora.storage.lance.copy import copy_tables
@@ -101,7 +101,7 @@ async def backup(
             findings = tuple(await memory.journal.verify())
         # Opened anew: what is there now is there to be described.
         async with offline(beside, config, journal=journal) as memory:
-            rows, lacking = await _agree(memory, progress)
+            rows, lacking = await _align(memory, progress)
             counts = await memory.journal.counts()
         await anyio.to_thread.run_sync(_rename_journal, beside)
         size = await anyio.to_thread.run_sync(_size_bytes, beside)
@@ -130,23 +130,13 @@ async def _copy_long_term(directory: Path, beside: Path, memory: Offline) -> Non
             await anyio.to_thread.run_sync(copy_tables, directory / name, beside / name)
 
 
-async def _agree(memory: Offline, progress: Progress | None) -> tuple[int, int]:
-    """Make long-term memory hold nothing that the journal does not know, and have the rest brought;
-    rows, and rows to come.
-    """
+async def _align(memory: Offline, progress: Progress | None) -> tuple[int, int]:
+    """Make the copy agree with itself; returns its rows of long-term memory, and those missing."""
     if memory.place is None:
         return 0, 0
-    lacking = removed = 0
-    async with memory.store(sync=False) as store, memory.scan() as scan:
-        async for difference in compare_index(
-            memory.journal, scan, whole=memory.whole, progress=progress
-        ):
-            if difference.surplus:
-                removed += await store.delete_row_ids(
-                    difference.table, [row.place for row in difference.surplus]
-                )
-            lacking += await refilled(memory.journal, difference.backfills)
-        return scan.rows - removed, lacking
+    async with memory.store(sync=False) as store:
+        done = await align_index(memory, store, progress=progress)
+        return done.rows, done.missing
 
 
 def _rename_journal(beside: Path) -> None:

@@ -1,42 +1,30 @@
-"""The journal against long-term memory.
+"""Compare long-term memory with the journal (G7).
 
-Which rows should be there, which are, and what makes the two agree (G7).
+Long-term memory is an index over the journal, so the journal alone says which rows there should be:
 
-The journal is the source of truth and long-term memory an index over it, so what should be there
-follows from the journal alone:
+==============  ================================================================================
+rows            expected
+==============  ================================================================================
+messages        up to where the session was indexed, but for those that were removed or pruned
+summaries       one for each entry that left the session's list
+memories        one for each that was recorded
+memory blocks   unknown: the rows are long-term memory's own, and only those are surplus that no
+                block can have written yet
+==============  ================================================================================
 
-==================
-========================================================================================== rows
-expected ==================
-========================================================================================== messages
-up to where the session has handed them over, but for those that were removed or pruned summary
-entries     one for each facet that a session keeps of an entry that left its list (`ENTRY_KIND`)
-memories            one for each row of what was recorded on purpose of memory blocks    none: they
-are long-term memory's own, and only what no session or block can have written is amiss
-==================
-==========================================================================================
+Jobs that wait explain rows that are missing, or not removed yet. Dead letters explain rows that are
+missing: they are listed as such, and are retried by their own verbs. Rows of messages that
+retention removed from the journal stay.
 
-Jobs that wait explain what is not there yet, or still there; so do dead letters explain what is
-lacking, since they are listed as such, and their own verbs bring it. Rows of messages that
-retention took out of the journal stay, and nobody can tell what they said. Whoever compares must
-have the directory for himself: beside a running server, work under way would look amiss.
-
-It goes table by table and user by user, so that a user's rows, and no more, are held at once.
+Requires exclusive access: jobs in flight would be reported as damage. It goes table by table and
+user by user, so that one user's rows are held at a time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -54,70 +42,62 @@ from remora.storage.records import (
     BlocksSpec,
     DiscardSpec,
     EntryFlushSpec,
+    Flushed,
     FlushSpec,
     PruneSpec,
     RecordSpec,
-    Spec,
     UnflushSpec,
 )
 
-__all__ = ["Backfill", "Difference", "Progress", "compare_index"]
+__all__ = ["Difference", "Progress", "compare_index"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Told how many are done, of how many."""
 
 _READ_AT_ONCE = 1_000  # messages
 _SESSIONS_AT_ONCE = 64
-_REFILL_AT_ONCE = 500  # messages of one flush job
 _NAMED = 8  # numbers or ids that a line names before it only counts
 _LAST = (1 << 32) - 1
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 
 
-class Backfill(msgspec.Struct, frozen=True):
-    """Work that writes rows which are lacking: for whom, and what; `sid` is left 0."""
-
-    key: SessionKey | UserKey
-    spec: Spec
-
-
 class Difference(msgspec.Struct, frozen=True):
-    """One thing in which the two differ.
+    """One way in which the two differ.
 
     Attributes:
         finding: what a reader is told.
-        table: where the surplus rows stand.
-        surplus: rows that must go.
-        backfills: what brings back rows that are lacking.
+        table: where the surplus rows are.
+        surplus: rows that are to be removed.
+        missing: how many rows a rebuild has to write.
+        indexed: what the journal is to be told first, where the session's mark is behind the rows
+            that are missing: a rebuild goes up to the mark.
     """
 
     finding: Finding
     table: str = ""
     surplus: Sequence[ScannedRow] = ()
-    backfills: Sequence[Backfill] = ()
+    missing: int = 0
+    indexed: Flushed | None = None
 
 
 class _PendingJobs:
-    """What jobs still have to do for one session or user, and so explain."""
+    """The rows of one session or user that jobs will still write or remove."""
 
     def __init__(self) -> None:
-        self.coming: list[tuple[int, int]] = []  # messages that a flush brings, or brings back
-        self.leaving: set[int] = set()  # messages that are being taken out
-        self.entries: set[int] = set()  # summary entries on their way, by their last message
+        self.coming: list[tuple[int, int]] = []  # messages
+        self.leaving: set[int] = set()  # messages
+        self.entries: set[int] = set()  # summary entries to be written, by their last message
         self.memories: set[str] = set()
         self.blocks = 0  # messages up to here are being shown to memory blocks
         self.pruning = False
 
     def take(self, job: Job) -> None:
-        """What this job explains.
-
-        A dead letter explains what is lacking, and nothing that should be gone.
-        """
+        """Count a job in; of a dead letter only what it would write."""
         match job.payload:
             case FlushSpec(first=first, through=through):
                 self.coming.append((first, through))
             case UnflushSpec(seqs=seqs, flushing=flushing):
-                # its neighbours' rows are taken out and written anew
+                # the rows of its neighbours are removed and written again
                 self.coming.extend(
                     (max(seq - NEIGHBOURS, 1), min(seq + NEIGHBOURS, flushing)) for seq in seqs
                 )
@@ -137,13 +117,92 @@ class _PendingJobs:
                 pass
 
 
-class _JournalUser:
-    """One user in the journal."""
+class _Expected:
+    """The rows of one session by the journal: which may exist, and which must."""
 
-    def __init__(self, user: str) -> None:
-        self.user = user
-        self.sessions: dict[str, int] = {}  # session -> up to where it is flushed
-        self.done = False
+    def __init__(self, key: SessionKey, flushed: int, jobs: _PendingJobs, *, pruning: bool) -> None:
+        self.key = key
+        self._flushed = flushed
+        self._jobs = jobs
+        self._pruning = pruning
+        self._coming = join_ranges(jobs.coming)
+        self._times: dict[int, int] = {}
+        self._damaged: set[int] = set()
+        self._pruned: set[int] = set()
+        self._trimmed = 0
+        self._entries: dict[str, int] = {}
+        self._listed: set[str] = set()
+        self._blocks: Mapping[str, Sequence[tuple[int, int]]] = {}
+
+    async def load(self, journal: Journal, rows: Sequence[ScannedRow]) -> None:
+        """Read what the journal says; of what `rows` alone need, only where they do.
+
+        Raises:
+            JournalDamaged: it cannot be read.
+        """
+        key = self.key
+        seqs = [row.seq for row in rows if row.memory_type == "message"]
+        through = max([self._flushed, *seqs, *(last for _, last in self._coming)])
+        if through:
+            self._times, self._damaged = await _message_times(journal, key, through)
+            self._pruned = set(await journal.pruned_seqs(key))
+        if self._flushed or rows or self._jobs.entries:
+            items = await journal.state_items(key)
+            entries = [_decode_entry(one.value).entry for one in items if one.kind == ENTRY_KIND]
+            self._entries = {entry_id(key, one.through): one.through for one in entries}
+            self._blocks = {name: one.seen for name, one in block_progress(items).items()}
+        if not self._times.keys() >= set(seqs) or any(
+            row.memory_type == "summary" and row.id not in self._entries for row in rows
+        ):
+            past = await journal.buffer_start(key, _LAST)
+            self._trimmed = past.trimmed
+            # An entry that a rewind brought back into its list stays until it leaves it again.
+            self._listed = {entry_id(key, one.through) for one in past.summaries}
+            self._listed |= {entry_id(key, seq) for seq in self._jobs.leaving}
+
+    def is_surplus(self, row: ScannedRow) -> bool:
+        """The journal says that this row is not to exist."""
+        match row.memory_type:
+            case "message":
+                return self._is_surplus_message(row)
+            case "summary":
+                known = row.id in self._entries or row.id in self._listed
+                return not known and not self._pruning
+            case kind if kind == BLOCK_TYPE:
+                seen = self._blocks.get(row.agent.removeprefix(BLOCK_AGENT))
+                return seen is not None and row.seq > self._jobs.blocks and not _in(row.seq, seen)
+            case _:  # a type that remora does not write
+                return True
+
+    def _is_surplus_message(self, row: ScannedRow) -> bool:
+        seq = row.seq
+        time = self._times.get(seq, row.created_us)
+        if row.id != row_id(self.key, seq) or row.created_us != time:
+            return True  # the row of another message than the one that has its number now
+        if 0 < seq <= self._trimmed or seq in self._damaged:
+            return False
+        if seq not in self._times or seq in self._pruned:
+            return seq not in self._jobs.leaving and not (self._pruning and seq in self._pruned)
+        return seq > self._flushed and not _in(seq, self._coming)
+
+    def missing_messages(self, present: Collection[str]) -> list[int]:
+        """Numbers of messages that must have a row."""
+        return [
+            seq
+            for seq in self._times
+            if seq <= self._flushed
+            and seq not in self._pruned
+            and not _in(seq, self._coming)
+            and row_id(self.key, seq) not in present
+        ]
+
+    def missing_entries(self, present: Collection[str]) -> list[int]:
+        """Last messages of the summary entries that must have a row."""
+        return sorted(
+            through
+            for id_, through in self._entries.items()
+            if id_ not in present and through not in self._jobs.entries
+        )
 
 
 async def compare_index(
@@ -154,396 +213,235 @@ async def compare_index(
     journal_intact: bool = True,
     progress: Progress | None = None,
 ) -> AsyncIterator[Difference]:
-    """Everything in which long-term memory differs from what the journal says it should hold.
+    """Every way in which long-term memory differs from what the journal says.
 
     Args:
-        journal: of a directory that nobody writes to meanwhile.
+        journal: of a directory that nobody else writes to.
         scan: its long-term memory.
-        whole: False while long-term memory is being made anew: what is lacking then is on its way.
-        journal_intact: False where the journal is damaged: nothing is to go then for not being in
-            it.
-        progress: told how many rows were looked through, of how many.
+        whole: False while a rebuild is under way, which writes what is missing.
+        journal_intact: False where the journal is damaged: no row is removed then because the
+            journal does not have it.
+        progress: told how many rows were compared, of how many.
 
     Raises:
-        StorageError: the journal cannot be read. What is damaged in it is no error: rows of a
-            damaged message are left alone, and a session that cannot be compared is named.
+        StorageError: the journal cannot be read. Damage to a part of it is no error: rows of a
+            damaged message are kept, and a session that cannot be compared is named.
     """
-    accounts: dict[str, _JournalUser] = {}
+    users: dict[str, str] = {}
+    sessions: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for actor, flushed in await journal.indexed_through():
-        account = accounts.setdefault(user_key(actor.user), _JournalUser(actor.user))
+        users[user_key(actor.user)] = actor.user
         if isinstance(actor, SessionKey):
-            account.sessions[actor.session] = flushed
-    pending: defaultdict[SessionKey | UserKey, _PendingJobs] = defaultdict(_PendingJobs)
-    for dead in (False, True):
-        for job in await journal.jobs(dead=dead):
-            assert isinstance(job.key, (SessionKey, UserKey))
-            pending[job.key].take(job)
-    erasing = {(note.user_key, note.session_key) for note in await journal.erasures()}
-    comparison = _Comparison(journal, pending, erasing, whole=whole, journal_intact=journal_intact)
+            sessions[actor.user][actor.session] = flushed
+    comparison = await _Comparison.of(journal, whole=whole, journal_intact=journal_intact)
     total = await scan.count()
+    for_later = dict(users)
     async for found in scan.users():
-        owner = accounts.get(found.key)
         if not found.home:
-            yield _foreign(found, f"in the table {found.table}, which is not their user's")
-        elif owner is None:
-            for difference in comparison.unknown(found):
-                yield difference
+            yield _foreign(found, found.rows, f"in the table {found.table}, not their user's")
         else:
-            owner.done = True
-            async for difference in comparison.compare_user(owner, found):
+            for_later.pop(found.key, None)
+            user = users.get(found.key)
+            for difference in await comparison.compare(user, sessions[user or ""], found):
                 yield difference
         if progress is not None:
             progress(scan.rows, total)
-    for key, account in accounts.items():
-        if not account.done and not scan.is_unreadable(key):
-            async for difference in comparison.compare_user(
-                account, ScannedUser("", key, home=True, rows=())
-            ):
+    for key, user in for_later.items():
+        if not scan.is_unreadable(key):
+            none = ScannedUser("", key, home=True, rows=())
+            for difference in await comparison.compare(user, sessions[user], none):
                 yield difference
 
 
 class _Comparison:
-    """Users' rows against the journal."""
+    """Compares users' rows with the journal."""
 
     def __init__(
         self,
         journal: Journal,
-        pending: Mapping[SessionKey | UserKey, _PendingJobs],
+        jobs: Mapping[SessionKey | UserKey, _PendingJobs],
         erasing: Collection[tuple[str, str]],
         *,
         whole: bool,
         journal_intact: bool,
     ) -> None:
         self._journal = journal
-        self._owed = pending
+        self._jobs = jobs
         self._erasing = erasing
         self._whole = whole
-        self._sound = journal_intact
+        self._journal_intact = journal_intact
 
-    def _orphaned(self, where: str, table: str, rows: Sequence[ScannedRow], why: str) -> Difference:
-        """Rows of what the journal does not have.
+    @classmethod
+    async def of(cls, journal: Journal, *, whole: bool, journal_intact: bool) -> _Comparison:
+        """One that knows the jobs and the erasures of the journal."""
+        jobs: defaultdict[SessionKey | UserKey, _PendingJobs] = defaultdict(_PendingJobs)
+        for dead in (False, True):
+            for job in await journal.jobs(dead=dead):
+                assert isinstance(job.key, (SessionKey, UserKey))
+                jobs[job.key].take(job)
+        erasing = {(note.user_key, note.session_key) for note in await journal.erasures()}
+        return cls(journal, jobs, erasing, whole=whole, journal_intact=journal_intact)
 
-        They go only where the journal is to be trusted.
+    async def compare(
+        self, user: str | None, sessions: Mapping[str, int], found: ScannedUser
+    ) -> list[Difference]:
+        """The rows under one key, which may be none.
+
+        Args:
+            user: whose key it is; None where the journal does not know.
+            sessions: the user's sessions, and up to where each is indexed.
+            found: the rows.
         """
-        found = _surplus("orphan", where, table, rows, why)
-        if self._sound:
-            return found
-        return Difference(msgspec.structs.replace(found.finding, repairable=False))
-
-    def unknown(self, found: ScannedUser) -> Iterator[Difference]:
-        """Rows of a user that the journal does not know."""
-        strange = [row for row in found.rows if user_key(row.user) != found.key]
-        if strange:
-            yield _foreign(
-                msgspec.structs.replace(found, rows=strange), "under the key of another user"
-            )
-        rows = [
-            row
-            for row in found.rows
-            if user_key(row.user) == found.key and not self._being_erased(row)
-        ]
-        if rows:
-            yield self._orphaned(
-                rows[0].user, found.table, rows, "of a user that the journal does not know"
-            )
-
-    def _being_erased(self, row: ScannedRow) -> bool:
-        if (row.user_key, "") in self._erasing:
-            return True
-        return (
-            bool(self._erasing)
-            and (row.user_key, session_key(row.user, row.session)) in self._erasing
-        )
-
-    async def compare_user(
-        self, account: _JournalUser, found: ScannedUser
-    ) -> AsyncIterator[Difference]:
-        """One user's rows, none among them, against what the journal says."""
-        strange = [row for row in found.rows if row.user != account.user]
-        if strange:
-            yield _foreign(
-                msgspec.structs.replace(found, rows=strange), "under the key of another user"
-            )
+        differences: list[Difference] = []
+        mine = [row for row in found.rows if user_key(row.user) == found.key]
+        if len(mine) < len(found.rows):
+            strange = [row for row in found.rows if user_key(row.user) != found.key]
+            differences.append(_foreign(found, strange, "under the key of another user"))
         once: dict[str, ScannedRow] = {}
-        doubles: list[ScannedRow] = []
-        for row in found.rows:
-            if row.user == account.user:
-                if row.id in once:
-                    doubles.append(row)
-                else:
-                    once[row.id] = row
-        if doubles:
-            yield _surplus("doubled", account.user, found.table, doubles, "there more than once")
-        of_sessions: defaultdict[str, list[ScannedRow]] = defaultdict(list)
-        recorded: list[ScannedRow] = []
+        doubled = [row for row in mine if once.setdefault(row.id, row) is not row]
+        if doubled:
+            where = doubled[0].user
+            differences.append(_surplus("doubled", where, found.table, doubled, "more than once"))
+        by_session: defaultdict[str, list[ScannedRow]] = defaultdict(list)
+        memories: list[ScannedRow] = []
         for row in once.values():
             if row.memory_type in MEMORY_TYPES:
-                recorded.append(row)
-            elif not self._being_erased(row):
-                of_sessions[row.session].append(row)
-        try:
-            async for difference in self._compare_memories(account.user, found.table, recorded):
-                yield difference
-        except JournalDamaged as e:
-            yield Difference(Finding("journal", account.user, str(e), repairable=False))
-        for session in of_sessions.keys() - account.sessions.keys():
-            why = "of a session that the journal does not know"
-            yield self._orphaned(
-                _name(SessionKey(account.user, session)), found.table, of_sessions[session], why
-            )
-        sessions = list(account.sessions)
-        for start in range(0, len(sessions), _SESSIONS_AT_ONCE):
-            keys = [
-                SessionKey(account.user, session)
-                for session in sessions[start : start + _SESSIONS_AT_ONCE]
-            ]
-            for key, image in zip(keys, await self._journal.hydrate(keys), strict=True):
-                flushed = account.sessions[key.session]
-                if not isinstance(image, Exception):
-                    flushed = max(
-                        flushed, image.watermarks.flushing
-                    )  # what is not there yet has a job
-                try:
-                    async for difference in self._compare_session(
-                        key, flushed, found.table, of_sessions.get(key.session, [])
-                    ):
-                        yield difference
-                except JournalDamaged as e:
-                    yield Difference(Finding("journal", _name(key), str(e), repairable=False))
-
-    # -- what was recorded on purpose --------------------------------------------------------------
+                memories.append(row)
+            else:
+                by_session[row.session].append(row)
+        if user is None:
+            rows = list(once.values())
+            why = "of a user that the journal does not know"
+            return [*differences, *self._orphans(rows[0].user if rows else "", found, rows, why)]
+        differences += await self._compare_memories(user, found, memories)
+        for session in sorted(by_session.keys() - sessions.keys()):
+            where, why = _name(user, session), "of a session that the journal does not know"
+            differences += self._orphans(where, found, by_session[session], why)
+        keys = [SessionKey(user, session) for session in sessions]
+        for start in range(0, len(keys), _SESSIONS_AT_ONCE):
+            some = keys[start : start + _SESSIONS_AT_ONCE]
+            for key, image in zip(some, await self._journal.hydrate(some), strict=True):
+                flushed, mark = sessions[key.session], None
+                # What is not indexed yet has a job; a job that was lost leaves the mark behind.
+                if not isinstance(image, Exception) and image.watermarks.flushing > flushed:
+                    flushed = image.watermarks.flushing
+                    mark = Flushed(image.sid, flushed)
+                rows = by_session.get(key.session, [])
+                differences += await self._compare_session(key, flushed, found, rows, mark)
+        return differences
 
     async def _compare_memories(
-        self, user: str, table: str, rows: Sequence[ScannedRow]
-    ) -> AsyncIterator[Difference]:
-        pending = self._owed.get(UserKey(user)) or _PendingJobs()
-        items = {item.id for item in await self._journal.memories(user)}
-        present = {row.id for row in rows}
-        surplus = [
-            row
-            for row in rows
-            if row.id not in items and not pending.pruning and not self._being_erased(row)
-        ]
-        if surplus:
-            yield self._orphaned(user, table, surplus, "memories that the journal does not have")
-        lacking = sorted(items - present - pending.memories) if self._whole else []
-        if lacking:
-            finding = Finding(
-                "missing",
-                user,
-                f"{_count(lacking, 'memory', 'memories')} {_some(lacking)}",
-                repairable=True,
-            )
-            chunks = [
-                lacking[start : start + _REFILL_AT_ONCE]
-                for start in range(0, len(lacking), _REFILL_AT_ONCE)
-            ]
-            yield Difference(
-                finding,
-                backfills=[Backfill(UserKey(user), RecordSpec(0, tuple(ids))) for ids in chunks],
-            )
-
-    # -- sessions ----------------------------------------------------------------------------------
+        self, user: str, found: ScannedUser, rows: Sequence[ScannedRow]
+    ) -> list[Difference]:
+        jobs = self._jobs.get(UserKey(user)) or _PendingJobs()
+        try:
+            items = {item.id for item in await self._journal.memories(user)}
+        except JournalDamaged as e:
+            return [Difference(Finding("journal", user, str(e), repairable=False))]
+        surplus = [row for row in rows if row.id not in items and not jobs.pruning]
+        why = "of memories that the journal does not have"
+        differences = self._orphans(user, found, surplus, why)
+        missing = sorted(items - {row.id for row in rows} - jobs.memories)
+        if missing and self._whole:
+            detail = f"{_count(missing, 'memory', 'memories')} {_some(missing)}"
+            differences.append(_missing(user, detail, len(missing)))
+        return differences
 
     async def _compare_session(
-        self, key: SessionKey, flushed: int, table: str, rows: Sequence[ScannedRow]
-    ) -> AsyncIterator[Difference]:
-        pending = self._owed.get(key) or _PendingJobs()
-        pruning = (self._owed.get(UserKey(key.user)) or _PendingJobs()).pruning
-        said = [row for row in rows if row.memory_type == "message"]
-        async for difference in self._compare_messages(
-            key, flushed, table, said, pending, pruning=pruning
-        ):
-            yield difference
-        state_items = (
-            await self._journal.state_items(key) if flushed or rows or pending.entries else ()
-        )
-        kept = {
-            spec.entry.through: spec
-            for spec in (_decode_entry(one.value) for one in state_items if one.kind == ENTRY_KIND)
-        }
-        async for difference in self._compare_entries(
-            key,
-            table,
-            [row for row in rows if row.memory_type == "summary"],
-            kept,
-            pending,
-            pruning=pruning,
-        ):
-            yield difference
-        batches = [row for row in rows if row.memory_type == BLOCK_TYPE]
-        seen = block_progress(state_items) if batches else {}
-        ahead = [
-            row
-            for row in batches
-            if (mine := seen.get(row.agent.removeprefix(BLOCK_AGENT))) is not None
-            and row.seq > pending.blocks
-            and not _within(row.seq, mine.seen)
-        ]
-        if ahead:
-            yield _surplus(
-                "orphan",
-                _name(key),
-                table,
-                ahead,
-                "of memory blocks, of messages that they have not seen",
-            )
-        known = {"message", "summary", BLOCK_TYPE}
-        other = [row for row in rows if row.memory_type not in known]
-        if other:
-            kinds = ", ".join(sorted({repr(row.memory_type) for row in other}))
-            yield _surplus(
-                "orphan",
-                _name(key),
-                table,
-                other,
-                f"of the type {kinds}, which remora does not write",
-            )
-
-    async def _compare_messages(
         self,
         key: SessionKey,
         flushed: int,
-        table: str,
+        found: ScannedUser,
         rows: Sequence[ScannedRow],
-        pending: _PendingJobs,
-        *,
-        pruning: bool,
-    ) -> AsyncIterator[Difference]:
-        coming = join_ranges(pending.coming)
-        through = max([flushed, *(row.seq for row in rows), *(last for _, last in coming)])
-        if not through:
-            return
-        times, damaged = await self._times(key, through)
-        pruned = set(await self._journal.pruned_seqs(key))
-        trimmed = 0
-        if any(row.seq not in times for row in rows):
-            trimmed = (await self._journal.buffer_start(key, _LAST)).trimmed
-        present: set[int] = set()
-        wrong: list[ScannedRow] = []
-        gone: list[ScannedRow] = []
-        early: list[ScannedRow] = []
-        for row in rows:
-            seq = row.seq
-            if row.id != row_id(key, seq) or (seq in times and times[seq] != row.created_us):
-                wrong.append(row)  # and what should be in its place is lacking
-                continue
-            present.add(seq)
-            if 0 < seq <= trimmed or seq in damaged:
-                continue
-            if seq not in times or seq in pruned:
-                if seq not in pending.leaving and not (pruning and seq in pruned):
-                    gone.append(row)
-            elif seq > flushed and not _within(seq, coming):
-                early.append(row)
-        if wrong:
-            yield _surplus(
-                "orphan",
-                _name(key),
-                table,
-                wrong,
-                f"of another message than {_numbers(wrong)} in the journal",
-            )
-        if gone:
-            why = f"of messages {_numbers(gone)}, which the journal does not have, or which were removed or pruned"  # noqa: E501
-            yield self._orphaned(_name(key), table, gone, why)
-        if early:
-            why = f"of messages {_numbers(early)}, which the journal has not handed over (up to {flushed})"  # noqa: E501
-            yield _surplus("orphan", _name(key), table, early, why)
-        if self._whole:
-            lacking = [
-                seq
-                for seq in times
-                if seq <= flushed
-                and seq not in present
-                and seq not in pruned
-                and not _within(seq, coming)
-            ]
-            if lacking:
-                detail = (
-                    f"{_count(lacking, 'message')} {_ranges(lacking)}, handed over up to {flushed}"
-                )
-                backfills = [
-                    Backfill(key, FlushSpec(0, first, last)) for first, last in _batches(lacking)
-                ]
-                yield Difference(
-                    Finding("missing", _name(key), detail, repairable=True), backfills=backfills
-                )
+        mark: Flushed | None,
+    ) -> list[Difference]:
+        where = _name(*key)
+        pruning = (self._jobs.get(UserKey(key.user)) or _PendingJobs()).pruning
+        expected = _Expected(key, flushed, self._jobs.get(key) or _PendingJobs(), pruning=pruning)
+        try:
+            await expected.load(self._journal, rows)
+        except JournalDamaged as e:
+            return [Difference(Finding("journal", where, str(e), repairable=False))]
+        surplus = [row for row in rows if expected.is_surplus(row)]
+        differences = self._orphans(where, found, surplus, "that the journal does not have")
+        if not self._whole:
+            return differences
+        present = {row.id for row in rows}.difference(row.id for row in surplus)
+        if messages := expected.missing_messages(present):
+            detail = f"{_count(messages, 'message')} {_ranges(messages)}, indexed up to {flushed}"
+            differences.append(_missing(where, detail, len(messages), mark))
+        if entries := expected.missing_entries(present):
+            count = _count(entries, "summary entry", "summary entries")
+            detail = f"{count} up to message {_ranges(entries)}"
+            differences.append(_missing(where, detail, len(entries)))
+        return differences
 
-    async def _compare_entries(
-        self,
-        key: SessionKey,
-        table: str,
-        rows: Sequence[ScannedRow],
-        kept: Mapping[int, EntryFlushSpec],
-        pending: _PendingJobs,
-        *,
-        pruning: bool,
-    ) -> AsyncIterator[Difference]:
-        expected = {entry_id(key, through): through for through in kept}
-        present = {row.id for row in rows}
-        surplus = [row for row in rows if row.id not in expected]
-        if surplus and not pruning:
-            # One that a rewind brought back into its list is there until it leaves it again.
-            listed = {
-                entry_id(key, one.through)
-                for one in (await self._journal.buffer_start(key, _LAST)).summaries
-            }
-            leaving = {entry_id(key, seq) for seq in pending.leaving}
-            surplus = [row for row in surplus if row.id not in listed and row.id not in leaving]
-            if surplus:
-                yield self._orphaned(
-                    _name(key), table, surplus, "summary entries that the journal does not have"
-                )
-        lacking = (
-            [t for id_, t in expected.items() if id_ not in present and t not in pending.entries]
-            if self._whole
-            else []
-        )
-        if lacking:
-            detail = f"{_count(lacking, 'summary entry', 'summary entries')} up to message {_ranges(lacking)}"  # noqa: E501
-            backfills = [
-                Backfill(key, msgspec.structs.replace(kept[through], sid=0)) for through in lacking
-            ]
-            yield Difference(
-                Finding("missing", _name(key), detail, repairable=True), backfills=backfills
-            )
+    def _orphans(
+        self, where: str, found: ScannedUser, rows: Sequence[ScannedRow], why: str
+    ) -> list[Difference]:
+        """Rows that the journal does not have, but for those that are being erased.
 
-    async def _times(self, key: SessionKey, through: int) -> tuple[dict[int, int], set[int]]:
-        """When each message up to `through` that is there was said, and which cannot be read."""
-        times: dict[int, int] = {}
-        damaged: set[int] = set()
-        spans = [
-            (first, min(first + _READ_AT_ONCE - 1, through))
-            for first in range(1, through + 1, _READ_AT_ONCE)
-        ]
-        while spans:
-            first, last = spans.pop()
-            try:
-                times.update(
-                    (entry.seq, entry.at_us) for entry in await self._journal.read(key, first, last)
-                )
-            except JournalDamaged:
-                if first == last:
-                    damaged.add(first)
-                else:
-                    middle = (first + last) // 2
-                    spans += [(first, middle), (middle + 1, last)]
-        return dict(sorted(times.items())), damaged
+        They are removed only where the journal is intact.
+        """
+        rows = [row for row in rows if not self._is_being_erased(row)]
+        if not rows:
+            return []
+        difference = _surplus("orphan", where, found.table, rows, why)
+        if self._journal_intact:
+            return [difference]
+        return [Difference(msgspec.structs.replace(difference.finding, repairable=False))]
+
+    def _is_being_erased(self, row: ScannedRow) -> bool:
+        if not self._erasing:
+            return False
+        of_session = (row.user_key, session_key(row.user, row.session))
+        return (row.user_key, "") in self._erasing or of_session in self._erasing
 
 
-def _foreign(found: ScannedUser, why: str) -> Difference:
-    users = sorted({row.user for row in found.rows})
-    return _surplus("foreign", ", ".join(users[:_NAMED]), found.table, found.rows, why)
+async def _message_times(
+    journal: Journal, key: SessionKey, through: int
+) -> tuple[dict[int, int], set[int]]:
+    """When each message up to `through` was said, and which messages cannot be read."""
+    times: dict[int, int] = {}
+    damaged: set[int] = set()
+    spans = [
+        (first, min(first + _READ_AT_ONCE - 1, through))
+        for first in range(1, through + 1, _READ_AT_ONCE)
+    ]
+    while spans:
+        first, last = spans.pop()
+        try:
+            entries = await journal.read(key, first, last)
+        except JournalDamaged:
+            if first == last:
+                damaged.add(first)
+            else:
+                middle = (first + last) // 2
+                spans += [(first, middle), (middle + 1, last)]
+        else:
+            times.update((entry.seq, entry.at_us) for entry in entries)
+    return dict(sorted(times.items())), damaged
+
+
+def _foreign(found: ScannedUser, rows: Sequence[ScannedRow], why: str) -> Difference:
+    users = sorted({row.user for row in rows})
+    return _surplus("foreign", ", ".join(users[:_NAMED]), found.table, rows, why)
 
 
 def _surplus(kind: str, where: str, table: str, rows: Sequence[ScannedRow], why: str) -> Difference:
-    detail = f"{_count(rows, 'row')} {why}: {_some([row.id for row in rows])}"
+    seqs = sorted({row.seq for row in rows if row.memory_type == "message"})
+    numbers = f" (messages {_ranges(seqs)})" if seqs else ""
+    detail = f"{_count(rows, 'row')} {why}{numbers}: {_some([row.id for row in rows])}"
     return Difference(Finding(kind, where, detail, repairable=True), table, rows)
 
 
-def _name(key: SessionKey) -> str:
-    return f"{key.user} / {key.session}"
+def _missing(where: str, detail: str, count: int, mark: Flushed | None = None) -> Difference:
+    finding = Finding("missing", where, detail, repairable=True)
+    return Difference(finding, missing=count, indexed=mark)
+
+
+def _name(user: str, session: str) -> str:
+    return f"{user} / {session}"
 
 
 def _count(things: Collection[object], one: str, many: str = "") -> str:
@@ -554,30 +452,12 @@ def _some(ids: Sequence[str]) -> str:
     return ", ".join(ids[:_NAMED]) + (" …" if len(ids) > _NAMED else "")
 
 
-def _numbers(rows: Iterable[ScannedRow]) -> str:
-    return _ranges(sorted(row.seq for row in rows))
-
-
 def _ranges(seqs: Sequence[int]) -> str:
     runs = join_ranges((seq, seq) for seq in seqs)
     named = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:_NAMED]]
     return ", ".join(named) + (" …" if len(runs) > _NAMED else "")
 
 
-def _within(seq: int, ranges: Sequence[tuple[int, int]]) -> bool:
+def _in(seq: int, ranges: Sequence[tuple[int, int]]) -> bool:
     place = bisect_right(ranges, (seq, _LAST)) - 1
     return place >= 0 and ranges[place][0] <= seq <= ranges[place][1]
-
-
-def _batches(seqs: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Spans that hold these numbers, each small enough for one job.
-
-    What they hold beside is merged, not doubled.
-    """
-    first = last = seqs[0]
-    for seq in seqs[1:]:
-        if seq - last > _READ_AT_ONCE // 20 or seq - first >= _REFILL_AT_ONCE:
-            yield first, last
-            first = seq
-        last = seq
-    yield first, last

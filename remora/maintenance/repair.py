@@ -1,14 +1,13 @@
-"""Making a memory directory whole again, as far as what is left allows (G7).
+"""Repair a memory directory as far as what is left allows (G7).
 
-The journal is the source of truth: what it has lost is lost, and is given up only where whoever
-calls says so. Long-term memory is made to agree with it: rows that should not be there go, and for
-rows that are lacking the journal gets jobs, which the next start does. Only what memory blocks had
-stored is long-term memory's own, and is lost with a table that cannot be read.
+The journal is the source of truth: what it has lost is lost, and is given up only where the caller
+says so. Long-term memory is an index over it: surplus rows are removed, and the next start writes
+what is missing. Only the rows of memory blocks, and of messages that retention removed, are in no
+other place: they are lost with a table that cannot be read.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import anyio
@@ -17,8 +16,8 @@ import msgspec
 
 from remora.config import Config
 from remora.errors import JournalDamaged
-from remora.maintenance.backfill import refilled
-from remora.maintenance.compare import Progress, compare_index
+from remora.maintenance.align import align_index
+from remora.maintenance.compare import Progress
 from remora.maintenance.offline import JOURNAL, Offline, lost_commits, offline, require_memory
 from remora.maintenance.verify import verify_owned
 from remora.services.rebuild import request_rebuild
@@ -153,27 +152,9 @@ async def _repair_long_term(
                 for name in before
                 if name not in there
             ]
-        removed: Counter[str] = Counter()
-        async with memory.scan() as scan:
-            async for difference in compare_index(
-                memory.journal,
-                scan,
-                whole=memory.whole,
-                journal_intact=journal_intact,
-                progress=progress,
-            ):
-                if difference.surplus:
-                    places = [row.place for row in difference.surplus]
-                    removed[difference.finding.kind] += await store.delete_row_ids(
-                        difference.table, places
-                    )
-                if difference.backfills:
-                    await refilled(memory.journal, difference.backfills)
-                    done.append(
-                        f"to be written again, of {difference.finding.where}: "
-                        f"{difference.finding.detail}"
-                    )
-        done += [f"{count:,} rows removed {_WHY[kind]}" for kind, count in removed.items()]
+        aligned = await align_index(memory, store, journal_intact=journal_intact, progress=progress)
+        done += [f"to be written again, of {detail}" for detail in aligned.details]
+        done += [f"{count:,} rows removed {_WHY[kind]}" for kind, count in aligned.removed.items()]
         if store.refill_needed:
-            await store.clear_refill()  # what is lacking has its jobs
+            await store.clear_refill()  # what is missing was compared just now
     return done

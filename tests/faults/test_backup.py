@@ -204,7 +204,7 @@ async def test_nothing_of_the_original_changes_and_nothing_stands_where_it_faile
         await runtime.settle()
     before = digests(live)
     seen: list[set[str]] = []
-    plain = backups._agree
+    plain = backups._align
 
     async def failing(*arguments: object) -> tuple[int, int]:
         await plain(*arguments)  # type: ignore[arg-type]
@@ -215,7 +215,7 @@ async def test_nothing_of_the_original_changes_and_nothing_stands_where_it_faile
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(backups, "_agree", failing)
+        patch.setattr(backups, "_align", failing)
         with pytest.raises(StorageError, match="No space left"):
             await backup(live, dest, CONFIG)
     assert seen

@@ -142,6 +142,8 @@ def answers(directory: Path) -> Truth:
     async def ask() -> Truth:
         found: Truth = {}
         async with open_runtime(directory) as runtime:
+            with contextlib.suppress(StorageError):
+                await runtime.reembedded()
             await runtime.settle()
             for user in USERS:
                 handle = runtime.user(user)

@@ -15,7 +15,7 @@ import pytest
 from remora import Config, Runtime
 from remora.blocks import VectorMemoryBlock
 from remora.ids import SessionKey, row_id, user_key
-from remora.maintenance.backfill import refilled
+from remora.maintenance.align import align_index
 from remora.maintenance.compare import Difference, compare_index
 from remora.maintenance.offline import Offline, offline
 from remora.maintenance.verify import verify
@@ -85,12 +85,10 @@ async def tables(memory: Offline) -> AsyncIterator[Any]:
 
 async def agree(directory: Path) -> None:
     """What repair and backup do with what they find."""
-    async with offline(directory, CONFIG) as memory, memory.store() as store, memory.scan() as scan:
-        async for one in compare_index(memory.journal, scan):
-            if one.surplus:
-                await store.delete_row_ids(one.table, [row.place for row in one.surplus])
-            await refilled(memory.journal, one.backfills)
+    async with offline(directory, CONFIG) as memory, memory.store() as store:
+        await align_index(memory, store)
     async with open_runtime(directory, blocks=[VectorMemoryBlock(name="past")]) as runtime:
+        await runtime.reembedded()
         await runtime.settle()
 
 

@@ -81,7 +81,7 @@ async def answers(runtime: Runtime) -> dict[tuple[str, str], Any]:
         for user in USERS
         for query in QUERIES
     }
-    found["", "rows"] = sorted(await (await runtime.long_term()).row_ids())
+    found["", "rows"] = sorted(await (await runtime.internals.long_term()).row_ids())
     return found
 
 

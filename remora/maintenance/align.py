@@ -1,0 +1,77 @@
+"""Make long-term memory agree with the journal: for repairs, and for the copy that a backup makes.
+
+Rows that the journal does not have are removed. What is missing is left to a rebuild, which the
+next start runs; it writes the missing rows alone (`services/rebuild.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from remora.maintenance.compare import Progress, compare_index
+from remora.maintenance.offline import Offline
+from remora.runtime.supervisor import commit_records
+from remora.services.rebuild import request_rebuild
+from remora.storage.lance.store import LanceStore
+
+__all__ = ["Alignment", "align_index"]
+
+
+class Alignment(msgspec.Struct, frozen=True):
+    """What was done.
+
+    Attributes:
+        rows: rows that long-term memory holds.
+        removed: rows that were removed, by the kind of their finding.
+        missing: rows that the next start writes.
+        details: which those are, a line each.
+    """
+
+    rows: int
+    removed: Counter[str]
+    missing: int
+    details: tuple[str, ...]
+
+
+async def align_index(
+    memory: Offline,
+    store: LanceStore,
+    *,
+    journal_intact: bool = True,
+    progress: Progress | None = None,
+) -> Alignment:
+    """Remove what is surplus, and request a rebuild where something is missing. Doing it again does
+    no harm.
+
+    Args:
+        memory: a directory that nobody else uses.
+        store: its long-term memory.
+        journal_intact: see `compare_index`.
+        progress: see `compare_index`.
+
+    Raises:
+        StorageError, LongTermError: it is not known what was done; do it again.
+    """
+    journal = memory.journal
+    removed: Counter[str] = Counter()
+    missing = 0
+    details: list[str] = []
+    async with memory.scan() as scan:
+        async for difference in compare_index(
+            journal, scan, whole=memory.whole, journal_intact=journal_intact, progress=progress
+        ):
+            finding = difference.finding
+            if difference.surplus:
+                places = [row.place for row in difference.surplus]
+                removed[finding.kind] += await store.delete_row_ids(difference.table, places)
+            if difference.missing:
+                missing += difference.missing
+                details.append(f"{finding.where}: {finding.detail}")
+            if difference.indexed is not None:
+                await commit_records(journal, [difference.indexed])
+        rows = scan.rows - removed.total()
+    if missing or not memory.whole:  # one that is under way may be past what has been lost since
+        await request_rebuild(journal)
+    return Alignment(rows, removed, missing, tuple(details))
