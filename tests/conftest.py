@@ -4,13 +4,17 @@ loop, and ``--probes``.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 
 # a runtime that opens loads it, in a thread; parts that are tested alone write lines as well
@@ -88,6 +92,37 @@ def pytest_terminal_summary(
     )
     for name in unreached:
         terminalreporter.line(f"never reached: {name}: {PROBES[name]}")
+
+
+_CHILD_TIMEOUT_S = 600
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules that start processes get time for them on a busy machine."""
+    for item in items:
+        module = getattr(item, "module", None)
+        if hasattr(module, "subprocess") and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_CHILD_TIMEOUT_S))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """End a test that hangs on trio from within.
+
+    The signal of pytest-timeout stops trio's loop in the middle, and anyio then waits for the loop.
+    """
+    backend, test = pyfuncitem.funcargs.get("anyio_backend"), pyfuncitem.obj
+    marker = pyfuncitem.get_closest_marker("timeout")
+    limit_s = float(marker.args[0] if marker else pyfuncitem.config.getini("timeout") or 0)
+    if backend == "trio" and limit_s and inspect.iscoroutinefunction(test):
+
+        @functools.wraps(test)
+        async def limited(**arguments: Any) -> None:
+            with anyio.fail_after(limit_s * 0.75):
+                await test(**arguments)
+
+        pyfuncitem.obj = limited
+    return (yield)
 
 
 @pytest.fixture

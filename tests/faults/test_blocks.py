@@ -103,7 +103,7 @@ def test_kill_while_blocks_work(tmp_path: Path) -> None:
         child.send_signal(signal.SIGKILL)
         child.wait()
     subprocess.run(
-        command, cwd=Path(__file__).parents[2], check=True, capture_output=True, timeout=100
+        command, cwd=Path(__file__).parents[2], check=True, capture_output=True, timeout=300
     )
 
     async def check() -> None:

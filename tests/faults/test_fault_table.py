@@ -27,7 +27,7 @@ def test_the_table(tmp_path: Path) -> None:
         str(tmp_path / "faults.json"),
     ]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100
+        command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300
     )
     head, _, *lines = done.stdout.splitlines()
     assert head.startswith("| fault | injected |")

@@ -82,9 +82,9 @@ def test_kill_and_replay(tmp_path: Path) -> None:
         time.sleep(rng.random() * 0.8)
         child.send_signal(signal.SIGKILL)
         child.wait()
-    whole = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    whole = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert "each once" in whole.stdout
-    again = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    again = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert " 0 added" in again.stdout
 
     import anyio  # noqa: PLC0415

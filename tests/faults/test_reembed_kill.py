@@ -80,7 +80,7 @@ def test_kill_and_go_on(tmp_path: Path) -> None:
         child.stdout.close()
     assert killed >= 2, "it was over before it was killed: make it slower"
     whole = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=100, cwd=root
+        command, capture_output=True, text=True, check=True, timeout=300, cwd=root
     )
     assert whole.stdout.endswith("complete\n")
 

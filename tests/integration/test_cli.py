@@ -254,7 +254,7 @@ def test_demo_shows_the_point() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=100,
+        timeout=300,
     )
     shown = " ".join(done.stdout.split())
     assert "each once; 269 messages in the journal" in shown

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 def run(example: str, *words: str) -> str:
     command = [sys.executable, "-m", f"examples.{example}", *words]
     return subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT
+        command, capture_output=True, text=True, check=True, timeout=300, cwd=ROOT
     ).stdout
 
 
@@ -119,7 +119,7 @@ def test_sizing_guide() -> None:
     """S0.27: the guide's figures are what the benchmark measures."""
     command = [sys.executable, "-m", "benchmarks.sizing"]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT
+        command, capture_output=True, text=True, check=True, timeout=300, cwd=ROOT
     )
     rows = [line for line in done.stdout.splitlines() if line.startswith("|")]
     assert len(rows) == 11

@@ -301,7 +301,7 @@ async def test_the_script_runs_a_subject_in_a_child(tmp_path: Path) -> None:
     ]
     command += ["--json", str(figures), "--table", str(table)]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "same_key_twice 1/1: ok" in done.stderr
@@ -317,7 +317,7 @@ async def test_the_script_runs_a_subject_in_a_child(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     assert "no such peer: nobody" in refused.stderr

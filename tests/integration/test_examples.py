@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def run(example: str, directory: Path) -> list[str]:
     command = [sys.executable, "-m", f"examples.{example}", str(directory / "memory")]
     return subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT
+        command, capture_output=True, text=True, check=True, timeout=300, cwd=ROOT
     ).stdout.splitlines()
 
 
@@ -140,6 +140,6 @@ def test_benchmarks_run() -> None:
         "3",
     ]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT
+        command, capture_output=True, text=True, check=True, timeout=300, cwd=ROOT
     )
     assert "301 sessions live, 901 messages stored" in done.stdout

@@ -59,7 +59,7 @@ def test_nothing_is_loaded_on_the_event_loop(kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, kind, str(tmp_path)]
     assert (
         subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=100
+            command, capture_output=True, text=True, check=True, timeout=300
         ).stdout.strip()
         == "[]"
     )

@@ -73,7 +73,7 @@ def written(path: Path) -> Path:
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.recall", *arguments]
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -128,6 +128,6 @@ print(asyncio.run(measured(
         "TIKTOKEN_CACHE_DIR": str(laid_out(tmp_path / "vocabularies")),
     }
     done = subprocess.run(
-        command, check=True, timeout=60, cwd=ROOT, capture_output=True, text=True, env=environment
+        command, check=True, timeout=300, cwd=ROOT, capture_output=True, text=True, env=environment
     )
     assert done.stdout.strip() == "True"

@@ -213,7 +213,7 @@ def test_pytest_writes_what_is_read(tree: Path) -> None:
         cwd=tree,
         check=False,
         capture_output=True,
-        timeout=100,
+        timeout=300,
     )
     assert run.returncode == 0, run.stdout.decode()
     assert main(["--check", "--junit", str(tree / "j.xml")], root=tree, counts=COUNTS) == 0
@@ -226,6 +226,6 @@ def test_pytest_writes_what_is_read(tree: Path) -> None:
         cwd=tree,
         check=True,
         capture_output=True,
-        timeout=100,
+        timeout=300,
     )
     assert main(["--check", "--junit", str(tree / "j.xml")], root=tree, counts=COUNTS) == 1

@@ -159,7 +159,7 @@ def test_missing_extra_names_its_install() -> None:
     """S4.29: without the extra, the error is the command that installs it."""
     program = "import sys; sys.modules['httpx2'] = None; import remora.models.openai"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
     )
     assert (
         'ImportError: an OpenAI-compatible endpoint needs httpx2: pip install "remora[openai]"'

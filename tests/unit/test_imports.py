@@ -47,7 +47,7 @@ LEFT_OUT = (
 
 def ran(program: str) -> str:
     return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
     ).stdout.strip()
 
 
