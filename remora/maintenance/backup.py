@@ -88,7 +88,7 @@ async def backup(
         config, long_term=msgspec.structs.replace(config.long_term, uri=Secret())
     )
     target = await anyio.to_thread.run_sync(_target, directory, dest)
-    beside = target.beside
+    beside = target.staging
     try:
         await anyio.to_thread.run_sync(beside.mkdir)
         journal = beside / _UNFINISHED

@@ -21,7 +21,7 @@ from remora.storage.lance.scan import TableScan, open_scan
 from remora.storage.lance.store import LanceStore
 from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.storage.sqlite.mark import mark_path, missing, read_mark
+from remora.storage.sqlite.mark import mark_path, missing_commits, read_mark
 
 __all__ = ["JOURNAL", "LostCommits", "Offline", "lost_commits", "offline", "require_memory"]
 
@@ -144,7 +144,7 @@ def lost_commits(journal: Path) -> LostCommits | None:
         return None
     try:
         with closing(sqlite3.connect(journal)) as database:
-            what = missing(mark, database)
+            what = missing_commits(mark, database)
     except sqlite3.DatabaseError as e:
         raise JournalDamaged(
             f"{journal} is damaged, or no SQLite file: {e}; restore a backup"

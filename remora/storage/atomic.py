@@ -1,4 +1,4 @@
-"""Files and directories that are there whole or not at all: written beside, synced, renamed (G4).
+"""Files and directories written as a whole or not at all: staged, synced, renamed (G4).
 
 Everything here blocks.
 """
@@ -16,19 +16,18 @@ __all__ = ["AtomicTarget", "sync_path"]
 
 
 class AtomicTarget:
-    """A path that is to be written.
+    """A path to write.
 
     Args:
-        path: where the result is to stand. Its directory must exist.
-        overwrite: replace what is there. A file gives way in one step; a directory is moved aside
-            first, and a crash between the two steps leaves it there, under its name with ``.old-…``
-            added.
+        path: the path. Its directory must exist.
+        overwrite: replace what is there. A file is replaced in one step; a directory is first
+            renamed, with ``.old-…`` added, and a crash between the two steps leaves it so.
 
     Attributes:
-        beside: what to write instead, in the same directory.
+        staging: the path to write to until `commit`, in the same directory.
 
     Raises:
-        InvalidInput: something is there already, or the directory is not.
+        InvalidInput: there is something at `path`, or no directory for it.
     """
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:
@@ -41,37 +40,37 @@ class AtomicTarget:
             )
         if not path.parent.is_dir():
             raise InvalidInput(f"there is no directory {path.parent} to write {path.name} into")
-        self.beside = path.with_name(f"{path.name}.new-{self._token}")
+        self.staging = path.with_name(f"{path.name}.new-{self._token}")
 
     def commit(self) -> None:
         """Sync what was written, and give it its name.
 
         Raises:
-            InvalidInput: something has come there meanwhile.
+            InvalidInput: something else was written to the path in the meantime.
             OSError: the disk refused; what was there before is still there.
         """
-        for one in self.beside.rglob("*") if self.beside.is_dir() else ():
+        for one in self.staging.rglob("*") if self.staging.is_dir() else ():
             sync_path(one)
-        sync_path(self.beside)
+        sync_path(self.staging)
         if self.path.exists() and not self._overwrite:
-            raise InvalidInput(f"{self.path} has come into being meanwhile; nothing was replaced")
-        if self.path.is_dir() or (self.path.exists() and self.beside.is_dir()):
+            raise InvalidInput(f"{self.path} exists by now; nothing was replaced")
+        if self.path.is_dir() or (self.path.exists() and self.staging.is_dir()):
             aside = self.path.with_name(f"{self.path.name}.old-{self._token}")
             self.path.rename(aside)
-            self.beside.rename(self.path)
+            self.staging.rename(self.path)
             sync_path(self.path.parent)
             _remove(aside)
         else:
-            self.beside.replace(self.path)
+            self.staging.replace(self.path)
             sync_path(self.path.parent)
 
     def abandon(self) -> None:
-        """Remove what was written beside."""
-        _remove(self.beside)
+        """Remove what was staged."""
+        _remove(self.staging)
 
 
 def sync_path(path: Path) -> None:
-    """Have a file, or the names in a directory, on the disk.
+    """Sync a file, or the names in a directory, to the disk.
 
     Raises:
         OSError: the disk refused.

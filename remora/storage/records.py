@@ -1,6 +1,6 @@
-"""The journal's vocabulary: what actors write, and what they are restored from.
+"""What actors write to the journal, and what they are restored from.
 
-Records say what is true after them (marks are absolute), so a batch of them can be stored kind by
+A record says what is true after it (watermarks are absolute), so a batch can be stored kind by
 kind, and replaying one twice changes nothing.
 """
 
@@ -54,26 +54,22 @@ __all__ = [
 
 
 HOT_KEYS = 1_024
-"""Idempotency keys of a session that are held in memory at most.
-
-Older ones are looked up in the journal.
-"""
+"""Idempotency keys of a session that are kept in memory; older ones are looked up."""
 
 
 ENTRY_KIND = "entry"
-"""Kind of the facets that hold summary entries which left their list for long-term memory, by their
-last message.
+"""Kind of state items for summary entries that left their list, named by their last message.
 
-Their value is an `EntryFlushSpec`. Long-term memory is rebuilt from them, and no actor is restored
-with them.
+Their value is an `EntryFlushSpec`. Long-term memory is rebuilt from them; actors are restored
+without them.
 """
 
 
 class Watermarks(msgspec.Struct, frozen=True, gc=False):
-    """How far a session has come; sequence numbers, 0 for not yet.
+    """How far a session has come; message numbers, 0 for not yet.
 
     Attributes:
-        generation: how often its past was restated: cleared, rewound, or something of it deleted.
+        generation: how often its past was replaced: cleared, rewound, or partly deleted.
         archived_through: messages up to here are out of the buffer: summarized, dropped, or
             cleared.
         summarizing_through: messages up to here are frozen and wait for their summary; equal to
@@ -97,7 +93,7 @@ class Summary(msgspec.Struct, frozen=True):
         prefix: what its system message begins with.
         text: what it says.
         tokens: size of the system message that carries it.
-        degraded: the configured model failed, and an extract stands in for its summary (G6).
+        degraded: the configured model failed, and this is a fallback summary (G6).
         model: what wrote it.
         first: the first message that it covers.
         input_tokens: what the summarizer was given, by the runtime's counter.
@@ -122,8 +118,8 @@ class SummarizeSpec(msgspec.Struct, frozen=True, tag="summarize"):
     """Summarize the frozen prefix `first`…`through`.
 
     Attributes:
-        kind: ``summary`` carries the running summary on; ``entry`` makes one entry of this prefix
-            alone; ``condense`` folds the oldest entry, which covers `first`…`through`, into the
+        kind: ``summary`` continues the running summary; ``entry`` makes a summary entry of this
+            prefix; ``condense`` merges the oldest entry, which covers `first`…`through`, into the
             running summary.
     """
 
@@ -135,7 +131,7 @@ class SummarizeSpec(msgspec.Struct, frozen=True, tag="summarize"):
 
 
 class FlushSpec(msgspec.Struct, frozen=True, tag="flush"):
-    """Hand messages `first`…`through` over to long-term memory."""
+    """Index messages `first`…`through` in long-term memory."""
 
     sid: int
     first: int
@@ -143,9 +139,7 @@ class FlushSpec(msgspec.Struct, frozen=True, tag="flush"):
 
 
 class UnflushSpec(msgspec.Struct, frozen=True, tag="unflush"):
-    """Take messages that were deleted or rewound out of long-term memory, which has messages up to
-    `flushing`.
-    """
+    """Remove deleted messages from long-term memory, which has messages up to `flushing`."""
 
     sid: int
     seqs: tuple[int, ...]
@@ -153,17 +147,14 @@ class UnflushSpec(msgspec.Struct, frozen=True, tag="unflush"):
 
 
 class DiscardSpec(msgspec.Struct, frozen=True, tag="discard"):
-    """Take out of long-term memory what of these messages is there.
-
-    The journal says that it is not to have them.
-    """
+    """Remove messages from long-term memory that the journal says it must not have."""
 
     sid: int
     seqs: tuple[int, ...]
 
 
 class EntryFlushSpec(msgspec.Struct, frozen=True, tag="entry_flush"):
-    """Hand a summary entry that left its list over to long-term memory."""
+    """Index a summary entry that left its list in long-term memory."""
 
     sid: int
     entry: Summary
@@ -171,29 +162,27 @@ class EntryFlushSpec(msgspec.Struct, frozen=True, tag="entry_flush"):
 
 
 class BlocksSpec(msgspec.Struct, frozen=True, tag="blocks"):
-    """Show messages up to `through` to the session's memory blocks, those that each has not
-    seen.
-    """
+    """Feed the session's memory blocks the messages up to `through` that they have not seen."""
 
     sid: int
     through: int
 
 
 class RecordSpec(msgspec.Struct, frozen=True, tag="record"):
-    """Bring what was recorded on purpose into long-term memory; `ids` name rows of the journal."""
+    """Index recorded memories in long-term memory; `ids` name rows of the journal."""
 
     sid: int
     ids: tuple[str, ...]
 
 
 class PruneSpec(msgspec.Struct, frozen=True, tag="prune"):
-    """Bring a user's long-term memory down to `keep` rows.
+    """Prune a user's long-term memory to `keep` rows.
 
     Attributes:
-        keep: rows that stay, at most; -1 for no such bound.
+        keep: rows that stay, at most; -1 for no bound.
         strategy: fifo, age, importance or lru.
-        max_age_s: rows older than this go, with the strategy age; 0 for no such bound.
-        types: memory types that are looked at; empty for all.
+        max_age_s: older rows are removed, with the strategy age; 0 for no bound.
+        types: memory types to prune; empty for all.
     """
 
     sid: int
@@ -204,7 +193,7 @@ class PruneSpec(msgspec.Struct, frozen=True, tag="prune"):
 
 
 class SynopsisSpec(msgspec.Struct, frozen=True, tag="synopsis"):
-    """Write a user's synopsis anew."""
+    """Rewrite a user's synopsis."""
 
     sid: int
     number: int
@@ -236,7 +225,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """Messages, and the digest of the idempotency key under which they came."""
+    """Messages, and the digest of their idempotency key."""
 
     sid: int
     entries: tuple[Entry, ...]
@@ -280,20 +269,19 @@ class Flushed(msgspec.Struct, frozen=True):
 
 
 class JobsStarted(msgspec.Struct, frozen=True):
-    """Work that goes with no other record."""
+    """Jobs that no other record starts."""
 
     sid: int
     jobs: tuple[Job, ...]
 
 
 class StateItem(msgspec.Struct, frozen=True):
-    """Something small that an actor keeps: a block's state, a working memory item, half a synopsis,
-    a grant.
+    """A small value that an actor keeps: a block's state, a working memory item, a grant, ...
 
     Attributes:
-        kind: whose business it is.
-        name: which one of them.
-        value: msgpack, the owner's own.
+        kind: what it is.
+        name: which one of its kind.
+        value: msgpack; only its owner decodes it.
     """
 
     kind: str
@@ -302,9 +290,7 @@ class StateItem(msgspec.Struct, frozen=True):
 
 
 class StateChanged(msgspec.Struct, frozen=True):
-    """Facets put, replacing those of the same kind and name, and then facets dropped, by kind and
-    name.
-    """
+    """State items put, replacing those of the same kind and name; then items dropped."""
 
     sid: int
     put: tuple[StateItem, ...] = ()
@@ -312,15 +298,15 @@ class StateChanged(msgspec.Struct, frozen=True):
 
 
 class MemoryItem(msgspec.Struct, frozen=True):
-    """Something recorded in long-term memory on purpose.
+    """A recorded memory.
 
     Attributes:
         id: deterministic (`remora.ids.memory_id`).
         session: where it was learned; empty for none.
-        agent: whose it is; empty for all of the user's agents.
-        content: what is to be remembered.
+        agent: the agent that it belongs to; empty for all of the user's agents.
+        content: what to remember.
         type: fact, preference, context, procedural or message_batch.
-        importance: 0 to 1, as its sender gave it.
+        importance: 0 to 1, as given.
         created_us: microseconds since the epoch.
         tokens: size in a context.
     """
@@ -336,10 +322,7 @@ class MemoryItem(msgspec.Struct, frozen=True):
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """Memories of a user, with the job that brings them into long-term memory.
-
-    One that is there already stays as it is.
-    """
+    """Memories of a user, and the job that indexes them. Existing ones stay as they are."""
 
     sid: int
     memories: tuple[MemoryItem, ...]
@@ -347,24 +330,19 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 class MemoriesRemoved(msgspec.Struct, frozen=True):
-    """Memories of a user are gone from the journal."""
+    """Memories of a user were removed."""
 
     sid: int
     ids: tuple[str, ...]
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """Messages of a session are not in long-term memory, and never to be put there.
-
-    The journal keeps them.
-
-    It names the session instead of the actor's number: whoever prunes a user's memory works for the
-    user's own actor.
+    """Messages of a session must not be in long-term memory. The journal keeps them.
 
     Attributes:
-        key: the session.
+        key: the session; a user's own actor, which prunes, does not know its number.
         seqs: the messages.
-        entries: likewise summary entries that had left their list, by their last message.
+        entries: summary entries that left their list, by their last message.
     """
 
     key: SessionKey
@@ -437,20 +415,20 @@ class EarlierBuffer(BufferStart, frozen=True):
 
 
 class OriginalAppend(msgspec.Struct, frozen=True):
-    """The append that a key belongs to; `ids` has None where the session's own id applies."""
+    """The append under a key; an id is None where the message has the session's own."""
 
     seqs: tuple[int, ...]
     ids: tuple[str | None, ...]
 
 
-# -- images ----------------------------------------------------------------------------------------
+# -- saved actors ----------------------------------------------------------------------------------
 
 
 class SavedSession(msgspec.Struct, frozen=True):
-    """All that a session actor is restored from.
+    """What a session's actor is restored from.
 
     Attributes:
-        sid: the actor's number in this journal; new ones are given theirs here.
+        sid: the actor's number in this journal; a new actor gets it here.
         opened: False for a session that has never written.
         watermarks: how far it has come.
         next_seq: number of the next message.
@@ -461,8 +439,8 @@ class SavedSession(msgspec.Struct, frozen=True):
         keys_complete: whether `keys` holds all of them.
         has_ids: whether messages between `watermarks.cleared` and the buffer carry ids that their
             sender gave.
-        state_items: what it keeps beside messages.
-        jobs: its job rows, dead letters left out.
+        state_items: in the order in which they were first put.
+        jobs: its job rows, without dead letters.
     """
 
     sid: int
@@ -480,10 +458,7 @@ class SavedSession(msgspec.Struct, frozen=True):
 
 
 class SavedUser(msgspec.Struct, frozen=True):
-    """All that a user's own actor is restored from.
-
-    `state_items` in the order in which they were first put.
-    """
+    """What a user's own actor is restored from."""
 
     sid: int
     opened: bool

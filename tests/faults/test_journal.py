@@ -585,7 +585,7 @@ async def test_numbers_of_the_forgotten_are_not_given_out_again(tmp_path: Path) 
             "UPDATE messages SET chat = x'c1', crc = NULL WHERE pos = (1 << 32) + 4",
             "message 4 cannot be read",
         ),
-        ("DELETE FROM actors WHERE sid = 2", "nobody knows whose they are"),
+        ("DELETE FROM actors WHERE sid = 2", "it is not known whose they are"),
         (
             "INSERT INTO jobs (id, lane, sid, payload) VALUES ('j', 'flush', 1, x'c1')",
             "the job j cannot be read",
@@ -595,9 +595,9 @@ async def test_numbers_of_the_forgotten_are_not_given_out_again(tmp_path: Path) 
             "the job j is not as it was written",
         ),
         ("UPDATE memories SET sid = 2, crc = NULL", "is of no user"),
-        ("UPDATE facets SET sid = 7, crc = NULL WHERE sid = 3", "nobody knows whose it is"),
+        ("UPDATE facets SET sid = 7, crc = NULL WHERE sid = 3", "it is not known whose it is"),
         ("UPDATE settings SET value = 'many' WHERE name = 'commits'", "is no number"),
-        ("INSERT INTO erasures (user_key, session_key) VALUES ('', '')", "names nobody"),
+        ("INSERT INTO erasures (user_key, session_key) VALUES ('', '')", "names no user"),
     ],
 )
 async def test_verify_finds(damage: str, said_of_it: str, tmp_path: Path) -> None:

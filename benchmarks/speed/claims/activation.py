@@ -28,7 +28,7 @@ from benchmarks.speed.claim import Bar, Case
 from benchmarks.speed.scale import CONFIG, filled, messages, session_name
 from benchmarks.speed.text import percentile
 from remora import Runtime
-from remora.storage.sqlite.images import ENTRY_COLUMNS
+from remora.storage.sqlite.decoding import ENTRY_COLUMNS
 from remora.storage.sqlite.schema import SEQ_BITS
 
 NAME = "activation"

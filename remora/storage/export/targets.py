@@ -38,8 +38,8 @@ def open_writer(target: AtomicTarget, header: ExportHeader) -> ExportWriter:
     Blocks.
     """
     if target.path.suffix == ".jsonl":
-        return JsonlWriter(target.beside, header)
-    return ParquetWriter(target.beside, header)
+        return JsonlWriter(target.staging, header)
+    return ParquetWriter(target.staging, header)
 
 
 def open_reader(path: Path) -> ExportReader:

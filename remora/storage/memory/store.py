@@ -1,5 +1,5 @@
-"""Long-term memory in this process: for tests, for what need not last, and to show what a store has
-to do.
+"""Long-term memory in this process: for tests, for data that need not last, and as an example of a
+store.
 """
 
 from __future__ import annotations
@@ -95,7 +95,6 @@ class MemoryStore:
     async def search(
         self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope = EVERYTHING
     ) -> Sequence[Candidate]:
-        """The user's rows in `scope` that match, each with its scores."""
         await anyio.lowlevel.checkpoint()
         mine = self._within(user, scope)
         lists = {name: _matches(mine, name, text) for name in ("turn", "window")}
@@ -110,7 +109,6 @@ class MemoryStore:
         return [Candidate(one.row, scores[one.row.id]) for one in mine if one.row.id in scores]
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
-        """All of the user's rows in `scope`, oldest first."""
         await anyio.lowlevel.checkpoint()
         rows = [one.row for one in self._within(user, scope)]
         return sorted(rows, key=lambda row: (row.created_us, row.session, row.seq))
@@ -118,7 +116,6 @@ class MemoryStore:
     async def embedded_rows(
         self, user: str, scope: Scope = EVERYTHING
     ) -> tuple[Sequence[MemoryRow], Vector | None]:
-        """The same with their vectors."""
         rows = await self.rows(user, scope)
         if self._dimension is None:
             return rows, None
@@ -129,13 +126,11 @@ class MemoryStore:
         return rows, np.array(vectors, np.float32).reshape(len(rows), self._dimension)
 
     async def delete(self, user: str, ids: Sequence[str]) -> int:
-        """Remove some of the user's rows."""
         await anyio.lowlevel.checkpoint()
         mine = self._users.get(user, {})
         return sum(mine.pop(id_, None) is not None for id_ in ids)
 
     async def erase(self, user_key: str, session_key: str = "") -> int:
-        """Remove all rows of a user, or of one of their sessions."""
         await anyio.lowlevel.checkpoint()
         removed = 0
         for user in [one for one in self._users if user_digest(one) == user_key]:
@@ -153,29 +148,24 @@ class MemoryStore:
         return removed
 
     async def verify(self, *, deep: bool = False) -> Sequence[Finding]:  # noqa: ARG002
-        """Nothing: there is no file that could be damaged, and no place for a row twice."""
         await anyio.lowlevel.checkpoint()
         return ()
 
     async def compact(self) -> int:
-        """Nothing to do."""
         await anyio.lowlevel.checkpoint()
         return 0
 
     async def statistics(self) -> LongTermStatistics:
-        """Rows and counters."""
         await anyio.lowlevel.checkpoint()
         return LongTermStatistics(
             sum(map(len, self._users.values())), self._commits, self._merges, 0, 0
         )
 
     async def row_ids(self) -> Sequence[str]:
-        """Every row's id."""
         await anyio.lowlevel.checkpoint()
         return [id_ for mine in self._users.values() for id_ in mine]
 
     async def aclose(self) -> None:
-        """Nothing to release: an application that made it may go on using it."""
         await anyio.lowlevel.checkpoint()
 
     def _within(self, user: str, scope: Scope) -> list[_Kept]:

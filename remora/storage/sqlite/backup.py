@@ -17,15 +17,15 @@ _BUSY_S = 30.0
 
 
 def snapshot(journal: Path, copy: Path) -> None:
-    """Write what a journal holds at this moment to a new file, whoever writes to it meanwhile (G3).
+    """Copy a journal as it is at this moment to a new file; it may be written to (G3).
 
-    One read transaction spans it all, so that no commit makes it begin anew. The copy gets a
-    lineage of its own: a commit mark of the original, left in the directory where a copy is put
+    One read transaction covers the copy, so no commit restarts it. The copy gets a lineage of its
+    own: a commit mark of the original, left in the directory where a copy is put
     back, says nothing of it.
 
     Args:
         journal: a journal, in use or not, by this process or another.
-        copy: a path where nothing is yet. It is written beside, synced, and then given its name.
+        copy: a path where nothing is yet. It is staged, synced and renamed.
 
     Raises:
         InvalidInput: there is something at `copy`, or no directory for it.
@@ -39,7 +39,7 @@ def snapshot(journal: Path, copy: Path) -> None:
             closing(
                 sqlite3.connect(f"{journal.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)
             ) as source,
-            closing(sqlite3.connect(target.beside, isolation_level=None)) as database,
+            closing(sqlite3.connect(target.staging, isolation_level=None)) as database,
         ):
             source.execute("BEGIN")
             source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -64,4 +64,4 @@ def snapshot(journal: Path, copy: Path) -> None:
     finally:
         target.abandon()
         for extra in ("-journal", "-wal", "-shm"):
-            (target.beside.parent / f"{target.beside.name}{extra}").unlink(missing_ok=True)
+            (target.staging.parent / f"{target.staging.name}{extra}").unlink(missing_ok=True)

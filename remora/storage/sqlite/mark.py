@@ -1,22 +1,20 @@
 """The commit mark: how a journal notices that acknowledged commits are gone.
 
-A write-ahead log that was cut short, or lost, is for SQLite a shorter log: it opens, and says
-nothing. So beside the journal stands a file of a few bytes that says what was acknowledged last. It
-is written after each commit, and not synced: a commit is on the disk before the mark that names it,
-so after a power cut, or a kill, at any time the mark says too little or the truth, and never too
-much.
+SQLite opens a write-ahead log that was truncated or lost as a shorter log, without an error. So a
+file of a few bytes, next to the journal, names the last acknowledged commit. It is written after
+each commit, and not synced: a commit is on the disk before the mark that names it. After a power
+cut or a kill the mark is therefore correct or too old, never too new.
 
-What it names is a place in the order of commits. Commits that consist of messages alone are one
-statement, which must not grow; for them the position of one of their messages stands. All others
-count themselves in the journal. Since a log that is cut short loses its newest commits and no
-others, the journal is whole when it holds as many counted commits as the mark, and then the message
-that came after them; or when it holds more. What is erased or trimmed goes in a counted commit, so
-no message that the mark names can be gone with good reason while the counts agree.
+The mark names a place in the order of commits. A commit of messages alone is one statement, which
+must not grow; the mark has the position of one of its messages. All other commits count themselves
+in the journal. A truncated log loses its newest commits and no others. So nothing is lost if the
+journal has more counted commits than the mark, or as many and the message that the mark names.
+Erasing and trimming are counted commits: while the counts agree, neither has removed that message.
 
-It is written in place and not mapped into memory: a file that somebody cuts short under a mapping
-kills the process, and so does a full disk on file systems that never write in place. Two slots are
-written in turn, each with a checksum: one that is torn leaves the other. A mark that is missing,
-stale, torn or another journal's says nothing, and is no error.
+The mark is written in place and not mapped into memory: truncating a mapped file kills the process,
+and so does a full disk on file systems that never write in place. Two slots, each with a checksum,
+are written in turn: if one is torn, the other is read. A mark that is missing, stale, torn or of
+another journal says nothing, and is no error.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from remora.config import Durability
 from remora.logging import get_logger
 from remora.storage.sqlite.schema import SEQ_BITS
 
-__all__ = ["CommitMark", "MarkContent", "accept_loss", "mark_path", "missing", "read_mark"]
+__all__ = ["CommitMark", "MarkContent", "accept_loss", "mark_path", "missing_commits", "read_mark"]
 
 _logger = get_logger("remora.journal")
 _MAGIC = b"remoraM1"
@@ -49,7 +47,7 @@ class MarkContent(msgspec.Struct, frozen=True):
 
     Attributes:
         lineage: which journal it belongs to.
-        durability: what whoever wrote it promised.
+        durability: what its writer promised.
         commits: how many counted commits the journal holds.
         newest: position of a message that came with the last of them, or after it; 0 for none.
     """
@@ -61,7 +59,7 @@ class MarkContent(msgspec.Struct, frozen=True):
 
 
 def mark_path(journal: Path) -> Path:
-    """Where the mark of this journal is: ``journal.mark`` beside ``journal.db``."""
+    """Where the mark of this journal is: ``journal.mark`` next to ``journal.db``."""
     return journal.with_suffix(".mark")
 
 
@@ -82,7 +80,7 @@ class CommitMark:
 
     @classmethod
     def open(cls, path: Path, lineage: str, durability: Durability, commits: int) -> CommitMark:
-        """Begin anew, whatever was there. Blocks on the file system."""
+        """Start a mark, and replace what was there. Blocks on the file system."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as e:
@@ -94,10 +92,7 @@ class CommitMark:
         return mark
 
     def put(self, commits: int, newest: int) -> None:
-        """Say what was acknowledged last.
-
-        A microsecond, for the file's only page is in memory; never synced.
-        """
+        """Write what was acknowledged last; never synced, so it takes a microsecond."""
         if self._descriptor < 0:
             return
         self._number += 1
@@ -116,7 +111,7 @@ class CommitMark:
 
 
 def read_mark(path: Path) -> MarkContent | None:
-    """What the mark says; None for nothing. Blocks on the file system."""
+    """What the mark says; None if it says nothing. Blocks on the file system."""
     try:
         found = path.read_bytes()
     except OSError:
@@ -134,11 +129,8 @@ def read_mark(path: Path) -> MarkContent | None:
     return newest[1]
 
 
-def missing(mark: MarkContent, journal: sqlite3.Connection) -> str:
-    """What the mark names and the journal lacks.
-
-    Empty when it lacks nothing, or the mark is another journal's. Blocks.
-    """
+def missing_commits(mark: MarkContent, journal: sqlite3.Connection) -> str:
+    """What the mark names and the journal lacks, as text; empty for nothing. Blocks."""
     settings = dict(
         journal.execute(
             "SELECT name, value FROM settings WHERE name IN ('commits', 'lineage')"
@@ -149,30 +141,27 @@ def missing(mark: MarkContent, journal: sqlite3.Connection) -> str:
     counted = str(settings.get("commits"))
     commits = int(counted) if counted.isdecimal() else 0
     if commits < mark.commits:
-        return f"{mark.commits - commits:,} or more acknowledged commits (it counts {commits:,} of {mark.commits:,})"  # noqa: E501
+        return (
+            f"{mark.commits - commits:,} or more acknowledged commits "
+            f"(it counts {commits:,} of {mark.commits:,})"
+        )
     if commits > mark.commits or not mark.newest:
         return ""
     if journal.execute("SELECT 1 FROM messages WHERE pos = ?", (mark.newest,)).fetchone():
         return ""
     sid, seq = mark.newest >> SEQ_BITS, mark.newest & (1 << SEQ_BITS) - 1
-    whose = journal.execute("SELECT user, session FROM actors WHERE sid = ?", (sid,)).fetchone()
-    name = (
-        f"of the session {whose[1]!r} of the user {whose[0]!r}" if whose else f"of the actor {sid}"
-    )
-    return (
-        f"message {seq} {name}, which was acknowledged, and what else came with it or just before"
-    )
+    key = journal.execute("SELECT user, session FROM actors WHERE sid = ?", (sid,)).fetchone()
+    owner = f"the session {key[1]!r} of the user {key[0]!r}" if key else f"the actor {sid}"
+    return f"message {seq} of {owner}, which was acknowledged, and perhaps others written with it"
 
 
 def accept_loss(journal: Path) -> Literal["nothing", "accepted"]:
-    """Take what a journal holds for all that there is, although its mark names more: for repairs.
+    """Remove the mark, to open a journal that lacks commits. Blocks on the file system.
 
-    Blocks on the file system.
-
-    Whoever calls owns the directory, and nobody has the journal open.
+    The caller owns the directory, and no process has the journal open.
 
     Returns:
-        ``accepted`` if there was a mark, which is gone now; ``nothing`` if there was none.
+        ``accepted`` if there was a mark; ``nothing`` if there was none.
     """
     path = mark_path(journal)
     try:

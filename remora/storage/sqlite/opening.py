@@ -1,4 +1,4 @@
-"""Opening the journal's file: whose it is, which format it has, what it lacks."""
+"""Opening the journal's file: migrations, the check for lost commits, ownership."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import anyio.to_thread
 from remora.config import Durability
 from remora.errors import DirectoryUnusable, JournalDamaged, JournalTooNew, StorageError
 from remora.logging import get_logger
-from remora.storage.sqlite.mark import CommitMark, mark_path, missing, read_mark
+from remora.storage.sqlite.mark import CommitMark, mark_path, missing_commits, read_mark
 from remora.storage.sqlite.schema import APPLICATION_ID, FORMAT, MIGRATIONS
 
 __all__ = [
@@ -30,21 +30,21 @@ __all__ = [
 
 _logger = get_logger("remora.journal")
 SYNCHRONOUS: dict[Durability, str] = {"power": "FULL", "process": "NORMAL", "none": "NORMAL"}
-"""What SQLite calls them.
+"""SQLite's name for each durability.
 
-NORMAL syncs when the write-ahead log is moved into the file, and at no commit. OFF would spare
-those syncs, too, and a power cut could then tear the file: of 200 enumerated crash states 11 were
-malformed, with NORMAL none.
+NORMAL syncs when the write-ahead log is moved into the file, and not at a commit. OFF would never
+sync, and a power cut could tear the file: of 200 enumerated crash states 11 were malformed, with
+NORMAL none.
 """
 
 
 class Ownership:
-    """What whoever owns a journal knows of it.
+    """What the owner of a journal needs to write to it.
 
     Attributes:
-        epoch: how many have owned it; the newest may write, and no other.
+        epoch: the number of its owners so far; only the newest may write.
         instance: six hex digits that tell its message ids from another journal's.
-        commits: counted commits; see `journal_mark`.
+        commits: counted commits; see `mark`.
         next_sid: number of the next actor.
         mark: the commit mark.
     """
@@ -96,10 +96,10 @@ async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
 
 
 def check_format(path: Path, found: int) -> None:
-    """Refuse a journal of this format, if it is newer than what this remora reads.
+    """Check that this remora can read the format.
 
     Raises:
-        JournalTooNew: it is.
+        JournalTooNew: it cannot.
     """
     if found > FORMAT:
         raise JournalTooNew(
@@ -112,32 +112,35 @@ def check_format(path: Path, found: int) -> None:
 
 def migration_script(number: int, script: str) -> str:
     """One migration as a transaction."""
-    return f"BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number}; COMMIT;"  # noqa: E501
+    return (
+        f"BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; "
+        f"PRAGMA user_version = {number}; COMMIT;"
+    )
 
 
 async def check_commit_mark(path: Path) -> None:
-    """Compare the journal with its commit mark. A few reads, whatever its size.
+    """Compare the journal with its commit mark: a few reads for any size.
 
     Raises:
-        JournalDamaged: commits that were acknowledged at durability ``power`` are gone; at another
-            level the log says so.
+        JournalDamaged: commits acknowledged at durability ``power`` are lost. At another level,
+            this is logged.
     """
     mark = await anyio.to_thread.run_sync(read_mark, mark_path(path))
     if mark is None:
         return
 
-    def lacking() -> str:
+    def compare() -> str:
         with closing(sqlite3.connect(path)) as database:
-            return missing(mark, database)
+            return missing_commits(mark, database)
 
-    lost = await anyio.to_thread.run_sync(lacking)
+    lost = await anyio.to_thread.run_sync(compare)
     if not lost:
         return
     if mark.durability == "power":
         raise JournalDamaged(
-            f"{path} lacks {lost}: its write-ahead log was cut short or lost. Restore a backup, "
-            f"or {path.name}-wal if it was "
-            f"left behind; `remora repair {path.parent}` accepts what is left"
+            f"{path} lacks {lost}: its write-ahead log was truncated or lost. Restore a backup, "
+            f"or {path.name}-wal if it was left behind; "
+            f"`remora repair {path.parent}` accepts what is left"
         )
     _logger.warning("journal_lost_commits", path=str(path), durability=mark.durability, lost=lost)
 
@@ -145,7 +148,7 @@ async def check_commit_mark(path: Path) -> None:
 async def take_ownership(
     writer: aiosqlite.Connection, path: Path, durability: Durability
 ) -> Ownership:
-    """Take the journal over: whoever had it can store nothing from then on."""
+    """Take the journal over: an earlier owner can store nothing from then on."""
     await writer.execute("BEGIN IMMEDIATE")
     await writer.execute(
         "INSERT INTO settings VALUES ('epoch', '1') ON CONFLICT DO UPDATE SET value = CAST(value "
@@ -171,7 +174,7 @@ async def take_ownership(
         raise JournalDamaged(
             f"{path} is damaged: a setting that is a number is none ({e}); restore a backup"
         ) from e
-    # Counted commits begin with this update; whoever lost the journal fails at it.
+    # Counted commits begin with this update, at which an earlier owner fails.
     await writer.execute(
         "CREATE TEMP TRIGGER one_owner BEFORE UPDATE ON settings WHEN old.name = 'commits' "
         f"AND (SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'epoch') != {epoch} "

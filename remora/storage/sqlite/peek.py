@@ -1,6 +1,4 @@
-"""Looking into a journal that somebody else may have open: nothing is written, locked, migrated or
-run.
-"""
+"""Read-only looks into a journal that another process may have open."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from pathlib import Path
 
 from remora.errors import DirectoryUnusable, JournalDamaged
 from remora.runtime.log import Job
-from remora.storage.sqlite.images import JOB_COLUMNS, decode_jobs
+from remora.storage.sqlite.decoding import JOB_COLUMNS, decode_jobs
 from remora.storage.sqlite.opening import check_format
 from remora.storage.sqlite.schema import APPLICATION_ID
 
@@ -33,7 +31,7 @@ def peek_jobs(journal: Path) -> Sequence[Job]:
         JournalDamaged: it is no journal, or SQLite finds it malformed.
         DirectoryUnusable: it cannot be read.
     """
-    # Without a write-ahead log nobody has it open, and none need be made for this.
+    # Without a write-ahead log no process has it open, and this must not create one.
     alone = not journal.with_name(f"{journal.name}-wal").exists()
     address = f"{journal.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
     try:

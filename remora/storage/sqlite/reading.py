@@ -1,8 +1,8 @@
-"""Reading the journal: images, cold records, histories, listings.
+"""The journal's queries: saved actors, cold records, histories, listings.
 
-A connection of its own reads. Each of its statements is a transaction of its own, so it never holds
-a checkpoint back. It sees committed rows only, which is all that a session which is not live has.
-What is read is verified, row by row: see `images`.
+They use a connection of their own. Each statement is a transaction of its own, so it never holds a
+checkpoint back. It sees committed rows only, which is all that an inactive session has. Every row
+is verified (`decoding`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from remora.storage.records import (
     PastLookup,
     StateItem,
 )
-from remora.storage.sqlite.images import (
+from remora.storage.sqlite.decoding import (
     CHECKED_JOB_COLUMNS,
     ENTRY_COLUMNS,
     MEMORY_COLUMNS,
@@ -40,7 +40,6 @@ from remora.storage.sqlite.images import (
     STATE_ITEM_COLUMNS,
     SUMMARY_COLUMNS,
     RowDamaged,
-    SavedActor,
     checked_key,
     damaged,
     decode_entry,
@@ -48,8 +47,8 @@ from remora.storage.sqlite.images import (
     decode_memory,
     decode_state_item,
     decode_summary,
-    read_images,
 )
+from remora.storage.sqlite.restore import SavedActor, restore_actors
 from remora.storage.sqlite.schema import SEQ_BITS
 
 __all__ = ["JournalReader"]
@@ -58,16 +57,15 @@ _logger = get_logger("remora.journal")
 
 
 class JournalReader:
-    """The reading verbs of `remora.storage.ports.Journal`, over one connection.
+    """The queries of `remora.storage.ports.Journal`, over one connection.
 
     Args:
-        reader: the connection; nobody else uses it while a call is under way.
+        reader: the connection; used by nothing else.
         next_sid: number of the next actor.
     """
 
     def __init__(self, reader: aiosqlite.Connection, *, next_sid: int) -> None:
-        # Text that is no text any more is damage of one row, and must not fail the query that comes
-        # across it.
+        # Text that is not UTF-8 is damage of one row, and must not fail a query over others.
         reader.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
         self._reader = reader
         self._next_sid = next_sid
@@ -75,8 +73,7 @@ class JournalReader:
     # -- activation --------------------------------------------------------------------------------
 
     async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SavedActor | Exception]:
-        """The image of each actor; new ones are given their number."""
-        return await read_images(self._read, keys, self._number)
+        return await restore_actors(self._read, keys, self._number)
 
     def _number(self) -> int:
         self._next_sid += 1
@@ -85,10 +82,6 @@ class JournalReader:
     async def fetch(
         self, key: Hashable, query: Any
     ) -> OriginalAppend | EarlierBuffer | dict[str, int] | None:
-        """Which append an idempotency key belongs to; which numbers message ids have.
-
-        How the buffer was.
-        """
         assert isinstance(key, SessionKey)
         if isinstance(query, PastLookup):
             return await earlier_buffer(self, key, query.at)
@@ -124,7 +117,6 @@ class JournalReader:
     async def read(
         self, key: SessionKey, first: int, last: int, *, at: int | None = None
     ) -> Sequence[Entry]:
-        """Messages `first`…`last`."""
         rows = await self._read(
             f"SELECT s.trimmed, m.removed, {ENTRY_COLUMNS} FROM actors AS s JOIN messages AS m "
             f"ON m.pos BETWEEN (s.sid << {SEQ_BITS}) + ? AND (s.sid << {SEQ_BITS}) + ? "
@@ -144,7 +136,6 @@ class JournalReader:
         )
 
     async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
-        """What the session's buffer began with when message `at` was its newest."""
         rows = await self._read(
             f"SELECT {SUMMARY_COLUMNS} FROM actors AS s JOIN folds AS f USING (sid) "
             "WHERE s.user = ? AND s.session = ? AND f.at_seq <= ? ORDER BY f.number",
@@ -164,7 +155,6 @@ class JournalReader:
         return int(rows[0][0]) if rows else 0
 
     async def summary_figures(self, key: SessionKey) -> SummaryFigures:
-        """How often the session's past was summarized, and what that took."""
         ((count, taken, made, degraded),) = await self._read(
             "SELECT count(*), coalesce(sum(f.input_tokens), 0), coalesce(sum(f.tokens), 0), "
             "coalesce(sum(f.degraded), 0) "
@@ -175,7 +165,6 @@ class JournalReader:
         return SummaryFigures(count, taken, made, degraded)
 
     async def memories(self, user: str, ids: Sequence[str] | None = None) -> Sequence[MemoryItem]:
-        """What was recorded of a user on purpose, oldest first; with `ids`, those alone."""
         among = "" if ids is None else " AND m.id IN (SELECT w.value FROM json_each(?) AS w)"
         parameters = (user,) if ids is None else (user, msgspec.json.encode(ids).decode())
         rows = await self._read(
@@ -190,7 +179,6 @@ class JournalReader:
             raise damaged(UserKey(user), e) from e
 
     async def pruned_seqs(self, key: SessionKey) -> Sequence[int]:
-        """Numbers of the messages that long-term memory is not to have."""
         rows = await self._read(
             f"SELECT m.pos & {SEQ_MASK} FROM actors AS s JOIN messages AS m "
             f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {SEQ_MASK} "
@@ -200,7 +188,6 @@ class JournalReader:
         return [seq for (seq,) in rows]
 
     async def state_items(self, key: SessionKey | UserKey) -> Sequence[StateItem]:
-        """All of an actor's facets, in the order in which they were first put."""
         user, session = key if isinstance(key, SessionKey) else (key.user, "")
         rows = await self._read(
             f"SELECT {STATE_ITEM_COLUMNS} FROM actors AS s JOIN facets AS x USING (sid) WHERE "
@@ -214,7 +201,6 @@ class JournalReader:
             raise damaged(key, e) from e
 
     async def indexed_through(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
-        """Every actor, in a fixed order, and up to which message it is in long-term memory."""
         rows = await self._read(
             "SELECT flushed, sid, user, session, created_us, crc FROM actors ORDER BY sid"
         )
@@ -222,12 +208,11 @@ class JournalReader:
         for flushed, *row in rows:
             try:
                 found.append((checked_key(*row), flushed))
-            except RowDamaged as e:  # whose it is is not known, and nobody else suffers for it
+            except RowDamaged as e:  # its owner is unknown; the others are listed
                 _logger.error("actor_unreadable", sid=row[0], error=str(e))
         return found
 
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
-        """Job rows, oldest first."""
         rows = await self._read(
             f"SELECT {CHECKED_JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) WHERE "
             "j.dead = ? ORDER BY j.number",
@@ -236,7 +221,6 @@ class JournalReader:
         return decode_jobs(rows)
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
-        """A user's sessions, the one with the newest message last."""
         rows = await self._read(
             f"SELECT s.session, count(*), max(m.at_us) FROM actors AS s JOIN messages AS m "
             f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {SEQ_MASK} "
@@ -249,7 +233,6 @@ class JournalReader:
         ]
 
     async def sessions_to_flush(self, limit: int) -> Sequence[SessionKey]:
-        """Sessions whose last message no flush job covers."""
         rows = await self._read(
             "SELECT s.user, s.session FROM actors AS s WHERE s.session != '' AND s.flushing < "
             f"(SELECT m.pos & {SEQ_MASK} FROM messages AS m WHERE m.pos BETWEEN s.sid << "
@@ -261,7 +244,6 @@ class JournalReader:
         return [SessionKey(user, session) for user, session in rows]
 
     async def counts(self, user: str | None = None) -> JournalCounts:
-        """How much it holds, of everybody or of one user."""
         own = "" if user is None else " WHERE s.user = ?"
         who = () if user is None else (user,)
         ((users, sessions),) = await self._read(
@@ -288,7 +270,6 @@ class JournalReader:
         return JournalCounts(users, sessions, messages, tokens, summaries, pending, dead, memories)
 
     async def erasures(self) -> Sequence[Erasure]:
-        """What is still being forgotten, oldest first."""
         rows = await self._read(
             "SELECT number, user_key, session_key FROM erasures ORDER BY number"
         )

@@ -1,9 +1,9 @@
-"""From records to rows: what one transaction of the journal stores, statement by statement.
+"""From records to rows: the statements of one transaction of the journal.
 
-Records of many actors are gathered kind by kind, so that a commit is one statement for each kind of
-row, however many turns take part. That is sound because records hold what is true after them: marks
-are absolute, jobs begin before they end, and where the order of two records of one kind decides (a
-facet dropped and put again), the later one wins here, before SQL sees it.
+Records of many actors are grouped by kind, so a commit is one statement for each kind of row. This
+is sound because a record holds what is true after it: watermarks are absolute, a job starts before
+it ends, and where the order of two records matters (a state item dropped and put again), the later
+one wins here, before SQL sees either.
 """
 
 from __future__ import annotations
@@ -41,38 +41,36 @@ _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 
 SHARES = 1 << 62
-"""Importance goes to SQLite as a whole number of these parts.
+"""Importance goes to SQLite as an integer number of these parts.
 
-Read from decimal text, its last bit is not always what it was.
+SQLite's decimal text does not always keep a float's last bit.
 """
 
 _NO_SUMMARY = ("", "", 0, 0, "", 0)  # prefix to input_tokens, where only the front moved
-_HALF = SHARES // 2  # what nobody said anything about is worth
+_HALF = SHARES // 2  # the default importance
 
 
 def row_crc(values: tuple[Any, ...]) -> int:
     """The checksum of a row: CRC-32 of its immutable columns in msgpack.
 
-    Part of the format: what is in it must never change.
-
-    It finds every flipped byte, and every burst of 32 bits; others are missed once in four thousand
-    million. It is no proof against somebody who means it.
+    Its input is part of the format, and must never change. It detects every flipped byte and every
+    burst of 32 bits, and misses one other error in four thousand million. It does not protect
+    against deliberate changes.
     """
     return crc32(_encode(values))
 
 
-# What many sessions do at the same time goes as JSON, for the same reason as messages; see
-# `INSERT_MESSAGES`.
+# Frequent rows go as JSON; see `INSERT_MESSAGES`.
 _INSERT_ACTOR = (
     "INSERT INTO actors (sid, user, session, created_us, crc) "
     "SELECT a.value ->> 0, a.value ->> 1, a.value ->> 2, a.value ->> 3, a.value ->> 4 FROM "
     "json_each(?) AS a"
 )
-# All messages of a commit by one statement: places and lengths as JSON, what they point into as one
-# blob. `executemany` gives the interpreter's lock away and takes it back at every row, and waits up
-# to 5 ms for it each time while the event loop is busy: 128 rows a commit beside a busy thread,
-# measured, 324 rows/s by executemany and 6 795 by this (39 292 and 26 580 alone). Nothing is
-# inserted where the journal has another owner by now: the last condition is looked at once.
+# All messages of a commit by one statement: places and lengths as JSON, content as one blob.
+# `executemany` releases the interpreter's lock at every row, and waits up to 5 ms to get it back
+# while the event loop is busy: with 128 rows a commit and a busy thread, 324 rows/s by executemany
+# and 6 795 by this (39 292 and 26 580 without one). Nothing is inserted if the journal has another
+# owner by now: the last condition is evaluated once.
 INSERT_MESSAGES = (
     "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, meta, id, key, batch, "
     "importance, crc) "
@@ -121,8 +119,8 @@ _BURY_JOB = "UPDATE jobs SET attempts = ?, error = ?, dead = 1 WHERE id = ?"
 _REVIVE_JOB = "UPDATE jobs SET attempts = 0, not_before = 0, dead = 0 WHERE id = ? AND dead"
 _DELETE_JOB = "DELETE FROM jobs WHERE id IN (SELECT j.value ->> 0 FROM json_each(?) AS j)"
 _AS_JSON = frozenset({_INSERT_ACTOR, _DELETE_JOB})
-# The order of storing: a row before what refers to it, a job's start before its end. Within a kind,
-# the order of the turns.
+# The order of storing: a row before what refers to it, a job's start before its end. Rows of one
+# kind are in the order of their records.
 _STATEMENTS = (
     _INSERT_ACTOR,
     _REMOVE_MESSAGE,
@@ -158,15 +156,15 @@ class Rows:
     def __init__(self) -> None:
         self.records = 0
         self.counted = False
-        """It was stored as a counted commit; see `journal_mark`."""
+        """It was stored as a counted commit; see `mark`."""
         self.newest = 0
         """Position of the message that is stored last; 0 without any."""
         self._messages: list[tuple[Any, ...]] = []
         self._content: list[bytes] = []
         self._offset = 1  # SQL counts from 1
         self._rows: dict[str, list[tuple[Any, ...]]] = {statement: [] for statement in _STATEMENTS}
-        # Each actor's first marks, each one's second …: a statement sees an actor once, and what
-        # must not be is noticed between.
+        # Each actor's first marks, then its second …: a statement updates an actor once, so that
+        # the CHECK of the schema sees each of them.
         self._marks: list[dict[int, tuple[Any, ...]]] = []
         self._facets: dict[
             tuple[int, str, str], tuple[bool, bytes | None]

@@ -1,12 +1,10 @@
-"""Taking out of a journal what is damaged in it, so that the rest can be used again.
+"""Removes damaged rows from a journal, so that the rest can be used again. Everything here blocks.
 
-Everything here blocks.
-
-Only for a journal that nobody has open, and only where whoever owns it has said so: what goes is
-lost. A message keeps its number: in its place stands a row that was removed as soon as it was
-there, so that its session counts on as before and nothing ever shows it. A summary that goes leaves
-its messages in the history; a job that goes is put anew where it can be told what it was for. An
-actor whose own row is damaged cannot be helped: nobody knows whose it was.
+For a journal that no process has open, when its owner has agreed: what is removed is lost. A
+message is replaced by a removed one with its number, so its session counts on and nothing shows it.
+The messages of a removed summary stay in the history. The work of a removed job is done by a later
+job where the journal still shows it. An actor whose own row is damaged cannot be helped: its owner
+is unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from typing import Any
 import msgspec
 
 from remora.errors import JournalDamaged, StorageError
-from remora.storage.sqlite.images import (
+from remora.storage.sqlite.decoding import (
     CHECKED_JOB_COLUMNS,
     ENTRY_COLUMNS,
     MEMORY_COLUMNS,
@@ -40,7 +38,8 @@ from remora.storage.sqlite.schema import SEQ_BITS
 
 __all__ = ["drop_damaged"]
 
-_FOLD_LANE = "summarize"
+_SUMMARIZE_QUEUE = "summarize"
+_UNKNOWN = "an unknown actor"
 _EMPTY = msgspec.msgpack.encode({"role": "user", "content": ""})
 _ROLE = ROLES.index("user")
 _INSERT = (
@@ -72,7 +71,7 @@ def drop_damaged(journal: Path) -> list[str]:
                 for drop in (_messages, _folds, _facets, _memories, _jobs)
                 for line in drop(database)
             ]
-            if done:  # it counts as a commit, which its mark must not be ahead of
+            if done:  # a counted commit, so that the mark is not ahead
                 database.execute("UPDATE settings SET value = value + 1 WHERE name = 'commits'")
             database.execute("COMMIT")
     except sqlite3.OperationalError as e:
@@ -114,7 +113,7 @@ def _messages(database: sqlite3.Connection) -> Iterator[str]:
 def _unreadable(
     database: sqlite3.Connection, table: str, columns: str, read: Callable[[list[Any]], object]
 ) -> Iterator[list[Any]]:
-    """Remove the rows of a table that cannot be read, and give what stood in them."""
+    """Remove the unreadable rows of a table, and yield them."""
     for number, *row in list(database.execute(f"SELECT {columns} ORDER BY 1")):
         try:
             read(row)
@@ -128,7 +127,7 @@ def _folds(database: sqlite3.Connection) -> Iterator[str]:
     for row in _unreadable(
         database, "folds", f"f.number, {SUMMARY_COLUMNS} FROM folds AS f", decode_summary
     ):
-        yield f"given up: a summary of {names.get(row[0], 'nobody')}; its messages are in the history"  # noqa: E501
+        yield f"given up: a summary of {names.get(row[0], _UNKNOWN)}; its messages are in the history"  # noqa: E501
 
 
 def _facets(database: sqlite3.Connection) -> Iterator[str]:
@@ -136,7 +135,7 @@ def _facets(database: sqlite3.Connection) -> Iterator[str]:
     for row in _unreadable(
         database, "facets", f"x.rowid, {STATE_ITEM_COLUMNS} FROM facets AS x", decode_state_item
     ):
-        yield f"given up: what was kept of {names.get(row[0], 'nobody')} as {row[1]!a}"
+        yield f"given up: the state item {row[1]!a} of {names.get(row[0], _UNKNOWN)}"
 
 
 def _memories(database: sqlite3.Connection) -> Iterator[str]:
@@ -144,7 +143,7 @@ def _memories(database: sqlite3.Connection) -> Iterator[str]:
     for row in _unreadable(
         database, "memories", f"m.number, {MEMORY_COLUMNS} FROM memories AS m", decode_memory
     ):
-        yield f"given up: the memory {_shown(row[0])} of {names.get(row[1], 'nobody')}"
+        yield f"given up: the memory {_shown(row[0])} of {names.get(row[1], _UNKNOWN)}"
 
 
 def _jobs(database: sqlite3.Connection) -> Iterator[str]:
@@ -160,7 +159,7 @@ def _jobs(database: sqlite3.Connection) -> Iterator[str]:
             continue
         sid, lane = row[-2], row[1]
         database.execute("DELETE FROM jobs WHERE number = ?", (number,))
-        if lane == _FOLD_LANE:  # its messages are folded by the next
+        if lane == _SUMMARIZE_QUEUE:  # the next job summarizes its messages
             for watermarks in list(
                 database.execute(
                     "SELECT generation, summarized, summarized, flushing, cleared FROM actors "
@@ -174,7 +173,7 @@ def _jobs(database: sqlite3.Connection) -> Iterator[str]:
                     "WHERE sid = ?",
                     (row_crc((sid, *watermarks)), sid),
                 )
-        yield f"given up: a job of the lane {lane!a} for {names.get(sid, 'nobody')}"
+        yield f"given up: a job of the queue {lane!a} for {names.get(sid, _UNKNOWN)}"
 
 
 def _names(database: sqlite3.Connection) -> dict[int, str]:

@@ -1,10 +1,7 @@
 """Removing archived originals beyond their limits.
 
-What the reader looks up, and what the writer deletes.
-
-The reader says what is beyond the limits, at leisure, chunk by chunk. The writer deletes in bounded
-transactions, and looks again first: what a session needs may have changed since, and nothing that
-it needs may go.
+The reader finds what is beyond the limits, in chunks. The writer deletes in bounded transactions,
+and checks again first: what a session needs may have changed, and must not be removed.
 """
 
 from __future__ import annotations
@@ -30,14 +27,11 @@ from remora.storage.sqlite.schema import SEQ_BITS
 __all__ = ["BATCH_MESSAGES", "messages_beyond", "trim_rows"]
 
 BATCH_MESSAGES = 1_000
-"""Messages deleted in one transaction, at most.
-
-The writes that queue behind it wait for some milliseconds.
-"""
+"""Messages deleted in one transaction, at most: writes queued behind it wait some milliseconds."""
 
 _MASK = (1 << SEQ_BITS) - 1
 _SESSIONS_AT_ONCE = 500
-_ROWS_AT_ONCE = 65_536  # held in memory, of all sessions together, while the oldest are looked for
+_ROWS_AT_ONCE = 65_536  # held in memory while the oldest are searched, of all sessions together
 _DAY_US = 86_400_000_000
 _decode_payload = msgspec.msgpack.Decoder(Spec).decode
 
@@ -71,14 +65,14 @@ _SIZES = (
 
 
 async def _archives(read: Query, sids: Sequence[int]) -> list[Archive]:
-    """What may go of these sessions."""
+    """What may be removed of these sessions."""
     wanted = (msgspec.json.encode(sids).decode(),)
     needed: dict[int, list[int | None]] = {}
     for sid, payload in await read(_JOBS, wanted):
         try:
             first = first_message_needed(_decode_payload(payload))
         except msgspec.DecodeError:
-            first = 1  # nobody knows what it needs
+            first = 1  # it may need any message
         needed.setdefault(sid, []).append(first)
     found = []
     for sid, trimmed, archived_through, unflushed in await read(_BOUNDS, wanted):
@@ -143,7 +137,7 @@ async def _beyond_bytes(read: Query, limit: int) -> dict[int, int]:
     ((pages,),) = await read("PRAGMA page_count", ())
     ((free,),) = await read("PRAGMA freelist_count", ())
     ((size,),) = await read("PRAGMA page_size", ())
-    if (pages - free) * size <= limit:  # less than everything is less
+    if (pages - free) * size <= limit:  # all messages are larger than the archived ones
         return {}
     total = 0
     archives: list[Archive] = []

@@ -1,10 +1,7 @@
-"""Looking at every row of a journal: is it what was written, and does it hold together?
+"""Checks every row of a journal: whether it is as it was written, and consistent with others.
 
-Everything here blocks.
-
-It reads from a connection of its own, within one transaction: of a journal that is in use it sees
-one moment. Each row is decoded by hand rather than by `images`, which stops at the first that is
-damaged; here all of them are named.
+Everything here blocks. It reads in one transaction of its own connection: one moment of a journal
+that may be in use. Restoring an actor stops at its first damaged row; here all of them are found.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ import msgspec
 from remora.errors import StorageError
 from remora.storage.journal_port import Finding
 from remora.storage.records import Spec
-from remora.storage.sqlite.images import (
+from remora.storage.sqlite.decoding import (
     ENTRY_COLUMNS,
     MEMORY_COLUMNS,
     SEQ_MASK,
@@ -34,7 +31,7 @@ from remora.storage.sqlite.images import (
     decode_state_item,
     decode_summary,
 )
-from remora.storage.sqlite.mark import mark_path, missing, read_mark
+from remora.storage.sqlite.mark import mark_path, missing_commits, read_mark
 from remora.storage.sqlite.schema import FORMAT, SEQ_BITS
 
 __all__ = ["check_journal"]
@@ -68,7 +65,7 @@ class _Actor(msgspec.Struct):
 
 
 def check_journal(path: Path) -> list[Finding]:
-    """Everything that is amiss in a journal, in use or not; empty when all is well.
+    """All damage in a journal, in use or not; empty for none.
 
     Raises:
         StorageError: it cannot be read at all.
@@ -96,7 +93,7 @@ def check_journal(path: Path) -> list[Finding]:
                 except TypeError as e:  # a number that is none, say
                     found.append(_finding(path.name, f"it holds what was never written ({e})"))
                 if look is _structure and any(one.kind == "journal" for one in found):
-                    break  # what a malformed file says of its rows is worth nothing
+                    break  # the rows of a malformed file say nothing
             return found
     except (
         sqlite3.DatabaseError,
@@ -132,7 +129,7 @@ def _structure(path: Path, database: sqlite3.Connection) -> Iterator[Finding]:
 
 def _marked(path: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     mark = read_mark(mark_path(path))
-    if mark is not None and (lost := missing(mark, database)):
+    if mark is not None and (lost := missing_commits(mark, database)):
         detail = f"the journal lacks {lost}; promised at durability {mark.durability}"
         yield Finding("wal", mark_path(path).name, detail, repairable=True)
 
@@ -199,7 +196,8 @@ def _messages(database: sqlite3.Connection, actors: dict[int, _Actor]) -> Iterat
                 if sid not in orphans:
                     orphans.add(sid)
                     yield _finding(
-                        f"actor {sid}", "there are messages of it, and nobody knows whose they are"
+                        f"actor {sid}",
+                        "there are messages of it, and it is not known whose they are",
                     )
                 continue
             wanted = actor.trimmed + 1
@@ -241,7 +239,7 @@ def _folds(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     ):
         where = names.get(row[0], f"actor {row[0]}")
         if user is None or session is None:
-            yield _finding(where, "there is a summary of it, and nobody knows whose it is")
+            yield _finding(where, "there is a summary of it, and it is not known whose it is")
             continue
         try:
             _kind, of, summary = decode_summary(row)
@@ -263,7 +261,7 @@ def _facets(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     for row in database.execute(f"SELECT {STATE_ITEM_COLUMNS} FROM facets AS x ORDER BY x.rowid"):
         if row[0] not in names:
             yield _finding(
-                f"actor {row[0]}", f"{row[1]!r} is kept for it, and nobody knows whose it is"
+                f"actor {row[0]}", f"{row[1]!r} is kept for it, and it is not known whose it is"
             )
         try:
             decode_state_item(row)
@@ -291,7 +289,7 @@ def _jobs(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     ):
         where = names.get(sid, f"actor {sid}")
         if sid not in names:
-            yield _finding(where, f"the job {id_} is for nobody")
+            yield _finding(where, f"the job {id_} is for no actor")
         if checksum_differs(crc, (id_, lane, sid, payload)):
             yield _finding(where, f"the job {id_} is not as it was written")
             continue
@@ -307,7 +305,7 @@ def _notes(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
             not all(isinstance(one, str) and len(one) in {0, 32} for one in digests)
             or not digests[0]
         ):
-            yield _finding("erasures", f"the note {number} names nobody")
+            yield _finding("erasures", f"the note {number} names no user")
     settings = dict(database.execute("SELECT name, value FROM settings"))
     for name in ("epoch", "commits"):
         if not str(settings.get(name, "0")).isdecimal():

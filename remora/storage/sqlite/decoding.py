@@ -1,0 +1,196 @@
+"""From rows back to records. Every row's checksum is verified: a row that differs is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from remora.errors import JournalDamaged
+from remora.ids import SessionKey, UserKey, actor_key
+from remora.logging import get_logger
+from remora.messages import Entry, decode_chat
+from remora.runtime.log import Job
+from remora.storage.records import MemoryItem, Spec, StateItem, Summary
+from remora.storage.sqlite.rows import ROLES, SHARES, row_crc
+from remora.storage.sqlite.schema import SEQ_BITS
+
+__all__ = [
+    "CHECKED_JOB_COLUMNS",
+    "ENTRY_COLUMNS",
+    "JOB_COLUMNS",
+    "MEMORY_COLUMNS",
+    "SEQ_MASK",
+    "STATE_ITEM_COLUMNS",
+    "SUMMARY_COLUMNS",
+    "RowDamaged",
+    "checked_key",
+    "checksum_differs",
+    "damaged",
+    "decode_entry",
+    "decode_jobs",
+    "decode_memory",
+    "decode_state_item",
+    "decode_summary",
+]
+
+_logger = get_logger("remora.journal")
+SEQ_MASK = (1 << SEQ_BITS) - 1
+ENTRY_COLUMNS = (
+    "m.pos, m.at_us, m.tokens, m.role, m.chat, m.meta, m.id, m.importance, m.key, m.batch, m.crc"
+)
+JOB_COLUMNS = (
+    "j.id, j.lane, s.user, s.session, j.payload, j.attempts, j.not_before, j.dead, j.error"
+)
+CHECKED_JOB_COLUMNS = f"{JOB_COLUMNS}, j.sid, j.crc"
+"""With the columns of the checksum, which journals of format 1 do not have."""
+SUMMARY_COLUMNS = (
+    "f.sid, f.at_seq, f.kind, f.generation, f.first, f.through, f.prefix, f.text, f.tokens, "
+    "f.degraded, f.model, f.input_tokens, f.crc"
+)
+STATE_ITEM_COLUMNS = "x.sid, x.kind, x.name, x.value, x.crc"
+MEMORY_COLUMNS = (
+    "m.id, m.sid, m.session, m.agent, m.content, m.type, m.importance, m.created_us, m.tokens, "
+    "m.crc"
+)
+_decode_payload = msgspec.msgpack.Decoder(Spec).decode
+
+
+class RowDamaged(ValueError):
+    """A row does not agree with its checksum, or cannot be read; the text says which."""
+
+
+def checksum_differs(crc: int | None, values: tuple[Any, ...]) -> bool:
+    """Whether a row is not as it was written; rows of format 1 have no checksum, and are not."""
+    if crc is None:
+        return False
+    try:
+        return crc != row_crc(values)
+    except (ValueError, TypeError, OverflowError):  # a value that cannot have been written
+        return True
+
+
+def damaged(key: Hashable, what: object) -> JournalDamaged:
+    """The error for a damaged row of an actor."""
+    owner = repr(key)
+    if isinstance(key, SessionKey):
+        owner = f"the session {key.session!r} of the user {key.user!r}"
+    return JournalDamaged(
+        f"the journal is damaged: of {owner}, {what}; `remora verify` lists all damage, a backup "
+        "may have it"
+    )
+
+
+def checked_key(
+    sid: int, user: str, session: str, created_us: int, crc: int | None
+) -> SessionKey | UserKey:
+    """The key of an actor's row, verified.
+
+    Raises:
+        RowDamaged: it is not as it was written: its owner is not known.
+    """
+    if checksum_differs(crc, (sid, user, session, created_us)):
+        raise RowDamaged(f"the name of the actor {sid} is not as it was written")
+    return actor_key(user, session)
+
+
+def decode_jobs(rows: Iterable[Sequence[Any]]) -> list[Job]:
+    """The jobs in rows of `JOB_COLUMNS` or `CHECKED_JOB_COLUMNS`.
+
+    A damaged one is logged and left out.
+    """
+    found = []
+    for row in rows:
+        try:
+            found.append(_job(*row))
+        except (msgspec.DecodeError, RowDamaged) as e:
+            _logger.error("job_unreadable", job=row[0], lane=row[1], error=str(e))
+    return found
+
+
+def _job(
+    id_: str, lane: str, user: str, session: str, payload: bytes, attempts: int,
+    not_before: float, dead: int, error: str, sid: int = 0, crc: int | None = None,
+) -> Job:  # fmt: skip
+    if checksum_differs(crc, (id_, lane, sid, payload)):
+        raise RowDamaged(f"the job {id_} is not as it was written")
+    key = actor_key(user, session)
+    return Job(
+        id_,
+        lane,
+        key,
+        _decode_payload(payload),
+        attempts,
+        not_before,
+        resumed=True,
+        dead=bool(dead),
+        error=error,
+    )
+
+
+def decode_entry(row: tuple[Any, ...]) -> Entry:
+    """The message in a row of `ENTRY_COLUMNS`.
+
+    Raises:
+        RowDamaged: it is not as it was written.
+    """
+    pos, at_us, tokens, code, chat, meta, id_, importance, digest, batch, crc = row
+    try:
+        share = SHARES // 2 if importance == 0.5 else int(importance * SHARES)
+        if checksum_differs(crc, (pos, at_us, tokens, code, chat, meta, id_, share, digest, batch)):
+            raise RowDamaged(f"message {pos & SEQ_MASK} is not as it was written")
+        role = ROLES[code]
+        calls: tuple[str, ...] = ()
+        answers = None
+        if role == "assistant" and b"tool_calls" in chat:
+            calls = tuple(call["id"] for call in decode_chat(chat).get("tool_calls") or ())
+        elif role == "tool":
+            answers = decode_chat(chat)["tool_call_id"]
+    except (msgspec.DecodeError, LookupError, TypeError, OverflowError) as e:
+        raise RowDamaged(f"message {pos & SEQ_MASK} cannot be read ({e})") from e
+    return Entry(pos & SEQ_MASK, at_us, tokens, role, chat, meta, id_, calls, answers, importance)
+
+
+def decode_summary(row: Sequence[Any]) -> tuple[str, int, Summary]:
+    """Kind, generation and summary in a row of `SUMMARY_COLUMNS`.
+
+    Raises:
+        RowDamaged: it is not as it was written.
+    """
+    *values, crc = row
+    if checksum_differs(crc, tuple(values)):
+        raise RowDamaged(f"a summary up to message {row[5]} is not as it was written")
+    _, _, kind, generation, first, through, prefix, text, tokens, degraded, model, input_tokens = (
+        values
+    )
+    return (
+        kind,
+        generation,
+        Summary(through, prefix, text, tokens, bool(degraded), model, first, input_tokens),
+    )
+
+
+def decode_state_item(row: Sequence[Any]) -> StateItem:
+    """The state item in a row of `STATE_ITEM_COLUMNS`.
+
+    Raises:
+        RowDamaged: it is not as it was written.
+    """
+    sid, kind, name, value, crc = row
+    if checksum_differs(crc, (sid, kind, name, value)):
+        raise RowDamaged(f"what is kept as {kind!r}, {name!r}, is not as it was written")
+    return StateItem(kind, name, value)
+
+
+def decode_memory(row: Sequence[Any]) -> MemoryItem:
+    """The recorded memory in a row of `MEMORY_COLUMNS`.
+
+    Raises:
+        RowDamaged: it is not as it was written.
+    """
+    *values, crc = row
+    if checksum_differs(crc, tuple(values)):
+        raise RowDamaged(f"the memory {row[0]} is not as it was written")
+    id_, _, *what = values
+    return MemoryItem(id_, *what)
