@@ -124,7 +124,7 @@ def add_long_term(base: Base, writers: SharedLocks, eraser: Eraser) -> Recall:
         admit=eraser.admit,
     )
 
-    def note_written(user: str) -> None:
+    def note_changed(user: str) -> None:
         recall.changed(user, gone=False)
         index.changed(user, gone=False)
 
@@ -140,7 +140,7 @@ def add_long_term(base: Base, writers: SharedLocks, eraser: Eraser) -> Recall:
         window_chars=config.long_term.window_chars,
         batch_tokens=config.buffer.token_flush_size,
         redact=options.redact_long_term,
-        written=note_written,
+        changed=note_changed,
         users=writers,
     )
     record = RecordHandler(
@@ -148,7 +148,7 @@ def add_long_term(base: Base, writers: SharedLocks, eraser: Eraser) -> Recall:
         store,
         models.embedder,
         redact=options.redact_long_term,
-        written=note_written,
+        changed=note_changed,
         users=writers,
     )
     prune = PruneHandler(
@@ -157,7 +157,7 @@ def add_long_term(base: Base, writers: SharedLocks, eraser: Eraser) -> Recall:
         look,
         now=options.clock.time,
         importance=config.importance,
-        written=partial(recall.changed, gone=True),
+        changed=partial(recall.changed, gone=True),
         users=writers,
     )
     base.add_queue(FLUSH_QUEUE, flush, config.supervisor.flush_concurrency)

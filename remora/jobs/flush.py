@@ -50,7 +50,7 @@ class FlushHandler:
         batch_tokens: most tokens that are embedded and written at once; a larger turn is a batch of
             its own.
         redact: applied to every text before long-term memory has it.
-        written: called with the user whose rows changed or may have changed.
+        changed: called with the user whose rows changed or may have changed.
         users: keeps pruning of the same user's rows out while a row may be written again.
     """
 
@@ -64,7 +64,7 @@ class FlushHandler:
         window_chars: int,
         batch_tokens: int,
         redact: Callable[[str], str] | None,
-        written: Callable[[str], None],
+        changed: Callable[[str], None],
         users: SharedLocks,
     ) -> None:
         self._journal = journal
@@ -74,7 +74,7 @@ class FlushHandler:
         self._window_chars = window_chars
         self._batch_tokens = batch_tokens
         self._redact = redact
-        self._written = written
+        self._changed = changed
         self._users = users
         self._sessions = KeyedLocks()
         self.merging = False
@@ -107,7 +107,7 @@ class FlushHandler:
                     case _:
                         raise TypeError(f"the flush queue cannot run {type(spec).__name__}")
             finally:
-                self._written(key.user)
+                self._changed(key.user)
         done = (Flushed(spec.sid, spec.through),) if isinstance(spec, FlushSpec) else ()
         return JobResult(records=done)
 
@@ -135,7 +135,7 @@ class FlushHandler:
                 for start in range(0, len(rows), _BATCH_ENTRIES):
                     await self._add(rows[start : start + _BATCH_ENTRIES], may_exist=True)
             finally:
-                self._written(key.user)
+                self._changed(key.user)
 
     async def flush(
         self,

@@ -32,7 +32,7 @@ class RecordHandler:
         store: opens long-term memory at first use.
         embedder: None for text search only.
         redact: applied to every text before long-term memory has it.
-        written: called with the user whose rows changed or may have changed.
+        changed: called with the user whose rows changed or may have changed.
         users: excludes pruning of the same user's rows.
     """
 
@@ -43,14 +43,14 @@ class RecordHandler:
         embedder: Embedder | None,
         *,
         redact: Callable[[str], str] | None,
-        written: Callable[[str], None],
+        changed: Callable[[str], None],
         users: SharedLocks,
     ) -> None:
         self._journal = journal
         self._store = store
         self._embedder = embedder
         self._redact = redact
-        self._written = written
+        self._changed = changed
         self._users = users
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
@@ -74,7 +74,7 @@ class RecordHandler:
             for start in range(0, len(ids), _BATCH_ROWS):
                 await self._write(user, ids[start : start + _BATCH_ROWS])
         finally:
-            self._written(user)
+            self._changed(user)
 
     async def adopt(self, user: str, read: Callable[[], Awaitable[Sequence[MemoryRow]]]) -> None:
         """Copy a user's rows from another store and embed them.

@@ -34,7 +34,7 @@ class PruneHandler:
         look: the view of a user's actor, which counts how often each row was retrieved.
         now: seconds since the epoch.
         importance: formula and half-life.
-        written: called with the user whose rows changed or may have changed.
+        changed: called with the user whose rows changed or may have changed.
         users: excludes everything that writes rows of the same user.
     """
 
@@ -46,7 +46,7 @@ class PruneHandler:
         *,
         now: Callable[[], float],
         importance: ImportanceConfig,
-        written: Callable[[str], None],
+        changed: Callable[[str], None],
         users: SharedLocks,
     ) -> None:
         self._journal = journal
@@ -54,7 +54,7 @@ class PruneHandler:
         self._look = look
         self._now = now
         self._importance = importance
-        self._written = written
+        self._changed = changed
         self._users = users
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
@@ -81,7 +81,7 @@ class PruneHandler:
                     key.user, [row.id for row in rows if row.id in chosen or row.id in begun]
                 )
             finally:
-                self._written(key.user)
+                self._changed(key.user)
         return JobResult()
 
     async def _chosen(self, key: UserKey, spec: PruneSpec, rows: Sequence[MemoryRow]) -> list[str]:

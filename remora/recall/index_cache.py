@@ -228,6 +228,8 @@ class UserIndexCache:
         self._result_hits += 1
         entry.results.move_to_end(question)
         self._answered.move_to_end(user)
+        held = self._without_index if entry.index is None else self._indexed
+        held.move_to_end(user)
         return found
 
     def keep(self, user: str, entry: UserEntry, question: Question, found: FoundMemories) -> None:

@@ -686,6 +686,8 @@ _MUTANTS = (
 +        self._answered[""] = entry
 ~
 -        self._answered.move_to_end(user)
+-        held = self._without_index if entry.index is None else self._indexed
+-        held.move_to_end(user)
          return found
 """,
     ),

@@ -139,7 +139,7 @@ class Bench:
             return UserView(1, 0, 0, 0, self.accesses, Synopsis("", "", "empty"), 0, 0, {})
 
         self.record = RecordHandler(
-            self.journal, store, embedder, redact=redact, written=self.told.append, users=users
+            self.journal, store, embedder, redact=redact, changed=self.told.append, users=users
         )
         self.prune = PruneHandler(
             self.journal,
@@ -147,12 +147,12 @@ class Bench:
             look,
             now=lambda: self.now,
             importance=ImportanceConfig(),
-            written=self.told.append,
+            changed=self.told.append,
             users=users,
         )
         self.flush = FlushHandler(
             self.journal, store, embedder, HeuristicCounter(), window_chars=100, batch_tokens=10, redact=redact,  # noqa: E501
-            written=self.told.append, users=users,
+            changed=self.told.append, users=users,
         )  # fmt: skip
 
     async def open(self) -> None:
