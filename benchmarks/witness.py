@@ -162,7 +162,7 @@ async def judged(
         )
         verdict.split += split_tool_calls((await chat.load()).messages)
         await chat.flush()
-        through = (await chat.inspect()).watermarks.flushing
+        through = (await chat.inspect()).watermarks.indexing_through
         wanted += [
             row_id(key, message.seq or 0) for message in history if (message.seq or 0) <= through
         ]

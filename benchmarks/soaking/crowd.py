@@ -164,7 +164,9 @@ class Crowd:
             elif chance < 0.97:
                 view = await self._persist(chat.inspect)
                 await self._persist(chat.clear)
-                witness.cleared.append(range(view.watermarks.flushing + 1, view.last_seq + 1))
+                witness.cleared.append(
+                    range(view.watermarks.indexing_through + 1, view.last_seq + 1)
+                )
             elif chance < 0.985:
                 await self._delete(household, number)
             else:
@@ -271,7 +273,7 @@ class Crowd:
                 self._look(witness, await chat.load(max_tokens=_BUDGET))
                 acknowledged += witness.acknowledged
                 await chat.flush()
-                through = (await chat.inspect()).watermarks.flushing
+                through = (await chat.inspect()).watermarks.indexing_through
                 handed_over = {
                     message.seq or 0 for message in history if (message.seq or 0) <= through
                 }.difference(*witness.cleared)

@@ -140,8 +140,8 @@ def print_session(
     console.print(table)
     console.print(
         f"{view.last_seq} messages ever, {view.buffered} in the buffer ({view.buffered_tokens} "
-        f"tokens), {view.pending} being summarized, {view.watermarks.flushing} indexed or being "
-        "indexed",
+        f"tokens), {view.pending} being summarized, {view.watermarks.indexing_through} indexed "
+        "or being indexed",
         style="dim",
     )
     for job in jobs:

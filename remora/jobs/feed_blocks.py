@@ -115,7 +115,7 @@ class BlocksHandler:
         # What a rewind brought back gets another job when it leaves again.
         through = min(through, view.watermarks.summarizing_through)
         progress = block_progress(view.blocks)
-        excluded = excluded_ranges(view.blocks, view.watermarks.cleared)
+        excluded = excluded_ranges(view.blocks, view.watermarks.cleared_through)
         prototypes = self._blocks.prototypes(key)
         missing: dict[str, Ranges] = {}
         for name in prototypes:

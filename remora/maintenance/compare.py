@@ -323,8 +323,8 @@ class _Comparison:
             for key, image in zip(some, await self._journal.hydrate(some), strict=True):
                 flushed, mark = sessions[key.session], None
                 # What is not indexed yet has a job; a job that was lost leaves the mark behind.
-                if not isinstance(image, Exception) and image.watermarks.flushing > flushed:
-                    flushed = image.watermarks.flushing
+                if not isinstance(image, Exception) and image.watermarks.indexing_through > flushed:
+                    flushed = image.watermarks.indexing_through
                     mark = Flushed(image.sid, flushed)
                 rows = by_session.get(key.session, [])
                 differences += await self._compare_session(key, flushed, found, rows, mark)

@@ -152,7 +152,7 @@ def _build(
         session=key.session,
         messages=tuple(messages),
         front=numbers.through(view.watermarks.archived_through),
-        flushed=numbers.through(view.watermarks.flushing),
+        flushed=numbers.through(view.watermarks.indexing_through),
         summary=numbers.summary(view.summary) if view.summary else None,
         summaries=tuple(map(numbers.summary, view.summaries)),
         state_items=tuple(state_items),

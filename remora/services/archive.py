@@ -148,7 +148,7 @@ class LocalArchive:
             pending=view.pending,
             summary_tokens=sum(one.tokens for one in summaries),
             folds=folds,
-            flushed=min(view.watermarks.flushing, view.last_seq),
+            flushed=min(view.watermarks.indexing_through, view.last_seq),
             restated=view.watermarks.generation,
         )
 
@@ -202,7 +202,7 @@ class LocalArchive:
         adopt = Adopt(
             entries=tuple(entry.with_seq(seq) for seq, entry in enumerate(entries, start=1)),
             front=front,
-            flushing=numbers.through(view.watermarks.flushing),
+            flushing=numbers.through(view.watermarks.indexing_through),
             summary=numbers.summary(earlier.summary) if earlier.summary else None,
             summaries=tuple(map(numbers.summary, earlier.summaries)),
             state_items=(*items, excluded_item(((1, front),))) if front else items,

@@ -74,15 +74,15 @@ class Watermarks(msgspec.Struct, frozen=True, gc=False):
             cleared.
         summarizing_through: messages up to here are frozen and wait for their summary; equal to
             `archived_through` when none do.
-        flushing: messages up to here are in long-term memory, or in a journalled flush job.
-        cleared: messages up to here were cleared: their ids may be used again.
+        indexing_through: messages up to here are in long-term memory, or in a journalled flush job.
+        cleared_through: messages up to here were cleared: their ids may be used again.
     """
 
     generation: int = 0
     archived_through: int = 0
     summarizing_through: int = 0
-    flushing: int = 0
-    cleared: int = 0
+    indexing_through: int = 0
+    cleared_through: int = 0
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -437,8 +437,8 @@ class SavedSession(msgspec.Struct, frozen=True):
         summaries: entries of this generation that the running summary does not cover, oldest first.
         keys: digests of idempotency keys.
         keys_complete: whether `keys` holds all of them.
-        has_ids: whether messages between `watermarks.cleared` and the buffer carry ids that their
-            sender gave.
+        has_ids: whether messages between `watermarks.cleared_through` and the buffer carry ids
+            that their sender gave.
         state_items: in the order in which they were first put.
         jobs: its job rows, without dead letters.
     """

@@ -128,7 +128,7 @@ async def check_at_rest(
         said[session] = dict(told)
         pruned = set(await runtime.internals.journal.pruned_seqs(key))
         found.extend(_withheld(history, session, told, pruned))
-        flushing = (await runtime.session(*session).inspect()).watermarks.flushing
+        flushing = (await runtime.session(*session).inspect()).watermarks.indexing_through
         wanted.update(row_id(key, seq) for seq, _ in told if seq not in pruned and seq <= flushing)
         left = [name for seq, name in told if seq > flushing]
         if (
@@ -155,7 +155,7 @@ async def _check_tail(
     loaded = await _repeat_until_answered(history, runtime, _call("load", session))
     if told is None or loaded is None or loaded.awaiting:  # that it cannot be read is said later
         return []
-    flushing = (await runtime.session(*session).inspect()).watermarks.flushing
+    flushing = (await runtime.session(*session).inspect()).watermarks.indexing_through
     left = [name for seq, name in told if seq > flushing]
     text = f"an idle session did not hand over {' '.join(left)} by itself"
     return [Violation("G7", "/".join(session), text)] if left else []
@@ -168,9 +168,9 @@ async def _check_flush(
     if await _repeat_until_answered(history, runtime, _call("history", session)) is None:
         return []
     began_s = anyio.current_time()
-    before = (await runtime.session(*session).inspect()).watermarks.flushing
+    before = (await runtime.session(*session).inspect()).watermarks.indexing_through
     count = await _repeat_until_answered(history, runtime, _call("flush", session))
-    after = (await runtime.session(*session).inspect()).watermarks.flushing
+    after = (await runtime.session(*session).inspect()).watermarks.indexing_through
     activation = runtime.config.activation
     roomy = (
         activation.max_live > 2 * (len(history.sessions) + len(history.users))

@@ -35,6 +35,8 @@ RECORDED_AS = {
     "SummaryFigures": "FoldFigures",
     "Watermarks": "Marks",
     "archived_through": "summarized",
+    "cleared_through": "cleared",
+    "indexing_through": "flushing",
     "state_items": "facets",
     "summarizing_through": "folding",
     "watermarks": "marks",

@@ -600,7 +600,7 @@ _MUTANTS = (
         "it is not to be there.",
         path="remora/actors/session/rewriting.py",
         change="""
--    records: list[Any] = [moved, *_never_index(state, before.flushing + 1, last)]
+-    records: list[Any] = [moved, *_never_index(state, before.indexing_through + 1, last)]
 +    records: list[Any] = [moved]
 """,
     ),
@@ -635,8 +635,8 @@ _MUTANTS = (
         "row before it has its words.",
         path="remora/actors/session/rewriting.py",
         change="""
--    shown_through = before.flushing + NEIGHBOURS if before.flushing else 0
-+    shown_through = before.flushing
+-    shown_through = before.indexing_through + NEIGHBOURS if before.indexing_through else 0
++    shown_through = before.indexing_through
 """,
         tests=("tests/simulation/test_found_by_seed.py",),
     ),

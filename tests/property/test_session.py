@@ -180,7 +180,7 @@ class Model:
                 if batch == step.entries:
                     assert (
                         set(receipt.seqs) <= set(before.seqs)
-                        if self.state.watermarks.cleared
+                        if self.state.watermarks.cleared_through
                         else receipt.seqs == before.seqs
                     )
         elif step == "summarize":
@@ -201,7 +201,7 @@ class Model:
                         is False
                     )
         else:
-            handed = self.state.watermarks.flushing
+            handed = self.state.watermarks.indexing_through
             if isinstance(step, (Clear, Replace)):
                 self.cleared_unflushed.update(range(handed + 1, self.state.next_seq))
             try:
@@ -240,7 +240,7 @@ def test_marks_and_jobs_add_up(program: list[Any]) -> None:
         state = model.state
         assert len(model.flushed) == len(set(model.flushed))
         assert set(model.flushed) | model.cleared_unflushed >= set(
-            range(1, state.watermarks.flushing + 1)
+            range(1, state.watermarks.indexing_through + 1)
         )
         assert not set(model.flushed) & model.cleared_unflushed
         assert state.live_tokens + state.pending_tokens == sum(

@@ -485,11 +485,11 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        before = self.state.watermarks.flushing
-        assert self.ask(Flush()) == self.state.watermarks.flushing - before
+        before = self.state.watermarks.indexing_through
+        assert self.ask(Flush()) == self.state.watermarks.indexing_through - before
         waiting = [unit for unit in units(self.state.entries) if unit.awaiting]
         if self.flushes and not (waiting and waiting[-1].end == len(self.state.entries)):
-            assert self.state.watermarks.flushing == self.said.last
+            assert self.state.watermarks.indexing_through == self.said.last
 
     # -- jobs --------------------------------------------------------------------------------------
 
@@ -685,13 +685,13 @@ class SessionMachine(RuleBasedStateMachine):
         assert state.next_seq == self.said.last + 1, "numbers only grow"
         assert (
             0
-            <= watermarks.cleared
+            <= watermarks.cleared_through
             <= watermarks.archived_through
             <= watermarks.summarizing_through
             <= self.said.last
         )
-        assert watermarks.flushing <= self.said.last
-        assert not self.flushes or watermarks.flushing >= watermarks.summarizing_through
+        assert watermarks.indexing_through <= self.said.last
+        assert not self.flushes or watermarks.indexing_through >= watermarks.summarizing_through
         assert state.tokens == sum(entry.tokens for entry in state.entries)
         assert state.pending == sum(
             entry.seq <= watermarks.summarizing_through for entry in state.entries
@@ -732,7 +732,9 @@ class SessionMachine(RuleBasedStateMachine):
         """G7: up to the mark, long-term memory gets a message by one job, or is never to have it."""  # noqa: E501
         actor = self.journal._actors.get(self.state.sid)
         if self.flushes and actor is not None:
-            assert self.handed | self.withheld >= set(range(1, actor.watermarks.flushing + 1))
+            assert self.handed | self.withheld >= set(
+                range(1, actor.watermarks.indexing_through + 1)
+            )
         assert not self.handed & self.withheld or not self.flushes
 
     @invariant()

@@ -532,7 +532,7 @@ async def test_session_does_not_leave_before_its_farewell_is_durable() -> None:
         journal.open.set()
         await clock.advance(40)
         assert core.directory.statistics().live == 0
-        assert (await core.ask(KEY, Inspect())).watermarks.flushing == 1
+        assert (await core.ask(KEY, Inspect())).watermarks.indexing_through == 1
         assert len(await journal.jobs()) == 1
 
 

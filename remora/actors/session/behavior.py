@@ -117,7 +117,7 @@ class SessionBehavior:
 
     def on_idle(self, state: SessionState) -> Flush | None:
         """Index before leaving memory: other sessions recall the messages."""
-        pending = self._rules.indexes and last_indexable(state) > state.watermarks.flushing
+        pending = self._rules.indexes and last_indexable(state) > state.watermarks.indexing_through
         return Flush() if pending else None
 
     def on_close(self, state: SessionState) -> None:
@@ -241,7 +241,7 @@ class SessionBehavior:
         found = {id_: state.ids[id_] for id_ in given if id_ in state.ids}
         if state.has_ids:
             unknown = tuple(id_ for id_ in given if id_ is not None and id_ not in found)
-            query = IdLookup(unknown, state.watermarks.cleared)
+            query = IdLookup(unknown, state.watermarks.cleared_through)
             if unknown and query not in state.answers:
                 probe("ids_looked_up")
                 return NeedsLookup(query)

@@ -88,18 +88,22 @@ def compact(
     if count == 0:
         return None
     through = live[count - 1].seq
-    flushing = max(watermarks.flushing, through) if rules.indexes else watermarks.flushing
-    after = msgspec.structs.replace(watermarks, summarizing_through=through, flushing=flushing)
+    flushing = (
+        max(watermarks.indexing_through, through) if rules.indexes else watermarks.indexing_through
+    )
+    after = msgspec.structs.replace(
+        watermarks, summarizing_through=through, indexing_through=flushing
+    )
     kind = state.policy.fold
     if kind == "drop":
         after = msgspec.structs.replace(after, archived_through=through)
-        jobs = leaving_jobs(state, rules, after, watermarks.flushing, through)
+        jobs = leaving_jobs(state, rules, after, watermarks.indexing_through, through)
         at_seq = max(state.next_seq - 1, live[-1].seq)
         return BufferMoved(state.sid, after, at_seq=at_seq, reason="dropped", jobs=jobs)
     first = watermarks.archived_through + 1
     spec = SummarizeSpec(state.sid, watermarks.generation, first, through, kind)
     job = Job(summarize_job_id(state.sid, after), SUMMARIZE_QUEUE, state.key, spec)
-    leaving = leaving_jobs(state, rules, after, watermarks.flushing, through)
+    leaving = leaving_jobs(state, rules, after, watermarks.indexing_through, through)
     return BufferMoved(state.sid, after, jobs=(job, *leaving))
 
 
@@ -116,8 +120,8 @@ def leaving_jobs(
         through: the last message that leaves.
     """
     jobs = []
-    if after.flushing > flushing:
-        jobs.append(_flush_job(state, flushing + 1, after.flushing))
+    if after.indexing_through > flushing:
+        jobs.append(_flush_job(state, flushing + 1, after.indexing_through))
     if rules.blocks and through:
         id_ = f"{BLOCKS_QUEUE}-{state.sid}-{after.generation}-{through}"
         jobs.append(Job(id_, BLOCKS_QUEUE, state.key, BlocksSpec(state.sid, through)))
@@ -145,11 +149,11 @@ def last_indexable(state: SessionState) -> int:
 def flush(state: SessionState, rules: SessionRules) -> Decision:
     """Start the job that indexes everything that has none yet; the messages stay in the buffer."""
     through = last_indexable(state)
-    if not rules.indexes or through <= state.watermarks.flushing:
+    if not rules.indexes or through <= state.watermarks.indexing_through:
         return Decision(0)
-    first = state.watermarks.flushing + 1
+    first = state.watermarks.indexing_through + 1
     job = _flush_job(state, first, through)
-    watermarks = msgspec.structs.replace(state.watermarks, flushing=through)
+    watermarks = msgspec.structs.replace(state.watermarks, indexing_through=through)
     moved = BufferMoved(state.sid, watermarks, jobs=(job,))
     return Decision(through - first + 1, [moved], jobs=(job,))
 

@@ -52,7 +52,7 @@ def clear(state: SessionState, rules: SessionRules) -> Decision:
     """Empty the buffer and the summaries."""
     last = state.next_seq - 1
     empty = not state.entries and state.summary is None and not state.summaries
-    if not state.opened or (empty and state.watermarks.cleared == last):
+    if not state.opened or (empty and state.watermarks.cleared_through == last):
         return Decision(0)
     records, ended = _start_over(state, rules, "cleared")
     return Decision(len(state.entries), records, cancel=ended)
@@ -86,12 +86,12 @@ def _start_over(
     Messages that are not indexed never will be, and memory blocks are not shown them.
     """
     last, before = state.next_seq - 1, state.watermarks
-    after = Watermarks(before.generation + 1, last, last, max(before.flushing, last), last)
+    after = Watermarks(before.generation + 1, last, last, max(before.indexing_through, last), last)
     ended = _running_jobs(state)
     moved = BufferMoved(state.sid, after, at_seq=last, reason=reason, summary=summary, ended=ended)
-    records: list[Any] = [moved, *_never_index(state, before.flushing + 1, last)]
+    records: list[Any] = [moved, *_never_index(state, before.indexing_through + 1, last)]
     if rules.blocks:
-        excluded = excluded_ranges(state.blocks.values(), before.cleared)
+        excluded = excluded_ranges(state.blocks.values(), before.cleared_through)
         leaving = (before.summarizing_through + 1, last)
         item = excluded_item(join_ranges((*excluded, leaving)))
         records.append(StateChanged(state.sid, (item,)))
@@ -107,7 +107,7 @@ def _is_indexed(state: SessionState, id_: str, own: str) -> bool:
     """Whether an indexed message of this session has this id; `own`: the prefix of its ids."""
     number = id_.removeprefix(own)
     try:
-        return number != id_ and int(number, 16) <= state.watermarks.flushing
+        return number != id_ and int(number, 16) <= state.watermarks.indexing_through
     except ValueError:
         return False
 
@@ -177,7 +177,7 @@ def rewind(state: SessionState, rules: SessionRules, to: int) -> Decision | Need
 def _buffer(state: SessionState, front: int) -> EarlierBuffer:
     """The buffer as it is, from behind `front`."""
     entries, summaries = tuple(state.entries), tuple(state.summaries)
-    cleared = state.watermarks.cleared
+    cleared = state.watermarks.cleared_through
     return EarlierBuffer(front, state.summary, summaries, cleared, entries=entries)
 
 
@@ -193,19 +193,19 @@ def _rewrite(
 ) -> Decision:
     """Make the buffer what `to` says, without `removed`, and compact it if it is too large."""
     before, front = state.watermarks, to.front
-    flushing = max(before.flushing, front) if rules.indexes else before.flushing
+    flushing = max(before.indexing_through, front) if rules.indexes else before.indexing_through
     after = Watermarks(before.generation + 1, front, front, flushing, to.cleared)
     jobs: tuple[Job, ...] = ()
     if (
         front > before.archived_through
     ):  # what a truncation cuts off is archived, as in a compaction
-        jobs = leaving_jobs(state, rules, after, before.flushing, front)
+        jobs = leaving_jobs(state, rules, after, before.indexing_through, front)
     # Messages just behind the last indexed one have no row; the rows before them hold their words.
-    shown_through = before.flushing + NEIGHBOURS if before.flushing else 0
+    shown_through = before.indexing_through + NEIGHBOURS if before.indexing_through else 0
     indexed = tuple(seq for seq in removed if seq <= shown_through) if rules.indexes else ()
     if indexed:
         probe("removal_of_flushed")
-        spec = UnflushSpec(state.sid, indexed, before.flushing)
+        spec = UnflushSpec(state.sid, indexed, before.indexing_through)
         id_ = f"unflush-{state.sid}-{after.generation}"
         jobs = (*jobs, Job(id_, FLUSH_QUEUE, state.key, spec))
     ended = _running_jobs(state)

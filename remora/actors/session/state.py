@@ -239,7 +239,7 @@ def _rewrite(state: SessionState, record: BufferMoved) -> None:
     state.summaries = list(record.summaries)
     state.condensing = 0
     gone = (entry for entry in state.entries if entry.seq <= front)
-    state.has_ids = record.watermarks.cleared < front and (
+    state.has_ids = record.watermarks.cleared_through < front and (
         state.has_ids or any(entry.id for entry in gone)
     )
     state.entries = [

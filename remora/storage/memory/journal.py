@@ -217,7 +217,7 @@ class MemoryJournal(MemoryTables):
             actor.key
             for actor in self._actors.values()
             if isinstance(actor.key, SessionKey)
-            and actor.visible(actor.watermarks.flushing + 1, actor.last)
+            and actor.visible(actor.watermarks.indexing_through + 1, actor.last)
         ]
         return tails[:limit]
 
@@ -336,7 +336,7 @@ class MemoryJournal(MemoryTables):
     def _archives(self) -> list[Archive]:
         found = []
         for actor in self._actors.values():
-            last = min(actor.watermarks.flushing, actor.watermarks.archived_through)
+            last = min(actor.watermarks.indexing_through, actor.watermarks.archived_through)
             waiting = (
                 entry.seq
                 for entry in actor.visible(actor.flushed + 1, last)

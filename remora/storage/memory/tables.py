@@ -80,7 +80,7 @@ class Actor:
         self.watermarks = record.watermarks
         at_seq, generation = record.at_seq, record.watermarks.generation
         if record.reason:
-            through, cleared = record.watermarks.archived_through, record.watermarks.cleared
+            through, cleared = record.watermarks.archived_through, record.watermarks.cleared_through
             blank = Summary(through, "", "", 0, degraded=False, model="", first=cleared)
             self.changes.append((at_seq, record.reason, generation, blank))
         if record.summary is not None:
@@ -252,7 +252,9 @@ class MemoryTables:
             keys_complete=len(actor.keys) <= self._hot_keys,
             has_ids=any(
                 entry.id is not None
-                for entry in actor.visible(watermarks.cleared + 1, watermarks.archived_through)
+                for entry in actor.visible(
+                    watermarks.cleared_through + 1, watermarks.archived_through
+                )
             ),
             state_items=state_items,
             jobs=jobs,

@@ -261,8 +261,8 @@ class Rows:
             m.generation,
             m.archived_through,
             m.summarizing_through,
-            m.flushing,
-            m.cleared,
+            m.indexing_through,
+            m.cleared_through,
         )
         row = (*watermarks, row_crc((sid, *watermarks)), sid)
         for layer in self._marks:
@@ -276,7 +276,7 @@ class Rows:
         self._mark(sid, watermarks)
         generation, front = watermarks.generation, watermarks.archived_through
         if record.reason:
-            place = (sid, at_seq, record.reason, generation, watermarks.cleared, front)
+            place = (sid, at_seq, record.reason, generation, watermarks.cleared_through, front)
             self._fold((*place, *_NO_SUMMARY))
         if record.summary is not None:
             self._summary(sid, at_seq, "summary", generation, record.summary)
