@@ -35,9 +35,19 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def then(request: pytest.FixtureRequest, golden: Path) -> dict[str, Any]:
-    """What it answered."""
-    name = request.node.callspec.params["golden"]
-    found: dict[str, Any] = json.loads((GOLDEN / name / "answers.json").read_text(encoding="utf-8"))
+    """What it answered, but for what has changed since on purpose.
+
+    ``since.json``: in a context too tight for summaries and messages next to a memory block, one
+    rule now decides (`remora.actors.session.window`): summaries take at most half, the running
+    one first. Before, the planner then dropped the summary, or the oldest entries.
+    """
+    directory = GOLDEN / request.node.callspec.params["golden"]
+    found: dict[str, Any] = json.loads((directory / "answers.json").read_text(encoding="utf-8"))
+    since = json.loads((directory / "since.json").read_text(encoding="utf-8"))
+    for answer in found.values():
+        for session, changed in since.items():
+            if session in answer.get("sessions", {}):
+                answer["sessions"][session].update(changed)
     return found
 
 
