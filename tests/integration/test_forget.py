@@ -350,7 +350,7 @@ async def test_a_crash_half_way(tmp_path: Path, step: str, monkeypatch: pytest.M
     owner, name = {
         "long-term": (LanceStore, "erase"),
         "scrub": (SqliteJournal, "scrub"),
-        "note": (SqliteJournal, "erased"),
+        "note": (SqliteJournal, "finish_erasure"),
     }[step]
     reached = anyio.Event()
 
