@@ -89,24 +89,24 @@ _PRUNE_ENTRY = (
     "DELETE FROM facets WHERE sid = (SELECT sid FROM actors WHERE user = ? AND session = ?) "
     f"AND kind = '{ENTRY_KIND}' AND name = ?"
 )
-_UPDATE_MARKS = (
+_UPDATE_WATERMARKS = (
     "UPDATE actors SET generation = m.value ->> 0, summarized = m.value ->> 1, folding = m.value "
     "->> 2, "
     "flushing = m.value ->> 3, cleared = m.value ->> 4, marks_crc = m.value ->> 5 FROM "
     "json_each(?) AS m "
     "WHERE sid = m.value ->> 6"
 )
-_UPDATE_FLUSHED = "UPDATE actors SET flushed = max(flushed, ?) WHERE sid = ?"
-_INSERT_FOLD = (
+_UPDATE_INDEXED = "UPDATE actors SET flushed = max(flushed, ?) WHERE sid = ?"
+_INSERT_FRONT = (
     "INSERT INTO folds (sid, at_seq, kind, generation, first, through, prefix, text, tokens, "
     "degraded, model, input_tokens, crc) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_PUT_FACET = (
+_PUT_STATE_ITEM = (
     "INSERT INTO facets (sid, kind, name, value, crc) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT DO UPDATE SET value = excluded.value, crc = excluded.crc"
 )
-_DROP_FACET = "DELETE FROM facets WHERE sid = ? AND kind = ? AND name = ?"
+_DROP_STATE_ITEM = "DELETE FROM facets WHERE sid = ? AND kind = ? AND name = ?"
 _DELETE_MEMORY = "DELETE FROM memories WHERE id = ?"
 _INSERT_MEMORY = (
     "INSERT INTO memories (id, sid, session, agent, content, type, importance, created_us, "
@@ -115,8 +115,8 @@ _INSERT_MEMORY = (
 )
 _INSERT_JOB = "INSERT INTO jobs (id, lane, sid, payload, crc) VALUES (?, ?, ?, ?, ?)"
 _RETRY_JOB = "UPDATE jobs SET attempts = ?, not_before = ?, error = ? WHERE id = ?"
-_BURY_JOB = "UPDATE jobs SET attempts = ?, error = ?, dead = 1 WHERE id = ?"
-_REVIVE_JOB = "UPDATE jobs SET attempts = 0, not_before = 0, dead = 0 WHERE id = ? AND dead"
+_DEAD_LETTER_JOB = "UPDATE jobs SET attempts = ?, error = ?, dead = 1 WHERE id = ?"
+_RETRY_DEAD_LETTER = "UPDATE jobs SET attempts = 0, not_before = 0, dead = 0 WHERE id = ? AND dead"
 _DELETE_JOB = "DELETE FROM jobs WHERE id IN (SELECT j.value ->> 0 FROM json_each(?) AS j)"
 _AS_JSON = frozenset({_INSERT_ACTOR, _DELETE_JOB})
 # The order of storing: a row before what refers to it, a job's start before its end. Rows of one
@@ -126,13 +126,13 @@ _STATEMENTS = (
     _REMOVE_MESSAGE,
     _PRUNE_MESSAGE,
     _PRUNE_ENTRY,
-    _UPDATE_MARKS,
-    _INSERT_FOLD,
-    _UPDATE_FLUSHED,
+    _UPDATE_WATERMARKS,
+    _INSERT_FRONT,
+    _UPDATE_INDEXED,
     _INSERT_JOB,
     _RETRY_JOB,
-    _BURY_JOB,
-    _REVIVE_JOB,
+    _DEAD_LETTER_JOB,
+    _RETRY_DEAD_LETTER,
     _DELETE_JOB,
 )
 
@@ -142,12 +142,12 @@ class Rows:
 
     __slots__ = (
         "_content",
-        "_facets",
-        "_marks",
         "_memories",
         "_messages",
         "_offset",
         "_rows",
+        "_state_items",
+        "_watermarks",
         "counted",
         "newest",
         "records",
@@ -165,8 +165,8 @@ class Rows:
         self._rows: dict[str, list[tuple[Any, ...]]] = {statement: [] for statement in _STATEMENTS}
         # Each actor's first marks, then its second …: a statement updates an actor once, so that
         # the CHECK of the schema sees each of them.
-        self._marks: list[dict[int, tuple[Any, ...]]] = []
-        self._facets: dict[
+        self._watermarks: list[dict[int, tuple[Any, ...]]] = []
+        self._state_items: dict[
             tuple[int, str, str], tuple[bool, bytes | None]
         ] = {}  # place -> (dropped first, then put)
         self._memories: dict[
@@ -191,9 +191,9 @@ class Rows:
             case BufferMoved():
                 self._move_buffer(record)
             case JobsStarted(sid=sid, jobs=jobs):
-                self._start(sid, jobs)
+                self._start_jobs(sid, jobs)
             case Flushed(sid=sid, through=through):
-                rows[_UPDATE_FLUSHED].append((through, sid))
+                rows[_UPDATE_INDEXED].append((through, sid))
             case Pruned(key=key, seqs=seqs, entries=entries):
                 rows[_PRUNE_MESSAGE].extend((key.user, key.session, seq) for seq in seqs)
                 rows[_PRUNE_ENTRY].extend(
@@ -201,15 +201,15 @@ class Rows:
                 )
             case StateChanged(sid=sid, put=put, dropped=dropped):
                 for state_item in put:
-                    self._put(sid, state_item)
+                    self._put_state_item(sid, state_item)
                 for kind, name in dropped:
-                    self._facets.pop((sid, kind, name), None)
-                    self._facets[sid, kind, name] = (True, None)
+                    self._state_items.pop((sid, kind, name), None)
+                    self._state_items[sid, kind, name] = (True, None)
             case Remembered(sid=sid, memories=memories, jobs=jobs):
                 for item in memories:
                     removed, owner, present = self._memories.get(item.id, (False, sid, None))
                     self._memories[item.id] = (removed, owner, present or item)
-                self._start(sid, jobs)
+                self._start_jobs(sid, jobs)
             case MemoriesRemoved(sid=sid, ids=ids):
                 self._memories.update((id_, (True, sid, None)) for id_ in ids)
             case JobDone(id=id_):
@@ -217,9 +217,9 @@ class Rows:
             case JobRetried(id=id_, attempts=attempts, not_before=not_before, error=error):
                 rows[_RETRY_JOB].append((attempts, not_before, error, id_))
             case JobDeadLettered(id=id_, attempts=attempts, error=error):
-                rows[_BURY_JOB].append((attempts, error, id_))
+                rows[_DEAD_LETTER_JOB].append((attempts, error, id_))
             case DeadLetterRetried(id=id_):
-                rows[_REVIVE_JOB].append((id_,))
+                rows[_RETRY_DEAD_LETTER].append((id_,))
             case _:
                 raise TypeError(f"no journal record: {type(record).__name__}")
 
@@ -256,7 +256,7 @@ class Rows:
                 digest = keyed = None  # the key stands on the first message alone
             self.newest = pos
 
-    def _mark(self, sid: int, m: Watermarks) -> None:
+    def _set_watermarks(self, sid: int, m: Watermarks) -> None:
         watermarks = (
             m.generation,
             m.archived_through,
@@ -265,30 +265,30 @@ class Rows:
             m.cleared_through,
         )
         row = (*watermarks, row_crc((sid, *watermarks)), sid)
-        for layer in self._marks:
+        for layer in self._watermarks:
             if sid not in layer:
                 layer[sid] = row
                 return
-        self._marks.append({sid: row})
+        self._watermarks.append({sid: row})
 
     def _move_buffer(self, record: BufferMoved) -> None:
         sid, at_seq, watermarks = record.sid, record.at_seq, record.watermarks
-        self._mark(sid, watermarks)
+        self._set_watermarks(sid, watermarks)
         generation, front = watermarks.generation, watermarks.archived_through
         if record.reason:
             place = (sid, at_seq, record.reason, generation, watermarks.cleared_through, front)
-            self._fold((*place, *_NO_SUMMARY))
+            self._add_front((*place, *_NO_SUMMARY))
         if record.summary is not None:
-            self._summary(sid, at_seq, "summary", generation, record.summary)
+            self._add_summary(sid, at_seq, "summary", generation, record.summary)
         for entry in record.summaries:
-            self._summary(sid, at_seq, "entry", generation, entry)
+            self._add_summary(sid, at_seq, "entry", generation, entry)
         if record.removed:
             base = sid << SEQ_BITS
             self._rows[_REMOVE_MESSAGE].extend((at_seq, base | seq) for seq in record.removed)
-        self._start(sid, record.jobs)
+        self._start_jobs(sid, record.jobs)
         self._rows[_DELETE_JOB].extend((id_,) for id_ in record.ended)
 
-    def _summary(self, sid: int, at_seq: int, kind: str, generation: int, s: Summary) -> None:
+    def _add_summary(self, sid: int, at_seq: int, kind: str, generation: int, s: Summary) -> None:
         told = (
             s.first,
             s.through,
@@ -299,24 +299,24 @@ class Rows:
             s.model,
             s.input_tokens,
         )
-        self._fold((sid, at_seq, kind, generation, *told))
+        self._add_front((sid, at_seq, kind, generation, *told))
 
-    def _fold(self, row: tuple[Any, ...]) -> None:
-        self._rows[_INSERT_FOLD].append((*row, row_crc(row)))
+    def _add_front(self, row: tuple[Any, ...]) -> None:
+        self._rows[_INSERT_FRONT].append((*row, row_crc(row)))
 
-    def _start(self, sid: int, jobs: tuple[Job, ...]) -> None:
+    def _start_jobs(self, sid: int, jobs: tuple[Job, ...]) -> None:
         for job in jobs:
             row = (job.id, job.lane, sid, _encode(job.payload))
             self._rows[_INSERT_JOB].append((*row, row_crc(row)))
 
-    def _put(self, sid: int, state_item: StateItem) -> None:
+    def _put_state_item(self, sid: int, state_item: StateItem) -> None:
         place = (sid, state_item.kind, state_item.name)
-        dropped, value = self._facets.get(place, (False, None))
+        dropped, value = self._state_items.get(place, (False, None))
         if dropped and value is None:
-            del self._facets[
+            del self._state_items[
                 place
             ]  # it comes back as the newest of its actor's, as `SavedUser.state_items` promises
-        self._facets[place] = (dropped, state_item.value)
+        self._state_items[place] = (dropped, state_item.value)
 
     @property
     def messages(self) -> tuple[str, bytes] | None:
@@ -330,14 +330,16 @@ class Rows:
 
     def others(self) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
         """The other statements, in the order of storing, each with its rows; none without rows."""
-        self._rows[_UPDATE_MARKS] = [_as_json(layer.values()) for layer in self._marks]
+        self._rows[_UPDATE_WATERMARKS] = [_as_json(layer.values()) for layer in self._watermarks]
         for statement, rows in self._rows.items():
             if rows:
                 yield statement, [_as_json(rows)] if statement in _AS_JSON else rows
         dropped: list[tuple[Any, ...]] = [
-            place for place, (gone, _) in self._facets.items() if gone
+            place for place, (gone, _) in self._state_items.items() if gone
         ]
-        kept = ((*place, value) for place, (_, value) in self._facets.items() if value is not None)
+        kept = (
+            (*place, value) for place, (_, value) in self._state_items.items() if value is not None
+        )
         put = [(*row, row_crc(row)) for row in kept]
         deleted: list[tuple[Any, ...]] = [
             (id_,) for id_, (removed, _, _) in self._memories.items() if removed
@@ -346,8 +348,8 @@ class Rows:
             _memory(sid, item) for _, sid, item in self._memories.values() if item is not None
         ]
         for statement, found in (
-            (_DROP_FACET, dropped),
-            (_PUT_FACET, put),
+            (_DROP_STATE_ITEM, dropped),
+            (_PUT_STATE_ITEM, put),
             (_DELETE_MEMORY, deleted),
             (_INSERT_MEMORY, inserted),
         ):

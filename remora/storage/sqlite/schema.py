@@ -106,10 +106,10 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_by_session ON jobs (sid);
 """  # noqa: E501
 
-# A checksum (`remora.storage.sqlite.rows.row_crc`) covers what never changes in a row; rows from
-# before have none. An actor's marks change, together: they have one of their own. `trimmed` stays
-# behind what is out of the buffer (by `ports.NEIGHBOURS`), whichever of the two moves: a session
-# that goes back to before what was trimmed meanwhile is refused, in the transaction itself.
+# A checksum (`remora.storage.sqlite.rows.row_crc`) covers what never changes in a row; older rows
+# have none. An actor's watermarks change together, and have a checksum of their own. `trimmed` is
+# always `NEIGHBOURS` or more behind the front of the buffer: going back to messages that were
+# trimmed in the meantime is refused by the transaction itself.
 _V2 = """
 ALTER TABLE actors ADD COLUMN crc INTEGER;
 ALTER TABLE actors ADD COLUMN marks_crc INTEGER;
