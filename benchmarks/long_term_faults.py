@@ -244,7 +244,7 @@ async def _round(
     async with Runtime(directory, config=config, embedder=HashEmbedder(32)) as runtime:
         await talk(runtime, [], _BEFORE)
         await runtime.settle()
-        before = runtime.statistics().supervisor.lanes["flush"].retried
+        before = runtime.statistics().supervisor.queues["flush"].retried
         await anyio.to_thread.run_sync(fault.inject)
         report.injected += 1
         begun = time.perf_counter()
@@ -258,7 +258,7 @@ async def _round(
         with anyio.fail_after(180):
             await runtime.settle()
         report.resumed_s.append(time.perf_counter() - begun)
-        report.failed += runtime.statistics().supervisor.lanes["flush"].retried - before
+        report.failed += runtime.statistics().supervisor.queues["flush"].retried - before
         await talk(runtime, [], 1)
         verdict = await judged(runtime, acknowledged)
     async with Runtime(directory, config=config, embedder=HashEmbedder(32)) as runtime:

@@ -22,7 +22,8 @@ import structlog  # noqa: F401
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
-from remora.runtime.probes import PROBES, count_probes
+from remora.runtime.probes import count_probes
+from remora.testing.probes import PROBES
 
 settings.register_profile(
     "ci",

@@ -21,8 +21,10 @@ from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Line
 from remora.runtime.actor import Decision
 from remora.runtime.clock import Clock
-from remora.runtime.registry import ActorRegistry, RegistryLimits
-from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor
+from remora.runtime.jobs import JobQueue, RetryPolicy
+from remora.runtime.limits import RegistryLimits
+from remora.runtime.registry import ActorRegistry
+from remora.runtime.supervisor import Supervisor
 from remora.storage.memory import MemoryJournal
 from remora.tokens import HeuristicCounter, count_message
 
@@ -144,7 +146,9 @@ async def kernel(
         holder[0].submit(turn.jobs)
         holder[0].expedite(turn.expedite)
 
-    directory = ActorRegistry(behavior, journal, clock, limits or RegistryLimits(), decided, owner)
+    directory = ActorRegistry(
+        {SessionKey: behavior}, journal, clock, limits or RegistryLimits(), decided, owner
+    )
     supervisor = Supervisor(journal, directory.tell, clock, random.Random(0))
     holder.append(supervisor)
     summarizer = summarizer or UnionSummarizer()
@@ -163,8 +167,10 @@ async def kernel(
         max_tokens=100_000,
         prefix="",
     )
-    supervisor.add_lane(
-        Lane(SUMMARIZE_QUEUE, handler, concurrency=2, retry=retry or RetryPolicy(backoff_s=0.01))
+    supervisor.add_queue(
+        JobQueue(
+            SUMMARIZE_QUEUE, handler, concurrency=2, retry=retry or RetryPolicy(backoff_s=0.01)
+        )
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(journal.run)

@@ -34,7 +34,7 @@ class Holding(msgspec.Struct, frozen=True):
         queued: messages in mailboxes.
         waiting_kb: of requests that wait for their turn or the log.
         backlog: writes that wait for a commit.
-        jobs: in the journal and in the lanes.
+        jobs: in the journal and in the queues.
         live: actors in memory.
         tasks: of the event loop.
     """
@@ -85,9 +85,9 @@ async def weigh(runtime: Runtime, journal: Path, store: Path) -> Holding:
         store: directory of long-term memory.
     """
     statistics = runtime.statistics()
-    lanes = statistics.supervisor.lanes.values()
+    queues = statistics.supervisor.queues.values()
     jobs = len(await runtime.internals.journal.jobs()) + sum(
-        lane.waiting + lane.delayed + lane.running for lane in lanes
+        queue.waiting + queue.delayed + queue.running for queue in queues
     )
     fragments = (await runtime.long_term_statistics()).fragments
     gc.collect()

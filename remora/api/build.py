@@ -12,7 +12,6 @@ import msgspec
 from remora.actors.blocks.base import BlocksLike, block_name
 from remora.actors.blocks.fit import BlockView
 from remora.actors.blocks.vector import VectorMemoryBlock
-from remora.actors.kinds import ByKind
 from remora.actors.policies.buffer import resolve_policy
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.user.behavior import UserBehavior
@@ -38,10 +37,12 @@ from remora.recall.planner import Planner
 from remora.recall.recall import Recall
 from remora.runtime.actor import Decision
 from remora.runtime.clock import Clock
+from remora.runtime.jobs import RetryPolicy
+from remora.runtime.limits import RegistryLimits
 from remora.runtime.locks import SharedLocks
-from remora.runtime.registry import ActorRegistry, RegistryLimits
+from remora.runtime.registry import ActorRegistry
 from remora.runtime.schedule import Schedule
-from remora.runtime.supervisor import RetryPolicy, Supervisor
+from remora.runtime.supervisor import Supervisor
 from remora.services.archive import LocalArchive
 from remora.services.contexts import LocalContexts
 from remora.services.erasure import Eraser
@@ -175,7 +176,7 @@ def _build_kernel(
         supervisor.expedite(decision.expedite)
 
     registry = ActorRegistry(
-        ByKind(sessions, users),
+        {SessionKey: sessions, UserKey: users},
         journal,
         options.clock,
         _registry_limits(config),
@@ -222,7 +223,7 @@ def _build_eraser(
         base.registry,
         base.supervisor,
         stores=base.index.open_all_stores,
-        alone=writers.alone,
+        alone=writers.exclusive,
         forget_cached=forget_cached,
         withdraw_rebuild=base.index.withdraw,
         clock=base.options.clock,

@@ -30,8 +30,9 @@ import anyio
 from remora.errors import InvalidInput, NoDeadLetter
 from remora.ids import SessionKey
 from remora.logging import get_logger
-from remora.runtime.log import DeadLetterRetried, Job, JobDone
-from remora.runtime.supervisor import Supervisor, commit_records
+from remora.runtime.jobs import DeadLetterRetried, Job, JobDone
+from remora.runtime.log import commit_records
+from remora.runtime.supervisor import Supervisor
 from remora.storage.ports import Journal
 from remora.storage.records import (
     DiscardSpec,
@@ -79,7 +80,7 @@ class DeadLetters:
             elif dead:
                 await commit_records(self._journal, [DeadLetterRetried(job.id) for job in dead])
         for job in dead:
-            _logger.info("dead_letter_retried", job=job.id, lane=job.lane)
+            _logger.info("dead_letter_retried", job=job.id, queue=job.queue)
         return len(dead)
 
     async def drop(self, ids: Sequence[str]) -> int:
@@ -100,7 +101,7 @@ class DeadLetters:
             if self._supervisor is not None:
                 self._supervisor.submit(cleanups)
         for job in dead:
-            _logger.warning("dead_letter_dropped", job=job.id, lane=job.lane, error=job.error)
+            _logger.warning("dead_letter_dropped", job=job.id, queue=job.queue, error=job.error)
         return len(dead)
 
     async def _select(self, ids: Sequence[str] | None) -> list[Job]:
@@ -153,4 +154,4 @@ def _cleanup_job(job: Job) -> Job | None:
     if not isinstance(job.payload, FlushSpec):
         return None
     spec = DiscardSpec(job.payload.sid, tuple(range(job.payload.first, job.payload.through + 1)))
-    return Job(f"discard-{job.id}", job.lane, job.key, spec)
+    return Job(f"discard-{job.id}", job.queue, job.key, spec)

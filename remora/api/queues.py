@@ -30,10 +30,11 @@ from remora.jobs.summarize import SummarizeHandler
 from remora.jobs.synopsis import SynopsisHandler
 from remora.models.breaker import CircuitBreaker
 from remora.recall.recall import Recall
+from remora.runtime.jobs import JobQueue, RetryPolicy
 from remora.runtime.locks import SharedLocks
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.schedule import Schedule
-from remora.runtime.supervisor import Lane, RetryPolicy, Supervisor
+from remora.runtime.supervisor import Supervisor
 from remora.services.erasure import Eraser
 from remora.services.index import LongTermIndex
 from remora.services.upkeep import trim_archive
@@ -60,7 +61,9 @@ class Base(msgspec.Struct, frozen=True):
 
     def add_queue(self, name: str, handler: Any, concurrency: int) -> None:
         """Have the supervisor run the jobs of this queue."""
-        self.supervisor.add_lane(Lane(name, handler, concurrency=concurrency, retry=self.retry))
+        self.supervisor.add_queue(
+            JobQueue(name, handler, concurrency=concurrency, retry=self.retry)
+        )
 
 
 def add_summaries(base: Base) -> None:

@@ -22,7 +22,7 @@ from remora.cli.prompt import confirm
 from remora.cli.render import printable
 from remora.errors import DirectoryLocked, InvalidInput
 from remora.ids import SessionKey, UserKey
-from remora.runtime.log import Job
+from remora.runtime.jobs import Job
 from remora.storage.lock import DirectoryLock
 from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
@@ -279,7 +279,7 @@ def _job_line(job: Job) -> _JobLine:
     return _JobLine(
         job.id,
         "dead" if job.dead else "delayed" if delayed else "waiting",
-        job.lane,
+        job.queue,
         user,
         session,
         job.attempts,

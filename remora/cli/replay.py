@@ -69,7 +69,7 @@ async def replay(
         sessions=len(conversations.sessions),
         messages=conversations.messages,
     )
-    before = runtime.statistics().supervisor.lanes
+    before = runtime.statistics().supervisor.queues
     limiter = anyio.CapacityLimiter(concurrency)
     started = time.perf_counter()
     async with anyio.create_task_group() as tasks:
@@ -81,7 +81,7 @@ async def replay(
     started = time.perf_counter()
     await runtime.settle()
     report.draining_s = time.perf_counter() - started
-    after = runtime.statistics().supervisor.lanes
+    after = runtime.statistics().supervisor.queues
     report.folds = after["summarize"].done - before["summarize"].done
     if "flush" in after:
         report.flushes = after["flush"].done - before["flush"].done

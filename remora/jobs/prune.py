@@ -14,9 +14,10 @@ from remora.actors.user.messages import UserView
 from remora.config import ImportanceConfig
 from remora.ids import SessionKey, UserKey, entry_id
 from remora.jobs.rows import MEMORY_TYPES
+from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.locks import SharedLocks
+from remora.runtime.log import commit_records
 from remora.runtime.probes import probe
-from remora.runtime.supervisor import JobAttempt, JobResult, commit_records
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
 from remora.storage.records import ENTRY_KIND, MemoriesRemoved, Pruned, PruneSpec
 
@@ -63,7 +64,7 @@ class PruneHandler:
         assert isinstance(spec, PruneSpec)
         assert isinstance(key, UserKey)
         store = await self._store()
-        async with self._users.alone(key.user):
+        async with self._users.exclusive(key.user):
             found = await store.rows(key.user, Scope(types=spec.types))
             rows = [row for row in found if row.memory_type != BLOCK_TYPE]
             begun: Collection[str] = ()

@@ -1,37 +1,34 @@
-"""What an actor is to the kernel.
+"""What an actor is to the kernel: a behavior over plain state, and the decision on a message.
 
-A behaviour over plain state, and the turn that it answers a message with.
-
-A turn is a plain function, so nothing can interleave inside it, it cannot wait for itself, and
-replaying it needs no event loop. `handle` only looks at the state. What it wants of the world it
-returns as a `Decision`; the state changes in `apply` alone, one journalled record at a time, which
-is also how a state is rebuilt: replay equals live.
+To handle a message is a plain function call: nothing interleaves with it, it cannot wait for
+itself, and a replay needs no event loop. `Behavior.handle` only reads the state. What it wants it
+returns as a `Decision`. The state changes in `Behavior.apply` alone, one journalled record at a
+time, which is also how a state is rebuilt: replay equals live.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from remora.runtime.log import Job
+from remora.runtime.jobs import Job
 
-__all__ = ["Behavior", "Decision", "NeedsLookup"]
+__all__ = ["Behavior", "Decision", "Image", "NeedsLookup"]
 
 State = TypeVar("State")
 
 
 class Decision:
-    """What a turn decided.
+    """What an actor decided on a message.
 
     Attributes:
-        reply: the answer; held back until everything it saw is durable.
-        records: to be applied to the state, and made durable together.
-        volatile: to be applied to the state and forgotten with it (what was last shown, not what is
-            true).
-        jobs: for the supervisor, once the records are durable; the records must contain them.
+        reply: the answer; sent when everything that it depends on is durable.
+        records: applied to the state, and made durable together.
+        volatile: applied to the state only; lost when the actor leaves memory.
+        jobs: submitted to the supervisor once the records are durable; the records contain them.
         cancel: ids of jobs that these records made pointless.
-        expedite: ids of jobs that can no longer be waited for.
-        size: bytes of the records, for the log's and the mailbox's bounds.
+        expedite: ids of jobs that must end soon.
+        size: bytes of the records, for the bounds of the log and the mailboxes.
     """
 
     __slots__ = ("cancel", "expedite", "jobs", "records", "reply", "size", "volatile")
@@ -57,60 +54,48 @@ class Decision:
 
 
 class NeedsLookup:
-    """A turn that cannot decide without cold records.
+    """The message cannot be decided without cold records: the cell asks the log, then tries again.
 
-    The cell fetches the answer and runs the turn again.
+    Attributes:
+        query: the question for the log.
+        store: puts the log's answer where `Behavior.handle` finds it.
     """
 
-    __slots__ = ("query",)
+    __slots__ = ("query", "store")
 
-    def __init__(self, query: Any) -> None:
+    def __init__(self, query: Any, store: Callable[[Any], None]) -> None:
         self.query = query
+        self.store = store
+
+
+class Image(Protocol):
+    """What the log holds of an actor."""
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """The actor's jobs that have not ended."""
+        ...
 
 
 class Behavior(Protocol[State]):
-    """The functions that make an actor.
-
-    None of them may await, block, or keep a reference to what it returns.
-    """
+    """The functions of an actor. None of them may await or block."""
 
     def restore(self, key: Hashable, image: Any) -> State:
         """The state that the committed records add up to."""
         ...
 
-    def jobs(self, image: Any) -> Sequence[Job]:
-        """The jobs of this actor that the log holds.
-
-        Submitting one that is known already does nothing.
-        """
-        ...
-
     def handle(self, state: State, message: Any) -> Decision | NeedsLookup:
-        """Decide; the state must not change here. An exception fails this one message (G11)."""
+        """Decide without changing the state. An exception fails this one message (G11)."""
         ...
 
     def apply(self, state: State, record: Any) -> None:
-        """Fold one record into the state.
-
-        An exception here breaks the actor, which is then restored.
-        """
+        """Apply one record. An exception here breaks the actor, which is then restored."""
         ...
 
-    def store_answer(self, state: State, query: Any, answer: Any) -> None:
-        """Take the answer that a turn missed."""
-        ...
-
-    def on_idle(self, state: State) -> Any | None:
-        """A message to run before this idle actor may leave memory, or None if it may."""
-        ...
-
-    def on_close(self, state: State) -> Any | None:
-        """A message to run before the runtime closes, for what this actor had put off writing.
-
-        None for nothing.
-        """
+    def on_idle(self, state: State, *, closing: bool = False) -> Any | None:
+        """A message to handle before the actor leaves memory, or the runtime closes; or None."""
         ...
 
     def size(self, state: State) -> int:
-        """Approximate bytes that the state holds."""
+        """Approximate bytes of the state."""
         ...

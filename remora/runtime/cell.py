@@ -2,39 +2,42 @@
 
 Invariants
 ----------
-1. State is touched in `run` only, which never awaits: one message at a time (G1), in mailbox order
-    (G2).
-2. A turn's records are applied and handed to the log in the same breath, so the log receives them
-    in the order of the turns.
-3. *The output gate.* State moves at once; a reply, a read's too, leaves only when every write that
-   its turn could have seen is durable. `written` counts the writes handed over, `durable` those
-   that came back; a reply waits while they differ. So a reader can never see, and act on, what a
-   power cut then takes back.
-4. When a write fails, everything behind it is void: later writes are fenced before the log may
-   commit them, waiting replies fail, and the state is restored from the log. Nobody has seen what
-   is thrown away, by 3. A write that was fenced when the log was at it already may land all the
-   same. So the state is restored when the log is past all of them, and not before: it would lack,
-   for good, what the log has.
-5. A caller who goes away takes nothing along: its promise is left unread, the turn stands.
+1. State is touched in `run` only, which never awaits: one message at a time (G1), in mailbox
+   order (G2).
+2. The records of a decision are applied and handed to the log in one step, so the log receives
+   them in the order of the messages.
+3. *The output gate.* The state changes at once. A reply, a read's too, leaves only when every
+   write that it could depend on is durable: `written` counts the writes handed to the log,
+   `durable` the acknowledged ones, and a reply waits while they differ. So a reader never acts on
+   data that a power cut then removes.
+4. When a write fails, everything behind it is void: later writes are fenced so that the log does
+   not commit them, waiting replies fail, and the state is restored from the log. Nobody has seen
+   what is discarded, by 3. The log may already be committing a fenced write. So the state is
+   restored only when the log is past all of them: an earlier image could lack records that the
+   log keeps.
+5. A caller who gives up changes nothing: its promise stays unread, the decision stands.
 
 The gate is Cloudflare's (workerd's ``io-gate.h`` and ``actor-sqlite.h`` describe it): early state
-change, late reply. The alternative, a turn that waits for its commit, caps one actor at a few
-hundred messages a second. An idle cell is one slotted object; deques are made at need and given
-back (an anyio task with a stream is 9 KB, this is a few hundred bytes).
+change, late reply. The alternative, one commit for each message before the next is handled, limits
+one actor to a few hundred messages a second. An idle cell is one object with slots; its queues are
+made when needed and released afterwards (an anyio task with a stream is 9 KB, this is a few
+hundred bytes).
 """
 
 from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Hashable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import msgspec
 
 from remora.errors import CommitFailed, OutcomeUnknown, RemoraError
 from remora.logging import get_logger
-from remora.runtime.actor import Behavior, Decision, NeedsLookup
+from remora.runtime.actor import Behavior, Decision, Image, NeedsLookup
 from remora.runtime.fairness import Quota
-from remora.runtime.log import Job, Log, Write
+from remora.runtime.log import Log, Write
 from remora.runtime.mailbox import Envelope, Mailbox
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise
@@ -51,48 +54,33 @@ class CellStatus(enum.Enum):
     ACTIVATING = "activating"
     """Its image is being read; messages queue."""
     VALID = "valid"
-    """It runs turns."""
+    """It handles messages."""
     FETCHING = "fetching"
-    """A turn missed a cold record; messages queue behind it."""
+    """A message needs a cold record; later messages queue behind it."""
     QUARANTINED = "quarantined"
-    """It failed too often and rests; messages are refused."""
+    """It failed too often; messages are refused for a while."""
     INVALID = "invalid"
-    """It left memory; the directory knows it no longer."""
+    """It left memory; the registry does not know it any more."""
 
 
-class CellHost(Protocol):
-    """What a cell needs of its directory."""
+class CellHost(msgspec.Struct, frozen=True):
+    """What cells call.
+
+    Attributes:
+        log: takes their writes.
+        acknowledged: a write of the cell is durable, and the replies that waited for it are sent.
+        broken: the cell lost its state.
+        restore: the cell lost its state, and the log is past the writes that were fenced.
+        look_up: the cell needs a cold record before it can handle the message.
+        carry_out: does what a durable decision asked of the supervisor.
+    """
 
     log: Log
-    behavior: Behavior[Any]
-
-    def ready(self, cell: Cell) -> None:
-        """The cell may run what is in its mailbox."""
-        ...
-
-    def broken(self, cell: Cell, error: Exception) -> None:
-        """The cell lost its state and must be restored."""
-        ...
-
-    def missing(self, cell: Cell, envelope: Envelope, query: Any) -> None:
-        """The cell needs a cold record before it can run `envelope`."""
-        ...
-
-    def landed(self, cell: Cell) -> None:
-        """The cell was broken while it was `landing`, and is so no longer."""
-        ...
-
-    def fetch(self, cell: Cell) -> None:
-        """The cell is FETCHING, and all it has written is durable."""
-        ...
-
-    def decided(self, turn: Decision) -> None:
-        """A turn's records are durable: carry out what it asked of the supervisor."""
-        ...
-
-    def wrote(self, cell: Cell) -> None:
-        """A write of the cell is durable, so its owner may send another."""
-        ...
+    acknowledged: Callable[[Cell], None]
+    broken: Callable[[Cell, Exception], None]
+    restore: Callable[[Cell], None]
+    look_up: Callable[[Cell, Envelope, NeedsLookup], None]
+    carry_out: Callable[[Decision], None]
 
 
 class Cell:
@@ -102,69 +90,75 @@ class Cell:
         "_held",
         "_host",
         "_outstanding",
-        "bucket",
+        "awaiting_fence",
+        "behavior",
         "bytes",
         "durable",
-        "faults",
+        "earliest_deadline",
+        "failures",
         "key",
-        "landing",
         "last_used",
+        "lookup",
+        "lookup_envelope",
         "mailbox",
+        "occupies_room",
         "parked",
-        "query",
-        "querying",
+        "quarantined_until",
         "queued",
         "quota",
-        "rests_until",
-        "soonest",
         "state",
         "status",
         "written",
     )
 
-    def __init__(self, key: Hashable, host: CellHost, quota: Quota) -> None:
+    def __init__(
+        self, key: Hashable, behavior: Behavior[Any], host: CellHost, quota: Quota
+    ) -> None:
         self.key = key
+        self.behavior = behavior
         self.quota = quota
         self.state: Any = None
         self.status = CellStatus.ACTIVATING
         self.mailbox: Mailbox | None = None
-        self.query: Any = None
-        """What a turn missed; set while FETCHING."""
-        self.querying: Envelope | None = None
-        """The message whose turn that was."""
         self.parked: deque[Envelope] | None = None
         """Messages whose senders wait for room in the mailbox."""
+        self.lookup: NeedsLookup | None = None
+        """What the log is asked; set while FETCHING."""
+        self.lookup_envelope: Envelope | None = None
+        """The message that needs it."""
         self.written = 0
         self.durable = 0
-        self.landing = False
-        """The log may be at writes that were fenced."""
+        self.awaiting_fence = False
+        """The log may still commit writes that were fenced."""
         self.queued = False
+        """It waits for the dispatcher."""
         self.last_used = 0.0
-        self.bucket = -1
+        self.occupies_room = False
+        """It was activated and counts as live, also while a lost state is being restored."""
         self.bytes = 0
-        self.faults: deque[float] | None = None
-        self.rests_until = 0.0
-        self.soonest = _NEVER
-        """No deadline of what waits is earlier."""
+        self.failures: deque[float] | None = None
+        self.quarantined_until = 0.0
+        self.earliest_deadline = _NEVER
+        """No waiting message or reply has an earlier one."""
         self._host = host
         self._held: deque[tuple[int, float, Promise, Any]] | None = None
         self._outstanding: deque[tuple[Write, Decision]] | None = None
 
-    # -- state -------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------
 
     @property
     def clean(self) -> bool:
-        """Everything that its state holds is durable."""
+        """Everything in its state is durable."""
         return self.written == self.durable
 
     @property
-    def waiting(self) -> int:
+    def held(self) -> int:
         """Replies behind the gate."""
         return len(self._held) if self._held else 0
 
     @property
     def idle(self) -> bool:
-        """Nothing runs, waits or is on its way to the log."""
+        """No message is handled or waits, and no write is on its way to the log."""
         return (
             self.status is CellStatus.VALID
             and not self.mailbox
@@ -174,11 +168,8 @@ class Cell:
             and self.written == self.durable
         )
 
-    def shrink(self) -> None:
-        """Give back the queues that hold nothing.
-
-        Each takes as much as two messages, and most cells are idle.
-        """
+    def release_queues(self) -> None:
+        """Drop empty queues: each is as large as two messages, and most cells are idle."""
         if not self.mailbox:
             self.mailbox = None
         if not self._held:
@@ -186,46 +177,45 @@ class Cell:
         if not self._outstanding:
             self._outstanding = None
 
-    def restored(self, image: Any) -> Sequence[Job]:
-        """Take the state that the log holds; returns the jobs that stand in it."""
-        self.state = self._host.behavior.restore(self.key, image)
+    def load(self, image: Image) -> None:
+        """Take the state that the log holds."""
+        self.state = self.behavior.restore(self.key, image)
         self.status = CellStatus.VALID
-        return self._host.behavior.jobs(image)
 
-    # -- turns -------------------------------------------------------------------------------------
+    # -- messages ---------------------------------------------------------------------------------
 
     def run(self, message: Any) -> Decision | NeedsLookup:
-        """Run one turn; an exception of `handle` leaves the state as it was (G11)."""
-        behavior, state = self._host.behavior, self.state
-        turn = behavior.handle(state, message)
-        if type(turn) is NeedsLookup:
-            return turn
-        assert isinstance(turn, Decision)
+        """Handle one message; an exception of `handle` leaves the state as it was (G11)."""
+        behavior, state = self.behavior, self.state
+        decision = behavior.handle(state, message)
+        if type(decision) is NeedsLookup:
+            return decision
+        assert isinstance(decision, Decision)
         try:
-            for note in turn.volatile:
-                behavior.apply(state, note)
-            for record in turn.records:
+            for record in decision.volatile:
+                behavior.apply(state, record)
+            for record in decision.records:
                 behavior.apply(state, record)
         except Exception as e:
             probe("turn_broke_state")
-            # The state is half changed, and nothing of this turn went to the log.
+            # The state is half changed, and the log has nothing of this decision.
             _logger.exception("turn_broke_state", key=self.key)
             self.fail(e)
             raise
-        if turn.records:
-            write = Write(turn.records, self._settled, size=turn.size)
+        if decision.records:
+            write = Write(decision.records, self._acknowledged, size=decision.size)
             if self._outstanding is None:
                 self._outstanding = deque()
-            self._outstanding.append((write, turn))
+            self._outstanding.append((write, decision))
             self.written += 1
-            self.quota.wrote(turn.size)
+            self.quota.start_write(decision.size)
             self._host.log.write(write)
-        elif turn.jobs or turn.cancel or turn.expedite:
-            self._host.decided(turn)
-        return turn
+        elif decision.jobs or decision.cancel or decision.expedite:
+            self._host.carry_out(decision)
+        return decision
 
     def deliver(self, envelope: Envelope) -> None:
-        """Run a queued message and see to its reply."""
+        """Handle a queued message and reply to it."""
         try:
             outcome = self.run(envelope.message)
         except Exception as e:
@@ -236,29 +226,29 @@ class Cell:
             envelope.promise.reject(e)
             return
         if isinstance(outcome, NeedsLookup):
-            self._host.missing(self, envelope, outcome.query)
+            self._host.look_up(self, envelope, outcome)
         else:
             self.reply(envelope.promise, outcome.reply, envelope.deadline)
 
     def reply(self, promise: Promise, value: Any, deadline: float) -> None:
-        """Answer now if all is durable, else when it is."""
+        """Reply now if everything is durable, else when it is."""
         if self.written == self.durable:
             promise.resolve(value)
             return
         if self._held is None:
             self._held = deque()
         self._held.append((self.written, deadline, promise, value))
-        self.soonest = min(self.soonest, deadline)
+        self.earliest_deadline = min(self.earliest_deadline, deadline)
 
-    # -- the gate ----------------------------------------------------------------------------------
+    # -- the gate ---------------------------------------------------------------------------------
 
-    def _settled(self, write: Write, error: Exception | None) -> None:
+    def _acknowledged(self, write: Write, error: Exception | None) -> None:
         if write.fenced:
-            probe("fenced_write_settled")
+            probe("fenced_write_acknowledged")
             return
         assert self._outstanding
-        _, turn = self._outstanding.popleft()
-        self.quota.landed(turn.size)
+        _, decision = self._outstanding.popleft()
+        self.quota.end_write(decision.size)
         if error is not None:
             self.fail(error)
             return
@@ -267,18 +257,12 @@ class Cell:
         while held and held[0][0] <= durable:
             _, _, promise, value = held.popleft()
             promise.resolve(value)
-        if turn.jobs or turn.cancel or turn.expedite:
-            self._host.decided(turn)
-        if self.status is CellStatus.FETCHING:
-            if self.written == self.durable:
-                probe("fetch_after_commit")
-                self._host.fetch(self)
-        elif self.mailbox or self.parked:
-            self._host.ready(self)
-        self._host.wrote(self)
+        if decision.jobs or decision.cancel or decision.expedite:
+            self._host.carry_out(decision)
+        self._host.acknowledged(self)
 
     def fail(self, error: Exception) -> None:
-        """Break the gate: fence what is on its way, fail who waits, ask to be restored."""
+        """Break the gate: fence outstanding writes, fail waiting replies, lose the state."""
         probe("gate_broken")
         answer = (
             error
@@ -287,14 +271,14 @@ class Cell:
         )
         if answer is not error:
             answer.__cause__ = error
-        fenced, self._outstanding = self._outstanding, None
-        if fenced:
+        outstanding, self._outstanding = self._outstanding, None
+        if outstanding:
             probe("write_fenced")
-            for write, turn in fenced:
+            for write, decision in outstanding:
                 write.fenced = True
-                self.quota.landed(turn.size)
-            self.landing = True
-            self._host.log.write(Write((), self._landed))
+                self.quota.end_write(decision.size)
+            self.awaiting_fence = True
+            self._host.log.write(Write((), self._fence_acknowledged))
         self.written = self.durable = 0
         held, self._held = self._held, None
         self.state = None
@@ -302,19 +286,23 @@ class Cell:
         for _, _, promise, _ in held or ():
             promise.reject(answer)
         self._host.broken(self, error)
+        if self.status is CellStatus.ACTIVATING and not self.awaiting_fence:
+            self._host.restore(self)
 
-    def _landed(self, _: Write, error: Exception | None) -> None:  # noqa: ARG002 - stored or not, it came after them
-        self.landing = False
-        self._host.landed(self)
+    def _fence_acknowledged(self, _: Write, error: Exception | None) -> None:  # noqa: ARG002 - the log is past the fence, stored or not
+        self.awaiting_fence = False
+        if self.status is CellStatus.ACTIVATING:
+            self._host.restore(self)
 
-    # -- who waits too long ------------------------------------------------------------------------
+    # -- deadlines --------------------------------------------------------------------------------
 
     def expire(
         self, now: float, why: str = "the deadline passed"
     ) -> tuple[Sequence[Envelope], int]:
         """Fail replies past their deadline.
 
-        Returns the envelopes that never ran, and how many replies were failed.
+        Returns:
+            The messages past theirs that were not handled, and the number of failed replies.
         """
         late = 0
         if self._held:
@@ -328,13 +316,13 @@ class Cell:
                     )
                 else:
                     self._held.append(reply)
-        unrun = self.mailbox.take_expired(now) if self.mailbox else []
+        expired = self.mailbox.take_expired(now) if self.mailbox else []
         if self.parked:
-            unrun.extend(envelope for envelope in self.parked if envelope.deadline <= now)
+            expired.extend(envelope for envelope in self.parked if envelope.deadline <= now)
             self.parked = deque(envelope for envelope in self.parked if envelope.deadline > now)
-        self.soonest = min(
+        self.earliest_deadline = min(
             min((reply[1] for reply in self._held or ()), default=_NEVER),
-            self.mailbox.soonest if self.mailbox else _NEVER,
+            self.mailbox.earliest_deadline if self.mailbox else _NEVER,
             min((envelope.deadline for envelope in self.parked or ()), default=_NEVER),
         )
-        return unrun, late
+        return expired, late

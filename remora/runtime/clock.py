@@ -1,4 +1,4 @@
-"""Time has one seam: whoever wants to know it, or to let it pass, asks a `Clock`."""
+"""Time, behind one seam: a `Clock` tells it and waits for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Clock(Protocol):
     """What the runtime knows of time."""
 
     def time(self) -> float:
-        """Seconds since the epoch, by the wall."""
+        """Wall time, in seconds since the epoch."""
         ...
 
     def monotonic(self) -> float:
@@ -27,13 +27,10 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks.
-
-    Sleeping is the event loop's, so a loop with virtual time keeps its say.
-    """
+    """The machine's clocks. It sleeps on the event loop, so a loop may have virtual time."""
 
     time = staticmethod(clocks.time)
-    """Seconds since the epoch."""
+    """Wall time, in seconds since the epoch."""
 
     monotonic = staticmethod(clocks.monotonic)
     """Seconds since some start."""

@@ -1,4 +1,4 @@
-"""Many calls at once, but not too many."""
+"""Bounded concurrency."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ Result = TypeVar("Result")
 
 async def map_concurrently(
     function: Callable[[Item], Awaitable[Result]], items: Sequence[Item], *, concurrency: int
-) -> list[Result]:  # fmt: skip
-    """What `function` makes of each item, in the order of the items.
+) -> list[Result]:
+    """Call the function for each item, `concurrency` at once; the results in the items' order.
 
-    `concurrency` calls run at once.
-
-    The first exception ends the others and is raised as it is, not in a group.
+    The first exception cancels the others and is raised itself, not in a group.
     """
     results: list[Any] = [None] * len(items)
     left = iter(enumerate(items))

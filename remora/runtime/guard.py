@@ -1,4 +1,4 @@
-"""Calling what others plugged in: models, drivers, periodic work."""
+"""Calls into plugged-in code: models, drivers, periodic work."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ Result = TypeVar("Result")
 async def guarded_call(
     function: Callable[..., Awaitable[Result]], *arguments: Any, **options: Any
 ) -> Result:
-    """Call what others plugged in: whatever it raises, short of the process's own end, comes out as
-    an Exception.
+    """Call plugged-in code; what it raises becomes an `Exception`, except the end of the process.
 
-    An HTTP client may leak a cancellation that nobody asked for, an extension module a panic that
-    is no Exception; neither may end a worker. A real cancellation passes.
+    An HTTP client may leak a cancellation that nobody requested, an extension module may raise a
+    panic that is not an `Exception`; neither may end a worker. A real cancellation passes.
     """
     try:
         return await function(*arguments, **options)

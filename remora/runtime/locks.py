@@ -1,6 +1,4 @@
-"""Locks for the keys that are in use, and none for the others: one owner at a time, or many beside
-each other and one alone.
-"""
+"""Locks by key, kept only while they are used: exclusive ones, and shared or exclusive ones."""
 
 from __future__ import annotations
 
@@ -13,10 +11,7 @@ __all__ = ["KeyedLocks", "SharedLocks"]
 
 
 class KeyedLocks:
-    """Work on one key happens one piece at a time, in the order of asking.
-
-    Work on different keys at once.
-    """
+    """One holder for each key at a time, in the order of asking; different keys in parallel."""
 
     def __init__(self) -> None:
         self._locks: dict[Hashable, tuple[anyio.Lock, int]] = {}
@@ -42,69 +37,68 @@ class KeyedLocks:
 
 
 class SharedLocks:
-    """For each key, work that may go on side by side, and work that must be alone.
-
-    Whoever must be alone is let in first.
-    """
+    """For each key many shared holders or one exclusive holder; a waiting exclusive one is next."""
 
     def __init__(self) -> None:
-        self._rooms: dict[Hashable, _Room] = {}
+        self._locks: dict[Hashable, _Lock] = {}
 
     @asynccontextmanager
     async def shared(self, key: Hashable) -> AsyncIterator[None]:
-        """Work beside others on the key; begins when nobody is, or waits to be, alone with it."""
-        async with self._room(key) as room:
-            async with room.moved:
-                while room.alone:
-                    await room.moved.wait()
-                room.sharing += 1
+        """Hold the key's lock together with others, when no exclusive holder has it or waits."""
+        async with self._lock(key) as lock:
+            async with lock.changed:
+                while lock.exclusive:
+                    await lock.changed.wait()
+                lock.sharing += 1
             try:
                 yield
             finally:
                 with anyio.CancelScope(shield=True):
-                    async with room.moved:
-                        room.sharing -= 1
-                        room.moved.notify_all()
+                    async with lock.changed:
+                        lock.sharing -= 1
+                        lock.changed.notify_all()
 
     @asynccontextmanager
-    async def alone(self, key: Hashable) -> AsyncIterator[None]:
-        """Work on the key with nobody beside."""
-        async with self._room(key) as room:
-            room.alone += 1
+    async def exclusive(self, key: Hashable) -> AsyncIterator[None]:
+        """Hold the key's lock alone."""
+        async with self._lock(key) as lock:
+            lock.exclusive += 1
             try:
-                async with room.turn:
-                    async with room.moved:
-                        while room.sharing:
-                            await room.moved.wait()
+                async with lock.turn:
+                    async with lock.changed:
+                        while lock.sharing:
+                            await lock.changed.wait()
                     yield
             finally:
-                room.alone -= 1
+                lock.exclusive -= 1
                 with anyio.CancelScope(shield=True):
-                    async with room.moved:
-                        room.moved.notify_all()
+                    async with lock.changed:
+                        lock.changed.notify_all()
 
     @asynccontextmanager
-    async def _room(self, key: Hashable) -> AsyncIterator[_Room]:
-        room = self._rooms.setdefault(key, _Room())
-        room.users += 1
+    async def _lock(self, key: Hashable) -> AsyncIterator[_Lock]:
+        lock = self._locks.setdefault(key, _Lock())
+        lock.users += 1
         try:
-            yield room
+            yield lock
         finally:
-            room.users -= 1
-            if not room.users:
-                del self._rooms[key]
+            lock.users -= 1
+            if not lock.users:
+                del self._locks[key]
 
     def __len__(self) -> int:
         """Keys in use."""
-        return len(self._rooms)
+        return len(self._locks)
 
 
-class _Room:
-    """Who works on one key."""
+class _Lock:
+    """The lock of one key: who holds it, and who waits for it."""
 
-    __slots__ = ("alone", "moved", "sharing", "turn", "users")
+    __slots__ = ("changed", "exclusive", "sharing", "turn", "users")
 
     def __init__(self) -> None:
-        self.users = self.sharing = self.alone = 0
-        self.moved = anyio.Condition()
+        self.users = self.sharing = 0
+        self.exclusive = 0
+        """Exclusive holders, and those that wait."""
+        self.changed = anyio.Condition()
         self.turn = anyio.Lock()

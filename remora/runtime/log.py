@@ -1,13 +1,15 @@
-"""The kernel's port to whatever makes records durable, and the records of its own that it writes
-there.
-"""
+"""The kernel's port to what makes records durable."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import msgspec
+
+from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried
+from remora.runtime.promise import new_promise
 
 __all__ = [
     "DeadLetterRetried",
@@ -18,74 +20,17 @@ __all__ = [
     "Log",
     "LogStatistics",
     "Write",
+    "commit_records",
 ]
-
-
-class Job(msgspec.Struct, frozen=True):
-    """Work for the supervisor, journalled with the records that caused it.
-
-    Attributes:
-        id: deterministic, so that a job written twice is one job.
-        lane: which lane's handler runs it.
-        key: the actor that it works for.
-        payload: the handler's own; plain data that the log can store.
-        attempts: failures so far.
-        not_before: wall time before which it must not run again, in seconds since the epoch.
-        resumed: it was found in the log at start, so an earlier run may have had effects.
-        dead: it failed for good and rests among the dead letters.
-        error: what the last failure said.
-    """
-
-    id: str
-    lane: str
-    key: Hashable
-    payload: Any
-    attempts: int = 0
-    not_before: float = 0.0
-    resumed: bool = False
-    dead: bool = False
-    error: str = ""
-
-
-class JobRetried(msgspec.Struct, frozen=True):
-    """A job failed and will run again."""
-
-    id: str
-    attempts: int
-    not_before: float
-    error: str
-
-
-class JobDeadLettered(msgspec.Struct, frozen=True):
-    """A job failed for good: a dead letter."""
-
-    id: str
-    attempts: int
-    error: str
-
-
-class DeadLetterRetried(msgspec.Struct, frozen=True):
-    """A dead letter is to run again, as if it had never failed.
-
-    What it failed of stays to be read.
-    """
-
-    id: str
-
-
-class JobDone(msgspec.Struct, frozen=True):
-    """A job's effects are in, or nobody wants them any longer; its row may go."""
-
-    id: str
 
 
 class Write:
     """Records that become durable together, or not at all (G4).
 
-    The log calls `acknowledge` once, on the event loop, in the order in which the writes of one
-    owner were handed over. A write that its owner has `fenced` meanwhile must not be committed any
-    more; where the log was at it already, it may be. One without records changes nothing, and is
-    settled in its turn: its owner wants to know that the log is past those before.
+    The log calls `acknowledge` once, on the event loop; for the writes of one owner, in the order
+    in which they were handed over. A write that its owner has `fenced` must not be committed any
+    more; one that is already being committed may be. A write without records changes nothing: its
+    acknowledgement says that the log has dealt with all earlier writes of its owner.
     """
 
     __slots__ = ("fenced", "on_acknowledged", "records", "size")
@@ -103,10 +48,18 @@ class Write:
         self.fenced = False
 
     def acknowledge(self, error: Exception | None) -> None:
-        """Say what became of it: None for durable, CommitFailed for provably absent, anything else
-        for uncertain.
+        """Tell the owner the outcome.
+
+        Args:
+            error: None if the records are durable, `CommitFailed` if provably none of them is
+                stored; any other error means that the outcome is unknown.
         """
         self.on_acknowledged(self, error)
+
+    def settle(self, error: Exception | None) -> None:
+        """Deprecated name of `acknowledge`."""
+        warnings.warn("use Write.acknowledge", DeprecationWarning, stacklevel=2)
+        self.acknowledge(error)
 
 
 class LogStatistics(msgspec.Struct, frozen=True):
@@ -115,11 +68,11 @@ class LogStatistics(msgspec.Struct, frozen=True):
     Attributes:
         commits: group commits.
         failed_commits: those that failed.
-        writes: what was committed.
-        records: what was in it.
+        writes: committed writes.
+        records: records in them.
         backlog: writes that wait for the next commit.
         wal_bytes: size of the write-ahead log at the last checkpoint, where there is one.
-        wal_held_s: how long a reader has kept it beyond its bound; 0 when none does.
+        wal_held_s: how long a reader has kept it beyond its bound; 0 if none does.
     """
 
     commits: int
@@ -132,7 +85,7 @@ class LogStatistics(msgspec.Struct, frozen=True):
 
 
 class Log(Protocol):
-    """What makes records durable. All calls come from the event loop that opened it."""
+    """Makes records durable. All calls come from the event loop that opened it."""
 
     def write(self, write: Write) -> None:
         """Queue a write for the next group commit; never blocks, never raises."""
@@ -152,3 +105,22 @@ class Log(Protocol):
     def statistics(self) -> LogStatistics:
         """Counters since opening."""
         ...
+
+
+async def commit_records(log: Log, records: Sequence[Any]) -> None:
+    """Write records that no actor decided on; return when they are durable.
+
+    Raises:
+        CommitFailed: nothing is stored.
+        OutcomeUnknown: the outcome is unknown.
+    """
+    promise = new_promise()
+
+    def acknowledged(_: Write, error: Exception | None) -> None:
+        if error is None:
+            promise.resolve(None)
+        else:
+            promise.reject(error)
+
+    log.write(Write(records, acknowledged))
+    await promise.wait()

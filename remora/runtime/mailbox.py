@@ -1,9 +1,9 @@
-"""A bounded queue in front of a busy cell. An idle cell has none: it is made at first need.
+"""A bounded queue in front of a busy cell; an idle cell has none.
 
-Bounded by count and by bytes, its own and those of all mailboxes (`shares`); the newest is refused,
-never dropped later, so `MailboxFull` always means that nothing ran. Age is bounded by each
-envelope's deadline. Control messages (results of jobs, passivation) are not counted: a full mailbox
-must not keep out what would empty it.
+Bounded by count and by bytes, its own and those of all mailboxes (`fairness`). The newest message
+is refused, an accepted one is never dropped for lack of room, so `MailboxFull` always means that
+nothing ran. Age is bounded by the deadline of each message. Control messages (results of jobs,
+passivation) are not counted: a full mailbox must not keep out what empties it.
 """
 
 from __future__ import annotations
@@ -11,20 +11,24 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-import msgspec
-
 from remora.errors import MailboxFull
 from remora.runtime.fairness import Quota
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise
 
-__all__ = ["Envelope", "Mailbox", "MailboxStatistics", "quota_exhausted"]
+__all__ = ["Envelope", "Mailbox"]
 
 
 class Envelope:
-    """A message that waits for its turn.
+    """A message that waits to be handled.
 
-    One that is no `keeps_alive` of its actor leaves it as idle as it was.
+    Attributes:
+        message: for the actor.
+        promise: gets the reply.
+        size: bytes of the message.
+        deadline: monotonic time at which its sender gives up.
+        control: it comes from the runtime: never refused, never expired.
+        keeps_alive: the actor counts as used by it.
     """
 
     __slots__ = ("control", "deadline", "keeps_alive", "message", "promise", "size")
@@ -47,13 +51,6 @@ class Envelope:
         self.keeps_alive = keeps_alive
 
 
-class MailboxStatistics(msgspec.Struct, frozen=True):
-    """What a mailbox holds."""
-
-    messages: int
-    bytes: int
-
-
 class Mailbox:
     """First in, first out."""
 
@@ -74,19 +71,17 @@ class Mailbox:
         """Queue it.
 
         Raises:
-            MailboxFull: over the count or the bytes, or over its owner's share; the envelope was
-                not taken.
+            MailboxFull: over the count, the bytes or its owner's quota; it was not taken.
         """
         if not envelope.control:
             if self._counted >= self._max_messages:
                 probe("mailbox_full_of_messages")
                 raise MailboxFull(
-                    f"the session's mailbox holds its {self._max_messages} messages; nothing ran, "
-                    "retry later",
+                    f"the session's mailbox holds its {self._max_messages} messages; "
+                    "nothing ran, retry later",
                     limit="messages",
                 )
-            # A single message over the bound may still pass an empty mailbox, or it could never be
-            # delivered.
+            # An empty mailbox takes a message of any size, or that one could never be delivered.
             if self._bytes + envelope.size > self._max_bytes and self._counted:
                 probe("mailbox_full_of_bytes")
                 raise MailboxFull(
@@ -95,10 +90,12 @@ class Mailbox:
                     limit="bytes",
                 )
             if not self._quota.allows(envelope.size):
-                raise quota_exhausted()
-            self._counted += 1
-            self._bytes += envelope.size
-            self._quota.take(envelope.size)
+                raise MailboxFull(
+                    "too much waits to be handled or to be committed, of all users or of this one; "
+                    "nothing ran, retry later",
+                    limit="total",
+                )
+            self._count(envelope)
         self._queue.append(envelope)
 
     def offer(self, envelope: Envelope) -> bool:
@@ -111,32 +108,28 @@ class Mailbox:
 
     @property
     def head(self) -> Envelope:
-        """The oldest, left where it is."""
+        """The oldest message, not removed."""
         return self._queue[0]
 
     @property
-    def soonest(self) -> float:
-        """The earliest deadline in it."""
+    def earliest_deadline(self) -> float:
+        """The earliest deadline of its messages."""
         return min((envelope.deadline for envelope in self._queue), default=float("inf"))
 
     def get(self) -> Envelope:
-        """The oldest."""
+        """Remove and return the oldest message."""
         envelope = self._queue.popleft()
-        self._forget(envelope)
+        self._discount(envelope)
         return envelope
 
-    def put_back(self, envelope: Envelope) -> None:
-        """Return what `get` gave, to its old place."""
+    def put_first(self, envelope: Envelope) -> None:
+        """Queue a message that is handled next, whatever the bounds."""
         self._queue.appendleft(envelope)
         if not envelope.control:
-            self._counted += 1
-            self._bytes += envelope.size
-            self._quota.take(envelope.size)
+            self._count(envelope)
 
     def take_expired(self, now: float) -> list[Envelope]:
-        """Remove and return what nobody waits for any longer: past its deadline, or its sender
-        gone.
-        """
+        """Remove and return messages past their deadline, or whose sender gave up."""
         expired = [
             e for e in self._queue if not e.control and (e.deadline <= now or e.promise.abandoned)
         ]
@@ -144,32 +137,24 @@ class Mailbox:
             gone = set(map(id, expired))
             self._queue = deque(e for e in self._queue if id(e) not in gone)
             for envelope in expired:
-                self._forget(envelope)
+                self._discount(envelope)
         return expired
 
     def take_all(self) -> list[Envelope]:
-        """Empty it."""
+        """Remove and return all messages."""
         envelopes = list(self._queue)
         self._queue.clear()
         for envelope in envelopes:
-            self._forget(envelope)
+            self._discount(envelope)
         return envelopes
 
-    def statistics(self) -> MailboxStatistics:
-        """What it holds now."""
-        return MailboxStatistics(len(self._queue), self._bytes)
+    def _count(self, envelope: Envelope) -> None:
+        self._counted += 1
+        self._bytes += envelope.size
+        self._quota.reserve(envelope.size)
 
-    def _forget(self, envelope: Envelope) -> None:
+    def _discount(self, envelope: Envelope) -> None:
         if not envelope.control:
             self._counted -= 1
             self._bytes -= envelope.size
-            self._quota.give(envelope.size)
-
-
-def quota_exhausted() -> MailboxFull:
-    """What a request is told whose owner has its share waiting already."""
-    return MailboxFull(
-        "too much waits for its turn or for the disk, of all users or of this one; nothing ran, "
-        "retry later",
-        limit="total",
-    )
+            self._quota.release(envelope.size)

@@ -1,9 +1,9 @@
 """One answer for one waiter: the kernel's only primitive that depends on the event loop.
 
-An anyio Event costs 4 µs to make and wait for, a plain asyncio future 0.4 µs, and every durable
-reply needs one; so this is the seam behind which asyncio's own future is used, and anyio's event
-everywhere else (trio, for the property tests). A promise has a single waiter by construction: a
-shared future would let one caller's cancellation cancel all.
+An anyio event costs 4 µs to make and wait for, an asyncio future 0.4 µs, and every durable reply
+needs one. So under asyncio this is a future, and an anyio event everywhere else (trio, for the
+property tests). A promise has a single waiter: with a shared future, one caller's cancellation
+would cancel all.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Promise(Protocol):
     """A one-shot result. The first outcome counts; later ones are ignored."""
 
     def resolve(self, value: Any) -> None:
-        """Hand over the answer."""
+        """Set the answer."""
         ...
 
     def reject(self, error: BaseException) -> None:
-        """Hand over the failure."""
+        """Set the failure."""
         ...
 
     @property
@@ -36,7 +36,7 @@ class Promise(Protocol):
         ...
 
     async def wait(self) -> Any:
-        """The answer, or the failure raised. Only one task may wait, once."""
+        """Return the answer, or raise the failure. Only one task may wait, once."""
         ...
 
 
@@ -93,9 +93,8 @@ class _AnyioPromise:
 
 
 def new_promise() -> Promise:
-    """A promise for the running event loop."""
-    # A loop of asyncio's can only run where asyncio was imported; importing it here would cost a
-    # program under trio 30 ms.
+    """Make a promise for the running event loop."""
+    # Under asyncio it is imported already; to import it costs a program under trio 30 ms.
     asyncio = sys.modules.get("asyncio")
     try:
         return _AnyioPromise() if asyncio is None else _AsyncioPromise(asyncio.get_running_loop())

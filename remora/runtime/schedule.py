@@ -1,4 +1,4 @@
-"""Periodic work: each task in a loop of its own, its failures reported and outlived."""
+"""Periodic work: each task in a loop of its own; a failure is logged, and the loop goes on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _logger = get_logger("remora.schedule")
 
 
 class TaskStatistics(msgspec.Struct, frozen=True):
-    """What became of one periodic task so far."""
+    """Counters of one periodic task, and how long its last run took."""
 
     runs: int = 0
     failures: int = 0
@@ -34,20 +34,18 @@ class Schedule:
         self._clock = clock
         self._tasks: dict[str, tuple[float, Callable[[], Awaitable[object]]]] = {}
         self._statistics: dict[str, TaskStatistics] = {}
-        self._naps: dict[str, anyio.CancelScope] = {}
+        self._sleeps: dict[str, anyio.CancelScope] = {}
 
     def every(self, seconds: float, name: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Run `work` each `seconds` after it last ended, first after `seconds`; before `start`."""
+        """Run `work` `seconds` after `start`, and `seconds` after each run ended."""
         self._tasks[name] = (seconds, work)
         self._statistics[name] = TaskStatistics()
 
     def change(self, name: str, seconds: float) -> None:
-        """From now on, run this task each `seconds` after it last ended.
-
-        At once, if that is over already.
+        """Change a task's interval; it runs at once if the new one is over already.
 
         Raises:
-            InvalidInput: there is no such task, or the interval is no positive number.
+            InvalidInput: there is no such task, or the interval is not a positive number.
         """
         if name not in self._tasks:
             raise InvalidInput(
@@ -58,8 +56,8 @@ class Schedule:
                 f"the interval of {name} must be a positive number of seconds, not {seconds!r}"
             )
         self._tasks[name] = (seconds, self._tasks[name][1])
-        if nap := self._naps.get(name):
-            nap.cancel()
+        if sleep := self._sleeps.get(name):
+            sleep.cancel()
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Start the loops; they end when the task group is cancelled."""
@@ -70,12 +68,12 @@ class Schedule:
         ended = self._clock.monotonic()
         while True:
             seconds, work = self._tasks[name]
-            with anyio.CancelScope() as nap:
-                self._naps[name] = nap
+            with anyio.CancelScope() as sleep:
+                self._sleeps[name] = sleep
                 await self._clock.sleep(max(ended + seconds - self._clock.monotonic(), 0.0))
-            if nap.cancelled_caught:
+            if sleep.cancelled_caught:
                 continue  # its interval has changed
-            begun, failed = self._clock.monotonic(), 0
+            started, failed = self._clock.monotonic(), 0
             try:
                 await guarded_call(work)
             except Exception:
@@ -83,11 +81,10 @@ class Schedule:
                 _logger.exception("scheduled_task_failed", task=name)
             before = self._statistics[name]
             ended = self._clock.monotonic()
-            took_s = ended - begun
             self._statistics[name] = TaskStatistics(
-                before.runs + 1, before.failures + failed, took_s
+                before.runs + 1, before.failures + failed, ended - started
             )
 
     def statistics(self) -> dict[str, TaskStatistics]:
-        """Runs and failures by task."""
+        """Counters by task."""
         return dict(self._statistics)

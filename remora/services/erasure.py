@@ -35,11 +35,12 @@ from remora.ids import SessionKey, UserKey, session_key, user_key
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.guard import guarded_call
+from remora.runtime.jobs import RetryPolicy
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
 from remora.runtime.registry import ActorRegistry
-from remora.runtime.supervisor import RetryPolicy, Supervisor
+from remora.runtime.supervisor import Supervisor
 from remora.storage.ports import Erased, Erasure, Journal, LongTermStore
 
 __all__ = ["Eraser", "ErasureReceipt"]
@@ -162,7 +163,7 @@ class Eraser:
             async with self._user_locks(user):
                 with self._refusing(matches, user_key(user)):
                     actors = sum(map(matches, self._registry.live_keys()))
-                    await self._registry.evict(matches)
+                    await self._registry.eviction.evict(matches)
                     jobs = await self._supervisor.cancel_matching(matches)
                     self._withdraw_rebuild(matches)
                     async with self._alone(user):
@@ -188,7 +189,7 @@ class Eraser:
         """Refuse requests to these actors, and access to the user's long-term memory."""
         self._refused[key] += 1
         try:
-            with self._registry.bar(matches, _erasure_in_progress):
+            with self._registry.eviction.bar(matches, _erasure_in_progress):
                 yield
         finally:
             self._refused[key] -= 1

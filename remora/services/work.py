@@ -18,7 +18,7 @@ class LocalWork:
 
     async def drain(self, key: SessionKey | UserKey) -> None:
         """See `remora.Session.settle`."""
-        await self._supervisor.settle(key)
+        await self._supervisor.drain(key)
 
     async def forget(self, user: str, session: str | None = None) -> ErasureReceipt:
         """See `remora.User.forget`."""

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from remora.errors import InvalidInput
-from remora.runtime.probes import PROBES, count_probes
+from remora.runtime.probes import count_probes
+from remora.testing.probes import PROBES
 from tests.checker.exploring import Run, draw_case, play, read_case, smallest, written
 from tests.checker.shrinking import counterexample
 

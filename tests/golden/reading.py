@@ -37,6 +37,7 @@ RECORDED_AS = {
     "archived_through": "summarized",
     "cleared_through": "cleared",
     "indexing_through": "flushing",
+    "queue": "lane",
     "state_items": "facets",
     "summarizing_through": "folding",
     "watermarks": "marks",

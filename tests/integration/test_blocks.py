@@ -312,12 +312,12 @@ async def test_cleared_and_deleted_messages_are_not_shown(tmp_path: Path) -> Non
 
 
 async def test_without_blocks(tmp_path: Path) -> None:
-    """S3.11, S3.12: without blocks there is no lane, no job and no state; what was cleared
+    """S3.11, S3.12: without blocks there is no queue, no job and no state; what was cleared
     meanwhile is never shown later.
     """
     async with Runtime(tmp_path, config=config(), counter=WORDS) as runtime:
         assert runtime.internals.planner._tiers.blocks is None
-        assert "blocks" not in runtime.statistics().supervisor.lanes
+        assert "blocks" not in runtime.statistics().supervisor.queues
         chat = runtime.session("alice", "one")
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
         await chat.clear()

@@ -96,7 +96,7 @@ async def test_remembered_is_durable_before_it_is_searchable(tmp_path: Path) -> 
         async def broken() -> LanceStore:
             raise LongTermError("away", retryable=True)
 
-        lanes = runtime.internals.supervisor._lanes
+        lanes = runtime.internals.supervisor._queues
         lanes["record"].handler._store = broken  # type: ignore[attr-defined]
         (id_,) = await runtime.user("alice").remember("Lives in Lisbon")
         assert [item.id for item in await runtime.internals.journal.memories("alice")] == [id_]

@@ -126,7 +126,9 @@ _MUTANTS = (
          for _, _, promise, _ in held or ():
 ~
 -        self._host.broken(self, error)
-+        self._host.ready(self)
+-        if self.status is CellStatus.ACTIVATING and not self.awaiting_fence:
+-            self._host.restore(self)
++        self._host.acknowledged(self)
 """,
     ),
     Mutant(
@@ -146,12 +148,10 @@ _MUTANTS = (
         what="A commit of which nobody knows what became is reported as one that stored nothing.",
         path="remora/runtime/cell.py",
         change="""
--        answer = (
--            error
 -            if isinstance(error, (CommitFailed, OutcomeUnknown))
 -            else OutcomeUnknown(str(error))
--        )
-+        answer: Exception = error if isinstance(error, CommitFailed) else CommitFailed(str(error))
++            if isinstance(error, CommitFailed)
++            else CommitFailed(str(error))
 """,
     ),
     Mutant(
@@ -161,7 +161,7 @@ _MUTANTS = (
         "it the actor's state.",
         path="remora/runtime/registry.py",
         change="""
-                 self._watched[cell] = None
+                 self._deadlines.watch(cell)
 -                return await promise.wait()
 +                try:
 +                    return await promise.wait()
@@ -187,12 +187,12 @@ _MUTANTS = (
         guarantee="G1 G2",
         what="A cell is registered when it has its state: two callers who come before that "
         "activate it twice.",
-        path="remora/runtime/registry.py",
+        path="remora/runtime/activation.py",
         change="""
-         cell = Cell(key, self, self._pool.quota(key))
+         cell = self._new_cell(key)
 -        self._cells[key] = cell
 ~
-                 jobs = cell.restored(image)
+                 cell.load(image)
 +                self._cells[cell.key] = cell
 """,
     ),
@@ -201,21 +201,19 @@ _MUTANTS = (
         guarantee="G2",
         what="An idle cell is forgotten a moment later, at the next sweep; nobody looks whether a "
         "message came meanwhile.",
-        path="remora/runtime/registry.py",
+        path="remora/runtime/passivation.py",
         change="""
-         self._inline = self._sweeps = 0
+         self.passivations = 0
 +        self._leaving: list[Cell] = []
-         self._activations = self._passivations = self._inline_turns = self._queued_turns = 0
 ~
-         self._passivations += 1
--        self._forget(cell)
+         self.passivations += 1
+-        self.remove(cell)
 +        self._leaving.append(cell)
 ~
-             self._sweep_deadlines()
-+            leaving, self._leaving = self._leaving, []
-+            for cell in leaving:
-+                self._forget(cell)
-             self._sweep_idle()
+         horizon = int((self._clock.monotonic() - self._limits.idle_s) / self.bucket_s)
++        leaving, self._leaving = self._leaving, []
++        for cell in leaving:
++            self.remove(cell)
 """,
     ),
     Mutant(
@@ -267,13 +265,13 @@ _MUTANTS = (
         name="parked_senders_overtaken",
         guarantee="G2",
         what="Who comes when there is room again passes those that have waited for it.",
-        path="remora/runtime/registry.py",
+        path="remora/runtime/dispatch.py",
         change="""
+-        if cell.mailbox or cell.parked or cell.status is not CellStatus.VALID:
++        if cell.mailbox or cell.status is not CellStatus.VALID:
+~
 -            if cell.parked and not envelope.control:
 +            if cell.parked and cell.mailbox is None:
-~
--        if not cell.mailbox and not cell.parked and self._may_run(cell, size, now):
-+        if not cell.mailbox and self._may_run(cell, size, now):
 """,
         tests=("tests/simulation/test_kernel.py",),
     ),
@@ -284,7 +282,7 @@ _MUTANTS = (
         path="remora/runtime/mailbox.py",
         change="""
 +            while self._counted >= self._max_messages and not self._queue[0].control:
-+                self._forget(self._queue.popleft())
++                self._discount(self._queue.popleft())
              if self._counted >= self._max_messages:
 """,
     ),
@@ -298,7 +296,7 @@ _MUTANTS = (
 -            gone = set(map(id, expired))
 -            self._queue = deque(e for e in self._queue if id(e) not in gone)
 -            for envelope in expired:
--                self._forget(envelope)
+-                self._discount(envelope)
 +            expired = [e for e in expired if not e.promise.abandoned]
 """,
     ),
@@ -310,7 +308,7 @@ _MUTANTS = (
         path="remora/runtime/mailbox.py",
         change="""
 -            for envelope in expired:
--                self._forget(envelope)
+-                self._discount(envelope)
          return expired
 """,
         tests=("tests/simulation/test_kernel.py",),
@@ -322,7 +320,7 @@ _MUTANTS = (
         "told.",
         path="remora/runtime/cell.py",
         change="""
--            unrun.extend(envelope for envelope in self.parked if envelope.deadline <= now)
+-            expired.extend(envelope for envelope in self.parked if envelope.deadline <= now)
 """,
     ),
     Mutant(
@@ -330,10 +328,10 @@ _MUTANTS = (
         guarantee="G11",
         what="A cell that failed too often is looked at again when its rest has begun, and not "
         "when it is over.",
-        path="remora/runtime/registry.py",
+        path="remora/runtime/activation.py",
         change="""
--                if cell.rests_until <= now and not cell.landing:
-+                if cell.rests_until < 0:
+-            elif cell.quarantined_until <= now and not cell.awaiting_fence:
++            elif cell.quarantined_until < 0:
 """,
         simulated=False,
         tests=(
@@ -378,7 +376,7 @@ _MUTANTS = (
         guarantee="G4",
         what="The journal is asked for a key at once, while the append that brought it is still "
         "on its way there.",
-        path="remora/runtime/registry.py",
+        path="remora/runtime/lookups.py",
         change="""
 -        if cell.clean:
 -            self.fetch(cell)
@@ -449,7 +447,7 @@ _MUTANTS = (
         "newest.",
         path="remora/services/contexts.py",
         change="""
-+            await self._supervisor.settle(key)
++            await self._supervisor.drain(key)
              snapshot = await self._actors.ask(key, Load(budget), timeout_s=timeout_s)
 """,
     ),
@@ -507,12 +505,12 @@ _MUTANTS = (
         path="remora/runtime/cell.py",
         change="""
              self._host.log.write(write)
--        elif turn.jobs or turn.cancel or turn.expedite:
-+        if turn.jobs or turn.cancel or turn.expedite:
+-        elif decision.jobs or decision.cancel or decision.expedite:
++        if decision.jobs or decision.cancel or decision.expedite:
 ~
--        if turn.jobs or turn.cancel or turn.expedite:
--            self._host.decided(turn)
-         if self.status is CellStatus.FETCHING:
+-        if decision.jobs or decision.cancel or decision.expedite:
+-            self._host.carry_out(decision)
+         self._host.acknowledged(self)
 """,
     ),
     Mutant(
@@ -533,7 +531,7 @@ _MUTANTS = (
         path="remora/runtime/supervisor.py",
         change="""
 +                await commit_records(self._log, (JobDone(job.id),))
-                 verdict = await guarded_call(lane.handler, attempt)
+                 result = await guarded_call(queue.handler, attempt)
 """,
     ),
     Mutant(
@@ -553,10 +551,10 @@ _MUTANTS = (
         what="A job that is found in its back-off is known, and never put back in line.",
         path="remora/runtime/supervisor.py",
         change="""
--                self._delay(lane, job, wait_s)
+-                self._delay(queue, job, wait_s)
 +                continue
              else:
-                 lane.queue.append(job)
+                 queue.push(job)
 """,
     ),
     Mutant(
@@ -564,10 +562,10 @@ _MUTANTS = (
         guarantee="G7",
         what="An actor whose state is lost and cannot be read is left to its next message, and so "
         "is the job that it may have.",
-        path="remora/runtime/registry.py",
+        path="remora/runtime/activation.py",
         change="""
--                if cell.bucket >= 0 or cell.key in self._unread:
-+                if cell.key in self._unread:
+-        if cell.occupies_room or cell.key in self._lost:
++        if cell.key in self._lost:
 """,
         tests=("tests/simulation/test_found_by_seed.py",),
     ),
@@ -589,8 +587,7 @@ _MUTANTS = (
         path="remora/runtime/supervisor.py",
         change="""
 -            else:  # expedited: once more, at once
--                lane.queue.appendleft(job)
--                lane.event.set()
+-                queue.push_first(job)
 """,
     ),
     Mutant(

@@ -31,8 +31,7 @@ from remora.ids import SessionKey
 from remora.jobs.feed_blocks import BlocksHandler
 from remora.messages import ChatDict, Entry
 from remora.runtime.actor import Decision, NeedsLookup
-from remora.runtime.log import Job, JobDone
-from remora.runtime.supervisor import JobAttempt
+from remora.runtime.jobs import Job, JobAttempt, JobDone
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import Appended
 from remora.tokens import CallableCounter, HeuristicCounter, count_message
@@ -103,9 +102,7 @@ class Session:
     async def turn(self, message: Any) -> Any:
         turn = self.behavior.handle(self.state, message)
         while isinstance(turn, NeedsLookup):
-            self.behavior.store_answer(
-                self.state, turn.query, await self.journal.fetch(KEY, turn.query)
-            )
+            turn.store(await self.journal.fetch(KEY, turn.query))
             turn = self.behavior.handle(self.state, message)
         assert isinstance(turn, Decision)
         before = [one.seq for one in self.state.entries]
@@ -114,7 +111,7 @@ class Session:
                 seq for seq in before if seq > self.state.watermarks.summarizing_through
             )
         for job in turn.jobs:
-            if job.lane == BLOCKS_QUEUE:
+            if job.queue == BLOCKS_QUEUE:
                 added = [
                     seq
                     for record in turn.records
@@ -136,7 +133,7 @@ class Session:
         return turn.reply
 
     async def run(self, job: Job, *, last: bool = False) -> None:
-        if job.lane == SUMMARIZE_QUEUE:
+        if job.queue == SUMMARIZE_QUEUE:
             self.jobs.pop(job.id)
             await self.turn(
                 SummaryReady(job.payload, job.id, "", "s", 1, degraded=False, model="m")

@@ -17,7 +17,7 @@ from remora.actors.session.messages import Clear, Load, Snapshot
 from remora.errors import CommitFailed, OutcomeUnknown
 from remora.ids import SessionKey
 from remora.messages import Receipt
-from remora.runtime.registry import RegistryLimits
+from remora.runtime.limits import RegistryLimits
 from remora.testing import FaultyJournal, Operation, linearizable
 from remora.testing.faults import CommitFault
 from tests.harness import Kernel, UnionSummarizer, append, kernel, said
@@ -130,7 +130,7 @@ async def run(
                 tasks.start_soon(sender, number, calls, core)
         plan.clear()
         with anyio.fail_after(1_000):
-            await core.supervisor.settle(KEY)
+            await core.supervisor.drain(KEY)
             final = await core.ask(KEY, Load(10**9))
         history.append(Operation(next(ticks), next(ticks), "load", None, final))
         stored = tuple(said(await journal.read(KEY, 1, 10**6)))

@@ -34,7 +34,8 @@ from remora.messages import Receipt, split_tool_calls
 from remora.recall.gather import Tiers
 from remora.recall.planner import Planner
 from remora.runtime.actor import Decision, NeedsLookup
-from remora.runtime.log import Job, Write
+from remora.runtime.jobs import Job
+from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import (
     Appended,
@@ -156,7 +157,7 @@ class Model:
     def ask(self, message: Any) -> Any:
         outcome = self.actor.handle(self.state, message)
         while isinstance(outcome, NeedsLookup):
-            self.actor.store_answer(self.state, outcome.query, self.look_up(outcome.query))
+            outcome.store(self.look_up(outcome.query))
             outcome = self.actor.handle(self.state, message)
         assert isinstance(outcome, Decision)
         for record in (*outcome.volatile, *outcome.records):

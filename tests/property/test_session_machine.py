@@ -47,7 +47,7 @@ from remora.errors import IndexOutOfRange, InvalidInput
 from remora.ids import SessionKey, message_id
 from remora.messages import Receipt
 from remora.runtime.actor import Decision, NeedsLookup
-from remora.runtime.log import Job, JobDone
+from remora.runtime.jobs import Job, JobDone
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import (
     BlocksSpec,
@@ -247,7 +247,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.shadow = MemoryJournal()
         for record in self.stored:
             self.shadow._store(record)
-        for job in self.actor.jobs(image):
+        for job in image.jobs:
             self.jobs.setdefault(job.id, job)
 
     def ask(self, message: Any) -> Any:
@@ -256,7 +256,7 @@ class SessionMachine(RuleBasedStateMachine):
         while isinstance(outcome, NeedsLookup):  # only what is stored can be looked up
             self.commit(len(self.queue))
             answer = self.runner.run(self.journal.fetch(KEY, outcome.query))
-            self.actor.store_answer(self.state, outcome.query, answer)
+            outcome.store(answer)
             outcome = self.actor.handle(self.state, message)
         assert isinstance(outcome, Decision)
         for record in (*outcome.volatile, *outcome.records):

@@ -48,7 +48,7 @@ from remora.actors.user.state import UserState
 from remora.actors.user.working import WorkingMemory
 from remora.errors import NotGranted
 from remora.runtime.actor import Decision
-from remora.runtime.log import Job, JobDone
+from remora.runtime.jobs import Job, JobDone
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import MemoryItem, StateChanged, SynopsisSpec
 from tests.users import DIMENSION, KEY, NOW, axis, item
@@ -167,7 +167,7 @@ class UserMachine(RuleBasedStateMachine):
         self.shadow = MemoryJournal()
         for record in self.stored:
             self.shadow._store(record)
-        for job in self.actor.jobs(image):
+        for job in image.jobs:
             self.jobs.setdefault(job.id, job)
 
     def ask(self, message: Any, **changes: Any) -> Any:

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from remora.ids import SessionKey
-from remora.runtime.log import Job
-from remora.runtime.supervisor import JobAttempt, JobResult, Lane, RetryPolicy, commit_records
+from remora.runtime.jobs import Job, JobAttempt, JobQueue, JobResult, RetryPolicy
+from remora.runtime.log import commit_records
 from remora.storage.records import BlocksSpec, JobsStarted
 from remora.testing import FaultyJournal, VirtualClock
 from tests.harness import append, kernel
@@ -25,7 +25,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 class Broken:
-    """A lane that can do nothing."""
+    """A handler that always fails."""
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -48,26 +48,26 @@ async def test_a_burial_that_is_not_recorded(fault: Any) -> None:
     )
     job = Job("job-1", "broken", KEY, BlocksSpec(1, 1))
     async with kernel(journal, clock=clock) as core:
-        lane = Lane(
+        queue = JobQueue(
             "broken",
             broken,
             concurrency=1,
             retry=RetryPolicy(max_attempts=1, backoff_s=1, jitter=0),
         )
-        core.supervisor.add_lane(lane)
+        core.supervisor.add_queue(queue)
         async with anyio.create_task_group() as tasks:
             await core.ask(KEY, append({"role": "user", "content": "one"}))
             await commit_records(journal, [JobsStarted(1, (job,))])
             faults.append(fault)
-            tasks.start_soon(core.supervisor._work, lane)
+            tasks.start_soon(core.supervisor._work, queue)
             core.supervisor.submit([job])
             await clock.advance(0.5)
-            assert core.supervisor.statistics().lanes["broken"].delayed == 1
+            assert core.supervisor.statistics().queues["broken"].delayed == 1
             await clock.advance(10)
-            await core.supervisor.settle(KEY)
+            await core.supervisor.drain(KEY)
             tasks.cancel_scope.cancel()
         assert [(one.id, one.error) for one in await journal.jobs(dead=True)] == [
             ("job-1", "ValueError: broken")
         ]
         assert broken.attempts == 2
-        assert core.supervisor.statistics().lanes["broken"].dead_lettered == 1
+        assert core.supervisor.statistics().queues["broken"].dead_lettered == 1

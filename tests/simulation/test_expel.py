@@ -58,8 +58,8 @@ async def test_what_was_written_lands_first() -> None:
             for number in range(5):
                 tasks.start_soon(send, number)
             await anyio.lowlevel.checkpoint()
-            with k.directory.bar(hers, refusal):
-                await k.directory.evict(hers)
+            with k.directory.eviction.bar(hers, refusal):
+                await k.directory.eviction.evict(hers)
                 assert not any(map(hers, k.directory.live_keys()))
                 taken = said(await journal.read(ALICE, 1, 9))
                 with pytest.raises(ErasureInProgress):
@@ -95,15 +95,15 @@ async def test_withdrawn_jobs_end() -> None:
         for number in range(12):
             await k.ask(ALICE, append(message(f"hers {number} and words enough to fold it")))
         await hanging.wait()
-        with k.directory.bar(hers, refusal):
-            await k.directory.evict(hers)
+        with k.directory.eviction.bar(hers, refusal):
+            await k.directory.eviction.evict(hers)
             assert await k.supervisor.cancel_matching(hers) == 1
             with anyio.fail_after(1):
-                await k.supervisor.settle(ALICE)
+                await k.supervisor.drain(ALICE)
             assert await k.supervisor.cancel_matching(hers) == 0
         for number in range(12):
             await k.ask(BOB, append(message(f"his {number} and words enough to fold it")))
         with anyio.fail_after(5):
-            await k.supervisor.settle(BOB)
+            await k.supervisor.drain(BOB)
         assert (await k.ask(BOB, Inspect())).summary.text == "summary"
         assert len(await journal.jobs()) == 1, "the row is the business of whoever withdrew it"

@@ -25,9 +25,9 @@ from remora.errors import (
 from remora.ids import SessionKey
 from remora.messages import Receipt
 from remora.runtime.actor import Decision, NeedsLookup
-from remora.runtime.registry import RegistryLimits
+from remora.runtime.jobs import RetryPolicy
+from remora.runtime.limits import RegistryLimits
 from remora.runtime.schedule import Schedule
-from remora.runtime.supervisor import RetryPolicy
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import SummarizeSpec
 from remora.testing import FaultyJournal, VirtualClock
@@ -305,7 +305,7 @@ async def test_passivation_and_return() -> None:
     ) as core:
         for number in range(12):
             await core.ask(KEY, append(user(f"message number {number}"), key=f"k{number}"))
-        await core.supervisor.settle(KEY)
+        await core.supervisor.drain(KEY)
         before = await core.ask(KEY, Load(1000))
         view = await core.ask(KEY, Inspect())
         await clock.advance(90)
@@ -426,7 +426,7 @@ async def test_clear_drops_a_late_summary() -> None:
         assert len(await journal.jobs()) == 1
         await core.ask(KEY, Clear())
         with anyio.fail_after(5):
-            await core.supervisor.settle(KEY)
+            await core.supervisor.drain(KEY)
         for number in range(8, 16):
             await core.ask(KEY, append(user(f"m{number} {'x' * 20}")))
         spec = SummarizeSpec(view.sid, 0, 1, view.watermarks.summarizing_through)

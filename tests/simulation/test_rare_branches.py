@@ -35,9 +35,9 @@ from remora.errors import (
 from remora.ids import SessionKey
 from remora.messages import Receipt
 from remora.runtime.actor import Decision, NeedsLookup
+from remora.runtime.jobs import RetryPolicy
+from remora.runtime.limits import RegistryLimits
 from remora.runtime.probes import count_probes
-from remora.runtime.registry import RegistryLimits
-from remora.runtime.supervisor import RetryPolicy
 from remora.storage.memory import MemoryJournal
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import FaultyJournal, VirtualClock
@@ -164,7 +164,7 @@ def test_a_fenced_append_that_lands_is_there_from_then_on(tmp_path: Path) -> Non
         async with over_sqlite(path) as core:
             assert await shown(core) == ["one", "two", "three"]
 
-    with reaching("turn_broke_state", "fenced_write_settled", "gate_broken", "cell_reloaded"):
+    with reaching("turn_broke_state", "fenced_write_acknowledged", "gate_broken", "cell_reloaded"):
         for seed in range(SEEDS):
             on_a_disk(seed, tmp_path, main)
     assert True in landed
@@ -187,7 +187,7 @@ def test_a_fenced_clear_that_lands_has_cleared(tmp_path: Path) -> None:
         async with over_sqlite(path) as core:
             assert await shown(core) == [*before, "three"]
 
-    with reaching("fenced_write_settled"):
+    with reaching("fenced_write_acknowledged"):
         for seed in range(SEEDS):
             on_a_disk(seed, tmp_path, main)
 
@@ -203,17 +203,17 @@ def test_a_fenced_fold_that_lands_goes_on(tmp_path: Path) -> None:
         async with over_sqlite(path, behavior=touchy(above_tokens=60, keep_tokens=30)) as core:
             for number in range(7):
                 await core.ask(KEY, append(long(number)))
-            await core.supervisor.settle(KEY)
+            await core.supervisor.drain(KEY)
             await broken_amid(core, append(long(7), key="k"))
             await core.ask(KEY, append(long(7), key="k"))
             with anyio.fail_after(60):
-                await core.supervisor.settle(KEY)
+                await core.supervisor.drain(KEY)
             snapshot = await core.ask(KEY, Load(10_000))
             summary = snapshot.summary.text.split() if snapshot.summary else []
             assert [*summary, *(text.split()[0] for text in said(snapshot.entries))] == words
             assert await core.journal.jobs() == []
 
-    with reaching("fenced_write_settled"):
+    with reaching("fenced_write_acknowledged"):
         for seed in range(SEEDS):
             on_a_disk(seed, tmp_path, main)
 
@@ -346,7 +346,7 @@ async def test_a_cold_key_that_cannot_be_looked_up() -> None:
     journal = Unreadable(hot_keys=1)
     clock = VirtualClock()
     outcomes: dict[str, Any] = {}
-    with reaching("fetch_failed", "duplicate_key_cold"):
+    with reaching("lookup_failed", "duplicate_key_cold"):
         async with kernel(journal, clock=clock, limits=RegistryLimits(idle_s=10)) as core:
             for number in range(3):
                 await core.ask(KEY, append(user(f"{number}"), key=f"k{number}"))
@@ -546,13 +546,13 @@ async def test_a_clear_does_not_wait_for_a_job_in_its_pause() -> None:
             assert model.calls == 1
             await core.ask(KEY, Clear())
             with anyio.fail_after(5):
-                await core.supervisor.settle(KEY)
+                await core.supervisor.drain(KEY)
             assert await journal.jobs() == []
             model.error = None
             for number in range(8, 16):
                 await core.ask(KEY, append(long(number)))
             with anyio.fail_after(5):
-                await core.supervisor.settle(KEY)
+                await core.supervisor.drain(KEY)
             assert covered(await core.ask(KEY, Load(10_000))) == [f"m{n}" for n in range(8, 16)]
 
 
@@ -618,7 +618,7 @@ async def test_an_error_without_words_costs_one_attempt() -> None:
                 await core.ask(KEY, append(long(number)))
             for number in range(8):
                 await core.ask(OTHER, append(long(number)))
-            await core.supervisor.settle(OTHER)
+            await core.supervisor.drain(OTHER)
             assert (await core.ask(OTHER, Load(10_000))).summary is not None
             assert covered(await core.ask(KEY, Load(10_000))) == [f"m{n}" for n in range(8)]
             journal.wordless = False
@@ -688,7 +688,7 @@ async def test_an_extract_that_fails_is_replaced_by_what_was_known(*, alone: boo
     ) as core:
         for number in range(8):
             await core.ask(KEY, append(long(number)))
-        await core.supervisor.settle(KEY)
+        await core.supervisor.drain(KEY)
         before = (await core.ask(KEY, Load(10_000))).summary
         assert before is not None
         model.error = fallback.error = RuntimeError("no sentence was found")
@@ -696,7 +696,7 @@ async def test_an_extract_that_fails_is_replaced_by_what_was_known(*, alone: boo
             for number in range(8, 16):
                 await core.ask(KEY, append(long(number)))
             await clock.advance(60)
-            await core.supervisor.settle(KEY)
+            await core.supervisor.drain(KEY)
         snapshot = await core.ask(KEY, Load(10_000))
         assert (snapshot.summary.text, snapshot.summary.degraded, snapshot.pending) == (
             before.text,
@@ -707,7 +707,7 @@ async def test_an_extract_that_fails_is_replaced_by_what_was_known(*, alone: boo
         model.error = fallback.error = None
         for number in range(16, 24):
             await core.ask(KEY, append(long(number)))
-        await core.supervisor.settle(KEY)
+        await core.supervisor.drain(KEY)
         snapshot = await core.ask(KEY, Load(10_000))
         assert snapshot.summary.text.startswith(before.text)
         assert covered(snapshot)[-8:] == [f"m{n}" for n in range(16, 24)]
@@ -742,7 +742,7 @@ async def test_a_fold_whose_messages_cannot_be_read_ends() -> None:
             ]
             for number in range(8, 16):
                 await core.ask(KEY, append(long(number)))
-            await core.supervisor.settle(KEY)
+            await core.supervisor.drain(KEY)
             snapshot = await core.ask(KEY, Load(10_000))
             assert not snapshot.summary.degraded
             assert covered(snapshot)[-8:] == [f"m{n}" for n in range(8, 16)]

@@ -450,8 +450,7 @@ async def test_an_actor_that_cannot_clean_up_is_passed_by() -> None:
         bob = runtime.user("bob")
         await runtime.user("ada").learn("one")
         items = await overfull(bob, "bob")
-        users: Any = runtime.internals.registry.behavior
-        behavior = users._of[UserKey]
+        behavior: Any = runtime.internals.registry.behaviors[UserKey]
         handle = behavior.handle
 
         def touchy(state: Any, message: Any) -> Any:

@@ -1133,7 +1133,7 @@ def test_extract_without_need() -> None:
 class Stubborn(SessionBehavior):
     """Its sessions leave memory, and flush nothing before."""
 
-    def on_idle(self, state: SessionState) -> None:
+    def on_idle(self, state: SessionState, *, closing: bool = False) -> None:
         """Nothing."""
 
 

@@ -43,7 +43,7 @@ async def test_alone_is_alone(seed: int) -> None:
 
     async def alone(key: str) -> None:
         await breathe()
-        async with locks.alone(key):
+        async with locks.exclusive(key):
             inside[key][1] += 1
             assert inside[key] == [0, 1]
             await breathe()
@@ -63,19 +63,19 @@ async def test_giving_up_blocks_nobody() -> None:
     locks = SharedLocks()
     async with anyio.create_task_group() as tasks, locks.shared("a"):
         for _ in range(3):
-            tasks.start_soon(_enter, locks.alone("a"))
+            tasks.start_soon(_enter, locks.exclusive("a"))
         await anyio.wait_all_tasks_blocked()
         with anyio.move_on_after(0):
             async with locks.shared("a"):
                 pytest.fail("somebody waits to be alone")
         tasks.cancel_scope.cancel()
     with pytest.raises(ZeroDivisionError):
-        async with locks.alone("a"):
+        async with locks.exclusive("a"):
             raise ZeroDivisionError
     with anyio.fail_after(5):
         async with locks.shared("a"), locks.shared("a"):
             pass
-        async with locks.alone("a"), locks.alone("b"):
+        async with locks.exclusive("a"), locks.exclusive("b"):
             pass
     assert len(locks) == 0
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import remora
-from remora.runtime.probes import PROBES, count_probes, probe
+from remora.runtime.probes import count_probes, probe
+from remora.testing.probes import CATALOGUES, PROBES
 
 _CALL = re.compile(r"\bprobe\(([^)]*)\)")
 
@@ -21,14 +21,20 @@ def test_every_probe_is_placed_and_every_place_is_in_the_table():
     """A misspelt name would count where nobody looks; a name without a place could never be
     reached.
     """
-    placed = Counter[str]()
-    for path in Path(remora.__file__).parent.rglob("*.py"):
-        if path.name != "probes.py":
-            placed.update(_CALL.findall(path.read_text(encoding="utf-8")))
-    assert {name.strip('"') for name in placed} == set(PROBES)
-    assert all(name.startswith('"') for name in placed), (
-        "a probe's name stands where it is called, so that it can be found"
-    )
+    root = Path(remora.__file__).parent
+    for folder, catalogue in CATALOGUES.items():
+        placed = {
+            name
+            for path in (root / folder).rglob("*.py")
+            if path.name != "probes.py"
+            for name in _CALL.findall(path.read_text(encoding="utf-8"))
+        }
+        assert {name.strip('"') for name in placed} == set(catalogue), folder
+        assert all(name.startswith('"') for name in placed), (
+            "a probe's name stands where it is called, so that it can be found"
+        )
+    assert len(PROBES) == sum(map(len, CATALOGUES.values())), "a name is in one catalogue only"
+    assert {path.parent.name for path in root.glob("*/probes.py")} == {*CATALOGUES, "testing"}
     assert all(re.fullmatch(r"[a-z_]+", name) and told.strip() for name, told in PROBES.items())
 
 
@@ -39,11 +45,11 @@ def test_what_is_reached_is_counted_for_each_who_observes():
         probe("gate_broken")
         with count_probes() as inner:
             probe("gate_broken")
-        probe("job_buried")
-    probe("job_buried")
-    assert outer == {"gate_broken": 2, "job_buried": 1}
+        probe("job_dead_lettered")
+    probe("job_dead_lettered")
+    assert outer == {"gate_broken": 2, "job_dead_lettered": 1}
     assert inner == {"gate_broken": 1}
-    assert inner["job_buried"] == 0
+    assert inner["job_dead_lettered"] == 0
 
 
 def test_observing_ends_with_its_block_whatever_it_raises():
@@ -63,7 +69,8 @@ def test_a_suite_that_misses_a_probe_fails(tmp_path: Path, left_out: int):
     suite, table = tmp_path / "test_suite.py", tmp_path / "build" / "probes.txt"
     reach = f"[probe(name) for name in list(PROBES)[{left_out}:]]"
     suite.write_text(
-        f"from remora.runtime.probes import PROBES, probe\n\ndef test_all():\n    {reach}\n"
+        "from remora.runtime.probes import probe\nfrom remora.testing.probes import PROBES\n\n"
+        f"def test_all():\n    {reach}\n"
     )
     root = Path(__file__).parents[2]
     words = [

@@ -24,7 +24,7 @@ def filled(quota: Quota, size: int) -> int:
     """How many requests of this size it takes until one is refused."""
     count = 0
     while quota.allows(size):
-        quota.take(size)
+        quota.reserve(size)
         count += 1
     return count
 
@@ -39,7 +39,7 @@ def test_one_owner_has_half_and_others_the_rest() -> None:
     assert [filled(quota, 0) for quota in shares] == [50, 25, 16, 9, 0]
     assert room.bytes == room.max_bytes
     for _ in range(40):
-        shares[0].give(0)
+        shares[0].release(0)
     assert [quota.allows(0) for quota in shares] == [True, False, False, True, True], (
         "below an equal share, 12"
     )
@@ -50,12 +50,12 @@ def test_room_is_given_back() -> None:
     room = pool()
     a, b = room.quota("a"), room.quota("b")
     for _ in range(10):
-        a.take(3_000)
-        b.wrote(5_000)
+        a.reserve(3_000)
+        b.start_write(5_000)
     assert (room.owners, a.units, b.units) == (2, 0, 10 * 5)
     for _ in range(10):
-        a.give(3_000)
-        b.landed(5_000)
+        a.release(3_000)
+        b.end_write(5_000)
     assert (room.bytes, room.owners, a.bytes, b.bytes, b.units) == (0, 0, 0, 0, 0)
 
 
@@ -65,7 +65,7 @@ def test_a_request_over_all_bounds_may_wait_alone() -> None:
     """
     quota = pool().quota("a")
     assert quota.allows(10**9)
-    quota.take(1)
+    quota.reserve(1)
     assert not quota.allows(10**9)
 
 
@@ -75,20 +75,20 @@ def test_who_is_alone_may_send_more() -> None:
     """
     room = pool()
     a, b = room.quota("a"), room.quota("b")
-    room.asked(a, 0.0)
-    a.wrote(0)
+    room.note_request(a, 0.0)
+    a.start_write(0)
     for _ in range(20):
-        a.wrote(0)
-    assert room.open(a, 0.0)
-    room.asked(b, 0.5)
-    assert not room.open(a, 0.6)
-    assert room.open(b, 0.6)
-    room.asked(b, 1.0)
-    assert not room.open(a, 1.49)
-    assert room.open(a, 1.51)
+        a.start_write(0)
+    assert room.may_write(a, 0.0)
+    room.note_request(b, 0.5)
+    assert not room.may_write(a, 0.6)
+    assert room.may_write(b, 0.6)
+    room.note_request(b, 1.0)
+    assert not room.may_write(a, 1.49)
+    assert room.may_write(a, 1.51)
     for _ in range(60):
-        a.wrote(0)
-    assert not room.open(a, 9.0), (
+        a.start_write(0)
+    assert not room.may_write(a, 9.0), (
         "nor is one alone without bound: whoever comes would wait behind all of it"
     )
 
@@ -97,7 +97,7 @@ def test_who_is_alone_may_send_more() -> None:
 def test_large_writes_count_for_more(size: int, units: int) -> None:
     """G10: a share is of a commit's length, and large messages make it long."""
     quota = pool().quota("a")
-    quota.wrote(size)
+    quota.start_write(size)
     assert quota.units == units
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 
-from remora.actors.kinds import ByKind
 from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.session.behavior import SessionBehavior
-from remora.actors.session.state import SessionState
+from remora.actors.session.messages import Inspect, SessionView
 from remora.actors.user.behavior import UserBehavior
 from remora.actors.user.messages import (
     CleanUp,
@@ -32,17 +32,19 @@ from remora.actors.user.state import UserState
 from remora.config import Config
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import SessionKey, UserKey
+from remora.runtime.limits import RegistryLimits
+from remora.runtime.registry import ActorRegistry
+from remora.storage.memory import MemoryJournal
 from remora.storage.records import (
     MemoryItem,
     Opened,
     PruneSpec,
     RecordSpec,
     Remembered,
-    SavedSession,
     SavedUser,
     StateChanged,
-    Watermarks,
 )
+from tests.harness import LoopClock
 from tests.users import DAY, HOUR, KEY, NOW, UserModel, axis, item
 
 NOW_US = int(NOW * 1_000_000)
@@ -504,7 +506,7 @@ def test_remember_journals_the_memory_with_its_job() -> None:
     reply: RememberReceipt = model.ask(Remember((memory("m1"), memory("m2"), memory("m1"))))
     assert reply == RememberReceipt(("m1", "m2", "m1"), "record-1-1")
     job = model.jobs[reply.job]
-    assert (job.lane, job.key, job.payload) == ("record", KEY, RecordSpec(1, ("m1", "m2")))
+    assert (job.queue, job.key, job.payload) == ("record", KEY, RecordSpec(1, ("m1", "m2")))
     assert model.writes == 1
     assert isinstance(model.records[-1], Remembered)
     assert model.ask(Remember(())) == RememberReceipt((), "")
@@ -515,7 +517,7 @@ def test_prune_is_a_job() -> None:
     """S4.41: what to bring down to how much is journalled as a job of its own."""
     model = UserModel()
     id_ = model.ask(PruneNow(100, "age", 3_600.0, ("fact",)))
-    assert (model.jobs[id_].lane, model.jobs[id_].payload) == (
+    assert (model.jobs[id_].queue, model.jobs[id_].payload) == (
         "prune",
         PruneSpec(1, 100, "age", 3_600.0, ("fact",)),
     )
@@ -562,25 +564,23 @@ def test_the_last_owner_stays() -> None:
 # -- two kinds -------------------------------------------------------------------------------------
 
 
-def test_each_kind_has_its_behaviour() -> None:
-    """G1: behind one directory, a session's calls reach the session's behaviour, and a user's the
+@pytest.mark.anyio
+async def test_each_kind_has_its_behavior() -> None:
+    """G1: in one registry, a session's messages reach the session's behavior, and a user's the
     user's.
     """
     policy = BufferPolicy(above_tokens=100, keep_tokens=50, overdraft_tokens=400)
-    both = ByKind(
-        SessionBehavior(lambda _: policy, instance="0", flushes=True),
-        UserBehavior(4, max_bytes=1_000),
+    sessions = SessionBehavior(lambda _: policy, instance="0", flushes=True)
+    users = UserBehavior(4, max_bytes=1_000)
+    journal, chat = MemoryJournal(), SessionKey("alice", "chat")
+    registry = ActorRegistry(
+        {SessionKey: sessions, UserKey: users}, journal, LoopClock(), RegistryLimits(), print
     )
-    session = both.restore(
-        SessionKey("alice", "chat"),
-        SavedSession(1, False, Watermarks(), 1, (), None, frozenset(), True),
-    )
-    user = both.restore(UserKey("alice"), SavedUser(2, opened=False))
-    assert (type(session), type(user)) == (SessionState, UserState)
-    with pytest.raises(TypeError, match="a session has no answer to InspectUser"):
-        both.handle(session, InspectUser())
-    both.apply(user, Opened(2, "alice", "", 0))
-    assert (user.opened, session.opened) == (True, False)
-    assert both.on_idle(user) is both.on_idle(session) is None
-    assert both.size(user) > 0
-    assert both.jobs(SavedUser(2, opened=True)) == ()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(journal.run)
+        registry.start(tasks)
+        assert isinstance(await registry.ask(chat, Inspect()), SessionView)
+        assert isinstance(await registry.ask(UserKey("alice"), InspectUser()), UserView)
+        with pytest.raises(TypeError, match="a session has no answer to InspectUser"):
+            await registry.ask(chat, InspectUser())
+        tasks.cancel_scope.cancel()

@@ -31,9 +31,10 @@ from remora import Runtime
 from remora.actors.session.messages import Inspect, Load
 from remora.runtime.actor import Decision
 from remora.runtime.clock import SystemClock
-from remora.runtime.log import Job
-from remora.runtime.registry import ActorRegistry, RegistryLimits
+from remora.runtime.limits import RegistryLimits
+from remora.runtime.registry import ActorRegistry
 from remora.storage.memory import MemoryJournal
+from remora.storage.records import SavedUser
 
 NAME = "ask"
 TITLE = "Asking an actor"
@@ -83,9 +84,6 @@ class _Counting:
     def restore(self, key: Hashable, image: Any) -> list[int]:  # noqa: ARG002 - nothing is stored
         return [0]
 
-    def jobs(self, image: Any) -> Sequence[Job]:  # noqa: ARG002
-        return ()
-
     def handle(self, state: list[int], message: Any) -> Decision:
         state[0] += message
         return Decision(state[0])
@@ -93,13 +91,7 @@ class _Counting:
     def apply(self, state: list[int], record: Any) -> None:
         state.append(record)
 
-    def store_answer(self, state: list[int], query: Any, answer: Any) -> None:
-        state.append(answer or query)
-
-    def on_idle(self, state: list[int]) -> None:
-        state.clear()
-
-    def on_close(self, state: list[int]) -> None:
+    def on_idle(self, state: list[int], *, closing: bool = False) -> None:  # noqa: ARG002
         state.clear()
 
     def size(self, state: list[int]) -> int:  # noqa: ARG002
@@ -155,7 +147,7 @@ async def _through(
 
 async def _kernel(case: Case, _: int) -> dict[str, float]:
     keys = [f"actor-{n}" for n in range(_TASKS if case.name.startswith("spread") else 1)]
-    directory = ActorRegistry(_Counting(), _Log(), SystemClock(), RegistryLimits(), _nothing)
+    directory = ActorRegistry({str: _Counting()}, _Log(), SystemClock(), RegistryLimits(), _nothing)
     async with anyio.create_task_group() as tasks:
         directory.start(tasks)
         found = await _through(directory, keys, 1, case)
@@ -167,7 +159,7 @@ class _Log(MemoryJournal):
     """The journal in memory, for actors that are neither sessions nor users."""
 
     async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[Any]:
-        return [None] * len(keys)
+        return [SavedUser(sid=0, opened=False)] * len(keys)
 
 
 def _nothing(_: Decision) -> None:

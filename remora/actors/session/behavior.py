@@ -53,7 +53,7 @@ from remora.actors.session.window import fit_buffer
 from remora.ids import SessionKey, message_id
 from remora.messages import ChatDict, Entry, Receipt
 from remora.runtime.actor import Decision, NeedsLookup
-from remora.runtime.log import Job, JobDone
+from remora.runtime.jobs import Job, JobDone
 from remora.runtime.probes import probe
 from remora.storage.records import (
     Appended,
@@ -65,8 +65,6 @@ from remora.storage.records import (
 )
 
 __all__ = ["SessionBehavior"]
-
-_MAX_ANSWERS = 8  # a message asks at most two questions; older answers are of no use
 
 
 class SessionBehavior:
@@ -100,10 +98,6 @@ class SessionBehavior:
             image = recount_tokens(image, self._recount)
         return SessionState(key, image, self._policy(key))
 
-    def jobs(self, image: SavedSession) -> Sequence[Job]:
-        """The session's jobs in the journal."""
-        return image.jobs
-
     def size(self, state: SessionState) -> int:
         """Bytes of the buffer, the summaries, the blocks' states and the keys."""
         size = 512 + state.size + 120 * (len(state.keys) + len(state.ids))
@@ -115,21 +109,15 @@ class SessionBehavior:
             size += sum(len(state_item.value) for state_item in state.blocks.values())
         return size
 
-    def on_idle(self, state: SessionState) -> Flush | None:
-        """Index before leaving memory: other sessions recall the messages."""
-        pending = self._rules.indexes and last_indexable(state) > state.watermarks.indexing_through
-        return Flush() if pending else None
+    def on_idle(self, state: SessionState, *, closing: bool = False) -> Flush | None:
+        """Index before leaving memory: other sessions recall the messages.
 
-    def on_close(self, state: SessionState) -> None:
-        """Nothing is delayed: messages without an index job are found at the next start."""
+        When the runtime closes, messages without an index job are left to the next start.
+        """
+        pending = self._rules.indexes and last_indexable(state) > state.watermarks.indexing_through
+        return Flush() if pending and not closing else None
 
     apply = staticmethod(apply)
-
-    def store_answer(self, state: SessionState, query: Any, answer: Any) -> None:
-        """Keep what the journal answered."""
-        if len(state.answers) >= _MAX_ANSWERS:
-            state.answers.clear()
-        state.answers[query] = answer
 
     # -- deciding -------------------------------------------------------------------------------
 
@@ -176,7 +164,7 @@ class SessionBehavior:
             query = KeyLookup(key)
             if query not in state.answers:
                 probe("key_looked_up")
-                return NeedsLookup(query)
+                return state.look_up(query)
             original = state.answers[query]
         known = self._known(state, message)
         if isinstance(known, NeedsLookup):
@@ -244,7 +232,7 @@ class SessionBehavior:
             query = IdLookup(unknown, state.watermarks.cleared_through)
             if unknown and query not in state.answers:
                 probe("ids_looked_up")
-                return NeedsLookup(query)
+                return state.look_up(query)
             found.update(state.answers.get(query, {}))
         return {place: found[id_] for place, id_ in enumerate(given) if id_ in found}
 

@@ -20,7 +20,7 @@ from remora.errors import IndexOutOfRange, InvalidInput
 from remora.ids import message_id
 from remora.messages import Receipt
 from remora.runtime.actor import Decision, NeedsLookup
-from remora.runtime.log import Job
+from remora.runtime.jobs import Job
 from remora.runtime.probes import probe
 from remora.storage.ports import NEIGHBOURS
 from remora.storage.records import (
@@ -156,7 +156,7 @@ def rewind(state: SessionState, rules: SessionRules, to: int) -> Decision | Need
         return Decision(0)
     query = PastLookup(to)
     if query not in state.answers:
-        return NeedsLookup(query)
+        return state.look_up(query)
     earlier: EarlierBuffer = state.answers[query]
     if not earlier.exists:
         raise InvalidInput(f"message {to} was removed; go back to one that is there")

@@ -10,7 +10,8 @@ import msgspec
 from remora.actors.policies.buffer import BufferPolicy
 from remora.ids import SessionKey, message_id
 from remora.messages import ChatDict, Entry, decode_chat
-from remora.runtime.log import JobDone
+from remora.runtime.actor import NeedsLookup
+from remora.runtime.jobs import JobDone
 from remora.storage.records import (
     HOT_KEYS,
     Appended,
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 _ENTRY_OVERHEAD_BYTES = 160  # of an Entry and its place in a list, without content
+_MAX_ANSWERS = 8  # a message asks at most two questions; older answers are of no use
 
 
 class PrefixShown(msgspec.Struct, frozen=True):
@@ -150,6 +152,16 @@ class SessionState:
         if not self.condensing:
             return ""
         return condense_job_id(self.sid, self.watermarks.generation, self.condensing)
+
+    def look_up(self, query: Any) -> NeedsLookup:
+        """Ask the journal; the answer goes to `answers`."""
+
+        def store(answer: Any) -> None:
+            if len(self.answers) >= _MAX_ANSWERS:
+                self.answers.clear()
+            self.answers[query] = answer
+
+        return NeedsLookup(query, store)
 
 
 def _find_condensing(image: SavedSession) -> int:

@@ -51,7 +51,6 @@ from remora.actors.user.working import WorkingItem, WorkingMemory
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import UserKey
 from remora.runtime.actor import Decision
-from remora.runtime.log import Job
 from remora.runtime.probes import probe
 from remora.storage.records import (
     JobsStarted,
@@ -107,32 +106,18 @@ class UserBehavior:
         assert isinstance(key, UserKey)
         return UserState(key, image, self._dimension, self._embedder)
 
-    def jobs(self, image: SavedUser) -> Sequence[Job]:
-        """The user's own jobs in the journal."""
-        return image.jobs
-
     def size(self, state: UserState) -> int:
         """Bytes of working memory, the synopsis, the access counts and the grants."""
         return state.size
 
-    def on_idle(self, state: UserState) -> CleanUp | None:
-        """Before leaving memory: write access counts and evict what is over the limit."""
+    def on_idle(self, state: UserState, *, closing: bool = False) -> CleanUp | None:  # noqa: ARG002 - both cases are the same
+        """Write access counts and extended terms, and evict what is over the limit."""
         overfull = state.working is not None and state.working.content_bytes > self._max_bytes
         return CleanUp(self._max_bytes) if overfull or state.pending or state.extended else None
-
-    def on_close(self, state: UserState) -> CleanUp | None:
-        """Before the runtime closes: write access counts and extended terms."""
-        return self.on_idle(state)
 
     def apply(self, state: UserState, record: Any) -> None:
         """Fold one record into the state."""
         apply(state, record)
-
-    def store_answer(self, state: UserState, query: Any, answer: Any) -> None:
-        """Never called: no turn of a user's asks the journal."""
-        raise TypeError(
-            f"{state.key!r} asked the journal for nothing, and was told {answer!r} to {query!r}"
-        )
 
     # -- deciding ----------------------------------------------------------------------------------
 

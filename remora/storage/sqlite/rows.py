@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from remora.runtime.log import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried
+from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried
 from remora.storage.records import (
     ENTRY_KIND,
     Appended,
@@ -306,7 +306,7 @@ class Rows:
 
     def _start_jobs(self, sid: int, jobs: tuple[Job, ...]) -> None:
         for job in jobs:
-            row = (job.id, job.lane, sid, _encode(job.payload))
+            row = (job.id, job.queue, sid, _encode(job.payload))
             self._rows[_INSERT_JOB].append((*row, row_crc(row)))
 
     def _put_state_item(self, sid: int, state_item: StateItem) -> None:

@@ -1,0 +1,44 @@
+"""Probes of actors: branches that tests must reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["PROBES"]
+
+PROBES: Mapping[str, str] = {
+    # a session
+    "key_looked_up": "an idempotency key was looked up in the journal",
+    "duplicate_key_hot": "an append was repeated under a key in memory: it gets the same answer",
+    "duplicate_key_cold": "an append was repeated under a key in the journal: it gets the same "
+    "answer",
+    "duplicate_message": "a message was there already, by id or content, and is not stored again",
+    "ids_looked_up": "message ids were looked up in the journal",
+    "key_of_partial_append": "a repeated append had skipped messages that were there already",
+    "overdraft_reached": "the summarizer is too slow: the buffer is over its overdraft, and its "
+    "compaction is expedited",
+    "open_tool_call_withheld": "a tool call waits for its result: it and what follows are not "
+    "indexed",
+    "stale_fold_dropped": "a summary came in after a clear or rewind: it is dropped",
+    "fold_followed_fold": "when a summary came in, the next compaction was due already",
+    "entry_condensed": "a list of summary entries was full: the oldest goes into the running "
+    "summary",
+    "restated_during_fold": "a session was cleared, rewound or changed during a compaction",
+    "removal_of_flushed": "indexed messages were removed: they leave long-term memory, too",
+    "went_back": "a session went back to an earlier message",
+    # tool calls
+    "turn_cut_whole": "a compaction ended within a tool-call group: it takes the whole group",
+    "abandoned_call_cut": "a tool call whose agent seems dead was cut like single messages",
+    "orphan_result_dropped": "a tool result without its call is left out of a context",
+    "orphan_call_dropped": "a tool call that was never answered is left out of a context, with its "
+    "results",
+    "awaiting_call_withheld": "a tool call without all its results is withheld from a context",
+    # a user
+    "working_memory_overfull": "working memory is far over its limit: the oldest items leave at "
+    "once",
+    "working_memory_evicted": "a cleanup removed the oldest items of working memory",
+    "synopsis_joined": "a synopsis was requested while it was written: both requests wait for one "
+    "job",
+    "synopsis_stale": "a part of a synopsis expired, or was never written: it is written",
+    "synopsis_dropped": "a synopsis came in whose sources were changed meanwhile: it is dropped",
+}

@@ -1,0 +1,20 @@
+"""Probes of background jobs: branches that tests must reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["PROBES"]
+
+PROBES: Mapping[str, str] = {
+    "fold_without_summary": "not even a fallback summary could be made: the messages stay in the "
+    "journal",
+    "summary_degraded": "a fallback summary was made",
+    "extract_failed": "the fallback summary failed: the previous summary is kept",
+    "doubtful_flush": "messages are indexed again: some rows may be in long-term memory already",
+    "prune_resumed": "a prune runs again, and first finishes what the earlier attempt began",
+    "memory_gone_while_embedded": "a memory was removed while it was embedded: it is not stored",
+    "block_failed": "a memory block failed to take its messages in; the others did not",
+    "synopsis_degraded": "a fallback synopsis was made",
+    "synopsis_unwritten": "no synopsis could be written at all: it stays empty",
+}

@@ -1,0 +1,22 @@
+"""Probes of recall: branches that tests must reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["PROBES"]
+
+PROBES: Mapping[str, str] = {
+    # finding
+    "recall_overtaken": "a user wrote during a search: its result is not kept for others",
+    "recall_cache_invalidated": "a result that was held is dropped, because its user wrote",
+    "hot_rows_too_many": "a user has too many rows to be held in memory: the store is asked",
+    "hot_read_overtaken": "a user's rows were removed, or requested again, while they were read",
+    "hot_read_failed": "a user's rows could not be read into memory: the store is asked",
+    "hot_user_evicted": "a user's rows left memory to make room for others'",
+    # context assembly
+    "tier_late": "a tier missed its deadline, and is left out of a context",
+    "tier_failed": "a tier failed, and is left out of a context",
+    "synopsis_left_out": "there is no room for the synopsis in a context",
+    "recalled_already_shown": "a recalled message is in the shown conversation already",
+}

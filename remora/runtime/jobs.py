@@ -1,0 +1,178 @@
+"""Background jobs as data: the job, its records in the log, its queue, and when it is retried."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Any, TypeAlias
+
+import anyio
+import msgspec
+
+__all__ = [
+    "DeadLetterRetried",
+    "Handler",
+    "Job",
+    "JobAttempt",
+    "JobDeadLettered",
+    "JobDone",
+    "JobQueue",
+    "JobResult",
+    "JobRetried",
+    "QueueStatistics",
+    "RetryPolicy",
+]
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Work for the supervisor, journalled with the records that caused it.
+
+    Attributes:
+        id: deterministic, so that a job written twice is one job.
+        queue: the queue whose handler runs it.
+        key: the actor that it works for.
+        payload: the handler's own; plain data that the log can store.
+        attempts: failures so far.
+        not_before: earliest wall time of the next attempt, in seconds since the epoch.
+        resumed: it was found in the log, so an earlier attempt may have had effects.
+        dead: it is a dead letter: it failed too often, and waits for an operator.
+        error: the text of the last failure.
+    """
+
+    id: str
+    queue: str
+    key: Hashable
+    payload: Any
+    attempts: int = 0
+    not_before: float = 0.0
+    resumed: bool = False
+    dead: bool = False
+    error: str = ""
+
+
+class JobRetried(msgspec.Struct, frozen=True):
+    """A job failed and will run again."""
+
+    id: str
+    attempts: int
+    not_before: float
+    error: str
+
+
+class JobDeadLettered(msgspec.Struct, frozen=True):
+    """A job failed and will not run again: it is a dead letter."""
+
+    id: str
+    attempts: int
+    error: str
+
+
+class DeadLetterRetried(msgspec.Struct, frozen=True):
+    """A dead letter will run again with no attempts counted; the text of its failure is kept."""
+
+    id: str
+
+
+class JobDone(msgspec.Struct, frozen=True):
+    """A job's effects are durable, or no longer needed: its row is removed."""
+
+    id: str
+
+
+class JobAttempt(msgspec.Struct, frozen=True):
+    """What a handler gets.
+
+    Attributes:
+        job: the job.
+        last: after a failure the job becomes a dead letter.
+        expedited: the job must end soon: the handler takes its quick way.
+    """
+
+    job: Job
+    last: bool
+    expedited: bool
+
+
+class JobResult(msgspec.Struct, frozen=True):
+    """The result of an attempt.
+
+    Attributes:
+        message: for the job's actor, which journals the result and the job's end together.
+        records: for the log, if there is no message; the job's end is added to them.
+        ended: the handler has made the result and the job's end durable itself.
+    """
+
+    message: Any = None
+    records: Sequence[Any] = ()
+    ended: bool = False
+
+
+Handler: TypeAlias = Callable[[JobAttempt], Awaitable[JobResult]]
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """When a failed job runs again.
+
+    The wait is `backoff_s`, doubled at each failure, plus a random part of up to `jitter` of it.
+    """
+
+    max_attempts: int = 6
+    backoff_s: float = 0.5
+    max_backoff_s: float = 60.0
+    jitter: float = 0.5
+
+    def delay_s(self, attempts: int, rng: random.Random) -> float:
+        """Seconds to wait after the given number of failures."""
+        doublings = min(attempts - 1, 64)  # 2.0**1024 overflows
+        base: float = min(self.backoff_s * 2.0**doublings, self.max_backoff_s)
+        return base * (1 + self.jitter * rng.random())
+
+
+class QueueStatistics(msgspec.Struct, frozen=True):
+    """Counters of one queue since start, and its jobs now."""
+
+    waiting: int
+    delayed: int
+    running: int
+    done: int
+    retried: int
+    dead_lettered: int
+
+
+class JobQueue:
+    """Jobs of one kind, and how they are run."""
+
+    def __init__(
+        self, name: str, handler: Handler, *, concurrency: int, retry: RetryPolicy
+    ) -> None:
+        self.name = name
+        self.handler = handler
+        self.concurrency = concurrency
+        self.retry = retry
+        self.waiting: deque[Job] = deque()
+        self.delayed: list[tuple[float, int, Job]] = []
+        """A heap of jobs in back-off: when due, ticket, job."""
+        self.event = anyio.Event()
+        self.running = self.done = self.retried = self.dead_lettered = 0
+
+    def push(self, job: Job) -> None:
+        """Add a job at the end."""
+        self.waiting.append(job)
+        self.event.set()
+
+    def push_first(self, job: Job) -> None:
+        """Add a job that runs next."""
+        self.waiting.appendleft(job)
+        self.event.set()
+
+    def statistics(self) -> QueueStatistics:
+        """Counters."""
+        return QueueStatistics(
+            waiting=len(self.waiting),
+            delayed=len(self.delayed),
+            running=self.running,
+            done=self.done,
+            retried=self.retried,
+            dead_lettered=self.dead_lettered,
+        )

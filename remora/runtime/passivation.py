@@ -1,0 +1,151 @@
+"""Passivation: which actors leave memory, and when.
+
+* Idle time counts from the last handled message. Cells are checked in time buckets, oldest first,
+  each once per idle period.
+* A cell is removed without an await after the check that it is idle: no message can come between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from remora.logging import get_logger
+from remora.runtime.cell import Cell, CellStatus
+from remora.runtime.clock import Clock
+from remora.runtime.limits import RegistryLimits
+from remora.runtime.probes import probe
+
+__all__ = ["Passivation"]
+
+_logger = get_logger("remora.directory")
+_BUCKETS = 10  # in an idle period
+_SHED_TO = 0.95  # of a bound that is exceeded
+
+
+class Passivation:
+    """What live actors occupy, and their removal from memory.
+
+    Args:
+        clock: for idle time.
+        limits: idle time, number of actors, bytes.
+        cells: the registry's; removed cells are deleted there.
+
+    Attributes:
+        live: actors in memory.
+        bytes: of their states.
+        bucket_s: seconds between two checks of the oldest bucket that are worth while.
+        passivations: actors that left because they were idle.
+    """
+
+    def __init__(self, clock: Clock, limits: RegistryLimits, cells: dict[Hashable, Cell]) -> None:
+        self.live = 0
+        self.bytes = 0
+        self.bucket_s = max(limits.idle_s / _BUCKETS, 0.01)
+        self.passivations = 0
+        self._clock = clock
+        self._limits = limits
+        self._cells = cells
+        self._buckets: dict[int, list[Cell]] = {}
+
+    def add(self, cell: Cell) -> None:
+        """Count a cell that was activated."""
+        cell.occupies_room = True
+        self.live += 1
+        self._file(cell)
+
+    def weigh(self, cell: Cell) -> None:
+        """Count the bytes of the cell's state."""
+        if cell.state is None:
+            return
+        size = cell.behavior.size(cell.state)
+        self.bytes += size - cell.bytes
+        cell.bytes = size
+
+    def discount_bytes(self, cell: Cell) -> None:
+        """Stop counting the bytes of a state that is lost."""
+        self.bytes -= cell.bytes
+        cell.bytes = 0
+
+    def remove(self, cell: Cell) -> None:
+        """Take the cell out of memory."""
+        if cell.occupies_room:
+            self.live -= 1
+        cell.status = CellStatus.INVALID
+        cell.state = None
+        self.discount_bytes(cell)
+        if self._cells.get(cell.key) is cell:
+            del self._cells[cell.key]
+
+    # -- bounds -----------------------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more actor may be activated."""
+        return self.live == 0 or (
+            self.live < self._limits.max_live and self.bytes < self._limits.max_bytes
+        )
+
+    @property
+    def over_bounds(self) -> bool:
+        """Whether live actors exceed a bound."""
+        return self.live > self._limits.max_live or self.bytes > self._limits.max_bytes
+
+    def make_room(self) -> None:
+        """Passivate the actors that were idle longest, down to 95 % of the bounds."""
+        live = int(self._limits.max_live * _SHED_TO)
+        size = int(self._limits.max_bytes * _SHED_TO)
+        if self.live > live:
+            probe("shed_by_count")
+        if self.bytes > size:
+            probe("shed_by_bytes")
+        for bucket in sorted(self._buckets):
+            cells = self._buckets.pop(bucket)
+            for position, cell in enumerate(cells):
+                if self.live <= live and self.bytes <= size:
+                    self._buckets.setdefault(bucket, []).extend(cells[position:])
+                    return
+                self._passivate(cell, bucket)
+
+    # -- idle time --------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Passivate the actors whose idle time is over."""
+        horizon = int((self._clock.monotonic() - self._limits.idle_s) / self.bucket_s)
+        for bucket in sorted(b for b in self._buckets if b < horizon):
+            for cell in self._buckets.pop(bucket):
+                self._passivate(cell, bucket)
+
+    def _file(self, cell: Cell) -> None:
+        self._buckets.setdefault(int(cell.last_used / self.bucket_s), []).append(cell)
+
+    def _passivate(self, cell: Cell, bucket: int) -> None:
+        if cell.status is CellStatus.INVALID:
+            return
+        if int(cell.last_used / self.bucket_s) > bucket:
+            probe("passivation_found_used")
+            self._file(cell)
+            return
+        if not cell.idle:
+            probe("passivation_found_busy")
+            cell.last_used = self._clock.monotonic()
+            self._file(cell)
+            return
+        if handle_last_message(cell, closing=False):
+            probe("passivation_wrote_first")
+            # It leaves at a later sweep, when this is durable.
+            self._buckets.setdefault(bucket, []).append(cell)
+            return
+        self.passivations += 1
+        self.remove(cell)
+
+
+def handle_last_message(cell: Cell, *, closing: bool) -> bool:
+    """Let an idle actor write what it has put off; False if there is nothing to write."""
+    message = cell.behavior.on_idle(cell.state, closing=closing)
+    if message is None:
+        return False
+    try:
+        cell.run(message)
+    except Exception:
+        _logger.exception("passivation_failed", key=cell.key)
+    return True
