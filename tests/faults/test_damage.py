@@ -344,7 +344,7 @@ def test_a_byte_of_a_message(memory: Path, truth: Truth, command: Any) -> None:
     assert found["alice", "two", "history"] == truth["alice", "two", "history"]
     code, printed = command("repair", memory)
     assert code == 1
-    assert "what is left:" in printed
+    assert "remaining findings:" in printed
     assert answers(memory)["alice", "one", "history"] == "JournalDamaged"
     code, printed = command("repair", memory, "--drop-damaged")
     assert code == 0, printed
