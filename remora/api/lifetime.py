@@ -19,7 +19,7 @@ from remora.runtime.log import Job
 from remora.runtime.probes import probe
 from remora.services.parts import PartsHolder
 from remora.services.preload import preload
-from remora.services.upkeep import flush_tails
+from remora.services.upkeep import flush_unindexed
 from remora.storage.lock import DirectoryLock
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.ports import Journal
@@ -170,14 +170,14 @@ class Lifetime:
             embedded = options.embedder is None and options.config.models.embedder == "wordllama"
             tasks.start_soon(partial(index.warm, embedder=embedded), name="remora.warm")
             tasks.start_soon(internals.recall.run, name="remora.recall")
-            tails = partial(
-                flush_tails,
+            flush = partial(
+                flush_unindexed,
                 internals.journal,
                 internals.registry,
                 options.clock,
                 options.config.activation.idle_s,
             )
-            tasks.start_soon(tails, name="remora.tails")
+            tasks.start_soon(flush, name="remora.tails")
         index.start(tasks)
 
     # -- closing -----------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class LongTermIndex:
     Args:
         journal: has what rows are made of, and says which store is in use.
         config: of the runtime.
-        directory: the memory directory; None for a runtime in memory.
+        path: the memory directory; None for a runtime in memory.
         given: a store of the application's own; it is used as it is.
         embedder: what makes vectors now; None for text search alone.
         clock: for back-off, and the age of what is pruned.
@@ -67,7 +67,7 @@ class LongTermIndex:
         self,
         journal: Journal,
         config: Config,
-        directory: Path | None,
+        path: Path | None,
         *,
         given: LongTermStore | None,
         embedder: Embedder | None,
@@ -76,7 +76,7 @@ class LongTermIndex:
     ) -> None:
         self._journal = journal
         self._config = config
-        self._directory = directory
+        self._path = path
         self._given = None if given is None else with_current_names(given)
         self._embedder = embedder
         self._clock = clock
@@ -84,7 +84,7 @@ class LongTermIndex:
         self._store: LongTermStore | None = None
         self._lock = anyio.Lock()
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._in_use: IndexDirectory | None = None
+        self._current: IndexDirectory | None = None
         self._start_rebuild: Callable[[], Rebuild] | None = None
         self._row_rebuilder: RowRebuilder | None = None
         self._changed_users: dict[str, None] = {}
@@ -96,8 +96,8 @@ class LongTermIndex:
     @property
     def _base(self) -> Place | None:
         """Where LanceDB's directories are; None in memory, or with a store of the application's."""
-        elsewhere = self._directory is None or self._given is not None
-        return None if elsewhere else self._config.long_term.uri.reveal() or self._directory
+        elsewhere = self._path is None or self._given is not None
+        return None if elsewhere else self._config.long_term.uri.reveal() or self._path
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -107,30 +107,30 @@ class LongTermIndex:
         Raises:
             EmbedderChanged: another embedder made what is there, and `reembed` is not set.
         """
-        self._in_use = await choose_directory(
+        self._current = await choose_directory(
             self._journal,
             self._base,
             embedder=embedder_name(self._embedder),
             shards=self._config.long_term.shards,
             reembed=reembed,
-            directory=self._directory,
+            directory=self._path,
         )
-        if self._in_use.whole:
+        if self._current.whole:
             await self._sweep()
 
     def serve(
         self,
-        directory: ActorRegistry,
+        registry: ActorRegistry,
         flush: FlushHandler,
         record: RecordHandler,
         retry: RetryPolicy,
     ) -> None:
         """Prepare for rebuilding with these handlers' rows; call it before `start`."""
-        assert self._in_use is not None
+        assert self._current is not None
         self._start_rebuild = partial(
-            self._make_rebuild, self._in_use, directory, flush, record, retry
+            self._make_rebuild, self._current, registry, flush, record, retry
         )
-        if not self._in_use.whole:
+        if not self._current.whole:
             self.reembedding = self._start_rebuild()
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -181,9 +181,9 @@ class LongTermIndex:
         if self._store is None:
             async with self._lock:
                 if self._store is None:
-                    if self._tasks is None or self._in_use is None:
+                    if self._tasks is None or self._current is None:
                         raise RuntimeClosed("long-term memory is not open yet")
-                    used = self._in_use
+                    used = self._current
                     store = await self._open_store(
                         used.name, self._embedder.dimension if self._embedder else None, used.shards
                     )
@@ -224,14 +224,12 @@ class LongTermIndex:
             stores: list[LongTermStore] = []
             known: set[Place] = set()
             current = await self.store() if self._config.long_term.enabled else self._given
-            if self._in_use is not None and (base := self._base) is not None:
-                known.add(location_of(base, self._in_use.name))
+            if self._current is not None and (base := self._base) is not None:
+                known.add(location_of(base, self._current.name))
                 if self._row_rebuilder is not None:
                     stores.extend(await self._row_rebuilder.before())
-                    known.update(location_of(base, one.name) for one in self._in_use.leftovers)
-            bases = dict.fromkeys(
-                base for base in (self._base, self._directory) if base is not None
-            )
+                    known.update(location_of(base, one.name) for one in self._current.leftovers)
+            bases = dict.fromkeys(base for base in (self._base, self._path) if base is not None)
             for base, one in [(base, one) for base in bases for one in await kept(self._journal)]:
                 place = location_of(base, one.name)
                 there = not isinstance(place, Path) or await anyio.to_thread.run_sync(place.exists)
@@ -269,7 +267,7 @@ class LongTermIndex:
     def _make_rebuild(
         self,
         used: IndexDirectory,
-        directory: ActorRegistry,
+        registry: ActorRegistry,
         flush: FlushHandler,
         record: RecordHandler,
         retry: RetryPolicy,
@@ -282,7 +280,7 @@ class LongTermIndex:
 
         leftovers = used.leftovers if self._base is not None else ()
         rows = self._row_rebuilder = RowRebuilder(
-            journal, directory, flush, record, self._embedder, leftovers, open_old
+            journal, registry, flush, record, self._embedder, leftovers, open_old
         )
 
         async def complete() -> None:

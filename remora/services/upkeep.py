@@ -13,14 +13,14 @@ from remora.runtime.probes import probe
 from remora.runtime.registry import ActorRegistry
 from remora.storage.ports import Journal, Retention
 
-__all__ = ["flush_tails", "trim_archive"]
+__all__ = ["flush_unindexed", "trim_archive"]
 
 _logger = get_logger("remora.runtime")
-_TAIL_CONCURRENCY = 16
-_MAX_TAILS = 1_000_000
+_FLUSH_CONCURRENCY = 16
+_MAX_SESSIONS = 1_000_000
 
 
-async def flush_tails(
+async def flush_unindexed(
     journal: Journal, registry: ActorRegistry, clock: Clock, idle_s: float
 ) -> None:
     """Flush the sessions whose last messages an earlier run did not index.
@@ -29,7 +29,7 @@ async def flush_tails(
     """
     await clock.sleep(idle_s)
     try:
-        found = await journal.sessions_to_flush(_MAX_TAILS)
+        found = await journal.sessions_to_flush(_MAX_SESSIONS)
     except StorageError:
         _logger.exception("tails_unread")  # the next start finds them
         return
@@ -42,7 +42,7 @@ async def flush_tails(
             except Exception:
                 _logger.exception("tail_flush_failed", session=key)
 
-    await map_concurrently(flush, found, concurrency=_TAIL_CONCURRENCY)
+    await map_concurrently(flush, found, concurrency=_FLUSH_CONCURRENCY)
 
 
 async def trim_archive(journal: Journal, keep: RetentionConfig, clock: Clock) -> None:
