@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from remora.config import LongTermConfig
-from remora.storage.lance.files import SyncRecord
 from remora.storage.lance.manifest import manifest_name
+from remora.storage.lance.record import SyncRecord
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow
 from remora.testing.stores import DIMENSION, long_term_row

@@ -13,7 +13,7 @@ import msgspec
 from remora.maintenance.compare import Progress, compare_index
 from remora.maintenance.offline import Offline
 from remora.runtime.supervisor import commit_records
-from remora.services.rebuild import request_rebuild
+from remora.services.index_directory import request_rebuild
 from remora.storage.lance.store import LanceStore
 
 __all__ = ["Alignment", "align_index"]

@@ -41,7 +41,7 @@ class BackupReport(msgspec.Struct, frozen=True):
     Attributes:
         counts: how much its journal holds.
         rows: rows of long-term memory.
-        refilled: rows that it lacks, and that whoever opens it writes from the journal.
+        refilled: rows that are missing, and are written from the journal when it is opened.
         long_term: it holds long-term memory; False where that is elsewhere (`long_term.uri`), or
             there is none.
         bytes: its size.
@@ -72,7 +72,7 @@ async def backup(
     Args:
         directory: what is copied; no byte of what it holds changes.
         dest: a directory that is not there yet, or is empty.
-        config: of whoever uses the directory.
+        config: of the application that uses the directory.
         take: writes a snapshot of the journal to a file, where this process has it open; else it is
             read from `directory`.
         progress: told how many rows of long-term memory were compared with the journal, of how

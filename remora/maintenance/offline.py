@@ -1,7 +1,4 @@
-"""A memory directory without its actors.
-
-Journal and long-term memory as they lie there, for checks, backups and repairs.
-"""
+"""A memory directory without its actors: journal and long-term memory, for checks and repairs."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import msgspec
 
 from remora.config import Config
 from remora.errors import InvalidInput, JournalDamaged
-from remora.services.rebuild import OldDirectory, Place, kept, location_of
+from remora.services.index_directory import OldDirectory, Place, list_directories, location_of
 from remora.storage.lance.scan import TableScan, open_scan
 from remora.storage.lance.store import LanceStore
 from remora.storage.running import running_journal
@@ -34,10 +31,9 @@ class Offline(msgspec.Struct, frozen=True):
 
     Attributes:
         journal: its journal; committing.
-        used: the directory of long-term memory in use: its name, what made its vectors, its tables;
-            None if there never was one.
-        place: where that is; None where it is not there.
-        whole: it holds all that it should; otherwise it is being made anew, or is to be.
+        used: the directory of long-term memory in use; None if there never was one.
+        place: where that is; None where it does not exist.
+        whole: it is complete; otherwise it is being rebuilt, or is to be.
         leftovers: directories that were in use before it.
         config: sizes and intervals.
     """
@@ -62,9 +58,9 @@ class Offline(msgspec.Struct, frozen=True):
     def scan(
         self, *, lost: Mapping[str, str] | None = None
     ) -> AbstractAsyncContextManager[TableScan]:
-        """All rows of long-term memory in outline; `place` must not be None.
+        """A scan of long-term memory; `place` must not be None.
 
-        `lost`: tables that were put aside, and why.
+        `lost`: tables that were quarantined, and why.
         """
         assert self.place is not None
         assert self.used is not None
@@ -74,7 +70,7 @@ class Offline(msgspec.Struct, frozen=True):
     async def store(self, *, sync: bool = True) -> AsyncIterator[LanceStore]:
         """Long-term memory itself; `place` must not be None.
 
-        `sync`: what is written is on disk when that is told.
+        `sync`: writes are on disk when they are acknowledged.
         """
         assert self.place is not None
         assert self.used is not None
@@ -93,7 +89,7 @@ class Offline(msgspec.Struct, frozen=True):
 async def offline(
     directory: Path, config: Config, *, journal: Path | None = None
 ) -> AsyncIterator[Offline]:
-    """Open what a directory holds; whoever calls owns the directory.
+    """Open what a directory holds. Requires exclusive access.
 
     Args:
         directory: where it is.
@@ -110,7 +106,7 @@ async def offline(
 
 
 async def _describe(journal: SqliteJournal, directory: Path, config: Config) -> Offline:
-    found = await kept(journal)
+    found = await list_directories(journal)
     whole = not await journal.setting("reembed")
     if not found:  # no runtime ever used long-term memory here
         return Offline(journal, None, None, whole, (), config)
@@ -122,7 +118,7 @@ async def _describe(journal: SqliteJournal, directory: Path, config: Config) -> 
 
 
 class LostCommits(msgspec.Struct, frozen=True):
-    """Acknowledged commits that are gone.
+    """Acknowledged commits that the journal has lost.
 
     Attributes:
         what: which, in words.

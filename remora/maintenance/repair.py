@@ -20,8 +20,8 @@ from remora.maintenance.align import align_index
 from remora.maintenance.compare import Progress
 from remora.maintenance.offline import JOURNAL, Offline, lost_commits, offline, require_memory
 from remora.maintenance.verify import verify_owned
-from remora.services.rebuild import request_rebuild
-from remora.storage.lance.files import shard_names
+from remora.services.index_directory import request_rebuild
+from remora.storage.lance.directory import shard_names
 from remora.storage.lock import DirectoryLock
 from remora.storage.ports import Finding
 from remora.storage.sqlite.journal import SqliteJournal
@@ -32,17 +32,17 @@ __all__ = ["RepairReport", "repair"]
 
 _WHY = {
     "orphan": "that the journal does not have",
-    "doubled": "that were there more than once",
-    "foreign": "that stood under another user's key, or in another user's table",
+    "doubled": "that existed more than once",
+    "foreign": "that were under another user's key, or in another user's table",
 }
 
 
 class RepairReport(msgspec.Struct, frozen=True):
-    """What a repair came to.
+    """What a repair did.
 
     Attributes:
-        done: what was done, a line each; nothing where nothing was amiss.
-        left: what is still amiss.
+        done: what was done, a line each; empty where nothing was damaged.
+        left: what is still damaged.
         waiting: pieces of work that the next start has to do.
     """
 
@@ -59,7 +59,7 @@ async def repair(
     drop_damaged: bool = False,
     progress: Progress | None = None,
 ) -> RepairReport:
-    """Repair a directory that nobody uses; a second time, there is nothing to do.
+    """Repair a directory. Requires exclusive access; a second time, there is nothing to do.
 
     Args:
         directory: a memory directory.
@@ -128,12 +128,11 @@ async def _repair_long_term(
         ):
             return []
         await request_rebuild(memory.journal)
-        return [
-            (
-                "long-term memory is not there: to be made anew from the journal; what memory blocks "  # noqa: E501
-                "had stored in it is lost"
-            )
-        ]
+        gone = (
+            "long-term memory is gone: the next start rebuilds it from the journal; what memory "
+            "blocks had stored in it is lost"
+        )
+        return [gone]
     done: list[str] = []
     before = (
         await anyio.to_thread.run_sync(shard_names, memory.place)
@@ -145,10 +144,9 @@ async def _repair_long_term(
         if isinstance(memory.place, Path):
             there = set(await anyio.to_thread.run_sync(shard_names, memory.place))
             done += [
-                f"the table {name} is put aside, in {memory.place / 'quarantine'}: its messages "
-                "and memories are written again; "
-                "what memory blocks had stored in it, and rows of messages that retention "
-                "removed, are lost"
+                f"the table {name} is in {memory.place / 'quarantine'}: its messages and memories "
+                "are written again; what memory blocks had stored in it, and rows of messages that "
+                "retention removed, are lost"
                 for name in before
                 if name not in there
             ]

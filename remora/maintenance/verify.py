@@ -1,10 +1,9 @@
-"""Looking a memory directory through without changing a byte of it.
+"""Verify a memory directory without changing a byte of it.
 
-Opening a journal takes ownership, brings its schema up to date and moves its write-ahead log;
-opening long-term memory sets broken tables aside. So none of that is done to the directory: the
-journal is copied into a temporary directory, and beside it long-term memory stands as a tree of
-links to files, which LanceDB never writes to once they are there. What is opened, and checked by
-the same code that serves, is that.
+Opening a journal takes ownership, migrates its schema and moves its write-ahead log; opening
+long-term memory quarantines damaged tables. So the directory itself is not opened, but a mirror of
+it in a temporary directory: a copy of the journal, and links to the files of long-term memory,
+which LanceDB never changes once they exist. The mirror is opened by the same code that serves.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ from remora.config import Config
 from remora.errors import JournalDamaged, StorageError
 from remora.maintenance.compare import Progress, compare_index
 from remora.maintenance.offline import JOURNAL, Offline, lost_commits, offline, require_memory
-from remora.services.rebuild import Place
-from remora.storage.lance.files import ShardFiles, shard_names
+from remora.services.index_directory import Place
+from remora.storage.lance.directory import shard_names
+from remora.storage.lance.files import ShardFiles
 from remora.storage.lock import ReadLock
 from remora.storage.ports import Finding, JournalCounts
 from remora.storage.sqlite.mark import accept_loss
@@ -33,13 +33,13 @@ __all__ = ["Verification", "verify", "verify_owned"]
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """What there is in a directory, and what is amiss.
+    """What a directory holds, and what is damaged in it.
 
     Attributes:
-        findings: what is not as it should be.
-        notes: what is worth knowing, and in order.
+        findings: what is damaged or inconsistent.
+        notes: what is worth knowing, and no damage.
         counts: how much the journal holds; None where it cannot be read.
-        rows: rows of long-term memory that were looked at.
+        rows: rows of long-term memory that were compared.
     """
 
     findings: tuple[Finding, ...]
@@ -49,14 +49,14 @@ class Verification(msgspec.Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
-        """Nothing is amiss."""
+        """There are no findings."""
         return not self.findings
 
 
 async def verify(
     directory: Path, config: Config, *, deep: bool = False, progress: Progress | None = None
 ) -> Verification:
-    """Look a directory through that nobody has open; no byte of it changes.
+    """Verify a directory; no byte of it changes.
 
     Needs room for a copy of the journal in the system's temporary directory (``TMPDIR``).
 
@@ -64,11 +64,11 @@ async def verify(
         directory: a memory directory, or a backup of one.
         config: whose `long_term.uri` says where long-term memory is, if not in the directory.
         deep: read every byte of long-term memory, too.
-        progress: told how many rows of long-term memory were looked through, of how many.
+        progress: told how many rows of long-term memory were compared, of how many.
 
     Raises:
         InvalidInput: there is no memory in it.
-        DirectoryLocked: it is in use; work under way would look amiss.
+        DirectoryLocked: it is in use: jobs in flight would be reported as damage.
         StorageError: it cannot be read at all; JournalTooNew, where a newer remora wrote it.
     """
     await anyio.to_thread.run_sync(require_memory, directory)
@@ -84,7 +84,7 @@ async def verify(
 async def verify_owned(
     directory: Path, config: Config, *, deep: bool = False, progress: Progress | None = None
 ) -> Verification:
-    """The same for whoever owns the directory.
+    """The same for a caller that owns the directory.
 
     Raises:
         StorageError: see `verify`.
@@ -94,7 +94,7 @@ async def verify_owned(
         notes: tuple[str, ...] = ()
         try:
             if lost := await anyio.to_thread.run_sync(lost_commits, mirror / JOURNAL):
-                # what is left can be looked at all the same
+                # what is left can be verified all the same
                 await anyio.to_thread.run_sync(accept_loss, mirror / JOURNAL)
                 told = f"it was cut short or lost: the journal lacks {lost.what}"
                 if lost.promised:
@@ -121,11 +121,9 @@ async def verify_owned(
 async def _check_directory(
     memory: Offline, *, deep: bool = False, progress: Progress | None = None
 ) -> Verification:
-    """What is amiss in a directory that is open: its journal, its long-term memory, and between the
-    two.
+    """Verify the journal, long-term memory, and whether they agree.
 
-    Long-term memory is opened as a runtime would, which puts aside what is damaged; so the
-    directory must be one that may change.
+    Long-term memory is opened as by a runtime, which quarantines what is damaged.
 
     Raises:
         StorageError: it cannot be read.
@@ -215,7 +213,7 @@ async def _notes(memory: Offline) -> list[str]:
     )
     if not memory.whole:
         notes.append(
-            "long-term memory is being made anew from the journal: the next start goes on with it"
+            "long-term memory is being rebuilt from the journal: the next start goes on with it"
         )
     if memory.leftovers:
         names = ", ".join(one.name for one in memory.leftovers)

@@ -26,18 +26,17 @@ from remora.runtime.clock import Clock
 from remora.runtime.guard import guarded_call
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import RetryPolicy
-from remora.services.rebuild import (
+from remora.services.index_directory import (
     IndexDirectory,
     OldDirectory,
     Place,
-    Rebuild,
-    RowRebuilder,
     choose_directory,
-    kept,
+    list_directories,
     location_of,
     remove_old,
     request_rebuild,
 )
+from remora.services.rebuild import Rebuild, RowRebuilder
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore
 from remora.storage.renamed import with_current_names
 
@@ -230,7 +229,9 @@ class LongTermIndex:
                     stores.extend(await self._row_rebuilder.before())
                     known.update(location_of(base, one.name) for one in self._current.leftovers)
             bases = dict.fromkeys(base for base in (self._base, self._path) if base is not None)
-            for base, one in [(base, one) for base in bases for one in await kept(self._journal)]:
+            for base, one in [
+                (base, one) for base in bases for one in await list_directories(self._journal)
+            ]:
                 place = location_of(base, one.name)
                 there = not isinstance(place, Path) or await anyio.to_thread.run_sync(place.exists)
                 if there and place not in known:

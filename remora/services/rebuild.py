@@ -1,23 +1,14 @@
-"""Long-term memory made anew from the journal, in the background, while the runtime serves.
+"""The rebuild of long-term memory: what the journal has and the index has not is written.
 
-Vectors of two embedders cannot be compared, so another embedder means another directory for
-long-term memory. The settings say which one is in use, which embedder made it, whether it is being
-made anew and how far that came; they change in one transaction of the journal. So whatever dies
-when, the next start finds either the old memory whole and in use, or the new one in use and how to
-go on; what is written twice is merged (G7).
+It runs in the background while the runtime serves, and has four causes: another embedder, whose
+vectors need a new directory; a directory that is gone; a table that was quarantined at opening;
+and a repair, or a backup, that found rows missing (`maintenance/align.py`). It goes actor by actor,
+and notes in the settings how far it came, so that the next start goes on after a crash. Rows that
+exist are left alone; what is written twice is merged (G7).
 
-============  =====================================================================
-setting       value
-============  =====================================================================
-``embedder``  name and dimension of what makes the vectors
-``longterm``  the name of the directory in use
-``reembed``   ``begin``, or a digest of the last actor that was done; empty: complete
-``leftover``  directories of before, which are of no use once it is complete
-============  =====================================================================
-
-Rows come from the journal alone, but for those of memory blocks, which are long-term memory's own,
-and those of messages that retention has removed from the journal: they are copied from the
-directory before, which is why it stays until the end.
+Rows come from the journal, except for those of memory blocks, which are long-term memory's own, and
+those of messages that retention removed from the journal: they are copied from the old directory,
+which therefore stays until the rebuild is complete.
 """
 
 from __future__ import annotations
@@ -25,19 +16,14 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TypeAlias
-from urllib.parse import urlsplit, urlunsplit
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.actors.user.messages import Learn
 from remora.actors.user.working import WorkingItem
 from remora.errors import (
-    EmbedderChanged,
     ErasureInProgress,
     JournalDamaged,
     LongTermError,
@@ -54,39 +40,23 @@ from remora.runtime.concurrency import map_concurrently
 from remora.runtime.guard import guarded_call
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import RetryPolicy
+from remora.services.index_directory import BEGIN, OldDirectory, request_rebuild
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
 
-__all__ = [
-    "IndexDirectory",
-    "OldDirectory",
-    "Place",
-    "Rebuild",
-    "ReembedProgress",
-    "RowRebuilder",
-    "choose_directory",
-    "kept",
-    "location_of",
-    "remove_old",
-    "request_rebuild",
-]
+__all__ = ["Rebuild", "ReembedProgress", "RowRebuilder"]
 
 _logger = get_logger("remora.reembed")
 _AT_ONCE = 16  # actors between two notes of how far it came
-_FIRST = "longterm"
-_BEGIN = "begin"
 _LAST = (1 << 32) - 1
-
-Place: TypeAlias = Path | str
-"""Where a store is: a directory, or an address that LanceDB understands."""
 
 
 class ReembedProgress(msgspec.Struct, frozen=True):
-    """How far it came.
+    """How far a rebuild came.
 
     Attributes:
-        done: messages whose rows were made anew, or need none.
-        total: messages that long-term memory had when this run of it began.
-        error: why it rests until the next start; empty while it goes on.
+        done: messages that were rebuilt, or needed no row.
+        total: messages that were indexed when it began.
+        error: why it stopped until the next start; empty while it runs.
     """
 
     done: int
@@ -94,174 +64,11 @@ class ReembedProgress(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class OldDirectory(msgspec.Struct, frozen=True):
-    """A directory that was in use before: its name, what made its vectors, and over how many tables
-    users are spread.
-    """
-
-    name: str
-    embedder: str
-    shards: int
-
-    @property
-    def dimension(self) -> int | None:
-        """Of the vectors; None where there are none."""
-        return int(self.embedder.rpartition("/")[2]) or None
-
-
-class IndexDirectory(msgspec.Struct, frozen=True):
-    """Which directory long-term memory is in.
-
-    Attributes:
-        name: the directory, in the memory directory or beside what `long_term.uri` names.
-        shards: tables in it.
-        whole: it holds all that it should; otherwise it is being filled.
-        leftovers: directories of before, the newest first; of no use once it is whole.
-    """
-
-    name: str
-    shards: int
-    whole: bool
-    leftovers: tuple[OldDirectory, ...]
-
-
 _decode_item = msgspec.msgpack.Decoder(WorkingItem).decode
-_decode_old = msgspec.json.Decoder(tuple[OldDirectory, ...]).decode
-
-
-async def choose_directory(
-    journal: Journal,
-    base: Place | None,
-    *,
-    embedder: str,
-    shards: int,
-    reembed: bool,
-    directory: Path | None,
-) -> IndexDirectory:
-    """Which directory to use for vectors of `embedder`.
-
-    A new one is put in use if need be, in one transaction.
-
-    Args:
-        journal: whose settings say so.
-        base: the memory directory, or `long_term.uri`; None for a store that is neither.
-        embedder: what makes vectors now.
-        shards: tables in a directory that is yet to be made.
-        reembed: whether another embedder than before is meant.
-        directory: the memory directory, for the error's text.
-
-    Raises:
-        EmbedderChanged: another embedder made what is there, and `reembed` is not set.
-    """
-    name = await journal.init_setting("longterm", _FIRST) or _FIRST
-    found = await journal.init_setting("embedder", embedder) or embedder
-    kept = int(await journal.init_setting("shards", str(shards)) or shards)
-    old = await _old_directories(journal)
-    if found != embedder:
-        if not reembed:
-            raise EmbedderChanged(
-                f"long-term memory was embedded by {found}, and {embedder} is configured: vectors "
-                "of two models cannot be "
-                f"compared. Either run `remora reembed --dir {directory or 'DIR'}` (or open it "
-                "with Runtime(…, reembed=True)), "
-                "which makes it anew from the journal, or set models.embedder back to what it was"
-            )
-        old = (OldDirectory(name, found, kept), *old)
-        number = int(name.removeprefix(_FIRST).removeprefix("-") or 1)
-        name, kept = f"{_FIRST}-{number + 1}", shards
-        described = msgspec.json.encode(old).decode()
-        await journal.change_settings(
-            {
-                "embedder": embedder,
-                "longterm": name,
-                "shards": str(kept),
-                "reembed": _BEGIN,
-                "leftover": described,
-            }
-        )
-        _logger.info("reembedding_begun", embedder=embedder, before=found, directory=name)
-    elif isinstance(base, Path) and await _is_lost(journal, base / name):
-        _logger.warning("long_term_lost", directory=name)
-        await journal.change_settings({"reembed": _BEGIN})
-    return IndexDirectory(name, kept, not await journal.setting("reembed"), old)
-
-
-async def _is_lost(journal: Journal, place: Path) -> bool:
-    """Somebody moved it away: it is filled again."""
-    if await anyio.to_thread.run_sync(place.exists):
-        return False
-    return any(flushed for _, flushed in await journal.indexed_through())
-
-
-async def kept(journal: Journal) -> tuple[OldDirectory, ...]:
-    """Every directory that long-term memory is or was in: the one in use, and those of before, as
-    far as they are there.
-    """
-    name, embedder, shards = [
-        await journal.setting(one) for one in ("longterm", "embedder", "shards")
-    ]
-    if embedder is None or shards is None:
-        return ()
-    return (OldDirectory(name or _FIRST, embedder, int(shards)), *await _old_directories(journal))
-
-
-async def request_rebuild(journal: Journal) -> None:
-    """Have long-term memory filled again from the journal, as it is, by the next start."""
-    await journal.change_settings({"reembed": _BEGIN})
-
-
-async def _old_directories(journal: Journal) -> tuple[OldDirectory, ...]:
-    kept = await journal.setting("leftover")
-    return _decode_old(kept) if kept else ()
-
-
-def location_of(base: Place, name: str) -> Place:
-    """Where the directory called `name` is."""
-    if isinstance(base, Path):
-        return base / name
-    if name == _FIRST:
-        return base
-    parts = urlsplit(base)
-    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
-
-
-async def remove_old(
-    journal: Journal, base: Place | None, erase: Callable[[str], Awaitable[None]]
-) -> None:
-    """Remove directories that were in use before.
-
-    What cannot be removed stays noted, for the next start.
-
-    Args:
-        journal: whose settings name them.
-        base: see `choose_directory`.
-        erase: empties a store at an address.
-    """
-    old = await _old_directories(journal)
-    if base is None or not old:
-        return
-    for one in old:
-        place = location_of(base, one.name)
-        if isinstance(place, Path):
-            await anyio.to_thread.run_sync(_remove, place)
-        else:
-            await erase(place)
-    await journal.change_settings({"leftover": ""})
-
-
-def _remove(place: Path) -> None:
-    # it loads every compressor; this runs in a thread, and hardly ever
-    import shutil  # noqa: PLC0415
-
-    if place.is_dir():
-        shutil.rmtree(place)
 
 
 def _digest(key: SessionKey | UserKey) -> str:
-    """What is kept of an actor's name.
-
-    The settings outlive the actor, and must not keep what was forgotten (G13).
-    """
+    """Names an actor in the settings, which outlive it and must not keep its name (G13)."""
     return row_id(key if isinstance(key, SessionKey) else SessionKey(key.user, ""), 0)
 
 
@@ -269,12 +76,12 @@ class Rebuild:
     """One run of it.
 
     Args:
-        journal: what there is, and how far it came.
-        session: makes a session's rows anew, up to a message.
-        user: makes anew what a user has beside sessions.
-        complete: called when all are done, and it is noted that they are.
+        journal: names the actors, and keeps how far it came.
+        session: rebuilds a session's rows up to a message.
+        user: rebuilds what a user has outside of sessions.
+        complete: called when all is done, and noted.
         clock: for back-off.
-        retry: when what failed is tried again. What is merely away is tried for ever.
+        retry: when a failed call is tried again. Retryable errors are retried without end.
         rng: for jitter.
         concurrency: actors at once.
     """
@@ -318,11 +125,11 @@ class Rebuild:
         """Return when it is complete.
 
         Args:
-            progress: told of `done` and `total` as it goes on.
+            progress: told `done` and `total`.
 
         Raises:
             RuntimeClosed: the runtime closed before; the next start goes on.
-            Exception: why it rests until the next start.
+            Exception: why it stopped until the next start.
         """
         while not self._ended:
             if progress is not None:
@@ -332,7 +139,7 @@ class Rebuild:
             raise self._error
         if not self.over:
             raise RuntimeClosed(
-                "the runtime closed while long-term memory was being made anew; the next start "
+                "the runtime closed while long-term memory was being rebuilt; the next start "
                 "goes on"
             )
         if progress is not None:
@@ -343,11 +150,11 @@ class Rebuild:
         self._progressed = anyio.Event()
 
     async def run(self) -> None:
-        """Go on from where an earlier run was cut off, to the end."""
+        """Run to the end, from where an earlier run stopped."""
         try:
-            cursor = await self._journal.setting("reembed") or _BEGIN
+            cursor = await self._journal.setting("reembed") or BEGIN
             while not await self._rebuild_from(cursor):
-                cursor = _BEGIN
+                cursor = BEGIN
             if self._damaged is not None:
                 raise self._damaged
             await self._journal.change_settings({"reembed": ""})
@@ -363,16 +170,16 @@ class Rebuild:
 
     @property
     def ended(self) -> bool:
-        """It is complete, or rests."""
+        """It is complete, or stopped until the next start."""
         return self._ended
 
     async def again(self) -> None:
-        """More is lacking than was known: whatever is done already, begin anew."""
-        self._restart = True  # first: no note of how far it came may be written after this one
+        """Start from the beginning: more is missing than was known."""
+        self._restart = True  # first: no later note may say how far it came
         await request_rebuild(self._journal)
 
     async def _rebuild_from(self, cursor: str) -> bool:
-        """Make anew what is behind the cursor; whether nothing came between."""
+        """Rebuild the actors after the cursor; False if it has to start again."""
         self._restart, self._damaged = False, None
         actors = await self._journal.indexed_through()
         self._total = sum(flushed for _, flushed in actors)
@@ -388,8 +195,8 @@ class Rebuild:
         return not self._restart
 
     def _index_after(self, actors: Sequence[tuple[SessionKey | UserKey, int]], cursor: str) -> int:
-        """The place behind the last actor that was done; if that one is no more, the beginning."""
-        if cursor == _BEGIN:
+        """The index after the last actor that was done; 0 if that actor no longer exists."""
+        if cursor == BEGIN:
             return 0
         return next(
             (place + 1 for place, (key, _) in enumerate(actors) if _digest(key) == cursor), 0
@@ -418,10 +225,7 @@ class Rebuild:
                 return
 
     def withdraw(self, matches: Callable[[Hashable], bool]) -> None:
-        """Give up what is being made of these actors, who are about to be forgotten.
-
-        What is left of them is made later.
-        """
+        """Stop the rebuild of actors that are about to be forgotten; it is tried again later."""
         for key, scope in self._scopes.items():
             if matches(key):
                 scope.cancel()
@@ -447,15 +251,15 @@ class Rebuild:
 
 
 class RowRebuilder:
-    """Makes rows of the store in use.
+    """Writes rows into the store in use.
 
     Args:
-        journal: where most of it is.
+        journal: holds most of what is needed.
         directory: of live actors.
         flush: writes messages and summary entries.
-        record: writes what was recorded on purpose.
-        embedder: what makes vectors now; None for text search alone.
-        leftovers: directories of before, the newest first, for what the journal has not.
+        record: writes recorded memories.
+        embedder: makes the vectors; None for text search alone.
+        leftovers: old directories, the newest first, for what the journal does not have.
         open_store: opens one of them.
     """
 
@@ -486,7 +290,7 @@ class RowRebuilder:
             await self._record.adopt(key.user, partial(self._rows_of_old, key))
 
     async def of_user(self, key: UserKey) -> None:
-        """What was recorded on purpose; working memory, too, is embedded anew."""
+        """Recorded memories; working memory is embedded again, too."""
         await self._record.rebuild(key.user)
         if self._embedder is None:
             return
@@ -501,7 +305,7 @@ class RowRebuilder:
             )
 
     async def before(self) -> Sequence[LongTermStore]:
-        """The stores of before, opened.
+        """The stores of the old directories, opened.
 
         Raises:
             LongTermError: one of them cannot be opened now.
@@ -518,10 +322,7 @@ class RowRebuilder:
         return self._old
 
     async def _rows_of_old(self, key: SessionKey) -> list[MemoryRow]:
-        """What the journal has not.
-
-        Rows of memory blocks, and of messages that retention has removed.
-        """
+        """Rows of memory blocks, and of messages that retention removed from the journal."""
         old = await self.before()
         if not old:
             return []
@@ -537,6 +338,6 @@ class RowRebuilder:
         ]
 
     async def aclose(self) -> None:
-        """Close the directories of before."""
+        """Close the stores of the old directories."""
         for store in self._old:
             await store.aclose()

@@ -282,7 +282,7 @@ async def test_a_crash_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise PermissionError(13, "not now")
 
     with monkeypatch.context() as crash:
-        crash.setattr("remora.services.rebuild._remove", stuck)
+        crash.setattr("remora.services.index_directory._remove", stuck)
         async with opened(tmp_path, HashEmbedder(96), reembed=True) as runtime:
             await runtime.reembedded()
     assert directories(tmp_path) == ["longterm", "longterm-2"]

@@ -1,10 +1,9 @@
-"""Copying LanceDB tables that are written to meanwhile. Everything here blocks.
+"""Copy LanceDB tables while they are written to. Everything here blocks.
 
-A table is a directory of files that never change once they are there. Which of them make up the
-version that is on disk for certain, its record says (`storage/lance/files.py`); those are copied,
-and the record with them. Whatever is committed meanwhile is of later versions. Compaction and
-clean-up may remove files of a version that is not the newest any more, and erasing replaces whole
-tables: then the table is begun anew, from the version that is recorded by then.
+A table is a directory of files that never change once they exist. Its record lists those of the
+version that is known to be on disk (`storage/lance/files.py`); they are copied, with the record.
+Compaction may remove files of a version that is no longer the newest, and erasing replaces whole
+tables: then the table is copied again, from the version that is recorded by then.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from remora.errors import LongTermError
-from remora.storage.lance.files import ShardFiles, shard_names
+from remora.storage.lance.directory import shard_names
+from remora.storage.lance.files import ShardFiles
 
 __all__ = ["copy_tables"]
 
@@ -48,7 +48,7 @@ def _copy_persistently(source: Path, target: Path, name: str) -> None:
             problem = f"has no version that can be read ({e}), see remora verify"
         shutil.rmtree(target / files.directory.name, ignore_errors=True)
         if not files.directory.is_dir():
-            return None  # dropped meanwhile, or lost before: whoever opens the copy fills it
+            return None  # dropped, or lost before: it is rebuilt when the copy is opened
         # old files go a moment before the record names the new ones
         time.sleep(min(0.01 * (attempt + 1), _LONGEST_PAUSE_S))
     raise LongTermError(f"the table {name} {problem}", retryable=True)

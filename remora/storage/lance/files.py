@@ -1,33 +1,31 @@
-"""A table's directory as files: what is on disk for certain, what is damaged, and what has to go.
+"""The files of one table: which are known to be on disk, which are damaged, which have to go.
 
-LanceDB never syncs a file. So after every commit the files that are new in it are synced here, and
-then a small *record* beside the table says which version that was, and of which files it consists,
-with their sizes and digests. A write counts as done when its record is on disk; the journal counts
-messages as flushed from then on. At the next opening
+LanceDB never syncs a file. So after each commit its new files are synced here, and then a small
+*record* is written, which says what version that was, and of which files it consists, with their
+sizes and digests. A write is done when its record is on disk; the journal counts messages as
+indexed from then on. At the next opening
 
-* versions newer than the record are put aside, whole or torn: who wrote them was never told that
-  they were there, and does it again;
-* a table whose recorded files are missing, or of another size, is put aside whole, and
-  `refill_needed` says so until somebody has noted durably that it has to be filled again;
-* an index that is damaged is named, to be made again: nothing of it is in no other place;
-* what LanceDB forgot is removed: files called ``.tmp…``, which hold rows in plain text.
+* versions newer than the record are quarantined, whole or torn: they were never acknowledged, and
+  are written again;
+* a table whose recorded files are missing, or have another size, is quarantined, and
+  `refill_needed` says so until a rebuild is noted in the journal;
+* a damaged index is named, and is rebuilt from the rows;
+* files that LanceDB forgot (``.tmp…``) are removed: they hold rows in plain text.
 
-A directory without a record was made before there were any: the newest version whose files are
-there is taken, and recorded.
+A directory without a record is older than records: the newest version whose files exist is taken,
+and recorded.
 
-Everything here blocks. Nobody else may write to the directory, and only one thread at a time calls
-a method of one `ShardFiles`.
+Everything here blocks. Requires exclusive access to the directory; one thread at a time calls a
+method of one `ShardFiles`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
@@ -35,58 +33,31 @@ import msgspec
 from remora.logging import get_logger
 from remora.runtime.probes import probe
 from remora.storage.atomic import sync_path
+from remora.storage.lance.directory import QUARANTINE, RECORD_SUFFIX, TABLE_SUFFIX, mark_refill
 from remora.storage.lance.manifest import Manifest, manifest_name, parse_manifest, version_of
-from remora.storage.lance.naming import TABLE_PREFIX
+from remora.storage.lance.record import (
+    FileMark,
+    SyncRecord,
+    digest_of,
+    mark_of,
+    read_record,
+    write_synced,
+)
 from remora.storage.ports import Finding
 
-__all__ = [
-    "DurableFiles",
-    "Opened",
-    "ShardFiles",
-    "clear_refill",
-    "refill_needed",
-    "remove_store",
-    "shard_names",
-]
+__all__ = ["DurableFiles", "Opened", "ShardFiles"]
 
 _logger = get_logger("remora.longterm")
-_TABLE, _RECORD, _QUARANTINE_DIR, _REFILL = ".lance", ".synced.json", "quarantine", "refill-needed"
 _MOST_PUT_ASIDE = 8  # of one table, the newest ones
-_CHUNK_BYTES = 1 << 20
-
-
-class FileMark(msgspec.Struct, frozen=True, array_like=True):
-    """A file as it was when it was synced: its size in bytes, and 32 hex digits of its blake2b
-    digest.
-    """
-
-    size: int
-    digest: str
-
-
-class SyncRecord(msgspec.Struct, frozen=True):
-    """What is on disk for certain.
-
-    Attributes:
-        format: of this record.
-        version: of the table.
-        manifest: the file that says of which others the version consists.
-        files: those others, by their paths from the table's directory.
-    """
-
-    format: int
-    version: int
-    manifest: FileMark
-    files: dict[str, FileMark]
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """What was found at opening.
+    """How a table was found at opening.
 
     Attributes:
-        usable: there is a table that can be opened.
-        recorded: it has a record; otherwise it wants one.
-        indices: names of its indices that have to be made again.
+        usable: it can be opened.
+        recorded: it has a record; otherwise one is to be written.
+        indices: names of its indices that are damaged.
     """
 
     usable: bool
@@ -95,7 +66,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class DurableFiles(msgspec.Struct, frozen=True):
-    """What a copy of a table has to hold.
+    """What a copy of a table has to contain.
 
     Attributes:
         files: paths from the store's directory, of data, deletions, indices and the manifest.
@@ -106,38 +77,6 @@ class DurableFiles(msgspec.Struct, frozen=True):
     files: tuple[str, ...]
     name: str
     record: bytes
-
-
-_decode_record = msgspec.json.Decoder(SyncRecord).decode
-
-
-def shard_names(base: Path) -> list[str]:
-    """The tables that are in a store's directory, or should be."""
-    found = set()
-    for one in base.iterdir() if base.is_dir() else ():
-        for suffix in (_TABLE, _RECORD):
-            if one.name.startswith(TABLE_PREFIX) and one.name.endswith(suffix):
-                found.add(one.name.removesuffix(suffix))
-    return sorted(found)
-
-
-def remove_store(base: Path) -> None:
-    """Remove all that a store has in a directory, and nothing else of what is there."""
-    for one in (*base.glob(f"{TABLE_PREFIX}*"), base / _QUARANTINE_DIR, base / _REFILL):
-        if one.is_dir():
-            shutil.rmtree(one)
-        else:
-            one.unlink(missing_ok=True)
-
-
-def refill_needed(base: Path) -> bool:
-    """Whether something of the store has to be filled again."""
-    return (base / _REFILL).exists()
-
-
-def clear_refill(base: Path) -> None:
-    """Forget that; whoever calls has noted it."""
-    (base / _REFILL).unlink(missing_ok=True)
 
 
 class ShardFiles:
@@ -151,25 +90,25 @@ class ShardFiles:
 
     def __init__(self, base: Path, name: str, *, sync: bool) -> None:
         self.name = name
-        self.directory = base / f"{name}{_TABLE}"
+        self.directory = base / f"{name}{TABLE_SUFFIX}"
         self._base = base
-        self._record_path = base / f"{name}{_RECORD}"
+        self._record_path = base / f"{name}{RECORD_SUFFIX}"
         self._suspect_path = base / f"{name}.suspect"
         self._sync = sync
         self._record: SyncRecord | None = None
         self._synced_directories: set[Path] = set()
-        self.settled: list[Finding] = []
-        """What was not as it should be at opening, and was mended or put aside."""
+        self.opening_findings: list[Finding] = []
+        """What was damaged at opening, and was repaired or quarantined."""
 
     @property
     def version(self) -> int | None:
-        """The newest version that is on disk for certain."""
+        """The newest version that is known to be on disk."""
         return None if self._record is None else self._record.version
 
     # -- opening -----------------------------------------------------------------------------------
 
-    def settle(self) -> Opened:
-        """Make the directory one that can be opened, or put it aside.
+    def prepare(self) -> Opened:
+        """Make the table one that can be opened, or quarantine it.
 
         Raises:
             OSError: it can neither be read nor moved.
@@ -177,10 +116,10 @@ class ShardFiles:
         for orphan in self._orphans():
             _logger.info("temporary_file_removed", table=self.name, file=orphan.name)
             orphan.unlink()
-        self._record = self._read_record()
+        self._record = read_record(self._record_path)
         if not self.directory.is_dir():
             if self._record is not None:
-                self.put_aside("its directory is missing")
+                self.quarantine("its directory is missing")
             return Opened(usable=False, recorded=False)
         versions = self._versions()
         if self._record is None:
@@ -192,19 +131,19 @@ class ShardFiles:
         try:
             manifest = self._manifest(self._record.version)
         except (OSError, ValueError) as e:
-            self.put_aside(f"version {self._record.version}: {e}")
+            self.quarantine(f"version {self._record.version}: {e}")
             return Opened(usable=False, recorded=False)
         damaged = _damaged_indices(manifest, problems)
-        self.settled += [
+        self.opening_findings += [
             Finding("file", str(self.directory / path), problem, repairable=True)
             for path, problem in problems.items()
         ]
         if damaged is None:
-            self.put_aside(
+            self.quarantine(
                 "; ".join(f"{path} {problem}" for path, problem in sorted(problems.items())[:5])
             )
             return Opened(usable=False, recorded=False)
-        # an older version that is torn would make LanceDB's clean-up fail for ever
+        # an older version that is torn would make each clean-up of LanceDB fail
         self._quarantine_versions(
             [one for one in versions if one < manifest.version and not self._is_complete(one)],
             "torn",
@@ -230,32 +169,32 @@ class ShardFiles:
                 rejected.append(version)
                 continue
             if rejected:
-                self.settled += [
+                self.opening_findings += [
                     Finding("file", str(self._path(one)), "is damaged", repairable=True)
                     for one in rejected
                 ]
-                self._mark_refill()
+                mark_refill(self._base, self.name, sync=self._sync)
                 self._quarantine_versions(rejected, "damaged")
             return Opened(usable=True, recorded=False, indices=damaged)
         holds_rows = any((self.directory / "data").glob("*"))
-        self.put_aside("none of its versions can be read", lost=holds_rows)
+        self.quarantine("none of its versions can be read", lost=holds_rows)
         return Opened(usable=False, recorded=False)
 
-    def put_aside(self, reason: str, *, lost: bool = True) -> None:
-        """Move the table out of the way, so that an empty one can take its place.
-
-        What it held has to be filled again.
+    def quarantine(self, reason: str, *, lost: bool = True) -> None:
+        """Quarantine the table, so that an empty one can take its place.
 
         Args:
             reason: for the log.
-            lost: it held what the journal counts as flushed.
+            lost: it held rows, which are to be written again.
         """
         if lost:
-            self._mark_refill()  # first: whatever happens between the two, it is filled again
+            mark_refill(
+                self._base, self.name, sync=self._sync
+            )  # first: a crash between the two must not lose it
         probe("table_put_aside")
         _logger.error("table_put_aside", table=self.name, reason=reason)
-        self.settled.append(
-            Finding("table", str(self.directory), f"{reason}; it was put aside", repairable=True)
+        self.opening_findings.append(
+            Finding("table", str(self.directory), f"{reason}; it was quarantined", repairable=True)
         )
         place = self._new_quarantine()
         if self.directory.exists():
@@ -274,15 +213,14 @@ class ShardFiles:
             "versions_put_aside", table=self.name, versions=sorted(versions), reason=reason
         )
         place = self._new_quarantine()
-        for version in sorted(
-            versions, reverse=True
-        ):  # the newest first: a crash leaves no gap below one that stays
+        # the newest first: a crash leaves no gap below one that stays
+        for version in sorted(versions, reverse=True):
             self._path(version).rename(place / manifest_name(version))
         (self.directory / "_versions" / "latest_version_hint.json").unlink(missing_ok=True)
         self._fsync(self.directory / "_versions", place)
 
     def _new_quarantine(self) -> Path:
-        quarantine = self._base / _QUARANTINE_DIR
+        quarantine = self._base / QUARANTINE
         quarantine.mkdir(exist_ok=True)
         before = sorted(quarantine.glob(f"{self.name}.*"), key=lambda one: one.stat().st_mtime_ns)
         for one in before[: -_MOST_PUT_ASIDE + 1]:
@@ -292,18 +230,13 @@ class ShardFiles:
         self._fsync(quarantine, self._base)
         return place
 
-    def _mark_refill(self) -> None:
-        _write(self._base / _REFILL, self.name.encode(), sync=self._sync)
-
     # -- syncing -----------------------------------------------------------------------------------
 
     def record(self, version: int) -> int:
-        """Have a version on disk, and say so; earlier ones that were never recorded, too.
-
-        Returns the bytes that are new in it.
+        """Sync and record a version, and earlier ones that were not; returns its new bytes.
 
         Raises:
-            OSError: it is not known to be on disk; the record says what it said before.
+            OSError: it is not known to be on disk; the record is as before.
         """
         try:
             manifest = self._manifest(version)
@@ -321,24 +254,15 @@ class ShardFiles:
                 marks[path] = known[path]
             else:
                 file = self.directory / path
-                marks[path] = FileMark(file.stat().st_size, _digest(file))
+                marks[path] = mark_of(file)
                 fresh.append(file)
         if self._sync:
             self._sync_files(fresh, manifest, since=0 if before is None else before.version)
         own = self._path(version)
-        record = SyncRecord(1, version, FileMark(own.stat().st_size, _digest(own)), marks)
-        _write(self._record_path, msgspec.json.encode(record), sync=self._sync)
+        record = SyncRecord(1, version, mark_of(own), marks)
+        write_synced(self._record_path, msgspec.json.encode(record), sync=self._sync)
         self._record = record
         return sum(marks[str(file.relative_to(self.directory))].size for file in fresh)
-
-    def adopt(self, version: int) -> None:
-        """Record a version that somebody else has written, who owns the directory as well.
-
-        Raises:
-            OSError: it is not known to be on disk.
-        """
-        self._record = self._read_record()
-        self.record(version)
 
     def _sync_files(self, fresh: Sequence[Path], manifest: Manifest, *, since: int) -> None:
         older = [
@@ -364,17 +288,14 @@ class ShardFiles:
                 sync_path(path)
 
     def mark_suspect(self) -> None:
-        """Something in the table could not be read: the next opening looks at every byte of it."""
+        """Have the next opening check every byte of the table: a part could not be read."""
         with contextlib.suppress(OSError):  # it may be the disk
             self._suspect_path.touch()
 
     # -- looking -----------------------------------------------------------------------------------
 
     def findings(self, *, deep: bool) -> list[Finding]:
-        """Files that are not as they were recorded.
-
-        With `deep`, by their contents and not just their sizes.
-        """
+        """Files that differ from the record: by size, and by content if `deep`."""
         if self._record is None:
             return [
                 Finding(
@@ -399,7 +320,7 @@ class ShardFiles:
         for path, mark in {**record.files, manifest: record.manifest}.items():
             if problem := self._problem(path, mark.size):
                 yield path, problem
-            elif (deep or path == manifest) and _digest(self.directory / path) != mark.digest:
+            elif (deep or path == manifest) and digest_of(self.directory / path) != mark.digest:
                 yield path, "is not what was written"
 
     def _problem(self, path: str, size: int | None) -> str:
@@ -410,8 +331,8 @@ class ShardFiles:
         return f"has {found} bytes instead of {size}" if size is not None and found != size else ""
 
     def find_damage(self) -> list[Finding]:
-        """What `settle` would put aside or make again because it is damaged; nothing changes."""
-        record = self._read_record()
+        """The damage that `prepare` would repair or quarantine; nothing is changed."""
+        record = read_record(self._record_path)
         if not self.directory.is_dir():
             missing = Finding("table", str(self.directory), "it is missing", repairable=True)
             return [] if record is None else [missing]
@@ -438,10 +359,7 @@ class ShardFiles:
         ]
 
     def damaged_indices(self) -> tuple[str, ...] | None:
-        """Names of indices of which a byte is not as it was recorded.
-
-        None where something else is damaged as well.
-        """
+        """Names of the indices that are damaged; None where anything else is damaged, too."""
         if self._record is None:
             return ()
         problems = dict(self._problems(self._record, deep=True))
@@ -451,22 +369,23 @@ class ShardFiles:
             return None
 
     def durable_files(self) -> DurableFiles:
-        """What the version that is on disk for certain consists of.
-
-        Somebody else may be writing newer ones.
+        """The files of the recorded version, while another process may write newer ones.
 
         Raises:
-            OSError, ValueError: there is none that can be read, or it has just been replaced: look
-                again.
+            OSError, ValueError: it cannot be read, or has just been replaced: call again.
         """
         name = self._record_path.name
         record = self._record_path.read_bytes() if self._record_path.exists() else b""
-        manifest = self._manifest(_decode_record(record).version if record else self._versions()[0])
+        if record:
+            version = msgspec.json.decode(record, type=SyncRecord).version
+        else:
+            version = self._versions()[0]
+        manifest = self._manifest(version)
         paths = (*manifest.files, f"_versions/{manifest_name(manifest.version)}")
         return DurableFiles(tuple(f"{self.directory.name}/{path}" for path in paths), name, record)
 
     def traces(self, needles: Sequence[bytes]) -> list[str]:
-        """Files of the table, aside or in use, in which one of these stands."""
+        """Files of the table, quarantined ones included, that contain one of these."""
         return [str(path) for path in self._files() if _contains(path, needles)]
 
     def manifest(self) -> Manifest | None:
@@ -476,8 +395,8 @@ class ShardFiles:
     def _files(self) -> Iterator[Path]:
         roots = [
             self.directory,
-            *(self._base / _QUARANTINE_DIR).glob(f"{self.name}.*"),
-            *self._base.glob(f"{self.name}{_RECORD}*"),
+            *(self._base / QUARANTINE).glob(f"{self.name}.*"),
+            *self._base.glob(f"{self.name}{RECORD_SUFFIX}*"),
         ]
         for root in roots:
             yield from (root.rglob("*") if root.is_dir() else (root,))
@@ -485,19 +404,22 @@ class ShardFiles:
     # -- removing ----------------------------------------------------------------------------------
 
     def purge(self) -> None:
-        """Remove what was put aside of this table, and what failed writes have left (G13)."""
-        for aside in (self._base / _QUARANTINE_DIR).glob(f"{self.name}.*"):
+        """Remove quarantined files of the table, and what failed writes have left (G13)."""
+        for aside in (self._base / QUARANTINE).glob(f"{self.name}.*"):
             shutil.rmtree(aside)
         for orphan in self._orphans():
             orphan.unlink()
 
     def _orphans(self) -> list[Path]:
-        return [*self._base.glob(f"{self.name}{_RECORD}.new"), *_temporary_files(self.directory)]
+        return [
+            *self._base.glob(f"{self.name}{RECORD_SUFFIX}.new"),
+            *_temporary_files(self.directory),
+        ]
 
     # -- versions ----------------------------------------------------------------------------------
 
     def _versions(self) -> list[int]:
-        """Numbers of the versions that are there, the newest first."""
+        """Numbers of the versions, the newest first."""
         place = self.directory / "_versions"
         names = [path.name for path in place.iterdir()] if place.is_dir() else []
         return sorted(
@@ -517,15 +439,6 @@ class ShardFiles:
         with self._path(version).open("rb") as file:
             return file.read()[-4:] == b"LANC"
 
-    def _read_record(self) -> SyncRecord | None:
-        try:
-            return _decode_record(self._record_path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except msgspec.MsgspecError as e:  # a disk that keeps nothing it was not told to sync
-            _logger.warning("record_unreadable", table=self.name, error=str(e))
-            return None
-
 
 def _damaged_indices(manifest: Manifest, problems: Iterable[str]) -> tuple[str, ...] | None:
     """Names of the indices that these files belong to; None if one belongs to anything else."""
@@ -539,27 +452,6 @@ def _damaged_indices(manifest: Manifest, problems: Iterable[str]) -> tuple[str, 
 
 def _temporary_files(directory: Path) -> list[Path]:
     return [path for path in directory.rglob(".tmp*") if path.is_file()]
-
-
-def _write(path: Path, data: bytes, *, sync: bool) -> None:
-    """Put a file in a file's place in one step."""
-    beside = path.with_name(f"{path.name}.new")
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        if sync:
-            os.fsync(file.fileno())
-    beside.replace(path)
-    if sync:
-        sync_path(path.parent)
-
-
-def _digest(path: Path) -> str:
-    digest = blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _contains(path: Path, needles: Sequence[bytes]) -> bool:

@@ -1,10 +1,8 @@
-"""Rows of long-term memory as Arrow columns, and back: the schema, the check that each row carries,
-the order in which rows lie.
+"""Rows of long-term memory as Arrow columns, and back.
 
-LanceDB notices a flipped bit in no file of its own. So each row has a column `check`: a digest of
-all that the row says, and one of its vector. It is looked at whenever the row is read; a row that
-is not as it was written is left out and reported, and never part of an answer. A table from before
-that column is read without it, until it is rewritten.
+LanceDB does not notice a flipped bit. So each row has a column `check`: a digest of its values, and
+one of its vector. It is checked whenever the row is read; a damaged row is reported, and is never
+part of an answer. A table that is older than this column is read without it until it is rewritten.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ class Read(msgspec.Struct, frozen=True):
 
 
 def _content_digest(row: MemoryRow) -> int:
-    """A digest of all that a row says, to the precision in which it is kept."""
+    """A digest of a row's values, in the precision in which they are stored."""
     importance = _float.pack(row.importance)
     return zlib.crc32(
         _encode(
@@ -134,7 +132,7 @@ class RowFormat:
         self.schema_before = pa.schema(
             [pa.field(name, type_, nullable=False) for name, type_ in types.items()]
         )
-        """Of tables that were made before rows carried a check."""
+        """Of tables that are older than the column `check`."""
         self.schema = self.schema_before.append(pa.field(CHECK, pa.int64(), nullable=False))
 
     @property
@@ -250,7 +248,7 @@ class RowFormat:
         return msgspec.structs.replace(read, rows=sorted(read.rows, key=_age))
 
     def take(self, found: Any, places: Sequence[int]) -> Any:
-        """Some of the rows, by their places."""
+        """Some of the rows, by their positions."""
         return found.take(self._pa.array(places, self._pa.int64()))
 
     def _matrix(self, found: Any) -> Any:
@@ -327,14 +325,12 @@ class RowFormat:
     def rearrange(
         self, found: Any, drop: Callable[[dict[str, list[str]]], list[bool]] | None
     ) -> Any:
-        """A whole table as it is to be written anew.
-
-        Rows of a user side by side, oldest first, each with its check.
+        """A whole table, sorted for a rewrite: by user, oldest first, each row with its check.
 
         Args:
             found: all columns of all rows.
-            drop: says, of the columns `user_key`, `user_id` and `session_id`, which rows are to go;
-                None for none.
+            drop: given the columns `user_key`, `user_id` and `session_id`, says which rows to leave
+                out; None for none.
         """
         pa = self._pa
         if drop is not None and len(found):

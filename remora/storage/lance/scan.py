@@ -1,9 +1,8 @@
-"""Every row of long-term memory in outline, user by user: what checks compare with the journal.
+"""Scan every row of long-term memory, user by user, to compare it with the journal.
 
-A search asks for one user's rows in that user's table, and refuses rows of others; so it can never
-show what is in the wrong table or under the wrong key. This reads whole tables instead, a few
-narrow columns of each: about 200 bytes a row of one table at a time, and one user's rows as
-objects. It is for directories that nobody else has open: rows are known by their places.
+A search reads one user's rows in that user's table, so it never shows a row in the wrong table or
+under the wrong key. A scan reads whole tables, a few narrow columns of each: about 200 bytes a row,
+one table at a time. Requires exclusive access: rows are named by their places.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ _COLUMNS = (
 
 
 class ScannedRow(msgspec.Struct, frozen=True, gc=False):
-    """A row without what it says.
+    """A row without its text.
 
     Attributes:
-        place: where it stands in its table, until that is written to by somebody else.
-        id: its id, doubled where it is.
+        place: its row id in LanceDB, until the table is written to.
+        id: its id, which is unique unless the row is doubled.
         user_key: the key that it is found by.
-        user: whose it says that it is.
-        session: where it was said.
-        agent: whose memory it is.
-        seq: the message's number there.
+        user: the user that it names.
+        session: the session that it names.
+        agent: the agent that it names.
+        seq: the message's number in the session.
         memory_type: see `remora.storage.ports.MemoryRow`.
         created_us: microseconds since the epoch.
     """
@@ -67,7 +66,7 @@ class ScannedUser(msgspec.Struct, frozen=True):
     Attributes:
         table: the table's name.
         key: the key.
-        home: it is the table where rows of this key belong.
+        home: rows of this key belong in this table.
         rows: in the order of their places.
     """
 
@@ -78,11 +77,11 @@ class ScannedUser(msgspec.Struct, frozen=True):
 
 
 class TableScan:
-    """Long-term memory's tables, opened for looking through. Made by `open_scan`.
+    """A scan of long-term memory's tables. Made by `open_scan`.
 
     Attributes:
         broken: tables that cannot be read, and why.
-        rows: rows looked through so far.
+        rows: rows read so far.
     """
 
     def __init__(self, tables: Mapping[str, Any], broken: Mapping[str, str], shards: int) -> None:
@@ -102,10 +101,7 @@ class TableScan:
         return total
 
     async def users(self) -> AsyncIterator[ScannedUser]:
-        """Each table's rows, those of one key together.
-
-        Tables that cannot be read are passed over, and are in `broken`.
-        """
+        """Each table's rows, by key; tables that cannot be read are left out, and in `broken`."""
         for name in sorted(self._tables):
             try:
                 query = self._tables[name].query().select(list(_COLUMNS)).with_row_id()
@@ -157,12 +153,12 @@ def _scanned_rows(found: Any) -> list[ScannedRow]:
 async def open_scan(
     place: Path | str, *, shards: int, lost: Mapping[str, str] | None = None
 ) -> AsyncIterator[TableScan]:
-    """Open long-term memory for looking through.
+    """Open long-term memory for a scan.
 
     Args:
         place: its directory, or an address that LanceDB understands.
         shards: tables over which its users are spread.
-        lost: tables that are not there, and why: they are taken for broken.
+        lost: tables that are gone, and why: they count as broken.
 
     Raises:
         LongTermError: the directory cannot be read. A table that cannot is no error, but in

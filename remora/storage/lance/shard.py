@@ -1,22 +1,18 @@
-"""One LanceDB table.
+"""One LanceDB table: its writes run one after the other, its reads on versions that stay.
 
-A part of long-term memory, its writes one after the other, its reads on versions that stay while
-they last.
+A write is done when `record` has it on disk (`storage/lance/files.py`). A read keeps the handle
+that it began with. A rewrite works on a handle of its own, and readers change to it in one step, so
+no reader meets a table without its indices, or a file that is gone.
 
-A write is done when `record` has it on disk (`storage/lance/files.py`). Reads hold a *reading* of
-the handle they began with; what rewrites the table works on a handle of its own, and readers change
-over to it in one step, so they meet neither a table without its indices nor a file that is gone.
+LanceDB's `optimize` merges neighbouring fragments that the same indices cover, so it rewrites a
+table of 100 000 rows (132 MB) for each hundred rows added to it. But rows that an update touched
+are in no index. So in larger tables an update that changes nothing merges the small fragments,
+those of similar size together (one commit, 10 ms); `optimize` then finds nothing to merge, and
+updates the indices. When it pays, the table is rewritten, sorted, in one fragment.
 
-LanceDB's `optimize` folds neighbouring fragments that the same indices cover, so it writes a shard
-of 100 000 rows anew (132 MB) for every hundred rows that came to it. What an update touched is in
-no index: so in a shard of some size the small fragments are folded by an update that changes
-nothing (one commit, 10 ms), those of like size together, and `optimize`, which finds no neighbours
-to fold then, brings the indices up to date. What is behind the first fragment comes into it when
-that pays: by writing the shard anew, sorted.
-
-Old versions are removed by when they were superseded and not, as LanceDB does by itself, by when
-they were made: the version that an idle table stands at is hours old the moment that it is
-replaced, and somebody may be reading it.
+Old versions are removed by the time at which they were superseded. LanceDB would go by the time at
+which they were made: the version of an idle table is hours old the moment that it is replaced, and
+somebody may be reading it.
 """
 
 from __future__ import annotations
@@ -44,7 +40,7 @@ _logger = get_logger("remora.longterm")
 _NEVER = timedelta(days=36_500)
 _COMMIT_GRAIN_S = 1.0
 _CLOCK_SLACK_S = 5.0  # between our reading of the clock and LanceDB's
-_FEW_ROWS = 2_000  # of a shard: so few that it may be written anew each time
+_FEW_ROWS = 2_000  # of a shard: so few that it may be rewritten each time
 _MOST_UNINDEXED = 1_500  # rows outside of the full-text indices: each costs a search 2.6 µs
 _DIRTY, _DIRTY_WHEN_QUIET = 0.5, 0.1  # rows behind the first fragment, by the rows in it
 _QUIET_S = 60.0
@@ -88,11 +84,11 @@ class Shard:
         checked: rows in it carry their check.
 
     Attributes:
-        lock: held by whoever writes.
+        lock: held while writing.
         fragments: commits since it was last compacted.
         searchable: its text columns have their indices.
-        needs_rollback: what was written last may not be there whole; the table goes back to what is
-            on disk before the next write.
+        needs_rollback: the last write may not be whole; the table goes back to the recorded
+            version before the next one.
         rewritten_bytes: what compacting and rewriting wrote.
     """
 
@@ -149,9 +145,7 @@ class Shard:
     # -- writing, under the lock -------------------------------------------------------------------
 
     async def roll_back_uncertain(self) -> None:
-        """Go back to what is on disk, if it is not certain of the last write that it is there
-        whole.
-        """
+        """Go back to the recorded version, if the last write may not be whole."""
         if not self.needs_rollback:
             return
         work = await self._reopen()
@@ -171,7 +165,7 @@ class Shard:
         self._note_write()
 
     async def merge(self, rows: Any) -> None:
-        """Store those of the rows that are not there."""
+        """Store those of the rows that do not exist."""
         # not through an index: with one, LanceDB doubles rows that two merges bring at once
         result = (
             await self.table.merge_insert("id")
@@ -184,7 +178,7 @@ class Shard:
         self._note_write()
 
     async def delete(self, which: Any) -> int:
-        """Take rows out of sight; returns how many."""
+        """Delete rows; returns how many. Their bytes stay."""
         result = await self.table.delete(which)
         self._note_write()
         return int(result.num_deleted_rows)
@@ -203,7 +197,7 @@ class Shard:
         self.searchable = True
 
     async def rebuild_indices(self, indices: tuple[str, ...]) -> None:
-        """Make damaged indices anew."""
+        """Rebuild damaged indices."""
         for index in await self.table.list_indices():
             if index.name in indices:
                 (column,) = index.columns
@@ -212,12 +206,10 @@ class Shard:
                 _logger.warning("index_made_again", table=self.name, column=column)
 
     async def record(self, began: float) -> int:
-        """Return when all that was committed is on disk, and is said to be.
-
-        How many bytes were new.
+        """Sync and record all commits; returns how many bytes were new.
 
         Raises:
-            OSError: it is not; it is undone before the next write.
+            OSError: they may not be on disk; they are undone before the next write.
         """
         return await self._record(self.table, began)
 
@@ -250,12 +242,10 @@ class Shard:
         )
 
     async def compact(self, *, keep_s: float, index_rows: int) -> None:
-        """Fold what many commits have fragmented, have it indexed, and remove versions that were
-        superseded `keep_s` ago.
+        """Merge small fragments, index new rows, and remove versions superseded `keep_s` ago.
 
-        What it writes is bounded by the rows that came since: a fold by their number; the whole
-        shard is written anew only when as many came as half of those that lie sorted, or a tenth
-        where nothing was written for a while.
+        What it writes is bounded by the rows that were added: the whole table is rewritten only
+        when they are half as many as the sorted ones, or a tenth where writing has paused.
         """
         manifest = (
             None if self.files is None else await anyio.to_thread.run_sync(self.files.manifest)
@@ -334,11 +324,10 @@ class Shard:
     async def rewrite(
         self, drop: Callable[[dict[str, list[str]]], list[bool]] | None, *, index_rows: int
     ) -> int:
-        """Write the table anew, without some rows.
+        """Rewrite the table without some rows; returns how many they were.
 
-        Each user's side by side, in one fragment, indexed. Returns how many went.
-
-        A crash leaves the table as it was or as it is to be. Readers go on as before until it is.
+        The rows of a user are then side by side, in one fragment, indexed. A crash leaves the table
+        as it was or as it is to be, and so do readers find it.
         """
         began = time.time()
         work = await self._reopen()

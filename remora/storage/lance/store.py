@@ -26,8 +26,8 @@ import anyio.to_thread
 
 from remora.config import LongTermConfig
 from remora.errors import LongTermError
+from remora.storage.lance.directory import clear_refill, refill_needed, remove_store
 from remora.storage.lance.errors import map_errors
-from remora.storage.lance.files import clear_refill, refill_needed, remove_store
 from remora.storage.lance.rows import RowFormat
 from remora.storage.lance.search import LanceSearch
 from remora.storage.lance.tables import LanceTables, table_names

@@ -14,8 +14,9 @@ import anyio.to_thread
 
 from remora.config import LongTermConfig
 from remora.errors import LongTermError
+from remora.storage.lance.directory import shard_names
 from remora.storage.lance.errors import map_errors
-from remora.storage.lance.files import Opened, ShardFiles, shard_names
+from remora.storage.lance.files import Opened, ShardFiles
 from remora.storage.lance.naming import TABLE_PREFIX, table_of
 from remora.storage.lance.rows import SEARCHED, RowFormat
 from remora.storage.lance.shard import IndexTools, Shard
@@ -77,11 +78,11 @@ class LanceTables:
             files = self.files(name)
             opened = Opened(usable=True, recorded=True)
             if files is not None:
-                opened = await anyio.to_thread.run_sync(files.settle)
+                opened = await anyio.to_thread.run_sync(files.prepare)
             if opened.usable:
                 await self._load_shard(name, files, opened)
             if files is not None:
-                findings += files.settled
+                findings += files.opening_findings
         return findings
 
     async def _load_shard(self, name: str, files: ShardFiles | None, opened: Opened) -> None:
@@ -99,7 +100,7 @@ class LanceTables:
                     retryable=False,
                 )
             table.close()
-            await anyio.to_thread.run_sync(files.put_aside, problem)
+            await anyio.to_thread.run_sync(files.quarantine, problem)
             return
         statistics = await table.stats()
         indices = {index.columns[0] for index in await table.list_indices()}

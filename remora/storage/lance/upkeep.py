@@ -168,10 +168,10 @@ class LanceUpkeep:
                         if shard.files is None:
                             raise
                         shard.table.close()
-                        await anyio.to_thread.run_sync(shard.files.put_aside, str(e))
+                        await anyio.to_thread.run_sync(shard.files.quarantine, str(e))
                         del self._tables.shards[name]
                         done.append(
-                            f"the table {name} was put aside, because its rows cannot be read: {e}"
+                            f"the table {name} was quarantined: its rows cannot be read: {e}"
                         )
         return done
 

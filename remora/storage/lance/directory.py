@@ -1,0 +1,57 @@
+"""The directory of a store: what is in it beside the tables' own files. Everything here blocks."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from remora.storage.lance.naming import TABLE_PREFIX
+from remora.storage.lance.record import write_synced
+
+__all__ = [
+    "QUARANTINE",
+    "RECORD_SUFFIX",
+    "TABLE_SUFFIX",
+    "clear_refill",
+    "mark_refill",
+    "refill_needed",
+    "remove_store",
+    "shard_names",
+]
+
+TABLE_SUFFIX, RECORD_SUFFIX, QUARANTINE = ".lance", ".synced.json", "quarantine"
+_REFILL = "refill-needed"
+
+
+def shard_names(base: Path) -> list[str]:
+    """The tables that are in a store's directory, or should be."""
+    found = set()
+    for one in base.iterdir() if base.is_dir() else ():
+        for suffix in (TABLE_SUFFIX, RECORD_SUFFIX):
+            if one.name.startswith(TABLE_PREFIX) and one.name.endswith(suffix):
+                found.add(one.name.removesuffix(suffix))
+    return sorted(found)
+
+
+def remove_store(base: Path) -> None:
+    """Remove all that a store has in a directory, and nothing else."""
+    for one in (*base.glob(f"{TABLE_PREFIX}*"), base / QUARANTINE, base / _REFILL):
+        if one.is_dir():
+            shutil.rmtree(one)
+        else:
+            one.unlink(missing_ok=True)
+
+
+def refill_needed(base: Path) -> bool:
+    """A part of the store was quarantined, and its rows are to be written again."""
+    return (base / _REFILL).exists()
+
+
+def mark_refill(base: Path, name: str, *, sync: bool) -> None:
+    """Note that a table's rows are to be written again."""
+    write_synced(base / _REFILL, name.encode(), sync=sync)
+
+
+def clear_refill(base: Path) -> None:
+    """Forget that note: the caller has another one that is durable."""
+    (base / _REFILL).unlink(missing_ok=True)
