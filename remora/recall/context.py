@@ -60,18 +60,18 @@ class Context(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """What goes into a context, beside memory blocks.
+    """What goes into a context, except memory blocks.
 
     Attributes:
         summaries: the running summary and summary entries, oldest first.
         entries: messages, oldest first.
-        tokens: of all that is selected.
-        sources: what the tiers gave.
-        synopsis_message: the synopsis, as a message.
-        synopsis: what it says.
-        recalled_message: what was recalled, as a message.
-        memories: what of it is from long-term memory.
-        working: what of it is from working memory.
+        tokens: the size of the selection.
+        sources: what each tier gave.
+        synopsis_message: the synopsis as a message.
+        synopsis: the synopsis itself.
+        recalled_message: the recalled lines as a message.
+        memories: the memories in it, from long-term memory.
+        working: the items in it, from working memory.
     """
 
     summaries: Sequence[Summary]
@@ -86,7 +86,7 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def build_plain_context(snapshot: Snapshot, *, prefix_changed: bool) -> Context:
-    """The context of a conversation alone; its size is known already."""
+    """Build the context of a conversation alone; its size is known already."""
     summaries = list_summaries(snapshot)
     messages: list[ChatDict] = [_summary_message(one) for one in summaries]
     messages.extend([decode_chat(entry.chat) for entry in snapshot.entries])
@@ -111,7 +111,7 @@ def build_plain_context(snapshot: Snapshot, *, prefix_changed: bool) -> Context:
 
 
 def build_context(snapshot: Snapshot, chosen: Selection, *, prefix_changed: bool) -> Context:
-    """The context of what was selected."""
+    """Build the context from a selection."""
     messages: list[ChatDict] = []
     if chosen.synopsis_message is not None:
         messages.append(chosen.synopsis_message)

@@ -4,9 +4,8 @@
 2. The synopsis is shown if it fits into a quarter of the budget.
 3. The conversation gets what is left, by the rule of `remora.actors.session.window`: summaries,
    then the newest messages.
-4. Other memory blocks, and then recalled memories, get what the conversation does not need, and at
-   least their share of the budget as far as it can be had from messages older than the newest
-   `context.recent`: only those give way.
+4. Other memory blocks, and then recalled memories, each get their share of the budget, or more if
+   the conversation leaves more. Only messages older than the newest `context.recent` give way.
 
 Every piece is counted by the configured counter before it is taken.
 """
@@ -37,7 +36,7 @@ _RECALL_HEAD = "Possibly relevant, from what is known of this user and earlier c
 
 
 class _RecallLine(msgspec.Struct, frozen=True):
-    """One line of what was recalled, and where it came from."""
+    """One recalled line, and where it came from."""
 
     text: str
     tokens: int
@@ -46,7 +45,7 @@ class _RecallLine(msgspec.Struct, frozen=True):
 
 
 class _RecallMessage(msgspec.Struct, frozen=True):
-    """What was recalled, as a message; None where there is nothing."""
+    """The recalled lines as a message; None if there are none."""
 
     message: ChatDict | None = None
     lines: Sequence[_RecallLine] = ()
@@ -84,7 +83,7 @@ class ContextFitter:
 
         Args:
             session: the session, if the snapshot is of its own conversation.
-            snapshot: what it shows within the budget.
+            snapshot: the conversation within the budget.
             gathered: what the tiers gave.
             budget: in tokens.
 
@@ -100,7 +99,7 @@ class ContextFitter:
         entries = window.entries
         first = _recent_start(entries, self._recent)
         recent = _tokens(entries[first:])
-        older = _tokens(snapshot.entries) - recent  # all of which may give way
+        older = _tokens(snapshot.entries) - recent  # these messages may give way
         left -= window.tokens - _tokens(entries[:first])
         recall_share = int(budget * self._recall_share)
         wanted = recall_share if gathered.memories or gathered.working else 0
@@ -179,7 +178,7 @@ class ContextFitter:
         left: int,
         room: int,
     ) -> tuple[_RecallMessage, int]:
-        """What is recalled, and where the messages begin that are shown beside it.
+        """The recalled lines that fit, and the index of the first message that is shown.
 
         A message that is shown is not recalled as well; but which of the messages before `first`
         are shown depends on the room that the recalled ones leave.

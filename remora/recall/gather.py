@@ -33,7 +33,7 @@ _COMMON = Scope(agent="")  # what an agent keeps to itself is in no session's co
 
 
 class Tiers(msgspec.Struct, frozen=True):
-    """Where contexts are gathered from, beside the session itself; None for a tier that is off.
+    """The tiers that a context is gathered from, besides the session; None for one that is off.
 
     Attributes:
         recall: search in long-term memory.
@@ -74,7 +74,7 @@ async def gather(
     """Ask all tiers.
 
     Args:
-        tiers: which there are.
+        tiers: the tiers to ask.
         config: deadlines, and how much to recall.
         key: the session.
         snapshot: its conversation, and its blocks' states.

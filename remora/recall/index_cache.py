@@ -92,7 +92,7 @@ class UserEntry:
 
     Args:
         index: the rows in memory; None where the store is searched.
-        outdated: the rows have changed since: they answer nobody.
+        outdated: the rows have changed since; the index only serves to build the next one.
     """
 
     __slots__ = ("index", "outdated", "result_bytes", "results")
@@ -177,7 +177,7 @@ class UserIndexCache:
         """The user's memory changed, or may have: nothing held of it answers a later recall.
 
         Args:
-            user: whose.
+            user: the user.
             gone: rows were removed: none stays in memory, a read under way is not kept, and
                 whether the user has too many rows is found out again.
         """

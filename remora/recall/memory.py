@@ -66,7 +66,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class FoundMemories:
-    """What a search found: memories are made of the ranking as far as they are asked for.
+    """What a search found. It makes memories from the ranking on demand.
 
     Args:
         ranking: the rows that match.
@@ -83,7 +83,7 @@ class FoundMemories:
         return self._ranking.nbytes + _MEMORY_BYTES * min(len(self._ranking.places), _MAX_MADE)
 
     def best(self, k: int, without: Collection[tuple[str, int]] = ()) -> list[Memory]:
-        """The `k` best, as copies that a caller may change; without messages of these numbers."""
+        """The `k` best that are not in `without`, as copies that a caller may change."""
         wanted = (one for one in self if (one.session, one.seq) not in without)
         return [msgspec.structs.replace(one, parts=dict(one.parts)) for one in islice(wanted, k)]
 

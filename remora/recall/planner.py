@@ -32,7 +32,7 @@ class Planner:
     """Assembles contexts.
 
     Args:
-        tiers: where from.
+        tiers: the tiers to ask.
         counter: the configured counter.
         config: shares and deadlines.
     """
@@ -62,7 +62,7 @@ class Planner:
 
         Args:
             key: the session.
-            snapshot: what it shows within `max_tokens`.
+            snapshot: the conversation within `max_tokens`.
             query: what to recall for; without one, only memory blocks are asked.
             max_tokens: the budget.
             about: messages to show to memory blocks instead of the conversation.

@@ -66,7 +66,7 @@ class ScoreList(msgspec.Struct, frozen=True):
 
     Attributes:
         places: of the rows in their columns, each once; shape (n,).
-        scores: theirs, in any unit: the more the better; shape (n,).
+        scores: their scores, in any unit, higher is better; shape (n,).
     """
 
     places: Places
@@ -74,7 +74,7 @@ class ScoreList(msgspec.Struct, frozen=True):
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """Rows, ranked: columns, from which `Ranked` rows are made as far as they are read.
+    """Ranked rows, as columns; iterating makes `Ranked` objects on demand.
 
     Attributes:
         rows: the rows that places refer to; it may hold others.
@@ -156,7 +156,7 @@ def rank(
 
     Args:
         rows: all rows that places refer to, in `rank_order`.
-        traits: theirs.
+        traits: their traits.
         lists: by name; those that did not search may be left out.
         config: weights.
         query: what was asked.

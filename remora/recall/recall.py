@@ -74,7 +74,7 @@ class Recall:
         """The `k` best memories, best first.
 
         Args:
-            user: whose.
+            user: the user.
             query: the question.
             k: how many at most.
             scope: which of the user's rows to search.
@@ -125,7 +125,7 @@ class Recall:
         """The user's rows changed, or may have: later recalls see it.
 
         Args:
-            user: whose.
+            user: the user.
             gone: rows were removed: nothing of them stays in memory (G13).
         """
         self._users.changed(user, gone=gone)

@@ -34,7 +34,7 @@ class UserIndex:
 
     Args:
         rows: in any order.
-        vectors: theirs, shape (rows, dimension), of any length; None where nothing is embedded.
+        vectors: their vectors, shape (rows, dimension), of any length; None if nothing is embedded.
         earlier: the user's index before: rows that did not change take a tenth of the time.
     """
 
