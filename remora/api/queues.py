@@ -26,6 +26,7 @@ from remora.jobs.feed_blocks import BlocksHandler
 from remora.jobs.flush import FlushHandler
 from remora.jobs.memories import RecordHandler
 from remora.jobs.prune import PruneHandler
+from remora.jobs.rows import IndexAccess
 from remora.jobs.summarize import SummarizeHandler
 from remora.jobs.synopsis import SynopsisHandler
 from remora.models.breaker import CircuitBreaker
@@ -135,33 +136,21 @@ def add_long_term(base: Base, writers: SharedLocks, eraser: Eraser) -> Recall:
         view: UserView = await base.registry.tell(key, InspectUser(), keeps_alive=False)
         return view
 
+    access = IndexAccess(
+        base.journal, store, models.embedder, options.redact_long_term, note_changed, writers
+    )
     flush = FlushHandler(
-        base.journal,
-        store,
-        models.embedder,
+        access,
         models.counter,
         window_chars=config.long_term.window_chars,
         batch_tokens=config.buffer.token_flush_size,
-        redact=options.redact_long_term,
-        changed=note_changed,
-        users=writers,
     )
-    record = RecordHandler(
-        base.journal,
-        store,
-        models.embedder,
-        redact=options.redact_long_term,
-        changed=note_changed,
-        users=writers,
-    )
+    record = RecordHandler(access)
     prune = PruneHandler(
-        base.journal,
-        store,
+        msgspec.structs.replace(access, changed=partial(recall.changed, gone=True)),
         look,
         now=options.clock.time,
         importance=config.importance,
-        changed=partial(recall.changed, gone=True),
-        users=writers,
     )
     base.add_queue(FLUSH_QUEUE, flush, config.supervisor.flush_concurrency)
     base.add_queue(RECORD_QUEUE, record, config.supervisor.flush_concurrency)

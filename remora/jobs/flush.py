@@ -7,7 +7,7 @@ A job may run more than once: rows have deterministic ids.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import anyio.to_thread
@@ -15,13 +15,12 @@ import msgspec
 
 from remora.actors.policies.turns import batches
 from remora.ids import SessionKey, entry_id, row_id
-from remora.jobs.rows import entry_row, message_rows, prepare_rows
-from remora.models.ports import Embedder
-from remora.runtime.locks import KeyedLocks, SharedLocks
+from remora.jobs.rows import IndexAccess, entry_row, message_rows
+from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
 from remora.runtime.supervisor import JobAttempt, JobResult
 from remora.storage.pending import pending_flushes
-from remora.storage.ports import NEIGHBOURS, Journal, LongTermStore, MemoryRow, Scope
+from remora.storage.ports import NEIGHBOURS, MemoryRow, Scope
 from remora.storage.records import (
     ENTRY_KIND,
     DiscardSpec,
@@ -42,40 +41,25 @@ class FlushHandler:
     """Runs the jobs of the flush queue.
 
     Args:
-        journal: has the messages.
-        store: opens long-term memory at first use.
-        embedder: None for text search only.
+        access: to the journal and long-term memory.
         counter: for a row's size in a context.
         window_chars: how much of each neighbour a row's window holds.
         batch_tokens: most tokens that are embedded and written at once; a larger turn is a batch of
             its own.
-        redact: applied to every text before long-term memory has it.
-        changed: called with the user whose rows changed or may have changed.
-        users: keeps pruning of the same user's rows out while a row may be written again.
     """
 
     def __init__(
         self,
-        journal: Journal,
-        store: Callable[[], Awaitable[LongTermStore]],
-        embedder: Embedder | None,
+        access: IndexAccess,
         counter: TokenCounter,
         *,
         window_chars: int,
         batch_tokens: int,
-        redact: Callable[[str], str] | None,
-        changed: Callable[[str], None],
-        users: SharedLocks,
     ) -> None:
-        self._journal = journal
-        self._store = store
-        self._embedder = embedder
+        self._access = access
         self._counter = counter
         self._window_chars = window_chars
         self._batch_tokens = batch_tokens
-        self._redact = redact
-        self._changed = changed
-        self._users = users
         self._sessions = KeyedLocks()
         self.merging = False
         """Treat every row as one that may exist: long-term memory is being rebuilt."""
@@ -92,38 +76,38 @@ class FlushHandler:
                 match spec:
                     case FlushSpec() if may_exist:
                         probe("doubtful_flush")
-                        async with self._users.shared(key.user):
+                        async with self._access.users.shared(key.user):
                             await self.flush(key, spec.first, spec.through, may_exist=True)
                     case FlushSpec():
                         await self.flush(key, spec.first, spec.through, may_exist=False)
                     case UnflushSpec():
-                        async with self._users.shared(key.user):
+                        async with self._access.users.shared(key.user):
                             await self._remove(key, spec)
                     case DiscardSpec(seqs=seqs):
-                        store = await self._store()
-                        await store.delete(key.user, [row_id(key, seq) for seq in seqs])
+                        await self._access.delete(key.user, [row_id(key, seq) for seq in seqs])
                     case EntryFlushSpec():
                         await self._flush_entry(key, spec)
                     case _:
                         raise TypeError(f"the flush queue cannot run {type(spec).__name__}")
             finally:
-                self._changed(key.user)
+                self._access.changed(key.user)
         done = (Flushed(spec.sid, spec.through),) if isinstance(spec, FlushSpec) else ()
         return JobResult(records=done)
 
     async def rebuild(self, key: SessionKey, through: int) -> None:
-        """Write those rows of a session that the journal has and long-term memory has not.
+        """Write the rows of a session that long-term memory is missing.
 
         Messages up to `through`, and summary entries. Messages of dead letters are left to these:
         one that cannot be written must not block the others.
         """
-        async with self._sessions(key), self._users.shared(key.user):
+        async with self._sessions(key), self._access.users.shared(key.user):
             scope = Scope(session=key.session, types=("message", "summary"))
-            present = {row.id for row in await (await self._store()).rows(key.user, scope)}
+            store = await self._access.store()
+            present = {row.id for row in await store.rows(key.user, scope)}
             wanted = {seq for seq in range(1, through + 1) if row_id(key, seq) not in present}
-            dead = pending_flushes(await self._journal.jobs(dead=True))
+            dead = pending_flushes(await self._access.journal.jobs(dead=True))
             wanted.difference_update(*dead.get(key, ()))
-            items = await self._journal.state_items(key)
+            items = await self._access.journal.state_items(key)
             specs = [_decode_entry(one.value) for one in items if one.kind == ENTRY_KIND]
             rows = [entry_row(key, one.entry, one.at_us) for one in specs]
             rows = [row for row in rows if row.id not in present]
@@ -135,7 +119,7 @@ class FlushHandler:
                 for start in range(0, len(rows), _BATCH_ENTRIES):
                     await self._add(rows[start : start + _BATCH_ENTRIES], may_exist=True)
             finally:
-                self._changed(key.user)
+                self._access.changed(key.user)
 
     async def flush(
         self,
@@ -155,7 +139,7 @@ class FlushHandler:
             may_exist: some rows may exist.
             among: only these messages.
         """
-        entries = await self._journal.read(key, first - NEIGHBOURS, through + NEIGHBOURS)
+        entries = await self._access.journal.read(key, first - NEIGHBOURS, through + NEIGHBOURS)
         chars = self._window_chars
         build = partial(
             message_rows, key, entries, first, through, self._counter, window_chars=chars
@@ -164,7 +148,7 @@ class FlushHandler:
         rows = await anyio.to_thread.run_sync(build) if size > INLINE_CHARACTERS else build()
         # An imported session may have pruned messages before its first flush.
         if rows and (may_exist or first == 1):
-            pruned = set(await self._journal.pruned_seqs(key))
+            pruned = set(await self._access.journal.pruned_seqs(key))
             rows = [row for row in rows if row.seq not in pruned]
         by_seq = {row.seq: row for row in rows if among is None or row.seq in among}
         mine = [entry for entry in entries if entry.seq in by_seq]
@@ -173,8 +157,8 @@ class FlushHandler:
 
     async def _flush_entry(self, key: SessionKey, spec: EntryFlushSpec) -> None:
         """Write the row of a summary entry, unless the session was rewound to before it."""
-        kept = {one.name for one in await self._journal.state_items(key) if one.kind == ENTRY_KIND}
-        if str(spec.entry.through) in kept:
+        items = await self._access.journal.state_items(key)
+        if any(one.kind == ENTRY_KIND and one.name == str(spec.entry.through) for one in items):
             # An entry that returned to its list and left it again has a row.
             await self._add([entry_row(key, spec.entry, spec.at_us)], may_exist=True)
 
@@ -186,10 +170,10 @@ class FlushHandler:
         near = {seq for seq in near if 0 < seq <= spec.flushing}
         entries = [entry_id(key, seq) for seq in removed]  # summary entries that ended with one
         rows = [row_id(key, seq) for seq in (*removed, *near)]
-        await (await self._store()).delete(key.user, [*rows, *entries])
+        await self._access.delete(key.user, [*rows, *entries])
         if near:
             await self.flush(key, min(near), max(near), may_exist=True, among=near)
 
     async def _add(self, rows: Sequence[MemoryRow], *, may_exist: bool) -> None:
-        rows, vectors = await prepare_rows(rows, self._redact, self._embedder)
-        await (await self._store()).add(rows, vectors, may_exist=may_exist or self.merging)
+        rows, vectors = await self._access.prepare(rows)
+        await (await self._access.store()).add(rows, vectors, may_exist=may_exist or self.merging)

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from remora.ids import UserKey
-from remora.jobs.rows import MEMORY_TYPES, memory_row, prepare_rows
-from remora.models.ports import Embedder
-from remora.runtime.locks import SharedLocks
+from remora.jobs.rows import MEMORY_TYPES, IndexAccess, memory_row
 from remora.runtime.probes import probe
 from remora.runtime.supervisor import JobAttempt, JobResult
-from remora.storage.ports import Journal, LongTermStore, MemoryRow, Scope
+from remora.storage.ports import MemoryRow, Scope
 from remora.storage.records import RecordSpec
 
 __all__ = ["RecordHandler"]
@@ -28,30 +26,11 @@ class RecordHandler:
     """Runs the jobs of the record queue.
 
     Args:
-        journal: has the memories.
-        store: opens long-term memory at first use.
-        embedder: None for text search only.
-        redact: applied to every text before long-term memory has it.
-        changed: called with the user whose rows changed or may have changed.
-        users: excludes pruning of the same user's rows.
+        access: to the journal and long-term memory.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        store: Callable[[], Awaitable[LongTermStore]],
-        embedder: Embedder | None,
-        *,
-        redact: Callable[[str], str] | None,
-        changed: Callable[[str], None],
-        users: SharedLocks,
-    ) -> None:
-        self._journal = journal
-        self._store = store
-        self._embedder = embedder
-        self._redact = redact
-        self._changed = changed
-        self._users = users
+    def __init__(self, access: IndexAccess) -> None:
+        self._access = access
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
         """Run one attempt; rows that exist already stay as they are."""
@@ -62,10 +41,11 @@ class RecordHandler:
         return JobResult()
 
     async def rebuild(self, user: str) -> None:
-        """Write those memories of a user that the journal has and long-term memory has not."""
-        rows = await (await self._store()).rows(user, Scope(types=MEMORY_TYPES))
+        """Write the memories of a user that long-term memory is missing."""
+        rows = await (await self._access.store()).rows(user, Scope(types=MEMORY_TYPES))
         present = {row.id for row in rows}
-        items = [item.id for item in await self._journal.memories(user) if item.id not in present]
+        memories = await self._access.journal.memories(user)
+        items = [item.id for item in memories if item.id not in present]
         if items:
             await self._write_all(user, items)
 
@@ -74,31 +54,31 @@ class RecordHandler:
             for start in range(0, len(ids), _BATCH_ROWS):
                 await self._write(user, ids[start : start + _BATCH_ROWS])
         finally:
-            self._changed(user)
+            self._access.changed(user)
 
     async def adopt(self, user: str, read: Callable[[], Awaitable[Sequence[MemoryRow]]]) -> None:
         """Copy a user's rows from another store and embed them.
 
         Those of memory blocks, which the journal lacks.
         """
-        async with self._users.shared(
+        async with self._access.users.shared(
             user
         ):  # before the read: a row deleted in between must not come back
             rows = await read()
             for start in range(0, len(rows), _BATCH_ROWS):
                 batch = rows[start : start + _BATCH_ROWS]
-                some, vectors = await prepare_rows(batch, None, self._embedder)
-                await (await self._store()).add(some, vectors, may_exist=True)
+                some, vectors = await self._access.prepare(batch, redacted=True)
+                await (await self._access.store()).add(some, vectors, may_exist=True)
 
     async def _write(self, user: str, ids: Sequence[str]) -> None:
-        found = [memory_row(user, item) for item in await self._journal.memories(user, ids)]
+        found = [memory_row(user, item) for item in await self._access.journal.memories(user, ids)]
         if not found:
             return
-        rows, vectors = await prepare_rows(found, self._redact, self._embedder)
-        store = await self._store()
-        async with self._users.shared(user):
+        rows, vectors = await self._access.prepare(found)
+        store = await self._access.store()
+        async with self._access.users.shared(user):
             # Embedding takes time: what was removed since must not come back.
-            present = {item.id for item in await self._journal.memories(user, ids)}
+            present = {item.id for item in await self._access.journal.memories(user, ids)}
             kept = [place for place, row in enumerate(rows) if row.id in present]
             if len(kept) < len(rows):
                 probe("memory_gone_while_embedded")

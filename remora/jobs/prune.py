@@ -13,12 +13,11 @@ from remora.actors.policies.pruning import PruneRow, PruningStrategy, victims
 from remora.actors.user.messages import UserView
 from remora.config import ImportanceConfig
 from remora.ids import SessionKey, UserKey, entry_id
-from remora.jobs.rows import MEMORY_TYPES
+from remora.jobs.rows import MEMORY_TYPES, IndexAccess
 from remora.runtime.jobs import JobAttempt, JobResult
-from remora.runtime.locks import SharedLocks
 from remora.runtime.log import commit_records
 from remora.runtime.probes import probe
-from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
+from remora.storage.ports import BLOCK_TYPE, MemoryRow, Scope
 from remora.storage.records import ENTRY_KIND, MemoriesRemoved, Pruned, PruneSpec
 
 __all__ = ["PruneHandler"]
@@ -30,68 +29,57 @@ class PruneHandler:
     """Runs the jobs of the prune queue.
 
     Args:
-        journal: records what goes before it is deleted.
-        store: opens long-term memory at first use.
+        access: to the journal and long-term memory.
         look: the view of a user's actor, which counts how often each row was retrieved.
         now: seconds since the epoch.
         importance: formula and half-life.
-        changed: called with the user whose rows changed or may have changed.
-        users: excludes everything that writes rows of the same user.
     """
 
     def __init__(
         self,
-        journal: Journal,
-        store: Callable[[], Awaitable[LongTermStore]],
+        access: IndexAccess,
         look: Callable[[UserKey], Awaitable[UserView]],
         *,
         now: Callable[[], float],
         importance: ImportanceConfig,
-        changed: Callable[[str], None],
-        users: SharedLocks,
     ) -> None:
-        self._journal = journal
-        self._store = store
+        self._access = access
         self._look = look
         self._now = now
         self._importance = importance
-        self._changed = changed
-        self._users = users
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
         """Run one attempt; it first finishes what an earlier one began."""
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(spec, PruneSpec)
         assert isinstance(key, UserKey)
-        store = await self._store()
-        async with self._users.exclusive(key.user):
+        store = await self._access.store()
+        async with self._access.users.exclusive(key.user):
             found = await store.rows(key.user, Scope(types=spec.types))
             rows = [row for row in found if row.memory_type != BLOCK_TYPE]
             begun: Collection[str] = ()
             if attempt.job.resumed or attempt.job.attempts > 0:
                 probe("prune_resumed")
                 begun = await self._forgotten_in_journal(key.user, rows)
-            chosen = set(
-                await self._chosen(key, spec, [row for row in rows if row.id not in begun])
-            )
+            chosen = await self._chosen(key, spec, [row for row in rows if row.id not in begun])
             leaving = [row for row in rows if row.id in chosen]
             try:
                 if leaving:
-                    await commit_records(self._journal, await self._records(spec.sid, leaving))
-                await store.delete(
-                    key.user, [row.id for row in rows if row.id in chosen or row.id in begun]
-                )
+                    records = await self._records(spec.sid, leaving)
+                    await commit_records(self._access.journal, records)
+                gone = chosen.union(begun)
+                await store.delete(key.user, [row.id for row in rows if row.id in gone])
             finally:
-                self._changed(key.user)
+                self._access.changed(key.user)
         return JobResult()
 
-    async def _chosen(self, key: UserKey, spec: PruneSpec, rows: Sequence[MemoryRow]) -> list[str]:
+    async def _chosen(self, key: UserKey, spec: PruneSpec, rows: Sequence[MemoryRow]) -> set[str]:
         accesses = (await self._look(key)).accesses
         plain = []
         for row in rows:
             count, last_us = accesses.get(row.id, (0, None))
             plain.append(PruneRow(row.id, row.created_us, last_us, count, row.importance))
-        return victims(
+        ids = victims(
             plain,
             len(rows) if spec.keep < 0 else spec.keep,
             cast("PruningStrategy", spec.strategy),
@@ -100,36 +88,32 @@ class PruneHandler:
             formula=self._importance.formula,
             max_age_s=spec.max_age_s or float("inf"),
         )
+        return set(ids)
 
     async def _forgotten_in_journal(self, user: str, rows: Sequence[MemoryRow]) -> set[str]:
-        """Rows that an earlier attempt had the journal forget, and did not come to delete.
+        """Rows that an earlier attempt removed from the journal, but did not delete.
 
-        The rows were read before the journal is: what was recorded since cannot look forgotten.
+        The rows were read before the journal, so what was recorded since does not count.
         """
-        recorded = {item.id for item in await self._journal.memories(user)}
-        gone = {
-            row.id for row in rows if row.memory_type in MEMORY_TYPES and row.id not in recorded
-        }
+        recorded = {item.id for item in await self._access.journal.memories(user)}
+        memories = (row.id for row in rows if row.memory_type in MEMORY_TYPES)
+        gone = {id_ for id_ in memories if id_ not in recorded}
         for key, said in _by_session(rows).items():
-            pruned = set(await self._journal.pruned_seqs(key))
+            pruned = set(await self._access.journal.pruned_seqs(key))
             gone.update(row.id for row in said if row.seq in pruned)
         return gone
 
     async def _records(self, sid: int, rows: Sequence[MemoryRow]) -> list[Any]:
-        """What the journal is told of rows that go."""
+        """The journal's records of rows that go."""
         records: list[Any] = [
             Pruned(key, tuple(row.seq for row in said)) for key, said in _by_session(rows).items()
         ]
         for key, summaries in _by_session(rows, "summary").items():
             ids = {row.id for row in summaries}
-            kept = [
-                int(state_item.name)
-                for state_item in await self._journal.state_items(key)
-                if state_item.kind == ENTRY_KIND
-            ]
-            records.append(
-                Pruned(key, (), tuple(through for through in kept if entry_id(key, through) in ids))
-            )
+            items = await self._access.journal.state_items(key)
+            entries = [int(one.name) for one in items if one.kind == ENTRY_KIND]
+            leaving = tuple(one for one in entries if entry_id(key, one) in ids)
+            records.append(Pruned(key, (), leaving))
         recorded = tuple(row.id for row in rows if row.memory_type in MEMORY_TYPES)
         return [*records, MemoriesRemoved(sid, recorded)] if recorded else records
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,18 +12,19 @@ from remora.actors.user.working import WorkingItem
 from remora.ids import SessionKey, entry_id, row_id
 from remora.messages import Entry, dated_line, decode_chat, plain_text, speaker_of
 from remora.models.ports import Embedder, embed_texts
-from remora.storage.ports import NEIGHBOURS, MemoryRow, Vector
+from remora.runtime.locks import SharedLocks
+from remora.storage.ports import NEIGHBOURS, Journal, LongTermStore, MemoryRow, Vector
 from remora.storage.records import MemoryItem, Summary
 from remora.tokens import TokenCounter
 
 __all__ = [
     "MEMORY_TYPES",
     "ROW_TYPES",
+    "IndexAccess",
     "embed_items",
     "entry_row",
     "memory_row",
     "message_rows",
-    "prepare_rows",
 ]
 
 MEMORY_TYPES = ("fact", "preference", "context", "procedural", "message_batch")
@@ -123,20 +124,43 @@ def memory_row(user: str, item: MemoryItem) -> MemoryRow:
 # -- before they are written ------------------------------------------------------------
 
 
-async def prepare_rows(
-    rows: Sequence[MemoryRow], redact: Callable[[str], str] | None, embedder: Embedder | None
-) -> tuple[Sequence[MemoryRow], Vector | None]:
-    """Redact rows and embed them; no vectors without an embedder.
+class IndexAccess(msgspec.Struct, frozen=True):
+    """What the jobs on rows of long-term memory share.
 
-    Raises:
-        RedactionFailed: the hook raised or returned no text.
-        ModelError: the embedder failed.
+    Attributes:
+        journal: has what is indexed.
+        store: opens long-term memory at first use.
+        embedder: None for text search only.
+        redact: applied to every text before long-term memory has it.
+        changed: called with the user whose rows changed or may have changed.
+        users: keeps the pruning of a user's rows and other writes of them apart.
     """
-    if redact is not None:
-        rows = [_redact_row(row, redact) for row in rows]
-    if embedder is None:
-        return rows, None
-    return rows, await embed_texts(embedder, [_embedding_text(row) for row in rows])
+
+    journal: Journal
+    store: Callable[[], Awaitable[LongTermStore]]
+    embedder: Embedder | None
+    redact: Callable[[str], str] | None
+    changed: Callable[[str], None]
+    users: SharedLocks
+
+    async def prepare(
+        self, rows: Sequence[MemoryRow], *, redacted: bool = False
+    ) -> tuple[Sequence[MemoryRow], Vector | None]:
+        """Redact rows, unless they are, and embed them; no vectors without an embedder.
+
+        Raises:
+            RedactionFailed: the hook raised or returned no text.
+            ModelError: the embedder failed.
+        """
+        if self.redact is not None and not redacted:
+            rows = [_redact_row(row, self.redact) for row in rows]
+        if self.embedder is None:
+            return rows, None
+        return rows, await embed_texts(self.embedder, [_embedding_text(row) for row in rows])
+
+    async def delete(self, user: str, ids: Sequence[str]) -> None:
+        """Delete rows."""
+        await (await self.store()).delete(user, ids)
 
 
 def _embedding_text(row: MemoryRow) -> str:

@@ -18,7 +18,7 @@ from remora.ids import SessionKey, UserKey, memory_id, row_id
 from remora.jobs.flush import FlushHandler
 from remora.jobs.memories import RecordHandler
 from remora.jobs.prune import PruneHandler
-from remora.jobs.rows import memory_row
+from remora.jobs.rows import IndexAccess, memory_row
 from remora.messages import dated_line, encode_message
 from remora.recall.ranking import fuse
 from remora.recall.recall import Recall
@@ -130,7 +130,6 @@ class Bench:
         self.accesses: dict[str, tuple[int, int]] = {}
         self.told: list[str] = []
         self.now = NOW
-        users = SharedLocks()
 
         async def store() -> LongTermStore:
             return self.store
@@ -138,22 +137,19 @@ class Bench:
         async def look(_: UserKey) -> UserView:
             return UserView(1, 0, 0, 0, self.accesses, Synopsis("", "", "empty"), 0, 0, {})
 
-        self.record = RecordHandler(
-            self.journal, store, embedder, redact=redact, changed=self.told.append, users=users
+        self.access = IndexAccess(
+            self.journal, store, embedder, redact, self.told.append, SharedLocks()
         )
         self.prune = PruneHandler(
-            self.journal,
-            store,
-            look,
-            now=lambda: self.now,
-            importance=ImportanceConfig(),
-            changed=self.told.append,
-            users=users,
+            self.access, look, now=lambda: self.now, importance=ImportanceConfig()
         )
-        self.flush = FlushHandler(
-            self.journal, store, embedder, HeuristicCounter(), window_chars=100, batch_tokens=10, redact=redact,  # noqa: E501
-            changed=self.told.append, users=users,
-        )  # fmt: skip
+        self.embed_with(embedder)
+
+    def embed_with(self, embedder: Any) -> None:
+        """From now on, rows are embedded by this one."""
+        access = msgspec.structs.replace(self.access, embedder=embedder)
+        self.record = RecordHandler(access)
+        self.flush = FlushHandler(access, HeuristicCounter(), window_chars=100, batch_tokens=10)
 
     async def open(self) -> None:
         await commit_records(
@@ -276,7 +272,7 @@ async def test_what_was_removed_meanwhile_stays_away() -> None:
                 await commit_records(made.journal, [MemoriesRemoved(1, (item("one").id,))])
                 return await super().embed(texts)
 
-        made.record._embedder = Slow(16)
+        made.embed_with(Slow(16))
         await made.record(attempt)
         assert await made.ids() == [item("two").id]
 
@@ -357,7 +353,7 @@ async def test_a_repeated_flush_does_not_undo_pruning() -> None:
                     await anyio.lowlevel.checkpoint()
                 return await super().embed(texts)
 
-        made.flush._embedder = Slow(16)
+        made.embed_with(Slow(16))
         async with anyio.create_task_group() as tasks:
             await made.flush(again(said))
         assert await made.ids() == []
