@@ -243,10 +243,7 @@ def check_blocks(blocks: Sequence[MemoryBlock]) -> tuple[MemoryBlock, ...]:
                 f"remora uses: {name!r}"
             )
         if name in names:
-            raise ConfigError(
-                f"two memory blocks are called {name!r}; give one of them another name",
-                key="blocks",
-            )
+            raise ConfigError(f"two memory blocks have the name {name!r}", key="blocks")
         if not isinstance(priority, int) or isinstance(priority, bool) or priority < 0:
             raise ConfigError(
                 f"the priority of the memory block {name} must be 0, 1, 2 …, not {priority!r}",

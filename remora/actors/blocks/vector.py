@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -19,11 +19,7 @@ from remora.actors.blocks.markup import escape_tags
 from remora.errors import ConfigError
 from remora.messages import without_surrogates
 from remora.models.ports import Embedder, EmbedderLike, as_embedder, embed_texts
-from remora.storage.ports import BLOCK_TYPE, LongTermStore, MemoryRow, Scope
-
-if TYPE_CHECKING:  # numpy is imported at first use
-    import numpy as np
-    import numpy.typing as npt
+from remora.storage.ports import BLOCK_TYPE, LongTermStore, MemoryRow, Scope, Vector
 
 __all__ = [
     "BLOCK_AGENT",
@@ -59,19 +55,11 @@ class VectorHit(msgspec.Struct, frozen=True):
 class VectorStore(Protocol):
     """Stores batches: an adapter of a few lines over any vector database."""
 
-    async def add(
-        self,
-        id: str,  # noqa: A002
-        text: str,
-        vector: npt.NDArray[np.float32],
-        metadata: Mapping[str, Any],
-    ) -> None:
+    async def add(self, id: str, text: str, vector: Vector, metadata: Mapping[str, Any]) -> None:  # noqa: A002
         """Store a row, or replace the one with the same id: a batch may come twice."""
         ...
 
-    async def query(
-        self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]
-    ) -> Sequence[VectorHit]:
+    async def query(self, vector: Vector, k: int, where: Mapping[str, str]) -> Sequence[VectorHit]:
         """The `k` nearest rows whose metadata hold all of `where`, nearest first."""
         ...
 
@@ -150,12 +138,8 @@ class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
         said = "\n".join(f"{one.name or one.role.title()}: {one.content}" for one in messages)
         first, last = messages[0].seq or 0, messages[-1].seq or 0
         at = messages[-1].created_at
-        metadata = {
-            **where,
-            "first": first,
-            "last": last,
-            "created_us": int(at.timestamp() * 1_000_000) if at else 0,
-        }
+        created_us = int(at.timestamp() * 1_000_000) if at else 0
+        metadata = {**where, "first": first, "last": last, "created_us": created_us}
         (vector,) = await embed_texts(self._embedder(), [without_surrogates(said)])
         await self._store().add(_batch_id(where, first), without_surrogates(text), vector, metadata)
 
@@ -169,26 +153,17 @@ class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
             return ""
         where = self._where()
         found = await self._store().query(vector, self.similarity_top_k, where)
-        hits = [
-            hit
-            for hit in found
-            if all(hit.metadata.get(name) == value for name, value in where.items())
-        ]
+        hits = [hit for hit in found if _matches(hit.metadata, where)]
         for process in self.node_postprocessors:
             result = process(hits)
             hits = list(await result if inspect.isawaitable(result) else result)
         return "\n".join(hit.text for hit in hits)
 
     def _where(self) -> dict[str, str]:
-        if self.services is None:
-            raise RuntimeError(
-                f"the memory block {self.name} is not bound to a session: call bind first"
-            )
-        return {
-            "user_id": self.services.user_id,
-            "session_id": self.services.session_id,
-            "block": self.name,
-        }
+        bound = self.services
+        if bound is None:
+            raise RuntimeError(f"the memory block {self.name} is not bound: call bind first")
+        return {"user_id": bound.user_id, "session_id": bound.session_id, "block": self.name}
 
     def _embedder(self) -> Embedder:
         if self.embed_model is not None:
@@ -205,6 +180,10 @@ class VectorMemoryBlock(BaseMemoryBlock[str], kw_only=True):
         return LongTermVectorStore(self.services.long_term, self.services.counter.count)
 
 
+def _matches(metadata: Mapping[str, Any], where: Mapping[str, str]) -> bool:
+    return all(metadata.get(name) == value for name, value in where.items())
+
+
 def _batch_id(where: Mapping[str, str], first: int) -> str:
     """Deterministic (32 hex characters), by the first message: a batch replaces itself."""
     parts = [part.encode() for part in (where["user_id"], where["session_id"], where["block"])]
@@ -216,30 +195,22 @@ class InMemoryVectorStore:
     """A `VectorStore` in memory; nothing is persistent."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, tuple[str, npt.NDArray[np.float32], dict[str, Any]]] = {}
+        self._rows: dict[str, tuple[str, Vector, dict[str, Any]]] = {}
 
     def __len__(self) -> int:
         """Rows."""
         return len(self._rows)
 
-    async def add(
-        self,
-        id: str,  # noqa: A002
-        text: str,
-        vector: npt.NDArray[np.float32],
-        metadata: Mapping[str, Any],
-    ) -> None:
+    async def add(self, id: str, text: str, vector: Vector, metadata: Mapping[str, Any]) -> None:  # noqa: A002
         """Store a row, or replace the one with the same id."""
         self._rows[id] = (text, vector, dict(metadata))
 
-    async def query(
-        self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]
-    ) -> list[VectorHit]:
+    async def query(self, vector: Vector, k: int, where: Mapping[str, str]) -> list[VectorHit]:
         """The `k` nearest rows whose metadata hold all of `where`, nearest first."""
         hits = [
             VectorHit(id_, text, float(other @ vector), dict(metadata))
             for id_, (text, other, metadata) in self._rows.items()
-            if all(metadata.get(name) == value for name, value in where.items())
+            if _matches(metadata, where)
         ]
         return sorted(hits, key=lambda hit: -hit.score)[:k]
 
@@ -260,23 +231,17 @@ class LongTermVectorStore:
         self._store = store
         self._count = count
 
-    async def add(
-        self,
-        id: str,  # noqa: A002
-        text: str,
-        vector: npt.NDArray[np.float32],
-        metadata: Mapping[str, Any],
-    ) -> None:
+    async def add(self, id: str, text: str, vector: Vector, metadata: Mapping[str, Any]) -> None:  # noqa: A002
         """Store a row, or replace the one with the same id.
 
         Raises:
             LongTermError: it may not be stored; try again.
         """
         row = MemoryRow(
-            id=id,
-            user=metadata["user_id"],
-            session=metadata["session_id"],
-            seq=metadata["first"],
+            id,
+            metadata["user_id"],
+            metadata["session_id"],
+            metadata["first"],
             role="system",
             speaker="",
             content=text,
@@ -292,9 +257,7 @@ class LongTermVectorStore:
         await store.delete(row.user, [id])
         await store.add([row], vector.reshape(1, -1), may_exist=True)
 
-    async def query(
-        self, vector: npt.NDArray[np.float32], k: int, where: Mapping[str, str]
-    ) -> list[VectorHit]:
+    async def query(self, vector: Vector, k: int, where: Mapping[str, str]) -> list[VectorHit]:
         """The `k` nearest of the session's batches that this block stored, nearest first.
 
         Raises:
@@ -303,19 +266,11 @@ class LongTermVectorStore:
         user, session, block = where["user_id"], where["session_id"], where["block"]
         scope = Scope(session=session, agent=BLOCK_AGENT + block, types=(BLOCK_TYPE,))
         found = await (await self._store()).search(user, "", vector, depth=k, scope=scope)
-        hits = [
-            VectorHit(
-                one.row.id,
-                one.row.content,
-                one.scores["vector"],
-                {
-                    "user_id": one.row.user,
-                    "session_id": one.row.session,
-                    "block": one.row.agent.removeprefix(BLOCK_AGENT),
-                    "first": one.row.seq,
-                },
-            )
-            for one in found
-            if "vector" in one.scores
-        ]
+        hits = []
+        for one in found:
+            if "vector" in one.scores:
+                row, name = one.row, one.row.agent.removeprefix(BLOCK_AGENT)
+                ids = {"user_id": row.user, "session_id": row.session, "block": name}
+                score = one.scores["vector"]
+                hits.append(VectorHit(row.id, row.content, score, {**ids, "first": row.seq}))
         return sorted(hits, key=lambda hit: -hit.score)[:k]
