@@ -1,7 +1,4 @@
-"""Bringing sessions and users into a runtime.
-
-Looked through to the end before anything is written.
-"""
+"""Import of sessions and users. An export is checked to its end before anything is written."""
 
 from __future__ import annotations
 
@@ -193,10 +190,7 @@ async def import_session(target: TransferParts, export: SessionExport, key: Sess
 
 
 def _adopt_message(intake: Intake, export: SessionExport, indexed: Collection[str]) -> Adopt:
-    """What the actor is told.
-
-    `indexed` blocks begin anew, and so are shown everything again: their rows are not exported.
-    """
+    """The message to the actor; `indexed` blocks start again, since rows are not exported."""
     check_session(export, max_bytes=intake.buffer.max_message_bytes)
     return Adopt(
         entries=tuple(_entry(intake, message) for message in export.messages),
@@ -273,7 +267,7 @@ async def _adopt_user(target: TransferParts, one: UserExport) -> int:
 
 
 def _memory(intake: Intake, user: str, item: MemoryItem) -> MemoryItem:
-    """Redacted, and counted anew; what redaction changes has another id."""
+    """The memory redacted and counted again; a changed text gets another id."""
     text = item.content if intake.redact is None else redact_text(item.content, intake.redact)
     id_ = item.id if text == item.content else memory_id(user, item.agent, text)
     return msgspec.structs.replace(
@@ -282,10 +276,7 @@ def _memory(intake: Intake, user: str, item: MemoryItem) -> MemoryItem:
 
 
 async def _working(target: TransferParts, one: UserExport) -> tuple[WorkingItem, ...]:
-    """Working memory, embedded anew where another embedder made its vectors.
-
-    Nothing where there is none.
-    """
+    """Working memory, embedded again if its vectors are of another embedder."""
     embedder = target.intake.embedder
     items: list[WorkingItem] = [
         _decode_facet(state_item) for state_item in one.state_items if state_item.kind == "working"

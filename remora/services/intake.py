@@ -1,4 +1,4 @@
-"""What callers hand over becomes entries: checked, redacted, encoded once, counted once."""
+"""Intake of messages: check, redact, encode once, count once."""
 
 from __future__ import annotations
 

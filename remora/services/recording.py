@@ -1,4 +1,4 @@
-"""Memories made of what a caller hands over: checked, redacted and counted."""
+"""Intake of memories: check, redact, count."""
 
 from __future__ import annotations
 

@@ -100,10 +100,10 @@ class ReadLock:
             _lock(self._directory, self._locks, file=self._had_file)
 
     def release(self) -> None:
-        """Give it up.
+        """Release the lock.
 
         Raises:
-            DirectoryLocked: the system cannot lock directories, and an owner came meanwhile.
+            DirectoryLocked: the system cannot lock directories, and another owner came in between.
         """
         self._locks.close()
         if not self._had_file and os.access(self._directory, os.W_OK) and self._path.exists():

@@ -36,7 +36,7 @@ def during(start_s: float, end_s: float, fault: Fault) -> Callable[[], Fault | N
     Args:
         start_s: when it begins, by `anyio.current_time`.
         end_s: when it is over.
-        fault: what goes wrong meanwhile.
+        fault: what goes wrong in that time.
     """
     return lambda: fault if start_s <= anyio.current_time() < end_s else None
 
@@ -47,7 +47,7 @@ class FaultyJournal(MemoryJournal):
     Args:
         fault: asked before each commit what is to go wrong with it; None for nothing.
         latency_s: asked before each commit how long it takes.
-        hang_s: how long one that hangs takes on top; what is written meanwhile is for the next one.
+        hang_s: how long one that hangs takes on top; later writes are for the next one.
         read_fault: asked the same before each actor is read, and each question of an actor's.
     """
 
@@ -73,8 +73,7 @@ class FaultyJournal(MemoryJournal):
         return found
 
     async def _commit(self) -> None:
-        # One after another, whoever wants it: the writer, or an erasure that waits for it. What is
-        # taken is seen to its end.
+        # one after another, for the writer and for erasures; a commit that has begun is finished
         with anyio.CancelScope(shield=True):
             await self._commit_queued()
 

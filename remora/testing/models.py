@@ -20,7 +20,7 @@ __all__ = ["ChatResponse", "HashEmbedder", "ScriptedChatModel"]
 
 
 class ChatResponse(msgspec.Struct, frozen=True):
-    """One scripted answer; `usage` is for whoever counts."""
+    """One scripted answer; `usage` is for callers that count."""
 
     message: str
     usage: int | None = None

@@ -573,11 +573,11 @@ async def test_numbers_of_the_forgotten_are_not_given_out_again(tmp_path: Path) 
         ),
         (
             "UPDATE actors SET folding = 99, flushing = 99, marks_crc = NULL WHERE sid = 1",
-            "more was handed over than was said",
+            "more is being indexed than was appended",
         ),
         (
             "UPDATE actors SET flushed = 5 WHERE sid = 1",
-            "more is in long-term memory than was handed over",
+            "more is in long-term memory than was indexed",
         ),
         ("UPDATE folds SET through = 99, crc = NULL WHERE sid = 1", "a summary covers messages"),
         ("DELETE FROM messages WHERE pos = (1 << 32) + 6", "it came under the same key"),

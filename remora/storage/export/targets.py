@@ -33,7 +33,7 @@ def check_target(path: Path) -> Path:
 
 
 def open_writer(target: AtomicTarget, header: ExportHeader) -> ExportWriter:
-    """A writer beside the target: JSON lines where its name ends in ``.jsonl``, else Parquet.
+    """A writer for the target: JSON lines if its name ends in ``.jsonl``, otherwise Parquet.
 
     Blocks.
     """

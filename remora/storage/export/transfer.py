@@ -40,7 +40,7 @@ class MessageExport(msgspec.Struct, frozen=True):
         seq: its number in the export, from 1.
         id: its sender's, or the one that the session gave it; either is kept.
         created_at: aware UTC time.
-        tokens: size by the exporting runtime's counter; an import counts anew.
+        tokens: size by the exporting runtime's counter; an import counts again.
         importance: 0 to 1.
         chat: the chat dict.
         metadata: the sender's.
@@ -82,7 +82,7 @@ class SessionExport(msgspec.Struct, frozen=True):
 
 
 class UserExport(msgspec.Struct, frozen=True):
-    """What a user has beside sessions.
+    """What a user has besides sessions.
 
     Attributes:
         user: the user.
@@ -107,7 +107,7 @@ class ExportHeader(msgspec.Struct, frozen=True):
         format: see `FORMAT`.
         remora: the version that wrote it.
         created_at: when.
-        embedder: name and dimension of the embedder; an import embeds anew, with its own.
+        embedder: name and dimension of the embedder; an import embeds again, with its own.
         counter: what counted the tokens.
     """
 
@@ -124,7 +124,7 @@ class TransferReport(msgspec.Struct, frozen=True):
     Attributes:
         sessions: written, or taken over.
         messages: theirs.
-        users: with anything beside sessions.
+        users: with anything besides sessions.
         memories: recorded on purpose.
         skipped: sessions that were there already.
     """

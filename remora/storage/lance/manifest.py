@@ -1,9 +1,9 @@
 """What a version of a LanceDB table consists of, read from its manifest.
 
-LanceDB tells how many rows and fragments there are, and not in which files they stand. Whoever is
-to sync them, or to say that one is missing, has to know; so this reads as much of a manifest as
-names files. A manifest is a protobuf message, behind its length, at a place that the file's last 16
-bytes give. The numbers of the fields are lance 13's (``table.proto``).
+LanceDB tells how many rows and fragments there are, but not in which files they are. Syncing these
+files, or noticing that one is missing, needs their names, so this module reads the part of a
+manifest that names files. A manifest is a protobuf message, after its length, at a place that the
+file's last 16 bytes give. The numbers of the fields are lance 13's (``table.proto``).
 """
 
 from __future__ import annotations

@@ -169,9 +169,9 @@ def _marks(actor: _Actor) -> Iterator[Finding]:
     for low, high, what in (
         (cleared, archived_through, "more was cleared than left the buffer"),
         (archived_through, summarizing_through, "more left the buffer than was to be folded"),
-        (summarizing_through, last, "more was to be folded than was said"),
-        (flushing, last, "more was handed over than was said"),
-        (actor.flushed, flushing, "more is in long-term memory than was handed over"),
+        (summarizing_through, last, "more is being summarized than was appended"),
+        (flushing, last, "more is being indexed than was appended"),
+        (actor.flushed, flushing, "more is in long-term memory than was indexed"),
         (actor.trimmed, max(archived_through - 2, 0), "more was trimmed than may be"),
     ):
         if low > high:

@@ -4,7 +4,8 @@ Invariants
 ----------
 1. `run` alone uses the writing connection. aiosqlite runs a cancelled call to its end and drops the
    result, so a caller's cancellation must never reach it: callers queue a `Write`, or other work
-   (`run_exclusively`), and wait elsewhere. Before `run` starts, whoever queues work does it.
+   (`run_exclusively`), and wait elsewhere. Before `run` starts, the caller
+   that queues work does it.
 2. Everything queued when a commit returns goes into the next one: one statement per kind of row,
    one commit and one call to the connection's thread, however many sessions take part. Senders are
    answered a few at a time, during the next commit. The fsync is shared: with `synchronous=FULL`
@@ -126,7 +127,7 @@ class JournalWriter:
         self._work: deque[_Work[Any]] = deque()
         self._event = anyio.Event()
         self._committing = anyio.Lock()
-        """Held by `run`; before it starts, by whoever does the queued work."""
+        """Held by `run`; before it starts, by the caller that does the queued work."""
         self._committed: deque[Write] = deque()
         """Durable writes whose senders are not answered yet."""
         self._committed_event = anyio.Event()

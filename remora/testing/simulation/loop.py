@@ -12,8 +12,8 @@
     callback.
 * Each step goes into a fingerprint: two runs of one seed must have the same.
 
-There are no file descriptors and no threads in it: whoever needs one is told so. What runs in a
-thread elsewhere (SQLite, a tokenizer) is one step of a lane of its own here;
+There are no file descriptors and no threads in it: code that needs one gets an error. What runs in
+a thread elsewhere (SQLite, a tokenizer) is one step of a lane of its own here;
 `remora.testing.simulation.seams` sees to that.
 """
 
@@ -46,7 +46,7 @@ _IDLE_S = (0.0005, 0.002, 0.008)
 """How long a lane is left idle.
 
 Longer than a commit takes at most. anyio delivers a cancellation by calling again and again until
-the task has taken it, so longer pauses are left to whoever sleeps.
+the task has taken it, so longer pauses are left to tasks that sleep.
 """
 
 
@@ -151,7 +151,7 @@ class SeededLoop(asyncio.AbstractEventLoop):
     # -- randomness --------------------------------------------------------------------------------
 
     def draw(self, low: float, high: float) -> float:
-        """A number between the two, for whoever runs in a task.
+        """A number between the two, for code in a task.
 
         What the source of chance raises ends the run, not the task.
         """
@@ -228,7 +228,7 @@ class SeededLoop(asyncio.AbstractEventLoop):
         self._numbers += 1
         made = _SimulatedTask(coro, lane=_Lane(self._numbers), loop=self, **options)
         if len(self._tasks) >= self._most_tasks:
-            # those with an exception that nobody has asked for stay: whoever wants it may come yet
+            # tasks whose exception was not retrieved stay: it may still be asked for
             self._tasks = [task for task in self._tasks if not task.done() or task._log_traceback]
             self._most_tasks = 2 * len(self._tasks) + 64
         self._tasks.append(made)
