@@ -94,7 +94,7 @@ class BlocksHandler:
             if not failures:
                 # Not left to the supervisor: the session's next job must find these states.
                 await self._tell(key, BlocksReady(tuple(state_items), attempt.job.id))
-                return JobResult()
+                return JobResult(ended=True)
             if state_items:
                 await self._tell(key, BlocksReady(tuple(state_items)))
         raise BlockFailed(

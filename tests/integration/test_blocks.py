@@ -24,6 +24,9 @@ from remora.blocks import (
 )
 from remora.errors import ConfigError, InvalidInput, ModelUnavailable
 from remora.ids import SessionKey
+from remora.runtime.jobs import JobDone
+from remora.runtime.log import Write
+from remora.storage.memory import MemoryJournal
 from remora.testing import HashEmbedder, ScriptedChatModel
 from remora.tokens import CallableCounter, count_message
 
@@ -332,6 +335,29 @@ async def test_without_blocks(tmp_path: Path) -> None:
         assert await seen(chat, "rec") == list(
             range(13, (await chat.inspect()).watermarks.archived_through + 1)
         )
+
+
+async def test_the_end_of_a_block_job_is_journalled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G7: the actor journals the blocks' states and the job's end together, and nobody writes the
+    end again.
+    """
+    ended: list[str] = []
+    write = MemoryJournal.write
+
+    def note(journal: MemoryJournal, one: Write) -> None:
+        ended.extend(record.id for record in one.records if isinstance(record, JobDone))
+        write(journal, one)
+
+    monkeypatch.setattr(MemoryJournal, "write", note)
+    async with Runtime.in_memory(
+        config=config(), counter=WORDS, blocks=[Recording(name="rec")]
+    ) as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
+        await runtime.settle()
+    of_blocks = [id_ for id_ in ended if id_.startswith("blocks-")]
+    assert of_blocks
+    assert len(of_blocks) == len(set(of_blocks))
 
 
 # -- the blocks that ship --------------------------------------------------------------------------
