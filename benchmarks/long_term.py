@@ -1,5 +1,5 @@
-"""Long-term memory: rows a second by batch size, and how long a search takes, beside bare LanceDB
-and beside the limit.
+"""Long-term memory: rows a second by batch size, and how long a search takes, compared with
+bare LanceDB and with the limit.
 
     python -m benchmarks.long_term [--rows 10000 100000] [--concurrency 1 8 32] [--seconds 3] [--json FILE] [--smoke]
 

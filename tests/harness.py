@@ -44,10 +44,10 @@ class LoopClock:
         await anyio.sleep(seconds)
 
 
-class UnionSummarizer:
-    """A perfect summary: it names every message that it covers."""
+class FirstWordsSummarizer:
+    """A perfect summary: the first word of every message that it covers."""
 
-    name = "union"
+    name = "first-words"
 
     def __init__(self, rng: random.Random | None = None) -> None:
         self._rng = rng
@@ -57,9 +57,13 @@ class UnionSummarizer:
     ) -> str:
         if self._rng:
             await anyio.sleep(self._rng.choice([0.0, 0.05, 1.0]))
-        return " ".join(
-            [*([previous] if previous else []), *(line.text.split()[0] for line in lines)]
-        )
+        first_words = (line.text.split()[0] for line in lines)
+        return " ".join([*([previous] if previous else []), *first_words])
+
+
+def user(text: Any, **more: Any) -> dict[str, Any]:
+    """A message of the user's."""
+    return {"role": "user", "content": text, **more}
 
 
 def entry(message: MessageLike, seq: int = 0) -> Entry:
@@ -151,7 +155,7 @@ async def kernel(
     )
     supervisor = Supervisor(journal, directory.tell, clock, random.Random(0))
     holder.append(supervisor)
-    summarizer = summarizer or UnionSummarizer()
+    summarizer = summarizer or FirstWordsSummarizer()
 
     async def look(key: SessionKey) -> SessionView:
         view: SessionView = await directory.tell(key, Inspect())

@@ -1,9 +1,8 @@
 """Keeps docs/checklist.md true: which tests prove which of its lines, and that none is unproven.
 
-    python3 tools/checklist.py                            write the column of tests anew python3
-    tools/checklist.py --check                    say what is wrong, and exit with 1 if anything is
-    python3 tools/checklist.py --check --junit FILE       … and if a line has no test that passed in
-    that run of pytest
+    python3 tools/checklist.py                       write the column of tests
+    python3 tools/checklist.py --check               print what is wrong; exit with 1 if anything is
+    python3 tools/checklist.py --check --junit FILE  also each line without a test that passed there
 
 A test proves the ids that its docstring names. Those of a class docstring are proved by each test
 of the class, and those of a hypothesis state machine by its `TestCase`. Needs nothing but the
@@ -93,7 +92,7 @@ def _tests(
 
 
 def _inherited(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> list[ast.stmt]:
-    """The body, and what the class has of bases in the same module and does not say anew."""
+    """The class's body, and what it inherits from bases in the same module."""
     body = list(node.body)
     for base in node.bases:
         if isinstance(base, ast.Name) and base.id in classes and classes[base.id] is not node:

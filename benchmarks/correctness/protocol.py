@@ -4,7 +4,7 @@ only: it runs everywhere.
 Every message carries a mark, ``[[a1]]``. A message is there as long as its mark is in some text
 that a context holds, or a summary stands in the context that was made from it. The summarizer that
 all libraries are given forgets nothing: its answer is a number, ``((s7))``, and what that summary
-covers is kept beside it. So what is missing was lost by the library, not by a model.
+covers is recorded as well. So what is missing was lost by the library, not by a model.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ async def _remembered(journal: Journal, user: str, session: str) -> int:
 async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
     """Rows of every kind go; other users keep theirs.
 
-    A name that is used again begins anew (G13).
+    A name that is used again starts empty (G13).
     """
     async with open_runtime(opened) as runtime:
         for user in ("alice", "bob"):
@@ -88,7 +88,7 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
             for state_item in await journal.state_items(UserKey(SHARED_PREFIX + "team"))
             if state_item.kind == "grant"
         ]
-        assert grants == ["bob", "alice"], "a grant names an agent, who is nobody's user"
+        assert grants == ["bob", "alice"], "a grant names an agent, not a user"
         assert "alice" not in {key.user for key, _ in await journal.indexed_through()}
         await journal.finish_erasure(erased.erasure.number)
         assert not [

@@ -28,7 +28,7 @@ __all__ = [
 
 
 async def originals_are_kept_as_long_as_they_must_be(opened: OpenJournal) -> None:
-    """By count, age and size; what is in the buffer, and beside it, stays; numbers go on.
+    """By count, age and size; the buffer and its neighbours stay; numbers go on.
 
     A message takes its key along.
     """
@@ -67,7 +67,7 @@ async def originals_are_kept_as_long_as_they_must_be(opened: OpenJournal) -> Non
         )
         assert (
             await runtime.internals.journal.trim(Retention(max_bytes=1), 31 * day_us) == 2 * 12
-        )  # what is beside the buffer stays
+        )  # the buffer's neighbours stay
         assert [message.seq for message in await chats[0].history()] == list(range(25, 31))
         assert [(await chat.load()).messages for chat in chats] == contexts
     async with open_runtime(opened, policy=policy, summarizer=JoinedSummarizer()) as runtime:

@@ -29,7 +29,7 @@ async def it_follows_the_protocol(memory: AgentMemory) -> None:
 
 
 async def an_empty_memory_gives_nothing(memory: AgentMemory) -> None:
-    """Nobody said anything."""
+    """No messages."""
     assert await memory.get() == []
 
 

@@ -108,7 +108,7 @@ async def a_row_comes_back_as_it_was(store: LongTermStore) -> None:
 async def rows_come_with_their_vectors(store: LongTermStore) -> None:
     """Each row with its own vector, in the order of a listing, within the scope.
 
-    Nobody's rows are none.
+    An unknown user has none.
     """
     texts = ["green tea", "black coffee", "red wine"]
     rows = [
@@ -130,7 +130,7 @@ async def rows_come_with_their_vectors(store: LongTermStore) -> None:
 
 
 async def an_empty_store_finds_nothing(store: LongTermStore) -> None:
-    """Nobody's rows, no error."""
+    """No rows, no error."""
     assert await _found_ids(store, "anything") == set()
     assert list(await store.rows("alice")) == []
     assert await store.delete("alice", ["r1"]) == 0
@@ -186,7 +186,7 @@ async def scopes_narrow_together(store: LongTermStore) -> None:
 
 
 async def users_do_not_meet(store: LongTermStore) -> None:
-    """Whatever users, sessions and agents are called, nobody finds or removes another's rows."""
+    """With any names, no user finds or removes another's rows."""
     rows = [
         long_term_row(
             f"r{number}", f"my secret is number {number}", user=user, session=user, agent=user
@@ -251,7 +251,7 @@ async def a_row_without_user_or_content_is_refused(store: LongTermStore) -> None
 async def erasing_a_user_leaves_the_others(store: LongTermStore) -> None:
     """G13: all that is the user's goes, whatever type and agent.
 
-    Nobody else's does, and again is no harm.
+    Other users' rows stay, and erasing again is harmless.
     """
     kinds = ("fact", "message", "summary", "block")
     rows = [

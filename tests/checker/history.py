@@ -52,7 +52,7 @@ class Shown(msgspec.Struct, frozen=True):
             an extract, or garbage.
         names: the messages, oldest first.
         tokens: what it says that it weighs.
-        counted: what it weighs, counted anew.
+        counted: its tokens, counted again.
         pending: messages that it says wait for their summary.
         awaiting: tool calls that it says wait for a result.
         split: tool calls parted from their results.
@@ -277,7 +277,7 @@ class History:
         self, record: Record, outcome: Outcome, *, result: Any = None, error: object = ""
     ) -> bool:
         if record.died:
-            return False  # its caller died with the process: nobody heard of it
+            return False  # its caller died with the process
         record.ended = self._next_tick()
         record.outcome, record.result, record.error = outcome, result, _error_text(error)
         if outcome != "unknown":
@@ -293,7 +293,7 @@ class History:
         self._end(record, "nothing", error=why)
 
     def unknown(self, record: Record, why: object) -> None:
-        """Whoever called does not know; it may still happen."""
+        """The caller does not know the outcome; it may still happen."""
         self._end(record, "unknown", error=why)
 
     def wrong(self, record: Record, why: object) -> None:

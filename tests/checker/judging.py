@@ -80,7 +80,7 @@ def check(
 def check_sound(history: History, most_s: float) -> list[Violation]:
     """G5, G11.
 
-    With a sound journal nobody waits for a model or a store, however slow, and nobody is told of a
+    With a sound journal no call waits for a model or a store, however slow, and none reports a
     failed commit.
 
     Args:
@@ -117,7 +117,7 @@ def check_sound(history: History, most_s: float) -> list[Violation]:
 def check_arrival(history: History) -> list[Violation]:
     """G2: a mailbox's order is history's.
 
-    What was appended first stands first, though nobody waited for anybody.
+    What was appended first stands first, even when callers do not wait.
 
     Args:
         history: of callers in one process whose batches are small; see `Session.append`.
@@ -127,7 +127,7 @@ def check_arrival(history: History) -> list[Violation]:
         before: Record | None = None
         for record in history.of_session(session):  # in the order of their calls
             if record.effective and record.call.kind in {"forget_session", "forget_user"}:
-                break  # numbers begin anew
+                break  # numbers start again
             if record.call.kind != "append" or record.outcome != "done" or record.result.duplicate:
                 continue
             if before is not None and record.result.seqs[0] < before.result.seqs[0]:
@@ -198,7 +198,7 @@ def _check_order(
 
 
 def _numbers(records: Sequence[Record]) -> dict[int, str]:
-    """The messages' numbers, as they were told; none where they may have begun anew."""
+    """The messages' numbers, as they were told; none where they may have started again."""
     numbers: dict[int, str] = {}
     for record in records:
         kind = record.call.kind
@@ -330,7 +330,7 @@ def _check_envelopes(session: tuple[str, str], records: Sequence[Record]) -> Ite
     well (G3, G4).
     """
     if any(one.effective and one.call.kind in {"forget_session", "forget_user"} for one in records):
-        return  # numbers may have begun anew
+        return  # numbers may have started again
     ids: dict[int, str] = {}
     times: dict[int, datetime] = {}
     for record in records:

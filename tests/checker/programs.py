@@ -71,11 +71,11 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
         user: whose.
         session: which of the user's; empty for calls to the user.
         shapes: for ``append``: its messages.
-        words: for ``append``: how many words each message has beside its name.
+        words: for ``append``: how many words each message has after its name.
         key: for ``append``: the idempotency key; callers may share one.
         max_tokens: for ``load``: the budget; None for none.
         asks: for ``load`` and ``recall``: with a query.
-        back: for ``delete`` and ``rewind``: the caller's so-manieth newest append in this session,
+        back: for ``delete`` and ``rewind``: the caller's n-th newest append in this session,
             from 1.
         place: for ``delete`` and ``rewind``: which of that append's messages.
         pause_s: seconds, for ``pause``.

@@ -1,5 +1,6 @@
-"""What must hold of both stores when all is quiet: nothing owed, nothing doubled, nothing that
-nobody said.
+"""What must hold of both stores when nothing runs.
+
+Nothing is pending, nothing is doubled, and nothing is there that was never said.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ async def check_watermark(journal: Journal, store: LongTermStore) -> list[Violat
 
     The mark claims no more than there is.
 
-    Up to the mark, what is neither owed by a job, nor pruned, nor removed is in long-term memory.
+    Up to the mark, what is not pending in a job, nor pruned, nor removed is in long-term memory.
     """
     jobs = [*await journal.jobs(), *await journal.jobs(dead=True)]
     if any(isinstance(job.payload, UnflushSpec) for job in jobs):
-        return []  # it writes its neighbours' rows anew
+        return []  # it writes its neighbours' rows again
     there = set(await store.row_ids())
     owing = pending_flushes(jobs)
     found = []
@@ -150,7 +151,7 @@ async def check_at_rest(
 async def _check_tail(
     runtime: Runtime, history: History, session: tuple[str, str]
 ) -> list[Violation]:
-    """G7: what nobody flushes is handed over when its session is idle, or at the next start."""
+    """G7: what was not flushed is indexed when its session is idle, or at the next start."""
     told = await _repeat_until_answered(history, runtime, _call("history", session))
     loaded = await _repeat_until_answered(history, runtime, _call("load", session))
     if told is None or loaded is None or loaded.awaiting:  # that it cannot be read is said later
@@ -177,7 +178,7 @@ async def _check_flush(
         and activation.max_bytes > _ROOMY_BYTES
     )
     if not roomy or anyio.current_time() - began_s > activation.idle_s / 2:
-        return []  # it may have flushed by itself meanwhile, on its way out of memory
+        return []  # it may have flushed on its way out of memory
     text = f"a flush handed over {after - before} messages, and says {count}"
     return [Violation("G7", "/".join(session), text)] if count not in {None, after - before} else []
 
@@ -328,7 +329,7 @@ def _withheld(
             continue
         append = said.get(name)
         if append is None:
-            continue  # nobody knows when it was said
+            continue  # its time is not known
         later = [one for one in restated if one.returned >= append.called]
         if not later:
             yield Violation(
@@ -345,7 +346,7 @@ def _withheld(
 
 
 async def _retry_appends(history: History, runtime: Runtime) -> None:
-    """G4: whoever did not hear of an append sends it again under its key, and so does who did."""
+    """G4: each caller sends its append again under its key, acknowledged or not."""
     keys: dict[tuple[tuple[str, str], str], Record] = {}
     for record in history.records:
         if record.call.kind == "append" and record.call.key is not None:

@@ -108,7 +108,7 @@ class SessionModel:
         return self._keeping is None or self._keeping.due(live)
 
     def _may_be(self, model: Model, last: int) -> bool:
-        """Whether nobody was told otherwise of the numbers after `last`."""
+        """Whether no answer contradicts the numbers after `last`."""
         for seq, name in enumerate(model.said[last:], last + 1):
             if self._numbers.get(seq, name) != name or self._known.get(name, seq) != seq:
                 return False
@@ -195,7 +195,7 @@ class SessionModel:
         calls that wait.
 
         Results come at once after their calls, and whatever was said meanwhile after them; calls
-        that were never answered, and results that nobody asked for, are left out.
+        that were never answered, and results without a call, are left out.
         """
         found = self._presented.get(buffer)
         if found is None:

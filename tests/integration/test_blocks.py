@@ -29,6 +29,7 @@ from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
 from remora.testing import HashEmbedder, ScriptedChatModel
 from remora.tokens import CallableCounter, count_message
+from tests.harness import user
 
 pytestmark = pytest.mark.anyio
 WORDS = CallableCounter(str.split)
@@ -91,10 +92,6 @@ class Recording(BaseMemoryBlock[str]):
                     self.watch.failed_often.set()
                 raise self.watch.error("broken")
             self.watch.puts.append((self.name, messages))
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 def config(**sections: Any) -> Config:

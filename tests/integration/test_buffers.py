@@ -22,7 +22,7 @@ from remora import BufferPolicy, BufferPreset, Config, Message, Runtime, Session
 from remora.errors import IndexOutOfRange, InvalidInput, InvalidMessage
 from remora.models.ports import Line
 from remora.testing import HashEmbedder, ScriptedChatModel
-from tests.harness import LineCount, UnionSummarizer
+from tests.harness import FirstWordsSummarizer, LineCount, user
 
 pytestmark = pytest.mark.anyio
 PLAIN = Config.from_dict(
@@ -32,10 +32,6 @@ PLAIN = Config.from_dict(
         "models": {"embedder": "none"},
     }
 )
-
-
-def user(text: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": text, **more}
 
 
 def said(messages: Sequence[Any]) -> list[str]:
@@ -154,7 +150,7 @@ async def test_token_window() -> None:
 
 async def test_summary_alone() -> None:
     """S1.26: the newest turn, and a summary of all before it."""
-    async with session(BufferPolicy.summary(), summarizer=UnionSummarizer()) as chat:
+    async with session(BufferPolicy.summary(), summarizer=FirstWordsSummarizer()) as chat:
         for number in range(6):
             await chat.append(user(f"m{number}"))
             await chat.settle()
@@ -203,7 +199,7 @@ async def test_policies_by_name() -> None:
                 "buffer": {"policy": name, "token_limit": 200},
             }
         )
-        async with Runtime.in_memory(config=config, summarizer=UnionSummarizer()) as runtime:
+        async with Runtime.in_memory(config=config, summarizer=FirstWordsSummarizer()) as runtime:
             chat = runtime.session("alice", name)
             for number in range(100):
                 await chat.append(user(f"Message {number}"))
@@ -322,7 +318,7 @@ async def test_formatted_messages() -> None:
     document's words.
     """
     async with session(
-        BufferPolicy.window(2, fold="summary"), summarizer=UnionSummarizer()
+        BufferPolicy.window(2, fold="summary"), summarizer=FirstWordsSummarizer()
     ) as chat:
         await chat.append([user("one", name="alice", metadata={"k": 1}), user("two")])
         assert await chat.get_formatted_messages() == [user("one"), user("two")]
@@ -471,7 +467,7 @@ async def test_clear_and_size_survive_a_restart(tmp_path: Path) -> None:
         tmp_path,
         config=PLAIN,
         policy=BufferPolicy.window(2, fold="summary"),
-        summarizer=UnionSummarizer(),
+        summarizer=FirstWordsSummarizer(),
     ) as runtime:
         chat, other = runtime.session("alice", "one"), runtime.session("alice", "two")
         await chat.append([user("a"), user("b"), user("c")])
@@ -484,7 +480,7 @@ async def test_clear_and_size_survive_a_restart(tmp_path: Path) -> None:
         tmp_path,
         config=PLAIN,
         policy=BufferPolicy.window(2, fold="summary"),
-        summarizer=UnionSummarizer(),
+        summarizer=FirstWordsSummarizer(),
     ) as runtime:
         chat, other = runtime.session("alice", "one"), runtime.session("alice", "two")
         assert (await chat.size(), (await chat.load()).messages) == (0, [])
@@ -619,7 +615,7 @@ async def test_restored_session_summarizes_on(tmp_path: Path) -> None:
     """
     policy = BufferPolicy.window(3, fold="summary")
     async with Runtime(
-        tmp_path, config=PLAIN, policy=policy, summarizer=UnionSummarizer()
+        tmp_path, config=PLAIN, policy=policy, summarizer=FirstWordsSummarizer()
     ) as runtime:
         chat = runtime.session("alice", "chat")
         for number in range(6):
@@ -627,7 +623,7 @@ async def test_restored_session_summarizes_on(tmp_path: Path) -> None:
             await chat.settle()
         before, text = (await chat.load()).messages, await chat.to_json()
     async with Runtime(
-        tmp_path, config=PLAIN, policy=policy, summarizer=UnionSummarizer()
+        tmp_path, config=PLAIN, policy=policy, summarizer=FirstWordsSummarizer()
     ) as runtime:
         chat = runtime.session("alice", "chat")
         assert (await chat.load()).messages == before
@@ -704,7 +700,7 @@ async def test_stated_bytes_are_real() -> None:
 async def test_stats() -> None:
     """S4.36, S1.19: messages, tokens, summaries, model calls with their tokens."""
     async with session(
-        BufferPolicy.window(3, fold="summary"), summarizer=UnionSummarizer()
+        BufferPolicy.window(3, fold="summary"), summarizer=FirstWordsSummarizer()
     ) as chat:
         for number in range(5):
             await chat.append(user(f"message {number}"))

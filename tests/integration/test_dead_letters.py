@@ -23,6 +23,7 @@ from remora.storage.memory.store import MemoryStore
 from remora.storage.pending import pending_flushes
 from remora.storage.records import JobsStarted, SummarizeSpec, UnflushSpec
 from remora.testing import HashEmbedder
+from tests.harness import user
 
 pytestmark = pytest.mark.anyio
 
@@ -36,10 +37,6 @@ CONFIG = Config.from_dict(
         },  # each message a batch of its own: what comes before a poisoned one is written
     }
 )
-
-
-def said(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 class Poison:
@@ -83,7 +80,7 @@ async def poisoned(runtime: Runtime) -> Session:
     chat = runtime.session("alice", "chat")
     for first, last in ((1, 7), (8, 12)):
         await chat.append(
-            [said("zebra" if n == 4 else f"sentence {n}") for n in range(first, last + 1)]
+            [user("zebra" if n == 4 else f"sentence {n}") for n in range(first, last + 1)]
         )
         await chat.flush()
         await chat.settle()
@@ -169,7 +166,7 @@ async def test_a_dropped_flush(tmp_path: Path, poison: Poison) -> None:
         assert await runtime.dead_letters() == []
         assert len((await chat.load()).messages) == 12
         poison.words = ()
-        await chat.append(said("sentence 13"))
+        await chat.append(user("sentence 13"))
         await chat.flush()
         await chat.settle()
     async with opened(tmp_path, poison, embedder=HashEmbedder(48), reembed=True) as runtime:
@@ -185,7 +182,7 @@ async def test_what_cannot_be_dropped() -> None:
         config=CONFIG, embedder=HashEmbedder(), store=MemoryStore(64)
     ) as runtime:
         chat = runtime.session("alice", "chat")
-        await chat.append(said("hello"))
+        await chat.append(user("hello"))
         sid = (await chat.inspect()).sid
         specs = {"fold": SummarizeSpec(sid, 0, 1, 1), "unflush": UnflushSpec(sid, (1,), 1)}
         jobs = tuple(Job(name, "elsewhere", chat.key, spec) for name, spec in specs.items())
@@ -219,7 +216,7 @@ async def test_the_command_line(
     async with opened(tmp_path, poison) as runtime:
         for name in ("one", "two"):
             chat = runtime.session("alice", name)
-            await chat.append(said(f"zebra {name}"))
+            await chat.append(user(f"zebra {name}"))
             await chat.flush()
         await runtime.settle()
         code, out, _ = await run()

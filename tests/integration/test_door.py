@@ -15,7 +15,8 @@ from remora.actors.policies.scoring import heuristic_score
 from remora.errors import ConfigError, RedactionFailed
 from remora.messages import ChatDict
 from remora.tokens import count_message
-from tests.integration.test_buffers import said, user
+from tests.harness import user
+from tests.integration.test_buffers import said
 
 pytestmark = pytest.mark.anyio
 NUMBER = re.compile(r"\b\d{4}-\d{4}\b")

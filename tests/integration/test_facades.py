@@ -30,6 +30,7 @@ from remora.errors import (
 from remora.messages import MessageLike, encode_message
 from remora.testing import MEMORY_CHECKS, FaultyJournal, HashEmbedder, ScriptedChatModel
 from remora.testing.faults import CommitFault
+from tests.harness import user
 
 pytestmark = pytest.mark.anyio
 PLAIN = Config.from_dict(
@@ -43,10 +44,6 @@ TOKENS = Config.from_dict(
     {"tokens": {"counter": "heuristic", "unit": "characters"}, "models": {"embedder": "none"}}
 )
 Check = Callable[[AgentMemory], Awaitable[None]]
-
-
-def user(text: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": text, **more}
 
 
 def said(messages: Sequence[Any]) -> list[str]:

@@ -13,7 +13,8 @@ import pytest
 
 from remora import Config, Runtime
 from remora.testing import HashEmbedder
-from tests.integration.test_buffers import said, user
+from tests.harness import user
+from tests.integration.test_buffers import said
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from remora import BufferPolicy, Config, Runtime, Session
 from remora.errors import InvalidId, InvalidInput
-from tests.harness import UnionSummarizer
-from tests.integration.test_buffers import PLAIN, said, session, user
+from tests.harness import FirstWordsSummarizer, user
+from tests.integration.test_buffers import PLAIN, said, session
 
 pytestmark = pytest.mark.anyio
 SUMMARY = BufferPolicy.window(3, fold="summary")
@@ -29,7 +29,7 @@ async def test_rewind() -> None:
     """S4.05, S1.22: going back undoes what came after, summaries included; what is appended next
     carries on from there.
     """
-    async with session(SUMMARY, summarizer=UnionSummarizer()) as chat:
+    async with session(SUMMARY, summarizer=FirstWordsSummarizer()) as chat:
         await talk(chat, 1, 9)
         assert (await chat.load()).summary == "m1 m2 m3 m4 m5 m6"
         assert await chat.rewind(5) == 4
@@ -55,7 +55,7 @@ async def test_rewind_survives_a_restart_and_undoes_a_clear(tmp_path: Path) -> N
     """
     for start in (0, 1):
         async with Runtime(
-            tmp_path, config=PLAIN, policy=SUMMARY, summarizer=UnionSummarizer()
+            tmp_path, config=PLAIN, policy=SUMMARY, summarizer=FirstWordsSummarizer()
         ) as runtime:
             chat = runtime.session("alice", "chat")
             if start == 0:
@@ -93,7 +93,7 @@ async def test_fork() -> None:
     """S4.05, S3.28: a copy goes its own way, from now or from an earlier message; the original
     notices nothing.
     """
-    async with session(SUMMARY, summarizer=UnionSummarizer()) as chat:
+    async with session(SUMMARY, summarizer=FirstWordsSummarizer()) as chat:
         await talk(chat, 1, 8)
         await chat.delete(0)  # m6
         copy = await chat.fork("copy")
@@ -120,7 +120,7 @@ async def test_read_at_a_past_message() -> None:
     """S4.05, S1.22: `load(at=n)` is what a load showed when message n was the newest, and changes
     nothing.
     """
-    async with session(SUMMARY, summarizer=UnionSummarizer()) as chat:
+    async with session(SUMMARY, summarizer=FirstWordsSummarizer()) as chat:
         shown: dict[int, list[Any]] = {0: []}
         for number in range(1, 10):
             await talk(chat, number, number)
@@ -140,7 +140,7 @@ async def test_override_and_handles_by_id() -> None:
     """S3.05, S3.06, S3.27: a given conversation is shown instead of the stored one, which stays;
     handles are had by id.
     """
-    async with session(SUMMARY, summarizer=UnionSummarizer()) as chat:
+    async with session(SUMMARY, summarizer=FirstWordsSummarizer()) as chat:
         await talk(chat, 1, 5)
         context = await chat.load(
             override=[user("instead"), {"role": "assistant", "content": "of it"}]

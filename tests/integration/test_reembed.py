@@ -19,6 +19,7 @@ from remora.errors import ConfigError, EmbedderChanged, ModelAnswerInvalid, Mode
 from remora.storage.lance.store import LanceStore
 from remora.storage.memory import MemoryJournal
 from remora.testing import HashEmbedder
+from tests.harness import user
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves look into directories
 
@@ -77,10 +78,6 @@ def opened(where: Path, embedder: Any = None, **options: Any) -> Runtime:
     return Runtime(
         where, config=options.pop("config", CONFIG), embedder=embedder or HashEmbedder(), **options
     )
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 async def filled(where: Path, *, sessions: int = 20, **options: Any) -> dict[str, Any]:

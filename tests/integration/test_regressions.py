@@ -31,6 +31,7 @@ from remora.messages import Entry
 from remora.storage.memory import MemoryJournal
 from remora.testing import HashEmbedder
 from remora.tokens import CallableCounter, HeuristicCounter, count_message
+from tests.harness import user
 
 pytestmark = pytest.mark.anyio
 
@@ -40,10 +41,6 @@ LEAN: dict[str, Any] = {
     "tokens": {"counter": "heuristic"},
     "supervisor": {"max_attempts": 2, "backoff_s": 0.01, "max_backoff_s": 0.02},
 }
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 def sentence(number: int) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from remora import BufferPolicy, Config, Runtime
 from remora.errors import InvalidInput, NotGranted, RemoraError
 from remora.models.ports import Line
 from remora.testing import HashEmbedder, VirtualClock
-from tests.harness import LineCount, UnionSummarizer
-from tests.integration.test_buffers import PLAIN, Recording, said, session, user
+from tests.harness import FirstWordsSummarizer, LineCount, user
+from tests.integration.test_buffers import PLAIN, Recording, said, session
 
 pytestmark = pytest.mark.anyio
 WORDS = Config.from_dict(
@@ -413,7 +413,7 @@ async def test_the_union_of_buffer_and_summary() -> None:
     a summary.
     """
     async with session(
-        BufferPolicy.window(3, fold="summary"), summarizer=UnionSummarizer()
+        BufferPolicy.window(3, fold="summary"), summarizer=FirstWordsSummarizer()
     ) as chat:
         for number in range(1, 9):
             await chat.append(user(f"m{number}"))

@@ -24,12 +24,9 @@ from remora.ids import SessionKey, row_id
 from remora.messages import split_tool_calls
 from remora.testing import HashEmbedder, ScriptedChatModel
 from remora.tokens import count_message
+from tests.harness import user
 
 pytestmark = pytest.mark.anyio
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 async def test_the_screen_of_the_design(tmp_path: Path) -> None:

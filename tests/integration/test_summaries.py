@@ -13,7 +13,8 @@ from remora import BufferPolicy, Config, Message, Runtime
 from remora.models.ports import Line
 from remora.storage.records import SummarizeSpec
 from remora.testing import ChatResponse, ScriptedChatModel
-from tests.integration.test_buffers import PLAIN, Recording, said, session, user
+from tests.harness import user
+from tests.integration.test_buffers import PLAIN, Recording, said, session
 
 pytestmark = pytest.mark.anyio
 FAST = Config.from_dict(

@@ -23,6 +23,7 @@ from remora.errors import InvalidExport, InvalidId, InvalidInput, InvalidMessage
 from remora.ids import SessionKey, UserKey, row_id
 from remora.testing import HashEmbedder
 from remora.transfer import MessageExport, SessionExport, TransferReport
+from tests.harness import user
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and write files
 
@@ -48,10 +49,6 @@ CALL = {
 def opened(where: Path | None, **options: Any) -> Runtime:
     options = {"config": CONFIG, "embedder": HashEmbedder(), **options}
     return Runtime.in_memory(**options) if where is None else Runtime(where, **options)
-
-
-def user(text: Any, **rest: Any) -> dict[str, Any]:
-    return {"role": "user", "content": text, **rest}
 
 
 async def conversation(chat: Session, number: int) -> None:

@@ -20,7 +20,7 @@ from remora.messages import Receipt
 from remora.runtime.limits import RegistryLimits
 from remora.testing import FaultyJournal, Operation, linearizable
 from remora.testing.faults import CommitFault
-from tests.harness import Kernel, UnionSummarizer, append, kernel, said
+from tests.harness import FirstWordsSummarizer, Kernel, append, kernel, said
 
 KEY = SessionKey("alice", "chat")
 
@@ -124,7 +124,7 @@ async def run(
             trace.append(number)
             history.append(Operation(called, next(ticks), kind, argument, result))
 
-    async with kernel(journal, limits=limits, summarizer=UnionSummarizer(rng)) as core:
+    async with kernel(journal, limits=limits, summarizer=FirstWordsSummarizer(rng)) as core:
         async with anyio.create_task_group() as tasks:
             for number, calls in enumerate(program):
                 tasks.start_soon(sender, number, calls, core)

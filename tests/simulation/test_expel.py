@@ -14,7 +14,7 @@ from remora.actors.session.messages import Inspect
 from remora.errors import ErasureInProgress
 from remora.ids import SessionKey
 from remora.storage.memory import MemoryJournal
-from tests.harness import append, kernel, said
+from tests.harness import append, kernel, said, user
 
 ALICE, BOB = SessionKey("alice", "one"), SessionKey("bob", "one")
 
@@ -35,10 +35,6 @@ def refusal() -> Exception:
     return ErasureInProgress("wait")
 
 
-def message(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
 async def test_what_was_written_lands_first() -> None:
     """G13, G3: what an expelled actor wrote is in the journal before it is gone, acknowledged or
     not; new ones are refused.
@@ -49,11 +45,11 @@ async def test_what_was_written_lands_first() -> None:
 
         async def send(number: int) -> None:
             try:
-                outcomes.append(await k.ask(ALICE, append(message(f"m{number}"))))
+                outcomes.append(await k.ask(ALICE, append(user(f"m{number}"))))
             except ErasureInProgress as e:
                 outcomes.append(e)
 
-        await k.ask(BOB, append(message("his")))
+        await k.ask(BOB, append(user("his")))
         async with anyio.create_task_group() as tasks:
             for number in range(5):
                 tasks.start_soon(send, number)
@@ -63,16 +59,16 @@ async def test_what_was_written_lands_first() -> None:
                 assert not any(map(hers, k.directory.live_keys()))
                 taken = said(await journal.read(ALICE, 1, 9))
                 with pytest.raises(ErasureInProgress):
-                    await k.ask(ALICE, append(message("late")))
+                    await k.ask(ALICE, append(user("late")))
                 with pytest.raises(ErasureInProgress):
                     await k.directory.tell(ALICE, Inspect())
-                assert not k.directory.post(ALICE, append(message("posted")))
-                assert (await k.ask(BOB, append(message("still")))).seqs == (2,)
+                assert not k.directory.post(ALICE, append(user("posted")))
+                assert (await k.ask(BOB, append(user("still")))).seqs == (2,)
         acknowledged = [one for one in outcomes if not isinstance(one, Exception)]
         assert len(outcomes) == 5
         assert len(acknowledged) == len(taken)
         assert said(await journal.read(ALICE, 1, 9)) == taken
-        assert (await k.ask(ALICE, append(message("back")))).seqs == (len(taken) + 1,)
+        assert (await k.ask(ALICE, append(user("back")))).seqs == (len(taken) + 1,)
 
 
 async def test_withdrawn_jobs_end() -> None:
@@ -93,7 +89,7 @@ async def test_withdrawn_jobs_end() -> None:
 
     async with kernel(journal, summarizer=Hanging()) as k:
         for number in range(12):
-            await k.ask(ALICE, append(message(f"hers {number} and words enough to fold it")))
+            await k.ask(ALICE, append(user(f"hers {number} and words enough to fold it")))
         await hanging.wait()
         with k.directory.eviction.bar(hers, refusal):
             await k.directory.eviction.evict(hers)
@@ -102,7 +98,7 @@ async def test_withdrawn_jobs_end() -> None:
                 await k.supervisor.drain(ALICE)
             assert await k.supervisor.cancel_matching(hers) == 0
         for number in range(12):
-            await k.ask(BOB, append(message(f"his {number} and words enough to fold it")))
+            await k.ask(BOB, append(user(f"his {number} and words enough to fold it")))
         with anyio.fail_after(5):
             await k.supervisor.drain(BOB)
         assert (await k.ask(BOB, Inspect())).summary.text == "summary"

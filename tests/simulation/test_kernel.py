@@ -31,7 +31,7 @@ from remora.runtime.schedule import Schedule
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import SummarizeSpec
 from remora.testing import FaultyJournal, VirtualClock
-from tests.harness import Kernel, UnionSummarizer, append, kernel, said
+from tests.harness import FirstWordsSummarizer, Kernel, append, kernel, said, user
 
 KEY = SessionKey("alice", "chat")
 
@@ -39,10 +39,6 @@ KEY = SessionKey("alice", "chat")
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
 
 
 async def breathe(times: int = 12) -> None:
@@ -361,7 +357,7 @@ async def test_failing_model_degrades_visibly() -> None:
         MemoryJournal(),
         clock=clock,
         summarizer=model,
-        fallback=UnionSummarizer(),
+        fallback=FirstWordsSummarizer(),
         retry=retry,
         fold_above=30,
     ) as core:
@@ -402,7 +398,7 @@ async def test_overdraft_hastens_the_fold() -> None:
         MemoryJournal(),
         clock=VirtualClock(),
         summarizer=Hanging(),
-        fallback=UnionSummarizer(),
+        fallback=FirstWordsSummarizer(),
         fold_above=30,
     ) as core:
         for number in range(40):

@@ -42,7 +42,7 @@ from remora.storage.memory import MemoryJournal
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import FaultyJournal, VirtualClock
 from remora.testing.simulation import SeededLoop, seams
-from tests.harness import Kernel, UnionSummarizer, append, kernel, said
+from tests.harness import FirstWordsSummarizer, Kernel, append, kernel, said, user
 
 KEY = SessionKey("alice", "chat")
 OTHER = SessionKey("bob", "chat")
@@ -64,10 +64,6 @@ def reaching(*names: str) -> Iterator[None]:
     assert all(counts[name] for name in names), (
         f"never reached: {[name for name in names if not counts[name]]}"
     )
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
 
 
 def long(number: int) -> dict[str, str]:
@@ -469,7 +465,7 @@ class Model:
             await anyio.sleep_forever()
         if self.error is not None:
             raise self.error
-        return await UnionSummarizer().summarize(previous, lines, max_tokens=max_tokens)
+        return await FirstWordsSummarizer().summarize(previous, lines, max_tokens=max_tokens)
 
 
 def down() -> Model:
@@ -496,7 +492,7 @@ async def test_a_job_that_waits_to_be_tried_again_waits_after_a_restart_too() ->
         journal,
         clock=clock,
         summarizer=down(),
-        fallback=UnionSummarizer(),
+        fallback=FirstWordsSummarizer(),
         retry=PATIENT,
         fold_above=30,
     ) as core:
@@ -536,7 +532,7 @@ async def test_a_clear_does_not_wait_for_a_job_in_its_pause() -> None:
             journal,
             clock=clock,
             summarizer=model,
-            fallback=UnionSummarizer(),
+            fallback=FirstWordsSummarizer(),
             retry=PATIENT,
             fold_above=30,
         ) as core:
@@ -571,7 +567,7 @@ async def test_past_the_overdraft_an_extract_stands_in_at_once(*, hangs: bool, p
             MemoryJournal(),
             clock=VirtualClock(),
             summarizer=model,
-            fallback=UnionSummarizer(),
+            fallback=FirstWordsSummarizer(),
             retry=PATIENT,
             fold_above=30,
         ) as core:
@@ -650,7 +646,7 @@ async def test_an_error_without_words_in_a_hastened_job() -> None:
             journal,
             clock=clock,
             summarizer=model,
-            fallback=UnionSummarizer(),
+            fallback=FirstWordsSummarizer(),
             retry=retry,
             fold_above=30,
         ) as core:

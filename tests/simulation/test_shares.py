@@ -22,7 +22,7 @@ from remora.runtime.registry import RegistryLimits
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import Appended
 from remora.testing import FaultyJournal, VirtualClock
-from tests.harness import Kernel, append, kernel, said
+from tests.harness import Kernel, append, kernel, said, user
 
 pytestmark = pytest.mark.anyio
 KB = 1_024
@@ -31,10 +31,6 @@ KB = 1_024
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
 
 
 async def breathe(times: int = 40) -> None:

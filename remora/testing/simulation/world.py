@@ -220,7 +220,7 @@ class World:
         return self._luck[port]
 
     def calm(self) -> None:
-        """From now on nothing goes wrong any more, but for power cuts.
+        """No more faults from now on, except power cuts.
 
         For the checks at the end.
         """
