@@ -129,7 +129,7 @@ class WatchedJournal(Watched, MemoryJournal):
         "_jobs",
         "_settings",
         "instance",
-        "_gone",
+        "_erased",
         "_erasures",
         "_last_erasure",
     )

@@ -29,7 +29,18 @@ PACKAGE = "remora"
 WIDTH = 100
 VOCABULARY = "(vocabulary)"
 WORDS = frozenset(
-    ["config", "config_keys", "errors", "identity", "ids", "logging", "logs", "messages", "secrets"]
+    [
+        "config",
+        "config_keys",
+        "errors",
+        "faces",
+        "identity",
+        "ids",
+        "logging",
+        "logs",
+        "messages",
+        "secrets",
+    ]
 )
 """What the vocabulary is made of, under today's names and earlier ones."""
 ENTRY = "(entry)"

@@ -81,6 +81,7 @@ class LongTermIndex:
         self._clock = clock
         self._rng = rng
         self._store: LongTermStore | None = None
+        self._closed = False
         self._lock = anyio.Lock()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._current: IndexDirectory | None = None
@@ -162,7 +163,8 @@ class LongTermIndex:
             await self.reembedding.wait(progress)
 
     async def aclose(self) -> None:
-        """Close the store."""
+        """Close the store; from now on, `store` refuses."""
+        self._closed = True
         if self._store is not None:
             await self._store.aclose()
 
@@ -173,8 +175,10 @@ class LongTermIndex:
 
         Raises:
             LongTermError: it cannot be opened; the next call tries again.
-            RuntimeClosed: before `start`.
+            RuntimeClosed: before `start`, and after `aclose`.
         """
+        if self._closed:
+            raise RuntimeClosed("long-term memory is closed")
         if self._store is None and self._given is not None:
             self._store = self._given
         if self._store is None:

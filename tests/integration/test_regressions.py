@@ -28,7 +28,7 @@ from remora.errors import (
 )
 from remora.ids import SessionKey
 from remora.messages import Entry
-from remora.storage.memory import MemoryJournal
+from remora.storage.memory import MemoryJournal, MemoryStore
 from remora.testing import HashEmbedder
 from remora.tokens import CallableCounter, HeuristicCounter, count_message
 from tests.harness import user
@@ -556,6 +556,18 @@ async def test_closed_is_closed(tmp_path: Path) -> None:
         if not closed:
             async with runtime:
                 assert (await chat.load()).messages == []  # a handle from before
+
+
+@pytest.mark.parametrize("given", [False, True])
+async def test_a_closed_runtime_gives_no_store(*, given: bool) -> None:
+    """G12: what still holds a way to long-term memory, as a memory block may, is refused."""
+    config = Config.from_dict(LEAN | {"long_term": {"enabled": True}})
+    store = MemoryStore(dimension=None) if given else None
+    async with Runtime.in_memory(config=config, store=store) as runtime:
+        way = runtime.internals.index.store
+        await way()
+    with pytest.raises(RuntimeClosed, match="is closed"):
+        await way()
 
 
 async def test_key_with_fewer_messages() -> None:

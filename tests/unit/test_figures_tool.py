@@ -109,4 +109,4 @@ def test_this_package_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert "imports that point up: 0\n" in page
     assert "in no layer" not in page
     append = page.split("modules in which append calls something: ")[1].splitlines()[1].split()
-    assert {"api/session", "runtime/cell", "storage/sqlite/journal"} <= set(append)
+    assert {"api/session", "runtime/cell", "storage/sqlite/writer"} <= set(append)
