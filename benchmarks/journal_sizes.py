@@ -22,7 +22,7 @@ import anyio
 from benchmarks.shared import texts
 from remora.ids import SessionKey
 from remora.messages import encode_message
-from remora.runtime.supervisor import commit_records
+from remora.runtime.log import commit_records
 from remora.storage.ports import Retention
 from remora.storage.records import Appended, BufferMoved, Opened, Watermarks
 from remora.storage.sqlite.journal import SqliteJournal

@@ -12,7 +12,7 @@ from remora.actors.user.state import UserState
 from remora.actors.user.working import WorkingItem
 from remora.ids import UserKey
 from remora.runtime.actor import Decision
-from remora.runtime.log import Job, JobDone
+from remora.runtime.jobs import Job, JobDone
 from remora.storage.records import SavedUser
 
 KEY = UserKey("alice")

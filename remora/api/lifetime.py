@@ -15,7 +15,7 @@ from remora.api.build import Internals, build
 from remora.api.options import JournalLike, Options
 from remora.errors import ReentrantAsk, RuntimeClosed
 from remora.logging import get_logger
-from remora.runtime.log import Job
+from remora.runtime.jobs import Job
 from remora.runtime.probes import probe
 from remora.services.parts import PartsHolder
 from remora.services.preload import preload

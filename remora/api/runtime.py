@@ -36,8 +36,9 @@ from remora.models.ports import (
 )
 from remora.recall.index_cache import UserIndexStatistics
 from remora.runtime.clock import Clock, SystemClock
-from remora.runtime.log import Job, LogStatistics
-from remora.runtime.registry import RegistryStatistics
+from remora.runtime.jobs import Job
+from remora.runtime.limits import RegistryStatistics
+from remora.runtime.log import LogStatistics
 from remora.runtime.schedule import TaskStatistics
 from remora.runtime.supervisor import SupervisorStatistics
 from remora.services.arguments import check_int

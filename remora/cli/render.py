@@ -17,7 +17,7 @@ from remora.cli.reader import Conversations
 from remora.cli.replay import ReplayReport
 from remora.messages import Message, plain_text
 from remora.recall.memory import Memory
-from remora.runtime.log import Job
+from remora.runtime.jobs import Job
 
 __all__ = [
     "percentile",

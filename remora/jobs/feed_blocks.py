@@ -37,9 +37,9 @@ from remora.ids import SessionKey
 from remora.logging import get_logger
 from remora.messages import Entry, decode_chat
 from remora.runtime.guard import guarded_call
+from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
-from remora.runtime.supervisor import JobAttempt, JobResult
 from remora.storage.ports import Journal
 from remora.storage.records import BlocksSpec, StateItem
 

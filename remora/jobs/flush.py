@@ -16,9 +16,9 @@ import msgspec
 from remora.actors.policies.turns import batches
 from remora.ids import SessionKey, entry_id, row_id
 from remora.jobs.rows import IndexAccess, entry_row, message_rows
+from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
-from remora.runtime.supervisor import JobAttempt, JobResult
 from remora.storage.pending import pending_flushes
 from remora.storage.ports import NEIGHBOURS, MemoryRow, Scope
 from remora.storage.records import (

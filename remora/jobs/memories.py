@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from remora.ids import UserKey
 from remora.jobs.rows import MEMORY_TYPES, IndexAccess, memory_row
+from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.probes import probe
-from remora.runtime.supervisor import JobAttempt, JobResult
 from remora.storage.ports import MemoryRow, Scope
 from remora.storage.records import RecordSpec
 

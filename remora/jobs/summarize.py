@@ -16,8 +16,8 @@ from remora.logging import get_logger
 from remora.messages import Entry, decode_chat, plain_text, speaker_of, without_surrogates
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Line, Summarizer
+from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.probes import probe
-from remora.runtime.supervisor import JobAttempt, JobResult
 from remora.storage.ports import Journal
 from remora.storage.records import SummarizeSpec
 from remora.tokens import TokenCounter, count_message

@@ -32,8 +32,8 @@ from remora.messages import ChatDict, decode_chat, plain_text, speaker_of, witho
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import ChatModel, Line, Summarizer
 from remora.runtime.clock import Clock
+from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.probes import probe
-from remora.runtime.supervisor import JobAttempt, JobResult
 from remora.storage.ports import Journal
 from remora.storage.records import MemoryItem
 from remora.tokens import TokenCounter

@@ -12,7 +12,7 @@ import msgspec
 
 from remora.maintenance.compare import Progress, compare_index
 from remora.maintenance.offline import Offline
-from remora.runtime.supervisor import commit_records
+from remora.runtime.log import commit_records
 from remora.services.index_directory import request_rebuild
 from remora.storage.lance.store import LanceStore
 

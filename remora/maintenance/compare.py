@@ -34,7 +34,7 @@ from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.errors import JournalDamaged
 from remora.ids import SessionKey, UserKey, entry_id, row_id, session_key, user_key
 from remora.jobs.rows import MEMORY_TYPES
-from remora.runtime.log import Job
+from remora.runtime.jobs import Job
 from remora.storage.lance.scan import ScannedRow, ScannedUser, TableScan
 from remora.storage.ports import BLOCK_TYPE, NEIGHBOURS, Finding, Journal
 from remora.storage.records import (

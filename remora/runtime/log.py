@@ -8,15 +8,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried
 from remora.runtime.promise import new_promise
 
 __all__ = [
-    "DeadLetterRetried",
-    "Job",
-    "JobDeadLettered",
-    "JobDone",
-    "JobRetried",
     "Log",
     "LogStatistics",
     "Write",

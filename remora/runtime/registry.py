@@ -30,7 +30,7 @@ from remora.runtime.passivation import Passivation, handle_last_message
 from remora.runtime.probes import probe
 from remora.runtime.promise import new_promise
 
-__all__ = ["ActorRegistry", "RegistryLimits", "RegistryStatistics"]
+__all__ = ["ActorRegistry"]
 
 _INLINE = 64  # messages handled on senders' stacks before one of them yields to the event loop
 _SWEEP_S = 0.1

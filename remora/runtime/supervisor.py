@@ -33,19 +33,14 @@ from remora.runtime.jobs import (
     JobResult,
     JobRetried,
     QueueStatistics,
-    RetryPolicy,
 )
 from remora.runtime.log import Log, commit_records
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
 
 __all__ = [
-    "JobAttempt",
-    "JobResult",
-    "RetryPolicy",
     "Supervisor",
     "SupervisorStatistics",
-    "commit_records",
 ]
 
 _logger = get_logger("remora.supervisor")

@@ -24,8 +24,8 @@ from remora.logging import get_logger
 from remora.models.ports import Embedder, embedder_name
 from remora.runtime.clock import Clock
 from remora.runtime.guard import guarded_call
+from remora.runtime.jobs import RetryPolicy
 from remora.runtime.registry import ActorRegistry
-from remora.runtime.supervisor import RetryPolicy
 from remora.services.index_directory import (
     IndexDirectory,
     OldDirectory,

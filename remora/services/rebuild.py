@@ -38,8 +38,8 @@ from remora.models.ports import Embedder, embedder_name
 from remora.runtime.clock import Clock
 from remora.runtime.concurrency import map_concurrently
 from remora.runtime.guard import guarded_call
+from remora.runtime.jobs import RetryPolicy
 from remora.runtime.registry import ActorRegistry
-from remora.runtime.supervisor import RetryPolicy
 from remora.services.index_directory import BEGIN, OldDirectory, request_rebuild
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
 

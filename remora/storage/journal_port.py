@@ -9,7 +9,8 @@ import msgspec
 
 from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
-from remora.runtime.log import Job, Log
+from remora.runtime.jobs import Job
+from remora.runtime.log import Log
 from remora.storage.records import BufferStart, MemoryItem, StateItem
 
 __all__ = [

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from remora.ids import SessionKey
-from remora.runtime.log import Job
+from remora.runtime.jobs import Job
 from remora.storage.records import BlocksSpec, FlushSpec, SummarizeSpec, UnflushSpec
 
 __all__ = ["NEIGHBOURS", "first_message_needed", "pending_flushes"]

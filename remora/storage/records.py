@@ -12,7 +12,7 @@ import msgspec
 
 from remora.ids import SessionKey
 from remora.messages import Entry
-from remora.runtime.log import Job
+from remora.runtime.jobs import Job
 
 __all__ = [
     "ENTRY_KIND",

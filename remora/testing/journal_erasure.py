@@ -6,8 +6,8 @@ import msgspec
 
 from remora.errors import CommitFailed
 from remora.ids import SHARED_PREFIX, SessionKey, UserKey, memory_id, session_key, user_key
-from remora.runtime.log import Job
-from remora.runtime.supervisor import commit_records
+from remora.runtime.jobs import Job
+from remora.runtime.log import commit_records
 from remora.storage.erasure_rules import SYNOPSIS_KIND, WORKING_KIND
 from remora.storage.ports import Erasure, Journal
 from remora.storage.records import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from remora.actors.policies.buffer import BufferPolicy
 from remora.errors import CommitFailed, InvalidInput
 from remora.ids import SessionKey
-from remora.runtime.log import Job, JobDeadLettered, JobDone
-from remora.runtime.supervisor import commit_records
+from remora.runtime.jobs import Job, JobDeadLettered, JobDone
+from remora.runtime.log import commit_records
 from remora.storage.ports import Retention
 from remora.storage.records import (
     BlocksSpec,

@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable
 from remora.actors.policies.buffer import BufferPolicy
 from remora.errors import InvalidMessage
 from remora.ids import SessionKey, UserKey
-from remora.runtime.log import DeadLetterRetried, Job, JobDeadLettered, Write
-from remora.runtime.supervisor import commit_records
+from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered
+from remora.runtime.log import Write, commit_records
 from remora.storage.records import (
     JobsStarted,
     Opened,

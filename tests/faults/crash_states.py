@@ -25,8 +25,8 @@ import msgspec
 from remora.config import Durability
 from remora.ids import SessionKey, key_digest, user_key
 from remora.messages import Entry, encode_message
-from remora.runtime.log import Job, JobDone
-from remora.runtime.supervisor import commit_records
+from remora.runtime.jobs import Job, JobDone
+from remora.runtime.log import commit_records
 from remora.storage.ports import Retention
 from remora.storage.records import (
     Appended,

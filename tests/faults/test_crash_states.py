@@ -17,7 +17,7 @@ import pytest
 from remora.config import Durability
 from remora.errors import CommitFailed, OutcomeUnknown
 from remora.ids import SessionKey
-from remora.runtime.supervisor import commit_records
+from remora.runtime.log import commit_records
 from remora.storage.records import Appended, Opened, SavedSession, StateChanged, StateItem
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.schema import FORMAT

@@ -28,8 +28,7 @@ from remora.errors import (
     StorageError,
 )
 from remora.ids import SessionKey, UserKey, key_digest
-from remora.runtime.log import Write
-from remora.runtime.supervisor import commit_records
+from remora.runtime.log import Write, commit_records
 from remora.storage.ports import Retention
 from remora.storage.records import (
     Appended,

@@ -26,7 +26,8 @@ import msgspec
 
 from remora.ids import SHARED_PREFIX, SessionKey, UserKey, key_digest, memory_id, row_id, working_id
 from remora.messages import Entry, encode_message
-from remora.runtime.log import Job, JobDeadLettered, JobDone, JobRetried, Write
+from remora.runtime.jobs import Job, JobDeadLettered, JobDone, JobRetried
+from remora.runtime.log import Write
 from remora.storage.ports import Retention
 from remora.storage.records import (
     ENTRY_KIND,

@@ -17,8 +17,8 @@ from remora import Config, Runtime, Session
 from remora.cli.main import main
 from remora.errors import InvalidInput, NoDeadLetter
 from remora.ids import row_id
-from remora.runtime.log import Job, JobDeadLettered
-from remora.runtime.supervisor import commit_records
+from remora.runtime.jobs import Job, JobDeadLettered
+from remora.runtime.log import commit_records
 from remora.storage.memory.store import MemoryStore
 from remora.storage.pending import pending_flushes
 from remora.storage.records import JobsStarted, SummarizeSpec, UnflushSpec

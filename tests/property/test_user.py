@@ -23,7 +23,8 @@ from remora.actors.user.messages import (
 )
 from remora.actors.user.state import UserState
 from remora.errors import NotGranted
-from remora.runtime.log import JobDone, Write
+from remora.runtime.jobs import JobDone
+from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import MemoryItem, SavedUser, SynopsisSpec
 from remora.storage.sqlite.journal import SqliteJournal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remora.ids import SessionKey
-from remora.runtime.registry import RegistryLimits
+from remora.runtime.limits import RegistryLimits
 from remora.storage.memory import MemoryJournal
 from tests.harness import append, kernel, said
 

@@ -17,7 +17,7 @@ from remora.actors.policies.summary import ChatSummarizer
 from remora.errors import LongTermError, ModelUnavailable, OutcomeUnknown
 from remora.ids import SessionKey
 from remora.models.extractive import ExtractiveSummarizer
-from remora.runtime.supervisor import commit_records
+from remora.runtime.log import commit_records
 from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import MemoryRow
 from remora.storage.records import Opened, SavedSession

@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from remora.messages import encode_message
-from remora.runtime.log import JobDone, Write
+from remora.runtime.jobs import JobDone
+from remora.runtime.log import Write
 from remora.storage.records import Appended, BufferMoved, Watermarks
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step, run_steps
 from remora.storage.sqlite.journal import SqliteJournal

@@ -22,9 +22,9 @@ from remora.jobs.rows import IndexAccess, memory_row
 from remora.messages import dated_line, encode_message
 from remora.recall.ranking import fuse
 from remora.recall.recall import Recall
+from remora.runtime.jobs import Job, JobAttempt
 from remora.runtime.locks import SharedLocks
-from remora.runtime.log import Job, Write
-from remora.runtime.supervisor import JobAttempt, commit_records
+from remora.runtime.log import Write, commit_records
 from remora.storage.memory import MemoryJournal
 from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import Candidate, LongTermStore, MemoryRow

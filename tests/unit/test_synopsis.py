@@ -18,8 +18,8 @@ from remora.messages import encode_message
 from remora.models.breaker import CircuitBreaker
 from remora.models.extractive import ExtractiveSummarizer
 from remora.runtime.clock import SystemClock
-from remora.runtime.log import Job, Write
-from remora.runtime.supervisor import JobAttempt
+from remora.runtime.jobs import Job, JobAttempt
+from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import Appended, MemoryItem, Opened, Remembered, SynopsisSpec
 from remora.testing import ScriptedChatModel

@@ -20,7 +20,7 @@ from remora.actors.session.messages import SummaryReady
 from remora.actors.session.state import SessionState, condense_job_id, summarize_job_id
 from remora.messages import Entry
 from remora.runtime.actor import Decision
-from remora.runtime.log import Job, JobDone
+from remora.runtime.jobs import Job, JobDone
 from remora.runtime.probes import probe
 from remora.storage.records import (
     ENTRY_KIND,

@@ -24,7 +24,7 @@ import msgspec
 
 from remora.actors.user.working import WorkingItem, WorkingMemory
 from remora.ids import UserKey
-from remora.runtime.log import Job, JobDone
+from remora.runtime.jobs import Job, JobDone
 from remora.storage.records import (
     JobsStarted,
     MemoriesRemoved,

@@ -22,7 +22,7 @@ from remora.actors.user.state import (
     value_bytes,
 )
 from remora.runtime.actor import Decision
-from remora.runtime.log import JobDone
+from remora.runtime.jobs import JobDone
 from remora.runtime.probes import probe
 from remora.storage.records import JobsStarted, StateChanged, SynopsisSpec
 

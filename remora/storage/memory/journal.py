@@ -17,7 +17,8 @@ import anyio.lowlevel
 from remora.errors import CommitFailed
 from remora.ids import SessionKey, UserKey, session_key, user_key
 from remora.messages import Entry
-from remora.runtime.log import Job, LogStatistics, Write
+from remora.runtime.jobs import Job
+from remora.runtime.log import LogStatistics, Write
 from remora.storage.erasure_rules import ERASED_TABLES, ERROR_REMOVED, is_erased_with
 from remora.storage.journal_port import (
     Erased,

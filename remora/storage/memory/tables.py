@@ -10,14 +10,8 @@ import msgspec
 from remora.errors import CommitFailed
 from remora.ids import SessionKey, UserKey, actor_key
 from remora.messages import Entry
-from remora.runtime.log import (
-    DeadLetterRetried,
-    Job,
-    JobDeadLettered,
-    JobDone,
-    JobRetried,
-    Write,
-)
+from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried
+from remora.runtime.log import Write
 from remora.storage.past import buffer_start_from
 from remora.storage.pending import NEIGHBOURS
 from remora.storage.records import (

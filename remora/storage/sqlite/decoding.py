@@ -11,7 +11,7 @@ from remora.errors import JournalDamaged
 from remora.ids import SessionKey, UserKey, actor_key
 from remora.logging import get_logger
 from remora.messages import Entry, decode_chat
-from remora.runtime.log import Job
+from remora.runtime.jobs import Job
 from remora.storage.records import MemoryItem, Spec, StateItem, Summary
 from remora.storage.sqlite.rows import ROLES, SHARES, row_crc
 from remora.storage.sqlite.schema import SEQ_BITS

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from remora.errors import DirectoryUnusable, JournalDamaged
-from remora.runtime.log import Job
+from remora.runtime.jobs import Job
 from remora.storage.sqlite.decoding import JOB_COLUMNS, decode_jobs
 from remora.storage.sqlite.opening import check_format
 from remora.storage.sqlite.schema import APPLICATION_ID

@@ -19,7 +19,7 @@ from remora.errors import StorageError
 from remora.ids import SessionKey, UserKey
 from remora.logging import get_logger
 from remora.messages import Entry
-from remora.runtime.log import Job
+from remora.runtime.jobs import Job
 from remora.storage.journal_port import Erasure, JournalCounts, SessionListing, SummaryFigures
 from remora.storage.past import buffer_start_from, earlier_buffer
 from remora.storage.records import (

@@ -10,7 +10,7 @@ import msgspec
 
 from remora.ids import UserKey, actor_key
 from remora.messages import Entry
-from remora.runtime.log import Job
+from remora.runtime.jobs import Job
 from remora.storage.records import (
     ENTRY_KIND,
     HOT_KEYS,
