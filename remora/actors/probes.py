@@ -40,5 +40,5 @@ PROBES: Mapping[str, str] = {
     "synopsis_joined": "a synopsis was requested while it was written: both requests wait for one "
     "job",
     "synopsis_stale": "a part of a synopsis expired, or was never written: it is written",
-    "synopsis_dropped": "a synopsis came in whose sources were changed meanwhile: it is dropped",
+    "synopsis_dropped": "a synopsis came in whose sources had changed: it is dropped",
 }

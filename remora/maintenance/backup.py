@@ -5,7 +5,7 @@
 2. Long-term memory is copied next: the newest version of each table. So it holds at least what the
    snapshot says, except for what was removed since, and newer rows besides.
 3. The copy is made to agree with itself (`align`). Rows of messages that the snapshot does not have
-   are removed: they would collide with messages that get their numbers. Whoever opens the copy
+   are removed: they would collide with messages that get their numbers. A runtime that opens the copy
    writes what is missing.
 4. Everything is synced, and then gets its name. Until then the journal has another name, and
    nothing takes the copy for a memory directory.
@@ -99,7 +99,7 @@ async def backup(
         async with offline(beside, config, journal=journal) as memory:
             await _copy_long_term(directory, beside, memory)
             findings = tuple(await memory.journal.verify())
-        # Opened anew: what is there now is there to be described.
+        # Opened again, because the records describe what is there now.
         async with offline(beside, config, journal=journal) as memory:
             rows, lacking = await _align(memory, progress)
             counts = await memory.journal.counts()

@@ -139,7 +139,7 @@ async def _check_directory(
     if memory.place is None:
         handed_over = sum(flushed for _, flushed in await journal.indexed_through())
         if handed_over and memory.whole:
-            detail = f"it is not there, and {handed_over:,} messages were handed over to it"
+            detail = f"it is not there, and {handed_over:,} messages were indexed in it"
             findings.append(Finding("table", "long-term memory", detail, repairable=True))
     else:
         damaged = await anyio.to_thread.run_sync(_examine_tables, memory.place)
@@ -208,7 +208,7 @@ async def _notes(memory: Offline) -> list[str]:
     if waiting:
         notes.append(f"{len(waiting):,} jobs wait for the next start")
     notes.extend(
-        f"dead letter {job.id} of {' / '.join(job.key)}: {job.error or 'failed for good'}"  # type: ignore[arg-type]
+        f"dead letter {job.id} of {' / '.join(job.key)}: {job.error or 'all attempts failed'}"  # type: ignore[arg-type]
         for job in await memory.journal.jobs(dead=True)
     )
     if not memory.whole:

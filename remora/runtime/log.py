@@ -22,7 +22,7 @@ class Write:
     """Records that become durable together, or not at all (G4).
 
     The log calls `acknowledge` once, on the event loop; for the writes of one owner, in the order
-    in which they were handed over. A write that its owner has `fenced` must not be committed any
+    in which it received them. A write that its owner has `fenced` must not be committed any
     more; one that is already being committed may be. A write without records changes nothing: its
     acknowledgement says that the log has dealt with all earlier writes of its owner.
     """

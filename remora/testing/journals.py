@@ -222,7 +222,7 @@ async def what_an_actor_keeps_can_be_read(opened: OpenJournal) -> None:
 
 
 async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
-    """A job that failed for good stays, with its reason, until it is retried or dropped.
+    """A dead letter stays, with its reason, until it is retried or dropped.
 
     Both hold after opening again.
     """

@@ -331,7 +331,7 @@ async def test_who_waits_too_long_is_told() -> None:
     async with simulated(VirtualClock(), chat_model=model) as runtime:
         ada = runtime.user("ada")
         await said(ada, "My name is Ada.")
-        with pytest.raises(ModelTimeout, match="goes on being written"):
+        with pytest.raises(ModelTimeout, match="its job continues"):
             await ada.synopsis(timeout_s=0.05)
         model.go.set()
         assert (await ada.synopsis()).identity == "Ada, prefers tea."

@@ -43,7 +43,7 @@ Messages:
 Answer with the new facts alone, each as <fact>…</fact>, inside <facts>…</facts>; with <facts></facts> if there are none."""  # noqa: E501
 
 CONDENSE_PROMPT = """\
-You keep the memory of a conversation. Below are too many facts. Write them anew as at most {max_facts}: join what belongs \
+You keep the memory of a conversation. Below are too many facts. Rewrite them as at most {max_facts}: join what belongs \
 together, drop what was superseded or matters least, invent nothing.
 
 <facts>

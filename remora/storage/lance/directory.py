@@ -1,4 +1,4 @@
-"""The directory of a store: what is in it beside the tables' own files. Everything here blocks."""
+"""The directory of a store: what it holds besides the tables' own files. Everything here blocks."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from remora.testing.simulation.burial import buried
+from remora.testing.simulation.closing import close_tasks
 from remora.testing.simulation.waiting import who_waits
 
 __all__ = ["Deadlock", "PowerCut", "SeededLoop", "Stuck"]
@@ -397,7 +397,7 @@ class SeededLoop(asyncio.AbstractEventLoop):
         self._awake.clear()
         self._callbacks.handles.clear()
         tasks, self._tasks = self._tasks, []
-        buried(self, [task for task in tasks if not task.done()], self._generators)
+        close_tasks(self, [task for task in tasks if not task.done()], self._generators)
 
     # -- the scheduler -----------------------------------------------------------------------------
 

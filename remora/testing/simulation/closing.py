@@ -21,7 +21,7 @@ from typing import Any
 
 from remora.runtime.probes import ignore_probes
 
-__all__ = ["buried"]
+__all__ = ["close_tasks"]
 
 _TRIES = 20
 """A coroutine that awaits in a `finally` block is closed again, for each such block."""
@@ -40,7 +40,7 @@ def _silence() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def buried(
+def close_tasks(
     loop: asyncio.AbstractEventLoop,
     tasks: Iterable[asyncio.Task[Any]],
     generators: Iterable[AsyncGenerator[Any, Any]],
