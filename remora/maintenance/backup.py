@@ -5,8 +5,8 @@
 2. Long-term memory is copied next: the newest version of each table. So it holds at least what the
    snapshot says, except for what was removed since, and newer rows besides.
 3. The copy is made to agree with itself (`align`). Rows of messages that the snapshot does not have
-   are removed: they would collide with messages that get their numbers. A runtime that opens the copy
-   writes what is missing.
+   are removed: they would collide with messages that get their numbers. A runtime that opens the
+   copy writes what is missing.
 4. Everything is synced, and then gets its name. Until then the journal has another name, and
    nothing takes the copy for a memory directory.
 """
