@@ -1,6 +1,4 @@
-"""What `Runtime.export` writes and `Runtime.import_` reads, as plain data
-(docs/export-format.md).
-"""
+"""What `Runtime.export` writes and `Runtime.import_` reads (docs/export-format.md)."""
 
 from __future__ import annotations
 

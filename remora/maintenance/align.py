@@ -42,8 +42,7 @@ async def align_index(
     journal_intact: bool = True,
     progress: Progress | None = None,
 ) -> Alignment:
-    """Remove what is surplus, and request a rebuild where something is missing. Doing it again does
-    no harm.
+    """Remove what is surplus, and request a rebuild where something is missing; idempotent.
 
     Args:
         memory: a directory that nobody else uses.

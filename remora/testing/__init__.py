@@ -1,6 +1,4 @@
-"""What tests of remora and of its users share: scripted models, virtual time, faulty ports, suites
-of checks.
-"""
+"""For tests of remora and of its users: scripted models, virtual time, faulty ports, suites."""
 
 from __future__ import annotations
 

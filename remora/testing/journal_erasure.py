@@ -106,9 +106,7 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
 
 
 async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> None:
-    """Its messages, and what the user's own actor has of it: memories, working memory, the synopsis
-    (G13).
-    """
+    """Its messages, and its memories, working memory and synopsis in the user's actor (G13)."""
     async with open_runtime(opened) as runtime:
         alice = runtime.user("alice")
         for name in ("chat", "other"):

@@ -119,9 +119,7 @@ async def sessions_and_users_are_apart(opened: OpenJournal) -> None:
 
 
 async def a_fold_keeps_what_it_takes(opened: OpenJournal) -> None:
-    """What is folded is in the summary, before and after opening again, and in the history for
-    ever.
-    """
+    """What is compacted is in the summary, also after opening again, and stays in the history."""
     texts = [f"message {n}" for n in range(12)]
     policy = BufferPolicy.window(4, fold="summary")
     async with open_runtime(opened, policy=policy, summarizer=JoinedSummarizer()) as runtime:

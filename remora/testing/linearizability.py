@@ -1,4 +1,6 @@
-"""Is there an order of these operations, true to real time, in which a sequential model gives the
+"""Whether a history of operations is linearizable.
+
+Is there an order of these operations, true to real time, in which a sequential model gives the
 answers that were given?
 
 The search of Wing & Gong (1993) with Lowe's memoization (2017): try each operation that may come

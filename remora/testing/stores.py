@@ -304,9 +304,7 @@ async def erasing_a_session_leaves_the_user_the_rest(store: LongTermStore) -> No
 
 
 async def a_store_that_is_whole_verifies(store: LongTermStore) -> None:
-    """Nothing is reported of a store that was written to, deleted from, compacted and erased
-    from.
-    """
+    """A store that was written to, deleted from, compacted and erased from has no findings."""
     assert list(await store.verify(deep=True)) == []
     await _add(
         store,

@@ -387,9 +387,7 @@ def _located_errors(table: str, row: int) -> Iterator[None]:
 
 
 class _Groups:
-    """Rows of a table that belong to one session or user stand side by side, in the order of
-    `sessions` and `users`.
-    """
+    """Rows of one session or user are adjacent, in the order of `sessions` and `users`."""
 
     def __init__(self, rows: Iterator[tuple[int, dict[str, Any]]], name: str) -> None:
         self._rows = rows

@@ -31,9 +31,7 @@ _DELETION_SUFFIX = {0: "arrow", 1: "bin"}
 
 
 class Fragment(msgspec.Struct, frozen=True):
-    """Rows that stand in files of their own: its number, and how many rows can be seen in it, and
-    are still in the files.
-    """
+    """Rows in files of their own: its number, the visible rows, and the rows in the files."""
 
     number: int
     rows: int

@@ -51,8 +51,7 @@ _whole = struct.Struct("<q")
 
 
 class Read(msgspec.Struct, frozen=True):
-    """Rows that were read, and the ids of those that are left out: another user's, and such as are
-    not as they were written.
+    """Rows that were read, and ids of those left out: another user's, and damaged ones.
 
     `places` are the rows' places in what was read.
     """
@@ -355,9 +354,7 @@ class RowFormat:
 
 
 def owned_by(key: str, session: str) -> Callable[[dict[str, list[str]]], list[bool]]:
-    """Which rows are a user's, by their key, or of one of their sessions, if that one's key is not
-    empty.
-    """
+    """Which rows are a user's; with a session key that is not empty, that session's."""
 
     def mine(columns: dict[str, list[str]]) -> list[bool]:
         keys, users, sessions = columns["user_key"], columns["user_id"], columns["session_id"]

@@ -355,9 +355,7 @@ class Shard:
         return removed
 
     async def forget_versions(self) -> None:
-        """Remove all versions but the newest, and what failed writes have left, once nobody reads
-        them.
-        """
+        """Remove old versions and what failed writes left, once nobody reads them."""
         for old in self._retired:
             await old.idle.wait()
         self._retired.clear()
@@ -388,9 +386,7 @@ def _rows_from(fragment: int) -> str:
 
 
 def _similar_sized_tail(fragments: Sequence[Fragment]) -> Fragment:
-    """Where the newest fragments begin, but for those that are larger than all that came after
-    them.
-    """
+    """The first of the newest fragments, each no larger than all after it together."""
     after = fragments[-1].rows
     at = len(fragments) - 1
     while at > 1 and fragments[at - 1].rows <= max(after, 1):

@@ -209,9 +209,7 @@ class LanceStore:
     # -- tables ------------------------------------------------------------------------------------
 
     async def compact(self) -> int:
-        """Compact tables that many commits have fragmented, and remove versions that no reader can
-        still need.
-        """
+        """Compact fragmented tables, and remove versions that no reader can still need."""
         return await self._upkeep.compact()
 
     async def verify(self, *, deep: bool = False) -> Sequence[Finding]:

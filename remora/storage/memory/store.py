@@ -1,6 +1,4 @@
-"""Long-term memory in this process: for tests, for data that need not last, and as an example of a
-store.
-"""
+"""Long-term memory in this process: for tests, for data that need not last, as an example."""
 
 from __future__ import annotations
 

@@ -45,8 +45,7 @@ def close_tasks(
     tasks: Iterable[asyncio.Task[Any]],
     generators: Iterable[AsyncGenerator[Any, Any]],
 ) -> None:
-    """Close the tasks' coroutines, the youngest first, and what asynchronous generators wait for,
-    which they do not hand down.
+    """Close the tasks' coroutines, the youngest first, and what async generators wait for.
 
     The loop must be dead: nothing that they ask of it may happen.
     """

@@ -81,9 +81,7 @@ class _Lane:
 
 
 class _SimulatedTask(asyncio.Task[T]):
-    """Hashed by its number: sets of tasks, asyncio's and anyio's, would be walked in the order of
-    memory addresses else.
-    """
+    """Hashed by its number, because a set of tasks is otherwise walked by memory address."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], *, lane: _Lane, **options: Any) -> None:
         self.lane = lane  # first: while it is made, the task schedules its first step

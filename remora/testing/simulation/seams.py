@@ -1,5 +1,6 @@
-"""Where a simulated run is let into the libraries below: threads, SQLite's connections, sets that
-are walked by address, chance.
+"""Where a simulated run replaces parts of the libraries below.
+
+Threads, SQLite's connections, sets that are walked by address, chance.
 
 Inside `seams(loop)`:
 
@@ -105,9 +106,7 @@ class _Connection:
 
 
 def _writes(function: Callable[[], Any]) -> bool:
-    """Whether a call is of the kind that the journal writes by: a transaction, or one statement
-    that is no question.
-    """
+    """Whether the journal writes by this call: a transaction, or a statement that is no query."""
     if getattr(function, "func", None) is run_steps:
         return True
     words = getattr(function, "args", ())
@@ -152,9 +151,7 @@ class _NoThread:
 def seams(
     loop: SeededLoop, sqlite_fault: Callable[[], CommitFault | None] | None = None
 ) -> Iterator[None]:
-    """Let the loop into the libraries, for as long as the context lasts and in this thread of
-    control alone.
-    """
+    """Let the loop into the libraries, within the context and in this thread of control."""
     mine = threading.get_ident()
     core: Any = aiosqlite.core
     queue, thread, connect = core.SimpleQueue, core.Thread, core.Connection.__init__

@@ -336,9 +336,7 @@ class World:
 
     @property
     def doubled(self) -> Sequence[str]:
-        """Ids of rows that were added to long-term memory, as surely new, though they were there
-        (G7).
-        """
+        """Ids of rows that were added to long-term memory as new although they existed (G7)."""
         return self._store.doubled if self._store is not None else ()
 
     # -- its course --------------------------------------------------------------------------------
