@@ -567,7 +567,7 @@ _MUTANTS = (
 -        if cell.occupies_room or cell.key in self._lost:
 +        if cell.key in self._lost:
 """,
-        tests=("tests/simulation/test_found_by_seed.py",),
+        tests=("tests/simulation/test_rare_branches.py",),
     ),
     Mutant(
         name="outage_buries_the_job",

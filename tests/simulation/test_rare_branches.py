@@ -398,6 +398,42 @@ async def test_a_session_that_cannot_be_read() -> None:
             assert await shown(core) == ["one", "two"]
 
 
+class KeptAndUnreadable(FaultyJournal):
+    """Cannot be read, for a while, after a commit whose outcome nobody learned."""
+
+    readable = True
+
+    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[Any]:
+        if not self.readable:
+            raise StorageError("the disk did not answer")
+        return await super().hydrate(keys)
+
+
+@pytest.mark.anyio
+@on_both_loops
+async def test_a_lost_session_that_cannot_be_read_keeps_its_job() -> None:
+    """G6, G7: the job of a commit that was kept is done, though nobody learned of the commit, the
+    session could not be read at first, and no message reaches it again.
+    """
+    faults: list[Any] = []
+    journal = KeptAndUnreadable(lambda: faults.pop() if faults else None)
+    clock = VirtualClock()
+    with reaching("image_unreadable", "lost_actor_reread"):
+        async with kernel(journal, clock=clock, fold_above=60) as core:
+            await core.ask(KEY, append(user("one")))
+            faults.append("kept")
+            journal.readable = False
+            with pytest.raises(OutcomeUnknown):
+                await core.ask(KEY, append(*(long(number) for number in range(14))))
+            await clock.advance(0.5)
+            assert await journal.jobs()
+            journal.readable = True
+            await clock.advance(5)
+            assert await journal.jobs() == []
+            view = await core.ask(KEY, Inspect())
+            assert view.summary is not None
+
+
 # -- room ------------------------------------------------------------------------------------------
 
 
