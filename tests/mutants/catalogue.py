@@ -730,6 +730,7 @@ _MUTANTS = (
 +                batch = [write for write in taken if not self._refused(write)]
 """,
         journal="sqlite",
+        tests=("tests/unit/test_journal_commits.py",),
     ),
     Mutant(
         name="working_memory_evicts_the_newest",

@@ -55,6 +55,27 @@ async def test_all_of_a_large_commit_are_told_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.blocking  # the test itself looks into the file
+async def test_a_queued_write_that_is_fenced_is_never_stored(tmp_path: Path) -> None:
+    """G4: its sender was told that it failed, while it waited for its commit."""
+    path = tmp_path / "journal.db"
+    journal = await SqliteJournal.open(path, durability="none")
+    done = anyio.Event()
+    fenced, later = said(1), said(2)
+    later.on_acknowledged = lambda *_: done.set()
+    journal.write(fenced)
+    journal.write(later)
+    fenced.fenced = True
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(journal.run)
+        await done.wait()
+        tasks.cancel_scope.cancel()
+    await journal.aclose()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT pos >> 32 FROM messages").fetchall() == [(2,)]
+
+
+@pytest.mark.anyio
 async def test_who_was_not_told_yet_is_told_by_the_end(tmp_path: Path) -> None:
     """G3, G12: a journal that closes in the midst of telling tells the rest: their messages are
     durable.
