@@ -29,7 +29,9 @@ VERSIONS = sorted(path.parent.name for path in GOLDEN.glob("*/files.tar.xz"))
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A copy of one golden directory's files."""
     with tarfile.open(GOLDEN / request.param / "files.tar.xz") as files:
-        files.extractall(tmp_path, filter="data")
+        # Python 3.11.0 to 3.11.3 have no filters
+        options: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        files.extractall(tmp_path, **options)
     return tmp_path
 
 
