@@ -290,11 +290,11 @@ def asks(
         return await recall(user, text, k=16)
 
     async def written(user: str, text: str, _: npt.NDArray[np.float32]) -> object:
-        recall.changed(user, gone=False)
+        recall.note_change(user, gone=False)
         return await recall(user, text, k=16)
 
     async def first(user: str, text: str, _: npt.NDArray[np.float32]) -> object:
-        recall.changed(user, gone=True)
+        recall.note_change(user, gone=True)
         return await recall(user, text, k=16)
 
     async def search_rows(user: str, text: str, vector: npt.NDArray[np.float32]) -> object:

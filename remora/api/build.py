@@ -136,9 +136,9 @@ async def build(options: Options, journal: Journal, closers: list[Callable[[], A
     eraser.resume(await journal.erasures())
     recall = add_long_term(base, writers, eraser) if config.long_term.enabled else None
     planner = _build_planner(base, recall, add_blocks(base))
-    caches.extend([planner.forget, partial(index.changed, gone=True)])
+    caches.extend([planner.forget, partial(index.note_change, gone=True)])
     if recall is not None:
-        caches.append(partial(recall.changed, gone=True))
+        caches.append(partial(recall.note_change, gone=True))
     if (cached := models.cached) is not None:
         caches.append(lambda _: cached.clear())  # it does not keep whose text each one was
     return _build_internals(base, eraser, recall, planner)
@@ -281,7 +281,7 @@ def _build_internals(
     recalls = None
     if recall is not None:
         recalls = LocalRecalls(recall, registry, journal, supervisor, models.embedder, clock)
-    indexed_blocks = partial(_indexed_blocks, options.blocks)
+    indexed_blocks = partial(_rebuildable_blocks, options.blocks)
     transfers = LocalTransfers(TransferParts(journal, registry, intake, indexed_blocks))
     parts = Parts(
         config=config,
@@ -316,7 +316,7 @@ def _build_internals(
     )
 
 
-def _indexed_blocks(blocks: BlocksLike | None, key: SessionKey) -> Collection[str]:
+def _rebuildable_blocks(blocks: BlocksLike | None, key: SessionKey) -> Collection[str]:
     """Names of the session's memory blocks whose rows can be made again from the journal."""
     if blocks is None:
         return ()

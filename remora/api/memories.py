@@ -16,10 +16,10 @@ from remora.services.arguments import check_int, check_text
 from remora.services.parts import PartsHolder, Recalls
 from remora.services.recording import (
     check_types,
+    conversation_texts,
     count_items,
     make_item,
     name_failures,
-    spoken_texts,
 )
 from remora.storage.ports import Scope
 from remora.storage.records import MemoryItem
@@ -121,7 +121,7 @@ class LongTermHandle:
     ) -> list[list[str]]:
         """Record several conversations, all or none; returns the ids for each. See `record`."""
         limit = self._holder.parts.intake.buffer.max_message_bytes
-        spoken = [spoken_texts(messages, max_bytes=limit) for messages in conversations]
+        spoken = [conversation_texts(messages, max_bytes=limit) for messages in conversations]
         defaults = {"type": "context", "importance": None, "session": session, "agent": agent}
         items = [self._make_item(text, defaults) for texts in spoken for text in texts]
         ids = iter(await self._record(items, "record", session))

@@ -129,8 +129,8 @@ def add_long_term(base: Base, writers: SharedLocks, eraser: Eraser) -> Recall:
     )
 
     def note_changed(user: str) -> None:
-        recall.changed(user, gone=False)
-        index.changed(user, gone=False)
+        recall.note_change(user, gone=False)
+        index.note_change(user, gone=False)
 
     async def look(key: UserKey) -> UserView:
         view: UserView = await base.registry.tell(key, InspectUser(), keeps_alive=False)
@@ -147,7 +147,7 @@ def add_long_term(base: Base, writers: SharedLocks, eraser: Eraser) -> Recall:
     )
     record = RecordHandler(access)
     prune = PruneHandler(
-        msgspec.structs.replace(access, changed=partial(recall.changed, gone=True)),
+        msgspec.structs.replace(access, changed=partial(recall.note_change, gone=True)),
         look,
         now=options.clock.time,
         importance=config.importance,

@@ -12,7 +12,7 @@ import msgspec
 
 from remora.actors.blocks.base import BlocksLike
 from remora.actors.blocks.state import check_blocks
-from remora.actors.policies.buffer import PolicyLike, configured_policy, resolve_policy
+from remora.actors.policies.buffer import PolicyLike, policy_from_config, resolve_policy
 from remora.actors.policies.redaction import validate_hook
 from remora.actors.policies.scoring import heuristic_score
 from remora.api.batches import append_batches
@@ -145,7 +145,7 @@ class Runtime:
         if scorer is None and config.importance.score_messages:
             scorer = heuristic_score
         if policy is None:
-            policy = configured_policy(config.buffer)
+            policy = policy_from_config(config.buffer)
         if blocks is not None and not callable(blocks):
             blocks = check_blocks(blocks) or None
         options = Options(

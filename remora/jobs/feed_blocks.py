@@ -24,7 +24,7 @@ from remora.actors.blocks.state import (
     BlockSet,
     Ranges,
     block_progress,
-    excluded_ranges,
+    exclusions,
     join_ranges,
     missing_ranges,
     progress_item,
@@ -115,7 +115,7 @@ class BlocksHandler:
         # What a rewind brought back gets another job when it leaves again.
         through = min(through, view.watermarks.summarizing_through)
         progress = block_progress(view.blocks)
-        excluded = excluded_ranges(view.blocks, view.watermarks.cleared_through)
+        excluded = exclusions(view.blocks, view.watermarks.cleared_through)
         prototypes = self._blocks.prototypes(key)
         missing: dict[str, Ranges] = {}
         for name in prototypes:

@@ -17,8 +17,8 @@ import msgspec
 
 from remora.actors.blocks.state import (
     block_progress,
-    excluded_item,
-    excluded_ranges,
+    exclusion_item,
+    exclusions,
     progress_item,
     renumber_ranges,
 )
@@ -165,8 +165,8 @@ def _renumber_blocks(blocks: Sequence[StateItem], numbers: Renumbering) -> list[
     for name, progress in block_progress(blocks).items():
         seen = renumber_ranges(progress.seen, numbers.through)
         state_items.append(progress_item(name, msgspec.structs.replace(progress, seen=seen)))
-    if unseen := excluded_ranges(blocks, 0):
-        state_items.append(excluded_item(renumber_ranges(unseen, numbers.through)))
+    if unseen := exclusions(blocks, 0):
+        state_items.append(exclusion_item(renumber_ranges(unseen, numbers.through)))
     order = {state_item.name: place for place, state_item in enumerate(blocks)}
     return sorted(state_items, key=lambda state_item: order[state_item.name])
 

@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from remora.actors.blocks.state import block_progress, excluded_ranges
+from remora.actors.blocks.state import block_progress, exclusions
 from remora.actors.policies.redaction import redact_chat, redact_metadata, redact_text
 from remora.actors.session.messages import Adopt
 from remora.actors.user.messages import AdoptUser, Right
@@ -110,7 +110,7 @@ def _check_session_facet(state_item: StateItem) -> None:
             _decode_entry(state_item.value)
         elif state_item.kind == "block":
             block_progress([state_item])
-            excluded_ranges([state_item], 0)
+            exclusions([state_item], 0)
         else:
             raise InvalidInput(f"a session keeps nothing of the kind {state_item.kind!r}")
     except msgspec.MsgspecError as e:

@@ -63,7 +63,7 @@ class CachingEmbedder:
         self._embedder = embedder
         self._size = size
         self._vectors: OrderedDict[bytes, npt.NDArray[np.float32]] = OrderedDict()
-        self._in_flight: dict[bytes, _Embedding] = {}
+        self._in_flight: dict[bytes, _InFlight] = {}
         self._hits = self._misses = self._evictions = 0
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -110,7 +110,7 @@ class CachingEmbedder:
         if not texts:
             return {}
         self._misses += len(texts)
-        embeddings = {key: _Embedding() for key in texts}
+        embeddings = {key: _InFlight() for key in texts}
         self._in_flight.update(embeddings)
         try:
             fresh = dict(
@@ -144,7 +144,7 @@ class CachingEmbedder:
             self._evictions += 1
 
 
-class _Embedding:
+class _InFlight:
     """A text that is being embedded."""
 
     def __init__(self) -> None:

@@ -252,10 +252,10 @@ def _rank_lines(gathered: Gathered) -> list[_RecallLine]:
     for place, memory in enumerate(gathered.memories):
         line = _RecallLine(memory.line, memory.tokens, memory=memory)
         scored.append((memory.score / best if best > 0 else 0.0, place, line))
-    texts = {_normalized(memory.text) for memory in gathered.memories}
+    texts = {_normalize(memory.text) for memory in gathered.memories}
     for place, found in enumerate(gathered.working):
         item = found.item
-        if _normalized(item.text) not in texts:
+        if _normalize(item.text) not in texts:
             text = f"({item.source}) {item.text}" if item.source else item.text
             scored.append((found.score, place, _RecallLine(text, item.tokens, working=found)))
     return [line for _, _, line in sorted(scored, key=lambda one: (-one[0], one[1]))]
@@ -266,7 +266,7 @@ def _is_among(line: _RecallLine, shown: Collection[tuple[str | None, int]]) -> b
     return memory is not None and memory.seq > 0 and (memory.session, memory.seq) in shown
 
 
-def _normalized(text: str) -> str:
+def _normalize(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 

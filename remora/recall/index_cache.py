@@ -173,7 +173,7 @@ class UserIndexCache:
         await read.done.wait()
         return read.entry
 
-    def changed(self, user: str, *, gone: bool) -> None:
+    def note_change(self, user: str, *, gone: bool) -> None:
         """The user's memory changed, or may have: nothing held of it answers a later recall.
 
         Args:

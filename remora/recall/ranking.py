@@ -166,7 +166,7 @@ def rank(
 
     everything = [lists[name].places for name in _LISTS if name in lists]
     places = np.unique(np.concatenate(everything)) if everything else np.empty(0, np.intp)
-    parts = {name: _scaled(lists[name], places) for name in _LISTS if name in lists}
+    parts = {name: _scale(lists[name], places) for name in _LISTS if name in lists}
     weights = {
         "turn": config.turn_weight,
         "window": config.window_weight,
@@ -210,7 +210,7 @@ def size_of_rows(rows: Sequence[MemoryRow]) -> int:
     return texts + _ROW_BYTES * len(rows)
 
 
-def _scaled(found: ScoreList, places: Places) -> Numbers:
+def _scale(found: ScoreList, places: Places) -> Numbers:
     """Min-max over what the list found; NaN at places where it found nothing."""
     import numpy as np  # noqa: PLC0415
 

@@ -121,14 +121,14 @@ class Recall:
         self._admit(user)
         return await (await self._store()).embedded_rows(user, scope)
 
-    def changed(self, user: str, *, gone: bool) -> None:
+    def note_change(self, user: str, *, gone: bool) -> None:
         """The user's rows changed, or may have: later recalls see it.
 
         Args:
             user: the user.
             gone: rows were removed: nothing of them stays in memory (G13).
         """
-        self._users.changed(user, gone=gone)
+        self._users.note_change(user, gone=gone)
 
     def statistics(self) -> ResultStatistics:
         """What the held results saved; zeros where none are held."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import anyio.to_thread
 import msgspec
 
-from remora.actors.blocks.state import copy_block_items, excluded_item
+from remora.actors.blocks.state import copy_block_items, exclusion_item
 from remora.actors.session.messages import Adopt, Inspect, SessionView
 from remora.actors.user.messages import InspectUser, UserView
 from remora.errors import InvalidInput
@@ -205,7 +205,7 @@ class LocalArchive:
             flushing=numbers.through(view.watermarks.indexing_through),
             summary=numbers.summary(earlier.summary) if earlier.summary else None,
             summaries=tuple(map(numbers.summary, earlier.summaries)),
-            state_items=(*items, excluded_item(((1, front),))) if front else items,
+            state_items=(*items, exclusion_item(((1, front),))) if front else items,
             cleared=numbers.through(earlier.cleared),
         )
         await self._actors.ask(copy, adopt)

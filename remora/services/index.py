@@ -317,7 +317,7 @@ class LongTermIndex:
         if self._store is not None:
             await self._store.compact()
 
-    def changed(self, user: str, *, gone: bool) -> None:
+    def note_change(self, user: str, *, gone: bool) -> None:
         """Rows of a user were written, so that the next round of pruning looks at them; or erased.
 
         Args:

@@ -33,7 +33,7 @@ from remora.messages import (
 from remora.services.intake import Intake
 from remora.storage.records import MemoryItem
 
-__all__ = ["check_types", "count_items", "make_item", "name_failures", "spoken_texts"]
+__all__ = ["check_types", "conversation_texts", "count_items", "make_item", "name_failures"]
 
 _KEYS = frozenset({"content", "type", "importance", "session", "agent", "created_at"})
 _RECORDED_ROLES = ("user", "assistant")
@@ -102,7 +102,7 @@ def make_item(
         content=text,
         type=kind,
         importance=_check_importance(values["importance"]),
-        created_us=_created_us(intake, values.get("created_at")),
+        created_us=_parse_created_at(intake, values.get("created_at")),
         tokens=0,
     )
 
@@ -134,7 +134,7 @@ def _check_importance(value: object) -> float:
     return float(value)
 
 
-def _created_us(intake: Intake, value: object) -> int:
+def _parse_created_at(intake: Intake, value: object) -> int:
     if value is None:
         return int(intake.clock.time() * 1_000_000)
     try:
@@ -150,7 +150,9 @@ def _created_us(intake: Intake, value: object) -> int:
     )
 
 
-def spoken_texts(messages: MessageLike | Iterable[MessageLike], *, max_bytes: int) -> list[str]:
+def conversation_texts(
+    messages: MessageLike | Iterable[MessageLike], *, max_bytes: int
+) -> list[str]:
     """What the user and the assistant said in these messages.
 
     Raises:

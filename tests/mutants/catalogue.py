@@ -694,7 +694,7 @@ _MUTANTS = (
         what="Nobody tells the searches in memory that their user has written.",
         path="remora/api/queues.py",
         change="""
--        recall.changed(user, gone=False)
+-        recall.note_change(user, gone=False)
 """,
     ),
     Mutant(

@@ -119,17 +119,17 @@ class Program:
                 await put(self.store, some)
                 for row in some:
                     self.model[row.user].setdefault(row.id, row)
-                    self.recall.changed(row.user, gone=False)
+                    self.recall.note_change(row.user, gone=False)
             case "delete", user, which:
                 gone = [f"{user}-{number}" for number in which]
                 await self._remove(user, gone)
-                self.recall.changed(user, gone=False)
+                self.recall.note_change(user, gone=False)
             case "prune", user, keep:
                 await self._remove(user, sorted(self.model[user])[keep:])
-                self.recall.changed(user, gone=True)
+                self.recall.note_change(user, gone=True)
             case "erase", user:
                 await self._remove(user, list(self.model[user]))
-                self.recall.changed(user, gone=True)
+                self.recall.note_change(user, gone=True)
             case "recall", user, query, scope, k:
                 await self.ask(user, query, scope, k)
 
@@ -236,13 +236,13 @@ def test_no_recall_is_stale(
                 id_ = f"{name}-{n}"
                 begun[id_] = tick()
                 await put(store, [long_term_row(id_, f"tea {id_}")])
-                recall.changed("alice", gone=False)
+                recall.note_change("alice", gone=False)
                 written[id_] = tick()
                 if rng.random() < 0.4:
                     await store._wait()
                     leaving[id_] = tick()
                     await store.delete("alice", [id_])
-                    recall.changed("alice", gone=rng.choice([False, True]))
+                    recall.note_change("alice", gone=rng.choice([False, True]))
                     gone[id_] = tick()
 
         async def ask() -> None:

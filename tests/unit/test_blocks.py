@@ -15,7 +15,7 @@ from remora.actors.blocks.state import (
     BlockSet,
     block_progress,
     copy_block_items,
-    excluded_ranges,
+    exclusions,
     join_ranges,
     missing_ranges,
     progress_item,
@@ -257,7 +257,7 @@ def test_ranges() -> None:
     assert missing_ranges(3, []) == ((1, 3),)
     state_item = progress_item("m", Progress(((1, 4), (8, 9)), b"x"))
     assert block_progress([state_item])["m"].seen == ((1, 4), (8, 9))
-    assert excluded_ranges([state_item], 0) == ()
-    assert excluded_ranges([state_item], 4) == ((1, 4),)
+    assert exclusions([state_item], 0) == ()
+    assert exclusions([state_item], 4) == ((1, 4),)
     (copy,) = copy_block_items([state_item], 5)
     assert block_progress([copy])["m"] == Progress(((1, 5),), b"x")

@@ -7,7 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.policies.turns import closed_length, cut_to_keep, presentable_units, units
+from remora.actors.policies.turns import (
+    cut_to_keep,
+    length_before_open_call,
+    presentable_units,
+    units,
+)
 from remora.messages import Entry, decode_chat, split_tool_calls
 from tests.harness import entry
 
@@ -67,7 +72,7 @@ def test_open_call_is_withheld_and_named() -> None:
     units_shown, awaiting, orphans = presentable_units(found)
     assert [e.seq for unit in units_shown for e in unit] == [1]
     assert (awaiting, orphans) == (["b"], 0)
-    assert closed_length(found) == 1
+    assert length_before_open_call(found) == 1
 
 
 def test_orphans_never_reach_a_chat_api() -> None:

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from remora import Config, Runtime
-from remora.actors.policies.buffer import configured_policy
+from remora.actors.policies.buffer import policy_from_config
 from remora.config import ModelConfig, Secret
 from remora.errors import ConfigError
 from remora.logging import get_logger
@@ -29,7 +29,7 @@ def test_defaults() -> None:
     assert (
         buffer.token_limit,
         buffer.fold_above_tokens,
-        configured_policy(buffer).keep_tokens,
+        policy_from_config(buffer).keep_tokens,
     ) == (30_000, 21_000, 10_500)
     assert buffer.summary_prefix == "Summary of earlier conversation: "
     assert Config().journal.durability == "power"

@@ -140,7 +140,7 @@ async def test_a_write_is_seen_by_the_next_recall(gone: bool) -> None:
         await found(recall, user="bob")
         await store.put(long_term_row("new", "white tea"))
         await store.delete("alice", ["alice-0"])
-        recall.changed("alice", gone=gone)
+        recall.note_change("alice", gone=gone)
         assert set(await found(recall)) == {"alice-1", "alice-2", "new"}
         await found(recall, user="bob")
         assert store.reads == 3
@@ -162,7 +162,7 @@ async def test_a_write_during_a_read() -> None:
         tasks.start_soon(ask, "before")
         await store.reading.wait()
         await store.put(long_term_row("new", "white tea"))
-        recall.changed("alice", gone=False)
+        recall.note_change("alice", gone=False)
         old, store.held["alice"], store.reading = store.held["alice"], anyio.Event(), anyio.Event()
         tasks.start_soon(ask, "after")
         await store.reading.wait()
@@ -256,11 +256,11 @@ async def test_users_of_too_many_rows_are_searched_in_the_store() -> None:
     async with running(store, hot_rows=5) as recall:
         for _ in range(3):
             assert len(await found(recall)) == 6
-            recall.changed("alice", gone=False)
+            recall.note_change("alice", gone=False)
         assert (store.reads, store.searches) == (1, 3)
         assert recall.index_statistics().passed == 2
         await store.delete("alice", ["alice-0"])
-        recall.changed("alice", gone=True)
+        recall.note_change("alice", gone=True)
         for _ in range(2):
             assert len(await found(recall)) == 5
         assert (store.reads, store.searches) == (2, 3)
@@ -277,7 +277,7 @@ async def test_a_removal_overtakes_the_reading_of_too_many() -> None:
         tasks.start_soon(found, recall)
         await store.reading.wait()
         await store.delete("alice", ["alice-0"])
-        recall.changed("alice", gone=True)
+        recall.note_change("alice", gone=True)
         store.held.pop("alice").set()
         await anyio.wait_all_tasks_blocked()
         assert len(await found(recall)) == 5
@@ -312,7 +312,7 @@ async def test_least_recently_used_goes() -> None:
     await indexes.get("user-8")
     assert store.reads == 3
     for user in users:
-        indexes.changed(user, gone=True)
+        indexes.note_change(user, gone=True)
     assert (indexes.statistics().users, indexes.statistics().size_bytes) == (0, 0)
 
 
@@ -362,11 +362,11 @@ async def test_nothing_is_left_of_who_is_forgotten() -> None:
         for _ in range(2):
             await found(recall)  # too many: that is remembered, and then forgotten
         assert store.reads == reads
-        recall.changed("alice", gone=True)
+        recall.note_change("alice", gone=True)
     async with running(store, cache=10) as recall:
         await found(recall)
         assert recall.index_statistics().users == 1
-        recall.changed("alice", gone=True)
+        recall.note_change("alice", gone=True)
         assert (recall.index_statistics().users, recall.statistics().size) == (0, 0)
         store.held["alice"] = anyio.Event()
         store.reading = anyio.Event()
@@ -374,7 +374,7 @@ async def test_nothing_is_left_of_who_is_forgotten() -> None:
             tasks.start_soon(found, recall)
             await store.reading.wait()
             await store.delete("alice", [f"alice-{n}" for n in range(3)])
-            recall.changed("alice", gone=True)
+            recall.note_change("alice", gone=True)
             store.held["alice"].set()
         assert (recall.index_statistics().users, recall.statistics().size) == (0, 0)
         store.held.clear()

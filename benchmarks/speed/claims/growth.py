@@ -152,7 +152,7 @@ async def _rows(directory: Path, count: int, seed: int, asked: int) -> dict[str,
             await recall(users[0], words.message(), k=16)  # the embedder is loaded
 
             async def first_of(number: int) -> None:
-                recall.changed(some[number], gone=True)
+                recall.note_change(some[number], gone=True)
                 await recall(some[number], words.message(), k=16)
 
             async def again(_: int) -> None:

@@ -34,8 +34,8 @@ __all__ = [
     "block_progress",
     "check_blocks",
     "copy_block_items",
-    "excluded_item",
-    "excluded_ranges",
+    "exclusion_item",
+    "exclusions",
     "join_ranges",
     "missing_ranges",
     "progress_item",
@@ -90,7 +90,7 @@ def progress_item(name: str, progress: BlockProgress) -> StateItem:
     return StateItem(_KIND, name, _encode(progress))
 
 
-def excluded_ranges(state_items: Iterable[StateItem], cleared: int) -> Ranges:
+def exclusions(state_items: Iterable[StateItem], cleared: int) -> Ranges:
     """Messages that no block is to see.
 
     Args:
@@ -105,7 +105,7 @@ def excluded_ranges(state_items: Iterable[StateItem], cleared: int) -> Ranges:
     return ((1, cleared),) if cleared else ()
 
 
-def excluded_item(ranges: Ranges) -> StateItem:
+def exclusion_item(ranges: Ranges) -> StateItem:
     """The state item of the messages that no block is to see."""
     return StateItem(_KIND, _EXCLUDED, _encode(ranges))
 

@@ -32,7 +32,7 @@ __all__ = [
     "BufferPreset",
     "Fold",
     "PolicyLike",
-    "configured_policy",
+    "policy_from_config",
     "resolve_policy",
 ]
 
@@ -187,7 +187,7 @@ def resolve_policy(given: Any, key: SessionKey | None = None) -> BufferPolicy:
     )
 
 
-def configured_policy(config: BufferConfig) -> BufferPolicy:
+def policy_from_config(config: BufferConfig) -> BufferPolicy:
     """The policy of the configuration."""
     overdraft = max(int(config.token_limit * config.overdraft_ratio), 1)
     match config.policy:

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from remora.actors.policies.importance import Formula, importance_formula
+from remora.actors.policies.importance import Formula, Importance, importance_formula
 from remora.errors import ConfigError, InvalidInput
 
 __all__ = ["PruneRow", "PruningStrategy", "victims"]
@@ -68,36 +68,32 @@ def victims(
     if keep < 0:
         raise InvalidInput(f"pruning cannot keep {keep} memories")
     surplus = max(len(rows) - keep, 0)
-    by_age = sorted(rows, key=lambda row: row.created_us)
+    order = sorted(rows, key=lambda row: row.created_us)
     match strategy:
         case "fifo":
-            order = by_age
+            pass
         case "age":
             if max_age_s is None:
                 raise InvalidInput("pruning by age needs max_age_s")
-            order = by_age
-            surplus = max(
-                surplus, sum(1 for row in rows if now_us - row.created_us > max_age_s * 1_000_000)
-            )
+            expired = sum(now_us - row.created_us > max_age_s * 1_000_000 for row in rows)
+            surplus = max(surplus, expired)
         case "importance":
             score = importance_formula(formula)
-            order = sorted(
-                by_age,
-                key=lambda row: score(
-                    (now_us - row.created_us) / 1_000_000,
-                    row.access_count,
-                    row.importance,
-                    half_life_s=half_life_s,
-                ),
-            )
+            order.sort(key=lambda row: _score(row, score, now_us, half_life_s))
         case "lru":
-            order = sorted(
-                by_age,
-                key=lambda row: row.created_us if row.accessed_us is None else row.accessed_us,
-            )
+            order.sort(key=_last_use_us)
         case _:
             raise ConfigError(
                 f"pruning must be 'fifo', 'age', 'importance' or 'lru', not {strategy!r}",
                 key="pruning",
             )
     return [row.id for row in order[:surplus]]
+
+
+def _score(row: PruneRow, score: Importance, now_us: int, half_life_s: float) -> float:
+    age_s = (now_us - row.created_us) / 1_000_000
+    return score(age_s, row.access_count, row.importance, half_life_s=half_life_s)
+
+
+def _last_use_us(row: PruneRow) -> int:
+    return row.created_us if row.accessed_us is None else row.accessed_us

@@ -79,7 +79,7 @@ def heuristic_score(chat: Mapping[str, Any]) -> float:
     """
     if chat.get("role") == "tool":
         return _TOOL_SCORE
-    text = _spoken_text(chat)
+    text = _text_beginning(chat)
     score = NEUTRAL_SCORE
     if chat.get("tool_calls"):
         score += _CALL_WEIGHT
@@ -120,7 +120,7 @@ def _describe(value: object) -> str:
     return f"{value!r:.40}" if isinstance(value, Real) else f"a {type(value).__name__}"
 
 
-def _spoken_text(chat: Mapping[str, Any]) -> str:
+def _text_beginning(chat: Mapping[str, Any]) -> str:
     """The beginning of the message's text."""
     content = chat.get("content")
     if not isinstance(content, str):

@@ -21,10 +21,10 @@ from remora.runtime.probes import probe
 __all__ = [
     "Unit",
     "batches",
-    "closed_length",
     "cut_oldest",
     "cut_to_keep",
     "iter_units",
+    "length_before_open_call",
     "newest_start",
     "presentable_units",
     "units",
@@ -69,7 +69,7 @@ def units(entries: Sequence[Entry]) -> list[Unit]:
     return list(iter_units(entries))
 
 
-def closed_length(entries: Sequence[Entry]) -> int:
+def length_before_open_call(entries: Sequence[Entry]) -> int:
     """How many entries, from the front, are before the first open tool call."""
     for index in range(len(entries) - 1, -1, -1):
         if entries[index].role == "assistant":

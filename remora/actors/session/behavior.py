@@ -166,7 +166,7 @@ class SessionBehavior:
                 probe("key_looked_up")
                 return state.look_up(query)
             original = state.answers[query]
-        known = self._known(state, message)
+        known = self._find_stored(state, message)
         if isinstance(known, NeedsLookup):
             return known
         if original is not None:
@@ -209,7 +209,7 @@ class SessionBehavior:
         for place, entry in enumerate(message.entries):
             there = known.get(place)
             if there is None and repeatable:
-                there = _repeated_seq(state, entries, entry, message.dedup_window)
+                there = _find_repeat(state, entries, entry, message.dedup_window)
             if there is None:
                 there = seq
                 entries.append(entry.with_seq(seq))
@@ -221,7 +221,7 @@ class SessionBehavior:
             ids.append(entry.id or message_id(self._rules.instance, state.sid, there))
         return Receipt(tuple(seqs), tuple(ids), not entries), entries, tokens
 
-    def _known(self, state: SessionState, message: Append) -> dict[int, int] | NeedsLookup:
+    def _find_stored(self, state: SessionState, message: Append) -> dict[int, int] | NeedsLookup:
         """The numbers of messages whose id is stored already, by place in the batch."""
         if message.allow_duplicates or not (state.ids or state.has_ids):
             return {}
@@ -306,7 +306,7 @@ class SessionBehavior:
         )
 
 
-def _repeated_seq(
+def _find_repeat(
     state: SessionState, before: Sequence[Entry], entry: Entry, dedup_window: int
 ) -> int | None:
     """The message that `entry` repeats: by id in the batch, by content in the window."""

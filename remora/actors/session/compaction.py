@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from remora.actors.policies.turns import closed_length
+from remora.actors.policies.turns import length_before_open_call
 from remora.actors.session.messages import SummaryReady
 from remora.actors.session.state import SessionState, condense_job_id, summarize_job_id
 from remora.messages import Entry
@@ -139,7 +139,7 @@ def _flush_job(state: SessionState, first: int, through: int) -> Job:
 def last_indexable(state: SessionState) -> int:
     """The last message that may be indexed: before the first tool call without a result (G8)."""
     if state.tools:
-        closed = closed_length(state.entries)
+        closed = length_before_open_call(state.entries)
         if closed < len(state.entries):
             probe("open_tool_call_withheld")
             return state.entries[closed].seq - 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from remora.actors.blocks.state import excluded_item, excluded_ranges, join_ranges
+from remora.actors.blocks.state import exclusion_item, exclusions, join_ranges
 from remora.actors.policies.turns import units
 from remora.actors.session.compaction import FLUSH_QUEUE, SessionRules, compact, leaving_jobs
 from remora.actors.session.messages import Adopt, Remove, Replace
@@ -91,9 +91,9 @@ def _start_over(
     moved = BufferMoved(state.sid, after, at_seq=last, reason=reason, summary=summary, ended=ended)
     records: list[Any] = [moved, *_never_index(state, before.indexing_through + 1, last)]
     if rules.blocks:
-        excluded = excluded_ranges(state.blocks.values(), before.cleared_through)
+        excluded = exclusions(state.blocks.values(), before.cleared_through)
         leaving = (before.summarizing_through + 1, last)
-        item = excluded_item(join_ranges((*excluded, leaving)))
+        item = exclusion_item(join_ranges((*excluded, leaving)))
         records.append(StateChanged(state.sid, (item,)))
     return records, ended
 
@@ -166,9 +166,9 @@ def rewind(state: SessionState, rules: SessionRules, to: int) -> Decision | Need
         # Entries that left their list later are in it again, or cover messages that are gone.
         covered = earlier.summary.through if earlier.summary else 0
         also.append(Pruned(state.key, (), tuple(range(covered + 1, state.next_seq))))
-    if excluded := excluded_ranges(state.blocks.values(), 0):  # cleared messages may be back
+    if excluded := exclusions(state.blocks.values(), 0):  # cleared messages may be back
         clipped = join_ranges((first, min(through, earlier.front)) for first, through in excluded)
-        also.append(StateChanged(state.sid, (excluded_item(clipped),)))
+        also.append(StateChanged(state.sid, (exclusion_item(clipped),)))
     restored = (BufferRestored(earlier.entries),)
     removed = tuple(range(to + 1, last + 1))
     return _rewrite(state, rules, last - to, earlier, removed, also=also, volatile=restored)

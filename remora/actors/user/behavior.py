@@ -42,8 +42,8 @@ from remora.actors.user.state import (
 )
 from remora.actors.user.synopsis import (
     SynopsisTerms,
+    current_synopsis,
     expire_synopsis,
-    held_synopsis,
     read_synopsis,
     take_synopsis,
 )
@@ -219,7 +219,7 @@ class UserBehavior:
         touched = Touched(rows, at_us)
         if len(state.pending.keys() | rows) <= _MAX_PENDING:
             return Decision(None, volatile=(touched,))
-        put, dropped = self._access_changes(state, state.touched(rows, at_us))
+        put, dropped = self._access_changes(state, state.accesses_after(rows, at_us))
         records = [
             *opening(state, at_us),
             StateChanged(state.sid, tuple(put), tuple(dropped)),
@@ -334,7 +334,7 @@ def _user_view(state: UserState) -> UserView:
         working_bytes=working.size_bytes if working is not None else 0,
         evicted=state.evicted,
         accesses=dict(state.accesses),
-        synopsis=held_synopsis(state),
+        synopsis=current_synopsis(state),
         synopsis_hits=state.hits,
         synopsis_misses=state.misses,
         grants=dict(state.grants),

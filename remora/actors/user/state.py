@@ -185,7 +185,7 @@ class UserState:
         counts = _ACCESS_BYTES * len(self.accesses) + _GRANT_BYTES * len(self.grants)
         return 1_024 + working + counts + 4 * parts
 
-    def touched(self, rows: Sequence[str], at_us: int) -> dict[str, tuple[int, int]]:
+    def accesses_after(self, rows: Sequence[str], at_us: int) -> dict[str, tuple[int, int]]:
         """The access counts of these rows after one more retrieval."""
         known = self.accesses
         figures = {}
@@ -205,7 +205,7 @@ def apply(state: UserState, record: Any) -> None:
     """Change the state by one record."""
     match record:
         case Touched(rows=rows, at_us=at_us):
-            state.accesses.update(state.touched(rows, at_us))
+            state.accesses.update(state.accesses_after(rows, at_us))
             state.pending.update(dict.fromkeys(rows))
         case SynopsisShown(hit=hit, extended=extended):
             state.hits += hit

@@ -29,8 +29,8 @@ from remora.storage.records import JobsStarted, StateChanged, SynopsisSpec
 __all__ = [
     "SYNOPSIS_QUEUE",
     "SynopsisTerms",
+    "current_synopsis",
     "expire_synopsis",
-    "held_synopsis",
     "read_synopsis",
     "take_synopsis",
 ]
@@ -114,7 +114,7 @@ def take_synopsis(state: UserState, terms: SynopsisTerms, result: SynopsisReady)
     return Decision(True, records, size=value_bytes(items))
 
 
-def held_synopsis(state: UserState) -> Synopsis:
+def current_synopsis(state: UserState) -> Synopsis:
     """What is held of the synopsis, valid or not."""
     return _synopsis(state.parts, "pending" if state.job else _quality(state.parts), state.job)
 
