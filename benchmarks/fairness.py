@@ -1,18 +1,19 @@
-"""One user with 10 000 queued appends beside 1 000 quiet ones: how much longer do the quiet ones
-wait for their acknowledgements?
+"""How much longer quiet users wait while one user has 10 000 appends queued.
 
-    python -m benchmarks.fairness [--repeats 7] [--seconds 2] [--flood 10000] [--sessions 1 100] [--loop uvloop] [--json FILE]
+    python -m benchmarks.fairness [--repeats 7] [--seconds 2] [--flood 10000] [--sessions 1 100]
+        [--loop uvloop] [--json FILE]
 
-Everything at its default, on the real journal (`synchronous=FULL`), but long-term memory, which is
-off, and the summarizer, which is `tail` unless `--summarizer` says otherwise: the default, an
-extract, is busy with what the noisy one has said for longer than the flood lasts, in the same
-interpreter, where a chat model would run elsewhere. Each quiet user appends, waits for the receipt,
-thinks for about a second, and appends again. The noisy one has `--flood` callers, each of whom
-appends again as soon as it has its receipt, so that as many appends wait all the time; they are in
-one session, or in as many as `--sessions` says. The two are measured in turn, alone and beside the
-flood, in one run on one runtime, and what counts is the ratio of the two p99, its median over the
-repeats (G10: at most 3).
-"""  # noqa: E501
+Configuration: the defaults on the real journal (`synchronous=FULL`), without long-term memory, and
+with the `tail` summarizer unless `--summarizer` says otherwise. (The default summarizer, an
+extract, would be busy for longer than the flood lasts, in the same interpreter. A chat model would
+run elsewhere.)
+
+Each of 1 000 quiet users appends, waits for the receipt, thinks for about a second, and repeats.
+The noisy user has `--flood` callers; each appends again as soon as it has its receipt, so that
+`--flood` appends wait all the time. They are in one session, or in as many as `--sessions` says.
+The quiet users are measured alone and during the flood, in turn, on one runtime. The result is the
+ratio of the two p99, the median over the repeats (G10: at most 3).
+"""
 
 from __future__ import annotations
 
@@ -155,7 +156,7 @@ async def measure(
         users: quiet ones.
         seconds: of each measurement.
         repeats: how often both.
-        summarizer: of the folds.
+        summarizer: its name in the configuration.
         seed: of when the quiet ones talk.
     """
     rng, found = random.Random(seed), []
@@ -164,7 +165,7 @@ async def measure(
         for _ in range(repeats):
             await (
                 runtime.settle()
-            )  # what is left to be folded of the flood before would count for those who are alone
+            )  # summaries left from the flood before would slow those who are alone
             alone = await _quiet(runtime, users, seconds, rng)
             noisy = _Flood(runtime, flood, sessions)
             async with anyio.create_task_group() as tasks:
@@ -175,9 +176,14 @@ async def measure(
                 done = noisy.done - done
                 noisy.stop()
             row = Fairness(
-                percentile(alone, 0.5), percentile(alone, 0.99), percentile(beside, 0.5), percentile(beside, 0.99),  # noqa: E501
-                len(beside), done, noisy.least,
-            )  # fmt: skip
+                percentile(alone, 0.5),
+                percentile(alone, 0.99),
+                percentile(beside, 0.5),
+                percentile(beside, 0.99),
+                len(beside),
+                done,
+                noisy.least,
+            )
             found.append(row)
     return found
 

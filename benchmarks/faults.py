@@ -1,12 +1,12 @@
-"""The fault table: what is injected, what of the acknowledged is lost, doubled or torn by it, and
-how soon service resumes.
+"""The fault table: what each fault loses, doubles or tears, and when service resumes.
 
-    python -m benchmarks.faults [--smoke] [--only NAME …] [--kills 200] [--gigabytes 1] [--json FILE]
+    python -m benchmarks.faults [--smoke] [--only NAME …] [--kills 200] [--gigabytes 1]
+        [--json FILE]
 
-Markdown goes to standard output, progress to standard error. What cannot be injected here (no
-compiler, no right to mount) has a line that says so. `FAULTS` names the faults; each is a function
-of a directory to work in, of how much is wanted, and of what to call after each injection.
-"""  # noqa: E501
+Markdown goes to standard output, progress to standard error. A fault that cannot be injected here
+(no compiler, no right to mount) has a line that says so. `FAULTS` maps each name to a function of a
+working directory, of how much is wanted, and of what to call after each injection.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +114,10 @@ def _disk(fault: str) -> Callable[[Path, Extent, Done], Line]:
             return Line(note=f"not injected: {why}")
         report = disk.under(fault, most=extent.most)
         done()
-        note = f"{report.refused:,} appends refused provably, {report.uncertain:,} uncertain; each sent again under its key"  # noqa: E501
+        note = (
+            f"{report.refused:,} appends refused provably, {report.uncertain:,} uncertain; "
+            "each sent again under its key"
+        )
         if report.details:
             note = "; ".join(
                 [
@@ -154,7 +157,10 @@ def _long_term(fault: str) -> Callable[[Path, Extent, Done], Line]:
 
         report = anyio.run(rounds)
         p50, most = percentile(report.append_ms, 0.5), max(report.append_ms)
-        note = f"appends during it: p50 {p50:.1f} ms, max {most:.0f} ms; {report.failed} attempts of flush jobs failed"  # noqa: E501
+        note = (
+            f"appends during it: p50 {p50:.1f} ms, max {most:.0f} ms; "
+            f"{report.failed} attempts of index jobs failed"
+        )
         return Line(
             injected=report.injected,
             verdict=report.verdict,
@@ -256,7 +262,8 @@ def _large_journal(base: Path, extent: Extent, done: Done) -> Line:
         line.injected += 1
         line.resumed_s.append(first)
         done()
-    line.note = f"{size / (1 << 30):.2f} GiB, {sent:,} sessions; {'read from the disk' if cold else 'in the page cache'}"  # noqa: E501
+    place = "read from the disk" if cold else "in the page cache"
+    line.note = f"{size / (1 << 30):.2f} GiB, {sent:,} sessions; {place}"
     return line
 
 
@@ -301,7 +308,7 @@ FAULTS: dict[str, tuple[str, Callable[[Path, Extent, Done], Line]]] = {
     "power-cut": ("power cut, states enumerated, durability `power`", _crash_states("power")),
     "power-cut-process": ("the same, `process`", _crash_states("process")),
     "power-cut-none": ("the same, `none`", _crash_states("none")),
-    "kill": ("`kill -9`, folds, flushes and compactions in flight", _kill_processes),
+    "kill": ("`kill -9`, summaries, indexing and upkeep in flight", _kill_processes),
     "full-at-each-write": ("ENOSPC at each write of a schedule", _disk("full-at-each-write")),
     "broken-write": ("EIO at each write of it", _disk("broken-write")),
     "broken-sync": ("EIO at each fsync of it", _disk("broken-sync")),
@@ -325,8 +332,8 @@ def rendered(lines: dict[str, Line]) -> str:
     """The table, as markdown."""
     rows = [
         (
-            "| fault | injected | acknowledged | lost | doubled | torn | service resumed, p50 / max | "  # noqa: E501
-            "remarks |"
+            "| fault | injected | acknowledged | lost | doubled | torn | "
+            "service resumed, p50 / max | remarks |"
         ),
         "|---|---:|---:|---:|---:|---:|---|---|",
     ]
@@ -339,7 +346,8 @@ def rendered(lines: dict[str, Line]) -> str:
         torn = verdict.torn + verdict.split + verdict.disordered
         resumed = "-"
         if line.resumed_s:
-            resumed = f"{_span(percentile(line.resumed_s, 0.5))} / {_span(max(line.resumed_s))} after {line.resumed_from}"  # noqa: E501
+            p50, longest = percentile(line.resumed_s, 0.5), max(line.resumed_s)
+            resumed = f"{_span(p50)} / {_span(longest)} after {line.resumed_from}"
         figures = (
             f"{line.injected:,} | {verdict.acknowledged:,} | {lost:,} | {doubled:,} | {torn:,}"
             if line.injected

@@ -1,10 +1,10 @@
-"""A journal of a given size: how long opening, reading, verifying, copying, forgetting, scrubbing
-and trimming take.
+"""How long maintenance takes on a journal of a given size.
 
     python -m benchmarks.journal_sizes [--megabytes 100 1000] [--dir DIR] [--json FILE]
 
-Opening does not depend on the size; verifying, copying and scrubbing read or write all of it.
-Appends wait while a journal is scrubbed: the longest such wait stands beside it.
+Measured: opening, reading, verifying, copying, forgetting, scrubbing and trimming. Opening does not
+depend on the size; verifying, copying and scrubbing read or write all of it. Appends wait during
+scrubbing, and the longest wait is reported as well.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""``kill -9`` of a whole runtime at random moments, folds, flushes and compactions in flight; the
-killer is the witness.
+"""``kill -9`` of a whole runtime at random moments, with jobs and LanceDB's upkeep in flight.
 
     python -m benchmarks.killing [--kills 200] [--seed 1]
 
-A child process talks in many sessions at once, with small buffers, on real SQLite and LanceDB, and reports each acknowledgement
-through a pipe as soon as it has it. It is killed, and started again on the same directory, where it repeats its last appends
-under their keys and goes on. After each kill a copy of the directory is opened and judged, so that the next start recovers
-from the kill itself, and may be killed while it does.
-"""  # noqa: E501
+A child process appends to many sessions at once, with small buffers, on real SQLite and LanceDB. It
+reports each acknowledgement through a pipe at once, and the parent keeps them as evidence. The
+child is killed and started again on the same directory, where it repeats its last appends under
+their keys and continues. After each kill a copy of the directory is opened and checked, so that the
+next start recovers from the kill itself, and may be killed during recovery.
+"""
 
 from __future__ import annotations
 

@@ -1,29 +1,29 @@
-"""Long-term memory: rows a second by batch size, and how long a search takes, compared with
-bare LanceDB and with the limit.
+"""Long-term memory: rows indexed per second, and the time of a search.
 
-    python -m benchmarks.long_term [--rows 10000 100000] [--concurrency 1 8 32] [--seconds 3] [--json FILE] [--smoke]
+    python -m benchmarks.long_term [--rows 10000 100000] [--concurrency 1 8 32] [--seconds 3]
+        [--json FILE] [--smoke]
 
-*Flush*: one caller hands batches to remora's `LanceStore.add` and waits for each, with `batch_ms` 0
-    so that nothing but the store
-is measured: synced to the disk, as `durability: power` has it, and not; beside it, LanceDB's own
-`add` of the same Arrow, made beforehand, to a table of the same schema, alternately in one run.
+*Flush*: one caller passes batches to `LanceStore.add` and waits for each, with `batch_ms` 0 so that
+only the store is measured: with syncing, as in `durability: power`, and without. For comparison, in
+turn in the same run: LanceDB's own `add` of the same prepared Arrow to a table of the same schema.
 
 *Search*: half of the rows belong to users of 20 rows, three tenths to users of 200, a fifth to
-    users of 2 000, interleaved as
-they would arrive. Text is in windows of two messages either side, about 24 words a message drawn by
-Zipf's law; vectors have 256 numbers. Each question is a few words of a row of its user. Through, in
-this order:
+users of 2 000, interleaved as they would arrive. Text is in windows of two messages on either side,
+about 24 words per message by Zipf's law; vectors have 256 numbers. Each question is a few words of
+a row of its user. It is asked of, in this order:
 
-  remora, warm     `Recall` of a user whose rows are in memory; no result is kept, so every question
-  is embedded and searched remora, written  the same after the user has written: the rows are read
-  again remora, first    the same with nothing in memory: the rows are read, made ready and searched
-  LanceStore       remora's three lists, without ranking LanceDB, lists   the same three queries,
-  bare, at once, to Arrow LanceDB, vector  the vector query alone numpy            brute force over
-  the same user's vectors: the limit
+  remora, warm     `Recall` of a user whose rows are in memory. No result is kept, so that every
+                   question is embedded and searched.
+  remora, written  the same after the user has written: the rows are read again.
+  remora, first    the same with nothing in memory: the rows are read, prepared and searched.
+  LanceStore       remora's three lists, without ranking.
+  LanceDB, lists   the same three queries, without remora, at once, to Arrow.
+  LanceDB, vector  the vector query alone.
+  numpy            brute force over the same user's vectors: the limit.
 
-`--rows 1000000` takes some ten minutes to build and 4 GB of disk. Trust the ratios within a run:
-machines are shared.
-"""  # noqa: E501
+`--rows 1000000` takes some ten minutes to build and 4 GB of disk. On a shared machine only the
+ratios within a run compare.
+"""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def users_by_kind(rows: int) -> dict[int, list[str]]:
 async def build(
     store: LanceStore, users: dict[int, list[str]], bar: Progress
 ) -> dict[int, list[Question]]:
-    """Fill the store through its own writer, users interleaved; the questions that will be asked."""  # noqa: E501
+    """Fill the store through its own writer, users interleaved; return the questions to ask."""
     texts, rng, chance = Texts(2), np.random.default_rng(2), random.Random(2)
     # Twenty rows at a time: a session that was flushed.
     turns = [

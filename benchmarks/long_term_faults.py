@@ -1,9 +1,9 @@
-"""Long-term memory that is read-only, full, or gone while a runtime serves: appends go on, and all
-arrives when it is back.
+"""Long-term memory that is read-only, full or missing while a runtime serves.
 
     python -m benchmarks.long_term_faults {read-only | full | moved | in-the-way} [--rounds N]
 
-The first two mount file systems, which needs root; `possible` says whether that can be done here.
+Appends continue, and all messages are indexed when it is back. The first two faults mount file
+systems, which needs root; `possible` says whether that can be done here.
 """
 
 from __future__ import annotations

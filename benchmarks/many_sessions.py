@@ -1,10 +1,10 @@
-"""Ten thousand sessions of a thousand users in one process, twenty messages each: descriptors,
-threads, memory, time.
+"""Ten thousand sessions of a thousand users in one process, twenty messages each.
 
-    python benchmarks/many_sessions.py [--sessions 10000] [--users 1000] [--messages 20] [--json
-    FILE]
+    python -m benchmarks.many_sessions [--sessions 10000] [--users 1000] [--messages 20]
+        [--json FILE]
 
-Everything at its default, long-term memory included; a hundred callers at a time.
+Measured: descriptors, threads, memory and time. Configuration: the defaults, with long-term memory;
+a hundred callers at a time.
 """
 
 from __future__ import annotations

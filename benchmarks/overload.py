@@ -1,15 +1,16 @@
-"""Senders at twice what a slow disk takes, for a minute: memory is bounded, refusals are typed,
-nothing acknowledged is lost.
+"""Senders at twice the rate of a slow disk, for a minute.
 
-    python -m benchmarks.overload [--seconds 60] [--factor 2] [--loop uvloop] [--seed 1] [--json FILE]
+    python -m benchmarks.overload [--seconds 60] [--factor 2] [--loop uvloop] [--seed 1]
+        [--json FILE]
 
-The real runtime on the real journal, whose commits are made to take 20 ms and 1 ms a record more:
-some 900 messages a second. Eight busy users send through five sessions each, and forty others
-through one, `--factor` times that much together, whether or not they are answered. A message is
-acknowledged, refused (`MailboxFull`: it must not be there), or its outcome is unknown (it may be
-there). Afterwards, the disk as quick as it is, each session's history is compared with what its
-sender was told. The bound on what waits is 6 MB, the deadline 5 s.
-"""  # noqa: E501
+Memory must stay bounded, refusals typed, and nothing acknowledged may be lost. The real runtime
+runs on the real journal, whose commits are slowed to 20 ms plus 1 ms per record: some 900 messages
+a second. Eight busy users send through five sessions each and forty others through one, together at
+`--factor` times that rate, whether or not they are answered. A message is acknowledged, refused
+(`MailboxFull`: it must not be there), or its outcome is unknown (it may be there). Afterwards the
+disk is fast again, and each session's history is compared with its sender's answers. At most 6 MB
+may wait; the deadline is 5 s.
+"""
 
 from __future__ import annotations
 

@@ -1,22 +1,24 @@
-"""How much of the evidence recall brings back, on conversations with questions whose evidence is
-known.
+"""How much of the known evidence for a question recall finds.
 
-    python -m benchmarks.recall --data FILE [--embedder wordllama|none|hash|MODULE:NAME] [--limit N] [--json OUT]
+    python -m benchmarks.recall --data FILE [--embedder wordllama|none|hash|MODULE:NAME]
+        [--limit N] [--json OUT]
 
-FILE is JSONL as in docs/replay-format.md, with questions beside the turns: ``{"type": "qa", "conv",
+FILE is JSONL as in docs/replay-format.md, with questions among the turns: ``{"type": "qa", "conv",
 "question", "category", "evidence": [turn ids]}``. LoCoMo (snap-research/LoCoMo,
 `data/locomo10.json`) and the memory questions of BFCL (ShishirPatil/gorilla) can be written that
-way. Category 5, questions without an answer, and questions without evidence are left out.
+way. Questions of category 5 (without an answer) and without evidence are left out.
 
-The conversations are replayed through remora itself: appends, folds, flushes, LanceDB, compaction.
+The conversations are replayed through remora itself: append, summarize, index, optimize LanceDB.
 Then each question is asked by `user.recall(question, k=20)`, and by `load(query=question,
-max_tokens=4000)` in a new session of the same user. Beside it, on the same rows: LanceDB's
+max_tokens=4000)` in a new session of the same user. For comparison, on the same rows: LanceDB's
 full-text search of the turns, its hybrid query with the default reranker, and, in memory, plain
-BM25 and the recipes LEX and HYB of `benchmarks.reference`. Recall@k is the share of a question's
-evidence turns among the first k; hit@k, any of them; MRR goes by the first of them within 20. The
-environment sets what is to be tried (``REMORA_RECALL__DEPTH=200``). Without the file it exits with
-code 77, "skipped" to most test harnesses.
-"""  # noqa: E501
+BM25 and the recipes LEX and HYB of `benchmarks.reference`.
+
+Recall@k is the share of a question's evidence turns among the first k; hit@k says whether any of
+them is; MRR goes by the first of them within 20. The environment sets what is to be tried
+(``REMORA_RECALL__DEPTH=200``). Without the file the exit code is 77, which most test harnesses
+count as skipped.
+"""
 
 from __future__ import annotations
 
@@ -351,8 +353,8 @@ def show(figures: dict[str, Any]) -> None:
         f"{context['p50_ms']:.1f} ms, "
         f"p95 {context['p95_ms']:.1f} ms"
     )
-    best = {key: max(one["all"][key] for name, one in figures["methods"].items() if name.endswith("in memory"))  # noqa: E501
-            for key in ("recall@5", "recall@10")}  # fmt: skip
+    in_memory = [one for name, one in figures["methods"].items() if name.endswith("in memory")]
+    best = {key: max(one["all"][key] for one in in_memory) for key in ("recall@5", "recall@10")}
     print(
         "against the best recipe in memory: "
         + ", ".join(f"{key} {remora['all'][key] - value:+.3f}" for key, value in best.items())

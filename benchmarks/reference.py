@@ -1,9 +1,7 @@
-"""What recall is measured against: BM25 and two fused recipes, in memory, in plain Python and
-numpy.
+"""References for recall: BM25 and two fused recipes, in memory, in plain Python and numpy.
 
-Nothing here is shared with `remora`: a second implementation of the same idea, so that what
-LanceDB, the tokenizer, the windows cut short and the shards' common statistics cost (or gain) can
-be seen.
+Nothing here is shared with `remora`. So the comparison shows what LanceDB, the tokenizer, windows
+that are cut short and the shards' common statistics cost or gain.
 """
 
 from __future__ import annotations

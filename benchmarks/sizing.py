@@ -2,12 +2,12 @@
 
     python -m benchmarks.sizing [--file CHATS.jsonl] [--summary-tokens 400] [--json FILE]
 
-Each user's conversations of the demonstration (or of a file in the replay format), one after
-another in one session, are appended message by message; before every answer of the assistant the
+Each user's conversations of the demonstration (or of a file in the replay format) are appended
+message by message, one after another in one session. Before every answer of the assistant the
 prompt is loaded, as an agent would. Counted are the prompt's tokens by tiktoken (o200k_base), how
-many messages the buffer still has word for word at the end, and how many of the details that the
-user told (names in the middle of a sentence, numbers) are in the last prompt. Summaries are the
-embedded extract's; a model's are denser.
+many messages the buffer has word for word at the end, and how many of the user's details (names in
+the middle of a sentence, numbers) are in the last prompt. Summaries are the embedded extract's; a
+model's are denser.
 """
 
 from __future__ import annotations

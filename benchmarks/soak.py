@@ -1,25 +1,25 @@
-"""Mixed load with faults for as long as wished, on real SQLite and LanceDB: nothing lost, and
-everything ends where it began.
+"""Mixed load with faults for as long as wished, on real SQLite and LanceDB.
 
-    python -m benchmarks.soak [--minutes 10] [--loop asyncio|uvloop|both] [--seed N] [--kill 0.2] [--dir DIR] [--json FILE]
+    python -m benchmarks.soak [--minutes 10] [--loop asyncio|uvloop|both] [--seed N] [--kill 0.2]
+        [--dir DIR] [--json FILE]
 
-Users append with keys, load with and without a query, clear, delete, flush, remember, recall, fall
-silent until their sessions leave memory, give up waiting, and are forgotten, while commits,
-long-term memory, summarizer and embedder are slow, failing, hanging, or succeed without saying so
-(`benchmarks.soaking.weather`). What was acknowledged is known outside of the runtime, and is
-compared with what is there all the while, and after each cycle: histories, contexts, and row by row
-long-term memory.
+Users append with keys, load with and without a query, clear, delete, flush, remember, recall, pause
+until their sessions are passivated, give up waiting, and are forgotten. During this, commits,
+long-term memory, summarizer and embedder are slow, fail, hang, or succeed without an answer
+(`benchmarks.soaking.weather`). The acknowledgements are kept outside of the runtime and compared
+with what is stored, all the time and after each cycle: histories, contexts, and long-term memory
+row by row.
 
-A cycle is load, then calm, judgement, erasure of those who talked in the cycle before, and rest.
-Then mailboxes, jobs and live sessions must be none, and descriptors, threads, asyncio tasks, the
-write-ahead log, LanceDB's versions and fragments where they were. Event loops alternate every three
-cycles, each time with the runtime opened anew on the same directory; the first such stretch on each
-loop warms up, and the others are held against the most that it held. Some users talk only then, and
-their sessions are judged to the end. Resident memory must not grow: over all later cycles, the
-median of the last third may exceed that of the first by 10 % and 32 MB at most. A share of the
-time, `--kill`, goes to a child process under load that is killed with SIGKILL again and again
+A cycle is: load, no load, checks, erasure of the users of the cycle before, rest. After it there
+must be no mail, jobs or live sessions. Descriptors, threads, asyncio tasks, the write-ahead log,
+LanceDB's versions and fragments must be back where they began. Event loops alternate every three
+cycles; each time a new runtime opens the same directory. The first three cycles on each loop warm
+up, and the others must not exceed their maximum. Some users talk in the warm-up only, and their
+sessions are checked to the end. Resident memory must not grow: over all later cycles, the median of
+the last third may exceed that of the first by at most 10 % and 32 MB. A share of the time,
+`--kill`, goes to a child process under load that is killed with SIGKILL again and again
 (`benchmarks.killing`). Any violation fails the command.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ class Soak:
                         tasks.start_soon(crowd.forget, household)
         except TimeoutError:
             self.violations.add(
-                "not settled",
+                "not drained",
                 f"cycle {number}: there is work left {_SETTLE_S:g} s after the load ended",
             )
         self._before = guests

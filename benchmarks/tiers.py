@@ -1,13 +1,13 @@
-"""What each tier costs: MUXI's latency table on 100 000 rows of 1 000 users (S2.32), and what a
-synopsis saves (S2.26).
+"""What each tier costs (S2.32), and what a synopsis saves (S2.26).
 
     python -m benchmarks.tiers [--rows 100000] [--users 1000] [--json FILE] [--smoke]
-    python -m benchmarks.tiers --savings locomo_dev.jsonl      tokens of whole conversations against synopses
+    python -m benchmarks.tiers --savings locomo_dev.jsonl
 
-Everything at its default on the embedded models; the time of a chat model is nobody's but its own,
-so the synopsis is written by the extract. Each operation is measured one after the other on an idle
-runtime, and again while 32 callers load whole contexts.
-"""  # noqa: E501
+The first is MUXI's latency table on 100 000 rows of 1 000 users, the second compares the tokens of
+whole conversations with those of synopses. Configuration: the defaults with the embedded models; a
+chat model's time is not remora's, so the extract writes the synopsis. Each operation is measured
+one after the other on an idle runtime, and again while 32 callers load whole contexts.
+"""
 
 from __future__ import annotations
 

@@ -1,23 +1,24 @@
-"""What long-term memory's durability, upkeep and erasure cost, and whether searches stay as fast
-through a day of small flushes.
+"""What long-term memory's durability, upkeep and erasure cost.
 
-    python -m benchmarks.upkeep [--rows 100000] [--hours 24] [--flush-rows 5] [--shards 1] [--json FILE] [--smoke]
+    python -m benchmarks.upkeep [--rows 100000] [--hours 24] [--flush-rows 5] [--shards 1]
+        [--json FILE] [--smoke]
 
-*Flush*: how long `add` takes, by batch size, with and without syncing; one table, so that a batch
-    is one commit.
+Also whether searches stay as fast through a day of small flushes.
 
-*Day*: a store that holds `--rows` rows of 500 users, sorted as upkeep leaves them; then a flush a
-    minute of a few rows of many
-users, and the supervisor's round twice a minute, for so many simulated hours. After each hour: the
-median of 40 searches (three lists, any user), alternately with a store that was filled alike and
-stays untouched, so that what else the machine does is seen; fragments and versions, bytes on disk,
-and what upkeep wrote in that hour. Nothing waits: a day passes in some minutes. Old versions are
-kept for some seconds instead of ten minutes.
+*Flush*: how long `add` takes, by batch size, with and without syncing. There is one table, so a
+batch is one commit.
+
+*Day*: a store of `--rows` rows of 500 users, sorted as upkeep leaves them. Then, for so many
+simulated hours, a flush per minute of a few rows of many users, and two rounds of upkeep per
+minute. After each hour: the median of 40 searches (three lists, any user), in turn with an equal
+store that is left unchanged, which shows the machine's other load; fragments and versions, bytes on
+disk, and what upkeep wrote in that hour. Nothing waits: a day passes in some minutes. Old versions
+are kept for some seconds instead of ten minutes.
 
 *Erase*: how long one user's erasure takes in tables of 10 000 and 100 000 rows, and what it writes.
 
-Trust the ratios within a run: machines are shared.
-"""  # noqa: E501
+On a shared machine only the ratios within a run compare.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +122,7 @@ async def flushes(directory: Path, repeats: int) -> dict[str, dict[str, float]]:
 
 
 async def time_searches(stores: Sequence[LanceStore], source: Source) -> list[float]:
-    """Milliseconds of a search in the median, in each store; alternately, with the same questions."""  # noqa: E501
+    """Median milliseconds of a search in each store, in turn, with the same questions."""
     took: list[list[float]] = [[] for _ in stores]
     for _ in range(SEARCHES):
         user, text, vector = source.question()

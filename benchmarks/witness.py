@@ -34,9 +34,9 @@ class Verdict(msgspec.Struct):
         disordered: sessions whose history has another order, or other numbers than the receipts
             said.
         split: tool calls in contexts without their result, or results without their call.
-        missing: messages of the history that are not in long-term memory when all is settled.
+        missing: messages of the history that are not in long-term memory when all work is done.
         doubled_rows: rows of long-term memory that are there more than once.
-        unfinished: jobs and dead letters that are left when all is settled.
+        unfinished: jobs and dead letters that are left when all work is done.
     """
 
     acknowledged: int = 0

@@ -13,7 +13,10 @@ from remora.messages import plain_text
 from remora.models.ports import ChatModel
 from remora.testing import ScriptedChatModel
 
-CONDENSE = "Restate what the user wants now as one request that can be understood without the conversation:\n\n"  # noqa: E501
+CONDENSE = (
+    "Restate what the user wants now as one request "
+    "that can be understood without the conversation:\n\n"
+)
 
 
 async def chat(memory: remora.Session, model: ChatModel, text: str) -> str:

@@ -141,7 +141,8 @@ class CallableCounter:
     ) -> None:
         self._function = function
         self.media_tokens = media_tokens
-        self.name = f"callable:{getattr(function, '__qualname__', type(function).__qualname__)}{_suffix(media_tokens)}"  # noqa: E501
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        self.name = f"callable:{name}{_suffix(media_tokens)}"
 
     def count(self, text: str) -> int:
         """The function's result."""
@@ -192,8 +193,8 @@ _O200K_SPLIT = "|".join(
     ]
 )
 _CL100K_SPLIT = (
-    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"""  # noqa: E501
-    r"""|\s+(?!\S)|\s"""
+    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"""
+    r"""| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
 )
 _ENCODINGS: dict[str, tuple[str, str, dict[str, int]]] = {
     "o200k_base": (

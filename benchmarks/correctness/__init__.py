@@ -1,3 +1,1 @@
-"""The same programs against remora and the libraries that it is compared with: what is lost,
-doubled, refused, left behind.
-"""
+"""Programs that show what remora and its peers lose, double, refuse or leave behind."""

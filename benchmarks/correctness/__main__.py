@@ -1,10 +1,10 @@
 """The same programs against remora and its peers, each in its own environment.
 
-    python -m benchmarks.correctness [--peers a,b] [--claims x,y] [--venvs DIR] [--repeat N] [--json FILE] [--table FILE]
+    python -m benchmarks.correctness [--peers a,b] [--claims x,y] [--venvs DIR] [--repeat N]
+        [--json FILE] [--table FILE]
 
-Environments are made on the first run (pip, from the configured index); after that nothing reaches
-a network.
-"""  # noqa: E501
+The first run makes the environments with pip. Later runs need no network.
+"""
 
 from __future__ import annotations
 

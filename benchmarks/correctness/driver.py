@@ -1,9 +1,8 @@
-"""The child: one program against one library, in that library's environment; figures as JSON lines
-on stdout.
+"""The child process: runs one program against one library, in that library's environment.
 
-Standard library only.
+    python -m benchmarks.correctness.driver SUBJECT PROGRAM DIRECTORY [--small]
 
-python -m benchmarks.correctness.driver SUBJECT PROGRAM DIRECTORY [--small]
+It writes figures as JSON lines to standard output, and needs the standard library only.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""What a program sees of a library, and the models that stand in for real ones. Standard library
-only: it runs everywhere.
+"""How a program sees a library, and the local models that all libraries are given.
 
-Every message carries a mark, ``[[a1]]``. A message is there as long as its mark is in some text
-that a context holds, or a summary stands in the context that was made from it. The summarizer that
-all libraries are given forgets nothing: its answer is a number, ``((s7))``, and what that summary
-covers is recorded as well. So what is missing was lost by the library, not by a model.
+Needs the standard library only. Every message carries a mark, ``[[a1]]``. A message counts as
+there if a context holds its mark, or a summary that was made from it. The summarizer forgets
+nothing: its answer is a number, ``((s7))``, and it records what that summary covers. So what is
+missing was lost by the library, not by a model.
 """
 
 from __future__ import annotations
@@ -165,7 +164,7 @@ class Subject(Protocol):
         ...
 
     async def kept(self, session: str) -> list[str]:
-        """What the library can still give back of the session by any documented call, shown or not."""  # noqa: E501
+        """What the library can still return of the session by any documented call."""
         ...
 
     async def delivered(self) -> list[str]:

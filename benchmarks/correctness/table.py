@@ -13,15 +13,18 @@ __all__ = ["rendered"]
 _ABOUT = """\
 # Correctness, head to head
 
-Written by the script; do not edit. The same programs (`benchmarks/correctness/programs.py`) ran against each library, in its
-own virtual environment, through its documented interface. Nothing reaches a network: summarizers and embedders are local, and
-the same for all. The summarizer forgets nothing: a message that a summary was made from counts as there. So what is missing was
-lost by the library, not by a model.
+Written by the script; do not edit. The same programs (`benchmarks/correctness/programs`) ran
+against each library, in its own virtual environment, through its documented interface. Nothing
+reaches a network: summarizers and embedders are local, and the same for all. The summarizer forgets
+nothing: a message that a summary was made from counts as there. So what is missing was lost by the
+library, not by a model.
 
-What deleted rows leave in a file of SQLite depends on how SQLite was built (`secure_delete`, off in many builds): see below.
+What deleted rows leave in a file of SQLite depends on how SQLite was built (`secure_delete`, off in
+many builds): see below.
 
-**Bold**: the row's fault was not found. *n/a*: the claim does not apply, and why. A range is over the runs.
-"""  # noqa: E501
+**Bold**: the row's fault was not found. *n/a*: the claim does not apply, and why. A range is over
+the runs.
+"""
 
 
 def rendered(results: Mapping[str, Any], peers: Sequence[Peer], claims: Sequence[Claim]) -> str:

@@ -1,3 +1,1 @@
-"""The libraries that remora is compared with: their pinned distributions and their virtual
-environments.
-"""
+"""The libraries that remora is compared with: pinned distributions, virtual environments."""

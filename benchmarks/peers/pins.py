@@ -1,6 +1,4 @@
-"""What is installed into each library's environment; every benchmark that drives it uses the same
-one.
-"""
+"""What is installed into each library's environment; all benchmarks use the same one."""
 
 from __future__ import annotations
 

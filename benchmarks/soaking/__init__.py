@@ -1,1 +1,1 @@
-"""The parts of the soak: the weather, the callers with their witness, and what is weighed."""
+"""The parts of the soak: faults, callers with their records, and what is measured."""

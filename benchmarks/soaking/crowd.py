@@ -121,7 +121,7 @@ class Crowd:
             household.begin()
 
     async def forget(self, household: Household) -> None:
-        """Forget the user, while somebody else still asks for them; nothing of them is left then."""  # noqa: E501
+        """Forget the user during another caller's requests; nothing of theirs may be left."""
         self._tally["forgotten"] += 1
         user = self._runtime.user(household.name)
         async with anyio.create_task_group() as tasks:
@@ -210,7 +210,7 @@ class Crowd:
                 )
 
     async def _delete(self, household: Household, number: int) -> None:
-        """Take the newest message back. It may have left the buffer meanwhile: the history tells."""  # noqa: E501
+        """Delete the newest message. It may have left the buffer: the history says so."""
         chat, witness = (
             self._runtime.session(household.name, f"{number}"),
             household.witnesses[number],

@@ -1,4 +1,4 @@
-"""What a runtime and its process hold at a moment when nothing is to be done."""
+"""What an idle runtime and its process hold."""
 
 from __future__ import annotations
 

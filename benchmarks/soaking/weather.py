@@ -1,8 +1,7 @@
-"""Faults that come and go while the runtime serves: each part of the world has its own weather,
-drawn from the seed.
+"""Faults that come and go while the runtime serves, drawn from the seed for each part.
 
-The parts are the real ones, SQLite and LanceDB, and fail in the ways that they do fail in: before
-anything is done, after all of it, or not at all but late.
+The parts are the real ones, SQLite and LanceDB. They fail as they do in production: before anything
+is done, after all of it, or late.
 """
 
 from __future__ import annotations
@@ -198,7 +197,8 @@ class StormySummarizer:
             raise ModelUnavailable("the model is away")
         if fault == "garbage":
             raise ModelAnswerInvalid("the model answered with a shrug")
-        words = f"{previous or ''} {' '.join(line.text.split(maxsplit=1)[0] for line in lines if line.text)}".split()  # noqa: E501
+        first_words = [line.text.split(maxsplit=1)[0] for line in lines if line.text]
+        words = [*(previous or "").split(), *first_words]
         while words and self._count(" ".join(words)) > max_tokens:
             words = words[len(words) // 4 + 1 :]
         return " ".join(words)

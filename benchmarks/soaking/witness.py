@@ -1,8 +1,8 @@
-"""What a session's callers know, kept outside of the runtime: what was acknowledged, where it
-stands, and what was taken back.
+"""What a session's callers know, kept outside of the runtime.
 
-A message says who said it, in which append and at which place there, so a history can be read off.
-Four bytes are kept for each append, since the soak weighs its own process.
+That is: which messages were acknowledged, their numbers, and which were deleted. A message says who
+sent it, in which append and at which place in it, so that a history can be checked by reading it.
+An append takes four bytes here, because the soak measures its own process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from remora.messages import Message, Receipt, split_tool_calls
 
 __all__ = ["SessionWitness", "Violations", "unit"]
 
-_WORDS = "what of the garden, the bridge, the river in the morning, seven hundred paces of walnut and copper, a quiet harbour?"  # noqa: E501
+_WORDS = (
+    "what of the garden, the bridge, the river in the morning, "
+    "seven hundred paces of walnut and copper, a quiet harbour?"
+)
 
 
 class Violations:

@@ -1,3 +1,1 @@
-"""How fast remora is, beside its peers and its physical limits: one command, one table; see
-`__main__`.
-"""
+"""How fast remora is, compared with its peers and its physical limits; see `__main__`."""

@@ -1,20 +1,20 @@
-"""How fast remora is: remora, its peers and its physical limits do the same work by turns, in one
-run, on one disk.
+"""How fast remora is: remora, its peers and its physical limits do the same work in turn.
 
-    python -m benchmarks.speed                                 everything; three repeats take about an hour
-    python -m benchmarks.speed --smoke                         remora and the limits, small, under a minute
+    python -m benchmarks.speed                everything; three repeats take about an hour
+    python -m benchmarks.speed --smoke        remora and the limits, small, under a minute
     python -m benchmarks.speed --claims append,turn --peers redis --repeat 5
     python -m benchmarks.speed --json r.json --table docs/speed.md --plots docs/plots
     python -m benchmarks.speed --render r.json --table docs/speed.md --plots docs/plots
 
-Each measurement runs in a process of its own, for at most its case's time limit. Peers run in
-virtual environments of their own, which the first run makes under build/peers with pip; after that
-nothing reaches a network. A library that cannot be installed, a measurement that fails or takes too
-long: the table says so, and the rest goes on. Ctrl-C ends the run and still writes what there is.
+All in one run, on one disk. Each measurement runs in a process of its own, for at most its case's
+time limit. Peers run in virtual environments of their own, which the first run makes under
+build/peers with pip; later runs need no network. If a library cannot be installed, or a measurement
+fails or takes too long, the table says so and the rest continues. Ctrl-C ends the run and still
+writes the results so far.
 
-Rows that the disk alone decides vary tenfold within minutes on a shared machine: trust ratios,
-which are taken within a repeat.
-"""  # noqa: E501
+On a shared machine, rows that only the disk decides vary tenfold within minutes. The ratios, which
+are taken within a repeat, compare.
+"""
 
 from __future__ import annotations
 
@@ -212,10 +212,20 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                     task, description=f"{case.claim} {case.name} {contestant}"[:48].ljust(48)
                 )
                 python = pythons[contestant]
-                found = {"failed": python} if isinstance(python, str) else measured(
-                    case, contestant, python, directory=Path(root), seed=options.seed + repeat, smoke=options.smoke,  # noqa: E501
-                    vocabularies=vocabularies, **shown(contestant),
-                )  # fmt: skip
+                found = (
+                    {"failed": python}
+                    if isinstance(python, str)
+                    else measured(
+                        case,
+                        contestant,
+                        python,
+                        directory=Path(root),
+                        seed=options.seed + repeat,
+                        smoke=options.smoke,
+                        vocabularies=vocabularies,
+                        **shown(contestant),
+                    )
+                )
                 keep(results, case, repeat, contestant, found)
                 progress.console.print(
                     f"{case.claim:10} {case.name:14} {contestant:18} {words(found)}",

@@ -1,8 +1,10 @@
-"""The child: one measurement in a process of its own, in the contestant's environment; JSON on
-stdout. Standard library only.
+"""The child process: one measurement, in the contestant's environment; JSON on stdout.
 
-python -m benchmarks.speed.child CLAIM CASE CONTESTANT DIRECTORY SEED [--smoke] [--distributions a,b]
-"""  # noqa: E501
+    python -m benchmarks.speed.child CLAIM CASE CONTESTANT DIRECTORY SEED [--smoke]
+        [--distributions a,b]
+
+Needs the standard library only.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from benchmarks.speed.claims import claim
 
 
 def main() -> None:
-    """Measure, and say one line of JSON: ``figures``, ``skipped`` or ``failed``, and ``versions``."""  # noqa: E501
+    """Measure, and print a line of JSON: ``figures``, ``skipped`` or ``failed``; ``versions``."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

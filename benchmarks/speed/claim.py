@@ -1,8 +1,9 @@
-"""What a claim is: the work, who does it, and the bars that remora is held against.
+"""What a claim is: the work, who does it, and the bars that remora must meet.
 
-Standard library only, and so is the top of every module in `claims` whose contestants run in environments of their own: children
-import it there, without remora's dependencies. What a contestant needs is imported by `measure`.
-"""  # noqa: E501
+Needs the standard library only. So does the top of every module in `claims` whose contestants run
+in environments of their own: children import it there, without remora's dependencies. `measure`
+imports what a contestant needs.
+"""
 
 from __future__ import annotations
 

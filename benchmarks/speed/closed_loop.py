@@ -1,9 +1,8 @@
-"""The closed loop of `append` and `turn`: each session has one caller that waits for each operation
-before the next.
+"""The closed loop of `append` and `turn`: each caller waits for its operation before the next.
 
-Prepared before the clock starts: sessions are opened, and each has had its first messages. A
-session that is not ready within the preparation's time box takes no part; then the figures say how
-many did.
+Each session has one caller. Before the clock starts, sessions are opened and get their first
+messages. A session that is not ready within the preparation's time limit takes no part; the figures
+then say how many did.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Measurements: each in a child of its own, in the contestant's environment, killed when it takes
-too long.
-"""
+"""Run each measurement in a child process, in the contestant's environment, with a time limit."""
 
 from __future__ import annotations
 
@@ -91,9 +89,14 @@ def measured(
         command += ["--distributions", ",".join(shown)] + ["--smoke"] * smoke
         with (Path(temporary) / "stderr").open("w+") as errors:
             child = subprocess.Popen(
-                command, cwd=ROOT, env=_environment(home, vocabularies), stdout=subprocess.PIPE, stderr=errors, text=True,  # noqa: E501
+                command,
+                cwd=ROOT,
+                env=_environment(home, vocabularies),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
                 start_new_session=True,
-            )  # fmt: skip
+            )
             try:
                 out, _ = child.communicate(timeout=case.limit_s)
             except BaseException as e:

@@ -1,5 +1,6 @@
-"""Plots of what was measured: rates and latencies against load, costs against size. SVG, the same
-bytes for the same figures.
+"""Plots of the results, as SVG: rates and latencies by load, costs by size.
+
+The same figures give the same bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ def missing() -> str:
     """What to install, where matplotlib is not there."""
     if importlib.util.find_spec("matplotlib"):
         return ""
-    return "plots need matplotlib: pip install 'remora[plots]', or pip install --constraint constraints.txt matplotlib"  # noqa: E501
+    return (
+        "plots need matplotlib: pip install 'remora[plots]', "
+        "or pip install --constraint constraints.txt matplotlib"
+    )
 
 
 def drawn(
@@ -55,10 +59,15 @@ def drawn(
                     points = lines[contestant]
                     ours = contestant.startswith("remora")
                     axes.plot(
-                        [x for x, *_ in points], [y for _, y, *_ in points], label=contestant, marker="o", markersize=3,  # noqa: E501
-                        color=f"C{number % 10}", linewidth=2.2 if contestant == "remora" else 1.2 if ours else 0.9,  # noqa: E501
+                        [x for x, *_ in points],
+                        [y for _, y, *_ in points],
+                        label=contestant,
+                        marker="o",
+                        markersize=3,
+                        color=f"C{number % 10}",
+                        linewidth=2.2 if contestant == "remora" else 1.2 if ours else 0.9,
                         linestyle="-" if ours else ("--", ":", "-.")[number % 3],
-                    )  # fmt: skip
+                    )
                 axes.set(
                     xscale="log",
                     yscale="log",

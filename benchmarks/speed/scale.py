@@ -1,5 +1,6 @@
-"""What the claims about scale share: sessions by the thousand, a clock that can be moved, memory as
-the kernel sees it.
+"""What the claims about scale share.
+
+Sessions by the thousand, a clock that can be moved, and memory as the kernel sees it.
 """
 
 from __future__ import annotations

@@ -13,11 +13,12 @@ __all__ = ["figure_text", "rendered"]
 _ABOUT = """\
 # Speed
 
-Written by `python -m benchmarks.speed`; do not edit. Every measurement ran in a process of its own, contestants by turns,
-their order rotated by repeat. Figures are medians over the repeats, with the least and the most in brackets. *remora ÷ this*
-is the ratio of the first figure, taken within each repeat and then the median of those: on a shared machine only what was
-measured side by side compares.
-"""  # noqa: E501
+Written by `python -m benchmarks.speed`; do not edit. Every measurement ran in a process of its
+own, contestants in turn, their order rotated by repeat. Figures are medians over the repeats, with
+the least and the most in brackets. *remora ÷ this* is the ratio of the first figure, taken within
+each repeat, and then the median of those: on a shared machine only measurements of one repeat
+compare.
+"""
 
 
 def figure_text(name: str, value: float) -> str:
@@ -113,7 +114,7 @@ def _spread(name: str, found: Spread | None) -> str:
 def _contestants(
     claim: Claim, cases: Mapping[str, Any], failures: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> list[str]:
-    """A table: a row for each case and contestant, a column for each figure that any of them has."""  # noqa: E501
+    """A table: a row per case and contestant, a column per figure that any of them has."""
     names = list(
         dict.fromkeys(
             figure for case in cases.values() for found in case.values() for figure in found

@@ -1,3 +1,1 @@
-"""One driver for each library: its documented interface behind
-`benchmarks.correctness.protocol.Subject`.
-"""
+"""One driver per library: its documented interface as a `benchmarks.correctness` subject."""

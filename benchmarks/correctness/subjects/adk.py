@@ -1,8 +1,7 @@
-"""Google ADK: `DatabaseSessionService` on a SQLite file; an append is `get_session` and
-`append_event`, as the runner does it.
+"""Google ADK: `DatabaseSessionService` on a SQLite file.
 
-Where there is a summarizer, a turn is one `Runner.run_async` of an app with
-`EventsCompactionConfig(token_threshold=…)`.
+An append is `get_session` and `append_event`, as the runner does it. With a summarizer, a turn is
+one `Runner.run_async` of an app with `EventsCompactionConfig(token_threshold=…)`.
 """
 
 from __future__ import annotations

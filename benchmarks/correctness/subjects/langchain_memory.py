@@ -1,4 +1,4 @@
-"""LangChain: `ConversationSummaryBufferMemory`, one object for a session, in memory as it comes."""
+"""LangChain: `ConversationSummaryBufferMemory`, one object per session, in memory (its default)."""
 
 from __future__ import annotations
 

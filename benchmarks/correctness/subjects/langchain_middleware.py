@@ -1,5 +1,6 @@
-"""LangChain agents: `create_agent` with `SummarizationMiddleware`, `AsyncSqliteSaver` on a file; a
-turn is one `ainvoke`.
+"""LangChain agents: `create_agent` with `SummarizationMiddleware`.
+
+State is in an `AsyncSqliteSaver` on a file; a turn is one `ainvoke`.
 """
 
 from __future__ import annotations

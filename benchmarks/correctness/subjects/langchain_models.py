@@ -1,5 +1,6 @@
-"""The chat model that LangChain's two are given: it summarizes with the benchmark's summarizer, and
-says "ok" to all else.
+"""The chat model of both LangChain subjects: summarizes with the benchmark's summarizer.
+
+It answers "ok" to anything else.
 """
 
 from __future__ import annotations

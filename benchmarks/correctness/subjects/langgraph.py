@@ -1,9 +1,8 @@
-"""LangGraph: a graph of one node over `MessagesState`, `AsyncSqliteSaver` on a file; a turn is one
-`ainvoke` with a thread id.
+"""LangGraph: a graph of one node over `MessagesState`, `AsyncSqliteSaver` on a file.
 
-Long-term memory is `AsyncSqliteStore` beside it, whose namespaces the application chooses: here
-``(user, "memories")``. It is listed, not searched by meaning, which would take an extension that
-not every Python's SQLite can load.
+A turn is one `ainvoke` with a thread id. Long-term memory is an `AsyncSqliteStore`, whose
+namespaces the application chooses: here ``(user, "memories")``. It is listed, not searched by
+meaning: that needs an extension that not every Python's SQLite can load.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""LlamaIndex: `Memory.from_defaults` as in `llama_index_memory`, with one SQLite file for all
-sessions (`async_database_uri`).
-"""
+"""LlamaIndex: as in `llama_index_memory`, with one SQLite file (`async_database_uri`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""LlamaIndex: `Memory.from_defaults`, one object for a session, in its default database, which is
-SQLite in memory.
+"""LlamaIndex: `Memory.from_defaults`, one object per session, in its default database.
 
-Summaries are made by `FactExtractionMemoryBlock`, long-term memory by `VectorMemoryBlock` over one
-vector store for all sessions.
+The default is SQLite in memory. `FactExtractionMemoryBlock` makes summaries; `VectorMemoryBlock`
+over one vector store is the long-term memory of all sessions.
 """
 
 from __future__ import annotations

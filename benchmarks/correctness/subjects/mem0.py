@@ -1,8 +1,7 @@
-"""mem0: `AsyncMemory.add(…, infer=False)`, so that no model is asked; its default vector store,
-Qdrant, kept in the directory.
+"""mem0: `AsyncMemory.add(…, infer=False)`, which calls no model.
 
-Its messages are rows of long-term memory from the start; a session is a `run_id`. The embedder is
-the benchmark's, in place of OpenAI's.
+Its vector store is the default, Qdrant, in the directory. Messages are rows of long-term memory
+from the start; a session is a `run_id`. The embedder is the benchmark's instead of OpenAI's.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""remora, on its default configuration: SQLite with `synchronous=FULL`, LanceDB, the embedded
-tokenizer and embedder.
+"""remora in its default configuration.
+
+That is SQLite with `synchronous=FULL`, LanceDB, and the embedded tokenizer and embedder.
 """
 
 from __future__ import annotations
@@ -35,8 +36,7 @@ class _Embedder:
 
 class Remora:
     def __init__(self, directory: Path, setting: Setting) -> None:
-        # The fold begins at fold_ratio of the limit, which is short-term and long-term memory
-        # together.
+        # Compaction begins at fold_ratio of the limit, which covers both tiers of memory.
         buffer = {"token_limit": math.ceil(setting.limit_tokens / 0.7)}
         config = Config.from_dict({"buffer": buffer})
         models: dict[str, Any] = {}

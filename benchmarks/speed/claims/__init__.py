@@ -1,5 +1,6 @@
-"""The claims, in the order of the table: each name is a module here. Imports nothing but the
-standard library.
+"""The claims, in the order of the table: each name is a module here.
+
+Needs the standard library only.
 """
 
 from __future__ import annotations

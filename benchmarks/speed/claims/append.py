@@ -27,9 +27,8 @@ WORK = (
     "thread that commits what waits. "
     "*remora-heuristic* takes a quarter of the length for a text's tokens: what a faster "
     "tokenizer could gain at most. "
-    "*remora* neither folds nor has long-term memory, as its peers; *remora-folds* has a budget "
-    "of 4 000 tokens and the embedded "
-    "summarizer, *remora-default* everything at its default."
+    "*remora* neither summarizes nor has long-term memory, as its peers; *remora-folds* has a "
+    "budget of 4 000 tokens and the embedded summarizer, *remora-default* has all defaults."
 )
 LIBRARIES = ("openai_agents", "langgraph", "llama_index", "adk", "mem0")
 """Session libraries; `AsyncSqliteStore` and Redis are stores, with no notion of a session."""
@@ -174,7 +173,10 @@ def _remora_schema(directory: Path, sessions: int) -> Commit:
     ):  # fmt: skip
         database.execute(f"PRAGMA {pragma}")
     encode = msgspec.msgpack.Encoder().encode
-    insert = "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, importance, crc) VALUES (?, ?, ?, 2, 1, ?, 0.5, 4000000000)"  # noqa: E501
+    insert = (
+        "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, importance, crc) "
+        "VALUES (?, ?, ?, 2, 1, ?, 0.5, 4000000000)"
+    )
 
     def commit(seq: int, rows: list[tuple[int, str, int]]) -> None:
         at = time.time_ns() // 1_000

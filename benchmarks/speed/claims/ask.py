@@ -1,17 +1,17 @@
 """Asking an actor for something that touches no storage.
 
-*Kernel*: `ActorRegistry.ask` on a behaviour whose turn returns a number, over a log in memory:
-    nothing but the runtime's own way to
-a turn and back. *Session*: the same call with a session's `Inspect` (marks, counts, keys) or `Load`
-(what a model should see) on a session of 20 messages. *Idle*: one task asks, again once answered;
-the actor runs the turn on its caller's stack. *Contended*: 100 tasks ask one actor whose mailbox is
-in use: a posted message fills it, and since a task that is answered asks again at once, it never
-empties; each ask goes through the mailbox and wakes its task (`queued_share` says how many did).
-*Spread*: 100 tasks, each with an actor of its own.
+*Kernel*: `ActorRegistry.ask` on a behavior that returns a number, over a log in memory: only the
+runtime's own way to message handling and back. *Session*: the same call with a session's `Inspect`
+(watermarks, counts, keys) or `Load` (what a model should see) on a session of 20 messages. *Idle*:
+one task asks, and again once answered; the actor runs on its caller's stack. *Contended*: 100 tasks
+ask one actor whose mailbox is in use. A posted message fills it, and since an answered task asks
+again at once, it never empties; each ask goes through the mailbox and wakes its task
+(`queued_share` says how many did). *Spread*: 100 tasks, each with an actor of its own.
 
-Figures are microseconds of wall time for each ask, the median of slices. The limits are a call of a
+Figures are microseconds of wall time per ask, the median of slices. The limits are a call of a
 coroutine that returns at once (*limit-call*), and a future resolved by `call_soon` and awaited
-(*limit-hop*): what an event loop takes for any message between two tasks at all, by as many tasks.
+(*limit-hop*): the least that an event loop takes for a message between two tasks, with as many
+tasks.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """What size does to cost: each row is a directory ten times as large as the one before.
 
-*Sessions*: so many sessions of 20 messages of 300 bytes, ten of each user, without long-term
-    memory, and none in memory. On 500
-drawn from all (100 where there are no more): *activation*, a load of each, passivated, one at a
-time; *load*, of each, live, one at a time; *append* by 64 callers, durable, microseconds of wall
-time for each.
+*Sessions*: so many sessions of 20 messages of 300 bytes, ten per user, without long-term memory,
+all passivated. Measured on 500 drawn from all (100 where there are no more): *activation*, a load
+of each, passivated, one at a time; *load* of each, live, one at a time; *append* by 64 callers,
+durable, microseconds of wall time each.
 
-*Rows*: long-term memory of so many rows, 200 of each user, vectors of 256 numbers, compacted.
-    *flush* adds 20 rows of a user (a
-session that ended), synced to the disk; *recall* searches one user's memories with what nobody
-asked before: the user's *first* question, for which rows are read, and another, which finds them in
-memory.
+*Rows*: long-term memory of so many rows, 200 per user, vectors of 256 numbers, optimized. *flush*
+adds 20 rows of a user (a session that ended), synced to the disk. *recall* searches one user's
+memories with a question that was not asked before: the user's *first*, for which rows are read, and
+another, which finds them in memory.
 """
 
 from __future__ import annotations

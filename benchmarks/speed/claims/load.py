@@ -16,16 +16,13 @@ from benchmarks.speed.text import counter, percentile, role_of, texts
 NAME = "load"
 TITLE = "Load a context"
 WORK = (
-    "The newest messages of one session within 4 000 tokens, no query, again and again, with "
-    "nobody else there; messages of 300 "
-    "bytes. Twenty are all shown; 64 just exceed the budget, so that 2 000 show as many: flat "
-    "means that these two cost the "
-    "same. *remora* keeps all of them in its buffer, *remora-folds* has folded what the budget "
-    "does not hold, as it does by "
-    "default. *limit* decodes the messages that are shown from the msgpack that remora keeps, "
-    "*limit-dict* copies as many dicts. "
-    "Libraries as with turns: *openai_agents*, *langgraph*, *langgraph_store*, *adk* and *mem0* "
-    "count tokens at each load."
+    "The newest messages of one session within 4 000 tokens, no query, again and again, without "
+    "other load; messages of 300 bytes. Twenty are all shown; 64 just exceed the budget, so that "
+    "2 000 show as many: flat means that these two cost the same. *remora* keeps all of them in "
+    "its buffer, *remora-folds* has summarized what the budget does not hold, as by default. "
+    "*limit* decodes the messages that are shown from the msgpack that remora keeps, *limit-dict* "
+    "copies as many dicts. Libraries as with turns: *openai_agents*, *langgraph*, "
+    "*langgraph_store*, *adk* and *mem0* count tokens at each load."
 )
 CONTESTANTS = (
     "remora",
@@ -47,7 +44,7 @@ BARS = (
     Bar("2000", "flat beyond the window: ≤ 1.2 of 64 messages", "p50_us", than_case="64", most=1.2),
     Bar(
         "2000",
-        "the same, folded as by default",
+        "the same, compacted as by default",
         "p50_us",
         than_case="64",
         most=1.2,

@@ -1,22 +1,22 @@
 """Bytes of memory that a session takes: live and idle, and passivated.
 
-Sessions of 20 messages of 300 bytes, ten of each user, are appended a session at a time, and live,
+Sessions of 20 messages of 300 bytes, ten per user, are appended one session at a time, and live,
 idle, in memory. Then the runtime's clock is moved past `activation.idle_s`, and all are passivated.
-What is measured is resident memory of the process, after garbage collection and `malloc_trim`, less
-what it was before the first of them, by their number. Before that first look 100 sessions have come
-and gone, so that what is made once (code, tokenizer, tables) is there already.
+Measured is resident memory of the process, after garbage collection and `malloc_trim`, minus what
+it was before the first session, divided by their number. Before that first look 100 sessions have
+come and gone, so that what is made once (code, tokenizer, tables) is there.
 
-Allocators keep much of what they once had, for what comes next: `bytes_kept_by_allocators` is what
-is left, by the sessions of this one round; it is paid once, for the most that ever lived at once.
-So what passivated sessions take is seen where as many others live: after a second round come three
-more, and memory with the sessions of the last one live, less memory with those of the second live,
-is by the number of those that were passivated in between. Less than nothing counts as 0.
-`objects_passivated` is exact: blocks of Python's allocator, over the same rounds.
+Allocators keep much of what they once had: `bytes_kept_by_allocators` is what is left by the
+sessions of this one round. It is paid once, for the most that ever lived at once. So the cost of
+passivated sessions is measured while as many others live: a second round is followed by three more,
+and memory with the last round live, minus memory with the second live, is divided by the number of
+those passivated in between. A negative result counts as 0. `objects_passivated` is exact: blocks of
+Python's allocator, over the same rounds.
 
-SQLite's two page caches are bounded (64 MB each), and are no session's: here they are bounded to 1
-MB, and filled by those first 100 sessions. Everything else is at its default, without long-term
-memory. The limit is the bytes of the messages as remora keeps them, msgpack of the chat format, and
-nothing around them.
+SQLite's two page caches are bounded (64 MB each) and belong to no session: here they are bounded to
+1 MB, and filled by those first 100 sessions. The rest is default, without long-term memory. The
+limit is the bytes of the messages as remora keeps them, msgpack of the chat format, without
+anything else.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Append and load while every session waits for a model.
 
-Two runtimes on one disk, in one process, take the same load by turns, a few seconds each (A B B A A
-B, after a B to warm up): 256 sessions, appends and loads at a steady rate each (an open loop: each
-is begun when it is due, and its latency counts from then; 600 of each a second are about half of
-what two cores take), on sessions that begin each turn with one to eight messages. In A buffers
-fold: a session folds when it exceeds 700 tokens, down to 350, and the summary takes 2 s (a sleep,
-as waiting for an endpoint is), with as many at once as there are sessions; in these 2 s come the
-next 350 tokens. In B the limit is so high that nothing folds. Ratios are of the two p99;
-`summaries` says how many there were.
+Two runtimes on one disk, in one process, take the same load in turn, a few seconds each (A B B A A
+B, after a B to warm up): 256 sessions, appends and loads at a steady rate each. It is an open loop:
+each begins when it is due, and its latency counts from then; 600 of each a second are about half of
+what two cores take. Sessions begin each turn with one to eight messages. In A, sessions are
+compacted when they exceed 700 tokens, down to 350, and the summary takes 2 s (a sleep, as waiting
+for an endpoint is), with as many at once as there are sessions; in these 2 s come the next 350
+tokens. In B the limit is so high that nothing is compacted. Ratios are of the two p99; `summaries`
+says how many there were.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from remora.models.ports import Line
 NAME = "model"
 TITLE = "A model in the way"
 WORK = (
-    "p99 of append and of load at a steady rate on 256 sessions, all of which fold all the time "
-    "with a model that takes 2 s, by "
-    "that of the same load where nothing folds; both in one process, by turns."
+    "p99 of append and of load at a steady rate on 256 sessions, all of which are compacted all "
+    "the time with a model that takes 2 s, divided by that of the same load without compaction; "
+    "both in one process, in turn."
 )
 CONTESTANTS = ("remora", "remora-uvloop")
 
@@ -52,27 +52,26 @@ def cases(smoke: bool) -> Sequence[Case]:
     return [Case(NAME, "every session", sizes, least_repeats=3)]
 
 
-_FOLDS = (
-    "nobody waits for the model; what is left is the folds' own work. One takes the event loop "
-    "about a millisecond "
-    "(cProfile: its messages are read and written out for the prompt, its summary is counted), in "
-    "pieces, and the commits "
-    "in which it begins and ends are several statements longer. Medians differ by a tenth."
+_COMPACTIONS = (
+    "no caller waits for the model; what is left is the compactions' own work. One takes the event "
+    "loop about a millisecond (cProfile: its messages are read and written out for the prompt, its "
+    "summary is counted), in pieces, and the commits in which it begins and ends are several "
+    "statements longer. Medians differ by a tenth."
 )
 BARS = (
     Bar(
         "every session",
-        "append p99: ≤ 1.2 times that without folds",
+        "append p99: ≤ 1.2 times that without compaction",
         "append_ratio",
         most=1.2,
-        note=_FOLDS,
+        note=_COMPACTIONS,
     ),
     Bar(
         "every session",
-        "load p99: ≤ 1.2 times that without folds",
+        "load p99: ≤ 1.2 times that without compaction",
         "load_ratio",
         most=1.2,
-        note=_FOLDS,
+        note=_COMPACTIONS,
     ),
 )
 
@@ -91,7 +90,8 @@ class _Slow:
     ) -> str:
         await anyio.sleep(self.seconds)
         self.summaries += 1
-        return f"{len(lines)} messages, within {max_tokens} tokens, after {len(previous or '')} characters"  # noqa: E501
+        before = len(previous or "")
+        return f"{len(lines)} messages, within {max_tokens} tokens, after {before} characters"
 
 
 def _config(limit: int, sessions: int) -> Config:
@@ -119,7 +119,7 @@ class _Load:
         self._seconds = case.sizes["seconds"]
 
     async def begin_anew(self) -> None:
-        """Every session has the same few messages, and nothing folds."""
+        """Every session has the same few messages, and nothing is compacted."""
 
         async def anew(number: int) -> None:
             await self._handles[number].clear()
@@ -156,11 +156,11 @@ async def _measure(directory: Path, case: Case, seed: int) -> dict[str, float]:
     slow = _Slow(case.sizes["model_s"])
     async with (
         Runtime(
-            directory / "folding", config=_config(_SHOWN_TOKENS, sessions), summarizer=slow
-        ) as folding,
+            directory / "compacting", config=_config(_SHOWN_TOKENS, sessions), summarizer=slow
+        ) as compacting,
         Runtime(directory / "plain", config=_config(1_000_000, sessions), summarizer=slow) as plain,
     ):
-        loads = [_Load(folding, case, seed), _Load(plain, case, seed)]
+        loads = [_Load(compacting, case, seed), _Load(plain, case, seed)]
         for which in (1, 0, 0, 1, 1, 0, 0, 1):
             await loads[which].begin_anew()
             await loads[which].run()

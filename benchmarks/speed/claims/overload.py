@@ -1,9 +1,8 @@
-"""Senders at twice what the disk takes, for a minute; `benchmarks.overload` says how, and is run
-here.
+"""Senders at twice the rate of the disk, for a minute: runs `benchmarks.overload`.
 
 The deadline of each request is 5 s. `longest_of_allowed` is the longest time that any answer took,
-whatever it was, by deadline and 1 s. `untyped` counts answers that were neither an acknowledgement,
-`MailboxFull` nor `OutcomeUnknown`, and `wrong` messages that were acknowledged and lost, refused
+divided by deadline plus 1 s. `untyped` counts answers that were neither an acknowledgement,
+`MailboxFull` nor `OutcomeUnknown`. `wrong` counts messages that were acknowledged and lost, refused
 and run, or doubled, and sessions out of order.
 """
 

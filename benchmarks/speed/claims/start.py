@@ -1,14 +1,13 @@
-"""How long a program waits before it can talk: `import remora`, and opening a directory of 1 GB.
+"""How long a program waits for `import remora`, and for opening a directory of 1 GB.
 
 *Import*: wall time of `python -c "import remora"`, and of `python -c pass` (*limit*); each the best
-    of several, by turns.
+of several, in turn.
 
-*Open*: a journal of 1 GB of messages of 300 bytes, 50 to a session. A new process imports what it
-    needs, and times
-`async with Runtime(directory)` until its body is entered, the best of three: without long-term
-memory (`sessions_s`), at its default (`open_s`; long-term memory is there, and empty), and as the
-default where 1 000 sessions had folds under way when the last process ended (`open_with_jobs_s`;
-once); `jobs_s` is how much longer it takes until those are done, by the embedded summarizer. All
+*Open*: a journal of 1 GB of messages of 300 bytes, 50 per session. A new process imports what it
+needs, and times `async with Runtime(directory)` until its body is entered, the best of three:
+without long-term memory (`sessions_s`); with the defaults and an empty long-term memory (`open_s`);
+with the defaults and 1 000 sessions whose compaction was running when the last process ended
+(`open_with_jobs_s`, once). `jobs_s` is how much longer those take, by the embedded summarizer. All
 files are in the page cache.
 """
 
@@ -33,10 +32,8 @@ NAME = "start"
 TITLE = "Import and start"
 WORK = (
     "`import remora` in a new interpreter, and the same interpreter with nothing to do (*limit*); "
-    "in new processes, "
-    "`async with Runtime(…)` on a directory of 1 GB: at its default, without long-term memory, "
-    "and with 1 000 folds left by the "
-    "last run."
+    "in new processes, `async with Runtime(…)` on a directory of 1 GB: at its default, without "
+    "long-term memory, and with 1 000 compactions left by the last run."
 )
 CONTESTANTS = ("remora", "limit")
 
@@ -48,14 +45,14 @@ import sys, time, json, anyio
 from remora import Config, Runtime
 async def main(directory, long_term):
     begun = time.perf_counter()
-    config = Config() if long_term == "True" else Config.from_dict({"long_term": {"enabled": False}})
+    config = Config.from_dict({"long_term": {"enabled": long_term == "True"}})
     async with Runtime(directory, config=config) as runtime:
         opened = time.perf_counter()
         await runtime.settle()
-        settled = time.perf_counter()
-    print(json.dumps({"open_s": opened - begun, "settle_s": settled - opened}))
+        drained = time.perf_counter()
+    print(json.dumps({"open_s": opened - begun, "settle_s": drained - opened}))
 anyio.run(main, *sys.argv[1:])
-"""  # noqa: E501
+"""
 
 
 def cases(smoke: bool) -> Sequence[Case]:
@@ -114,7 +111,7 @@ class _Never:
 
 
 async def _leave_summarizing(directory: Path, jobs: int, seed: int) -> None:
-    """As many sessions whose folds will not have ended."""
+    """As many sessions whose compaction will not have ended."""
     pool = messages(seed, _MESSAGES)
     config = Config.from_dict(
         {
@@ -125,10 +122,10 @@ async def _leave_summarizing(directory: Path, jobs: int, seed: int) -> None:
     )
     async with Runtime(directory, config=config, summarizer=_Never()) as runtime:
 
-        async def fold(number: int) -> None:
-            await runtime.session(f"folding-{number}", "session").append(pool)
+        async def compact(number: int) -> None:
+            await runtime.session(f"compacting-{number}", "session").append(pool)
 
-        await in_turn(jobs, 128, fold)
+        await in_turn(jobs, 128, compact)
 
 
 def _opened(directory: Path, environment: dict[str, str], *, long_term: bool) -> dict[str, float]:

@@ -1,13 +1,13 @@
 """Counting tokens: how fast, whether exactly, and what a long message does to the event loop.
 
-*300 B*, *2 kB*: distinct texts of Python's manual, one call each. *200 kB*: texts as long as that,
-each counted in a thread (`asyncio.to_thread`) while a task on the event loop sleeps a millisecond
-over and over; `lag_…` is how much later than that it wakes, so that who keeps the interpreter to
-himself while he counts is seen. *1 MB without a blank*: the same. *200 kB appended*:
-`Session.append` of such messages. *base64 2 kB*: 20 MB of text that never repeats, as tools return
-it; `bytes_grown` is what resident memory has grown by at the end.
+*300 B*, *2 kB*: distinct texts of Python's manual, one call each. *200 kB*: texts of that length,
+each counted in a thread (`asyncio.to_thread`) while a task on the event loop repeats a sleep of a
+millisecond; `lag_…` is how much later it wakes, which shows a counter that does not release the
+interpreter. *1 MB without a blank*: the same. *200 kB appended*: `Session.append` of such messages.
+*base64 2 kB*: 20 MB of text that never repeats, as tools return it; `bytes_grown` is the growth of
+resident memory at the end.
 
-`wrong` is how many texts are not counted as tiktoken's `encode_ordinary` does, or are refused.
+`wrong` is how many texts are refused, or counted otherwise than by tiktoken's `encode_ordinary`.
 *every character*: one short text for each code point of the planes of Unicode that are in use:
 tables of different versions of Unicode differ there. *odd texts*: special tokens as text, long
 runs, combining marks, lone surrogates.

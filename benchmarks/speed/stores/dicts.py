@@ -1,5 +1,6 @@
-"""What a user would write instead: a dict of lists, tokens counted once, and a SQLite commit
-inline; or no durability at all.
+"""What a user would write instead: a dict of lists, tokens counted once, a SQLite commit inline.
+
+Or no durability at all.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from benchmarks.speed.text import counter
 
 SCHEMA = """
 CREATE TABLE messages (
-    sid TEXT NOT NULL, seq INTEGER NOT NULL, role TEXT NOT NULL, text TEXT NOT NULL, tokens INTEGER NOT NULL, at REAL NOT NULL
+    sid TEXT NOT NULL, seq INTEGER NOT NULL, role TEXT NOT NULL, text TEXT NOT NULL,
+    tokens INTEGER NOT NULL, at REAL NOT NULL
 );
 CREATE INDEX messages_by_session ON messages (sid, seq);
-"""  # noqa: E501
+"""
 INSERT = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)"
 
 

@@ -1,7 +1,6 @@
-"""LlamaIndex: `Memory.from_defaults`, one object for a session, over one `SQLAlchemyChatStore` on a
-file.
+"""LlamaIndex: `Memory.from_defaults`, one object per session, over one `SQLAlchemyChatStore`.
 
-An append is `aput`, a load `aget`.
+The store is on a file. An append is `aput`, a load `aget`.
 """
 
 from __future__ import annotations
@@ -39,9 +38,12 @@ class LlamaIndex(Store):
         if found is None:
             # The share of the conversation is 0.7 by default.
             found = self._sessions[session] = Memory.from_defaults(
-                session_id=session, token_limit=int(BUDGET / 0.7), token_flush_size=400, chat_store=self._store,  # noqa: E501
+                session_id=session,
+                token_limit=int(BUDGET / 0.7),
+                token_flush_size=400,
+                chat_store=self._store,
                 tokenizer_fn=self._encode,
-            )  # fmt: skip
+            )
         return found
 
     async def append(self, session: str, role: str, text: str) -> None:

@@ -20,7 +20,7 @@ CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {
         "buffer": {"policy": "keep_all"},
         "tokens": {"counter": "heuristic"},
     },
-    # A budget that a short run exceeds, so that sessions do fold.
+    # A budget that a short run exceeds, so that sessions are compacted.
     "remora-folds": {"long_term": {"enabled": False}, "buffer": {"token_limit": BUDGET}},
     "remora-default": {},
 }
@@ -29,7 +29,7 @@ CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {
 class Remora(Store):
     def __init__(self, contestant: str, directory: Path) -> None:
         self._directory = directory
-        self._folds = contestant == "remora-folds"
+        self._summarizes = contestant == "remora-folds"
         self._remembers = contestant == "remora-default"
         self._runtime = Runtime(directory, config=Config.from_dict(CONFIGURATIONS[contestant]))
         self._sessions: dict[str, Session] = {}
@@ -63,7 +63,7 @@ class Remora(Store):
             await self._session(session).append(messages[at : at + 500])
 
     async def settle(self) -> None:
-        if self._folds:
+        if self._summarizes:
             await self._runtime.settle()
 
     async def close(self) -> int:

@@ -50,7 +50,8 @@ _OWN_SIGNS = (
     (re.compile(r"\bmy\b[^.?!\n]{1,60}?\b(?:is|are|was|were)\b", re.IGNORECASE), 0.15),
     (
         re.compile(
-            r"\b(?:prefer|favou?rite|love|like|enjoy|hate|dislike|avoid|allergic|always|never|can't stand)\b",  # noqa: E501
+            r"\b(?:prefer|favou?rite|love|like|enjoy|hate|dislike|avoid|allergic|always|never|"
+            r"can't stand)\b",
             re.IGNORECASE,
         ),
         0.12,

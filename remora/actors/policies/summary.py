@@ -12,7 +12,10 @@ from remora.tokens import TokenCounter
 
 __all__ = ["DEFAULT_PROMPT", "ChatSummarizer", "refuses", "shorten"]
 
-DEFAULT_PROMPT = "Summarize the following conversation concisely, focusing on key facts and important information:\n\n"  # noqa: E501
+DEFAULT_PROMPT = (
+    "Summarize the following conversation concisely, "
+    "focusing on key facts and important information:\n\n"
+)
 """Comes before the conversation's lines; `models.summary_prompt` replaces it."""
 _REFUSAL = re.compile(
     r"(i['\u2019]?m|i am) (sorry|unable|not able)|(sorry|unfortunately),? (but )?i|i "
