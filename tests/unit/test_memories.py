@@ -520,11 +520,11 @@ async def test_a_repeated_query_is_not_searched_again() -> None:
     first = await recall("alice", "tea", k=5)
     assert await recall("alice", "tea", k=5) == first
     assert store.searches == 1
-    recall.changed("bob", gone=False)
+    recall.note_change("bob", gone=False)
     await recall("alice", "tea", k=5)
     assert store.searches == 1
     await store.add([long_term_row("r2", "black tea")], None, may_exist=False)
-    recall.changed("alice", gone=False)
+    recall.note_change("alice", gone=False)
     assert {memory.id for memory in await recall("alice", "tea", k=5)} == {"r1", "r2"}
     assert store.searches == 2
     await recall("bob", "tea", k=5)
@@ -546,7 +546,7 @@ async def test_a_write_during_a_search_is_seen_by_the_next() -> None:
     """S4.39: what a search brings back that a write overtook is answered, and not kept."""
     store = CountingStore(None)
     recall = recall_over(store)
-    store.during = lambda: recall.changed("alice", gone=False)
+    store.during = lambda: recall.note_change("alice", gone=False)
     assert await recall("alice", "tea", k=5) == []
     await store.add([long_term_row("r1", "green tea")], None, may_exist=False)
     store.during = None

@@ -64,7 +64,7 @@ async def test_a_write_invalidates_its_user_alone(gone: bool, max_bytes: int) ->
         entry = await cache.get(user)
         for one in (CATS, DOGS):
             cache.keep(user, entry, one, found(f"{user}'s {one[0]}"))
-    cache.changed("alice", gone=gone)
+    cache.note_change("alice", gone=gone)
     assert [cache.result("alice", one) for one in (CATS, DOGS)] == [None, None]
     assert texts(cache.result("bob", DOGS)) == ["bob's dogs"]
     assert cache.result_statistics().size == 2
@@ -76,7 +76,7 @@ async def test_a_late_result_is_not_taken(max_bytes: int) -> None:
     it replace a newer one."""
     cache = cache_of(10, max_bytes=max_bytes)
     early = await cache.get("alice")
-    cache.changed("alice", gone=False)
+    cache.note_change("alice", gone=False)
     cache.keep("alice", early, CATS, found("before the write"))
     assert cache.result("alice", CATS) is None
     cache.keep("alice", await cache.get("alice"), CATS, found("after it"))
@@ -90,7 +90,7 @@ async def test_an_evicted_user_is_no_way_round(monkeypatch: pytest.MonkeyPatch) 
     cache = cache_of(4)
     early = await cache.get("alice")
     cache.keep("alice", early, CATS, found("tabby"))
-    cache.changed("alice", gone=False)
+    cache.note_change("alice", gone=False)
     for number in range(20):
         await cache.get(f"user {number}")
     cache.keep("alice", early, CATS, found("before the write"))
@@ -182,7 +182,7 @@ async def test_never_stale(size: int, max_bytes: int, history: list[tuple[str, A
             cache.keep(user, entry, key, found(value))
         elif verb == "write":
             truth[one] += 1
-            cache.changed(one, gone=other)
+            cache.note_change(one, gone=other)
         elif verb == "get":
             served = texts(cache.result(one, other))
             assert served in (None, [f"{one}{other[0]}{truth[one]}"])
@@ -191,6 +191,6 @@ async def test_never_stale(size: int, max_bytes: int, history: list[tuple[str, A
         for key in (CATS, DOGS):
             served = texts(cache.result(user, key))
             assert served in (None, [f"{user}{key[0]}{truth[user]}"])
-        cache.changed(user, gone=True)
+        cache.note_change(user, gone=True)
     assert cache.result_statistics().size == 0
     assert cache.statistics().size_bytes == 0
