@@ -36,7 +36,7 @@ from remora.errors import BlockFailed
 from remora.ids import SessionKey
 from remora.logging import get_logger
 from remora.messages import Entry, decode_chat
-from remora.runtime.guard import guarded_call
+from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
@@ -158,7 +158,7 @@ class BlocksHandler:
         messages = [ChatMessage.of_entry(self._redact_entry(entry)) for entry in batch]
         block = self._blocks.copy(feed.key, feed.prototype, feed.progress.state)
         with anyio.fail_after(self._put_s):
-            await guarded_call(
+            await call_guarded(
                 block.aput, messages, user_id=feed.key.user, session_id=feed.key.session
             )
         feed.take(first, batch[-1].seq, self._blocks.state(feed.prototype, block))

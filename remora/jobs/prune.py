@@ -61,7 +61,9 @@ class PruneHandler:
             if attempt.job.resumed or attempt.job.attempts > 0:
                 probe("prune_resumed")
                 begun = await self._forgotten_in_journal(key.user, rows)
-            chosen = await self._chosen(key, spec, [row for row in rows if row.id not in begun])
+            chosen = await self._choose_victims(
+                key, spec, [row for row in rows if row.id not in begun]
+            )
             leaving = [row for row in rows if row.id in chosen]
             try:
                 if leaving:
@@ -73,7 +75,9 @@ class PruneHandler:
                 self._access.changed(key.user)
         return JobResult()
 
-    async def _chosen(self, key: UserKey, spec: PruneSpec, rows: Sequence[MemoryRow]) -> set[str]:
+    async def _choose_victims(
+        self, key: UserKey, spec: PruneSpec, rows: Sequence[MemoryRow]
+    ) -> set[str]:
         accesses = (await self._look(key)).accesses
         plain = []
         for row in rows:

@@ -81,7 +81,7 @@ async def _session(
             if state_item.kind == ENTRY_KIND
         ]
         after = await _inspect(source, key)
-        if _fixed_parts(view) == _fixed_parts(after):
+        if _version_read(view) == _version_read(after):
             break
         view = after
     else:
@@ -100,7 +100,7 @@ async def _inspect(source: TransferParts, key: SessionKey) -> SessionView:
     return view
 
 
-def _fixed_parts(view: SessionView) -> tuple[Any, ...]:
+def _version_read(view: SessionView) -> tuple[Any, ...]:
     """What of a session must not have changed while its messages were read.
 
     All but what was appended and flushed.

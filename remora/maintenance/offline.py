@@ -20,7 +20,7 @@ from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.mark import mark_path, missing_commits, read_mark
 
-__all__ = ["JOURNAL", "LostCommits", "Offline", "lost_commits", "offline", "require_memory"]
+__all__ = ["JOURNAL", "LostCommits", "Offline", "find_lost_commits", "offline", "require_memory"]
 
 JOURNAL = "journal.db"
 """Name of the journal in a memory directory."""
@@ -129,7 +129,7 @@ class LostCommits(msgspec.Struct, frozen=True):
     promised: bool
 
 
-def lost_commits(journal: Path) -> LostCommits | None:
+def find_lost_commits(journal: Path) -> LostCommits | None:
     """What a journal lacks, by its commit mark; None for nothing. Blocks on the file system.
 
     Raises:

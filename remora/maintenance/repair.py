@@ -18,7 +18,7 @@ from remora.config import Config
 from remora.errors import JournalDamaged
 from remora.maintenance.align import align_index
 from remora.maintenance.compare import Progress
-from remora.maintenance.offline import JOURNAL, Offline, lost_commits, offline, require_memory
+from remora.maintenance.offline import JOURNAL, Offline, find_lost_commits, offline, require_memory
 from remora.maintenance.verify import verify_owned
 from remora.services.index_directory import request_rebuild
 from remora.storage.lance.directory import shard_names
@@ -99,7 +99,7 @@ async def _repair_journal(directory: Path, *, accept_loss: bool, drop_damaged: b
     """Make the journal one that can be opened, as far as the caller allows; what was done."""
     journal = directory / JOURNAL
     done: list[str] = []
-    lost = await anyio.to_thread.run_sync(lost_commits, journal)
+    lost = await anyio.to_thread.run_sync(find_lost_commits, journal)
     if lost is not None:
         if lost.promised and not accept_loss:
             raise JournalDamaged(

@@ -21,7 +21,7 @@ import msgspec
 from remora.config import Config
 from remora.errors import JournalDamaged, StorageError
 from remora.maintenance.compare import Progress, compare_index
-from remora.maintenance.offline import JOURNAL, Offline, lost_commits, offline, require_memory
+from remora.maintenance.offline import JOURNAL, Offline, find_lost_commits, offline, require_memory
 from remora.services.index_directory import Place
 from remora.storage.lance.directory import shard_names
 from remora.storage.lance.files import ShardFiles
@@ -93,7 +93,7 @@ async def verify_owned(
         wal: tuple[Finding, ...] = ()
         notes: tuple[str, ...] = ()
         try:
-            if lost := await anyio.to_thread.run_sync(lost_commits, mirror / JOURNAL):
+            if lost := await anyio.to_thread.run_sync(find_lost_commits, mirror / JOURNAL):
                 # what is left can be verified all the same
                 await anyio.to_thread.run_sync(accept_loss, mirror / JOURNAL)
                 told = f"it was cut short or lost: the journal lacks {lost.what}"
@@ -148,7 +148,7 @@ async def _check_directory(
             told = await store.verify(deep=deep)
             # rows that are doubled or in the wrong place are named below, with whose they are
             findings += [one for one in told if one.kind in {"file", "table"}]
-            lost = await anyio.to_thread.run_sync(_quarantined, memory.place, damaged)
+            lost = await anyio.to_thread.run_sync(_missing_tables, memory.place, damaged)
             async with memory.scan(lost=lost) as scan:
                 async for difference in compare_index(
                     journal,
@@ -176,8 +176,8 @@ def _examine_tables(place: Place) -> dict[str, list[Finding]]:
     return {name: ShardFiles(place, name, sync=False).find_damage() for name in shard_names(place)}
 
 
-def _quarantined(place: Place, damaged: dict[str, list[Finding]]) -> dict[str, str]:
-    """The damaged tables that are not there any more, now that it was opened."""
+def _missing_tables(place: Place, damaged: dict[str, list[Finding]]) -> dict[str, str]:
+    """The damaged tables that opening the store removed, and what was wrong with each."""
     if not isinstance(place, Path):
         return {}
     return {
@@ -188,17 +188,17 @@ def _quarantined(place: Place, damaged: dict[str, list[Finding]]) -> dict[str, s
 
 
 def _with_real_paths(found: Verification, mirror: Path, directory: Path) -> Verification:
-    """The same of the directory that it stands for."""
+    """The findings in a copy of the journal, with the paths of the original."""
 
-    def told(text: str) -> str:
+    def with_real_path(text: str) -> str:
         return text.replace(f"{mirror}/", "").replace(str(mirror), str(directory))
 
     findings = [
-        Finding(one.kind, told(one.where), told(one.detail), one.repairable)
+        Finding(one.kind, with_real_path(one.where), with_real_path(one.detail), one.repairable)
         for one in found.findings
     ]
     return msgspec.structs.replace(
-        found, findings=tuple(findings), notes=tuple(map(told, found.notes))
+        found, findings=tuple(findings), notes=tuple(map(with_real_path, found.notes))
     )
 
 

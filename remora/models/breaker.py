@@ -10,7 +10,7 @@ import anyio
 
 from remora.errors import ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
 from remora.runtime.clock import Clock
-from remora.runtime.guard import guarded_call
+from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 
 __all__ = ["CircuitBreaker"]
@@ -84,7 +84,7 @@ class CircuitBreaker:
         with self.guard():
             try:
                 with anyio.fail_after(timeout_s):
-                    return await guarded_call(function)
+                    return await call_guarded(function)
             except ModelError:
                 raise
             except TimeoutError as e:

@@ -18,7 +18,7 @@ from remora.errors import (
     ModelUnavailable,
 )
 from remora.messages import ChatDict
-from remora.runtime.guard import guarded_call
+from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 
 if TYPE_CHECKING:  # loaded at first use
@@ -225,7 +225,7 @@ async def embed_texts(
 
     try:
         with anyio.fail_after(timeout_s):
-            answer = await guarded_call(embedder.embed, texts)
+            answer = await call_guarded(embedder.embed, texts)
     except ModelError:
         raise
     except TimeoutError as e:

@@ -203,7 +203,7 @@ class Cell:
             self.fail(e)
             raise
         if decision.records:
-            write = Write(decision.records, self._acknowledged, size=decision.size)
+            write = Write(decision.records, self._on_acknowledged, size=decision.size)
             if self._outstanding is None:
                 self._outstanding = deque()
             self._outstanding.append((write, decision))
@@ -242,7 +242,7 @@ class Cell:
 
     # -- the gate ---------------------------------------------------------------------------------
 
-    def _acknowledged(self, write: Write, error: Exception | None) -> None:
+    def _on_acknowledged(self, write: Write, error: Exception | None) -> None:
         if write.fenced:
             probe("fenced_write_acknowledged")
             return

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["guarded_call"]
+__all__ = ["call_guarded"]
 
 Result = TypeVar("Result")
 
 
-async def guarded_call(
+async def call_guarded(
     function: Callable[..., Awaitable[Result]], *arguments: Any, **options: Any
 ) -> Result:
     """Call plugged-in code; what it raises becomes an `Exception`, except the end of the process.

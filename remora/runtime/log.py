@@ -110,11 +110,11 @@ async def commit_records(log: Log, records: Sequence[Any]) -> None:
     """
     promise = new_promise()
 
-    def acknowledged(_: Write, error: Exception | None) -> None:
+    def on_acknowledged(_: Write, error: Exception | None) -> None:
         if error is None:
             promise.resolve(None)
         else:
             promise.reject(error)
 
-    log.write(Write(records, acknowledged))
+    log.write(Write(records, on_acknowledged))
     await promise.wait()

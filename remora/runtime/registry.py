@@ -82,7 +82,7 @@ class ActorRegistry:
         )  # fmt: skip
         self._host = CellHost(
             log=log,
-            acknowledged=self._acknowledged,
+            acknowledged=self._on_acknowledged,
             broken=self._activation.broken,
             restore=self._activation.restore,
             look_up=self._lookups.start,
@@ -170,7 +170,7 @@ class ActorRegistry:
         cell = self._cells.get(key) or self._activation.create(key)
         return self._dispatcher.post(cell, message)
 
-    def _acknowledged(self, cell: Cell) -> None:
+    def _on_acknowledged(self, cell: Cell) -> None:
         if cell.status is CellStatus.FETCHING:
             if cell.written == cell.durable:
                 probe("fetch_after_commit")

@@ -12,7 +12,7 @@ import msgspec
 from remora.errors import InvalidInput
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
-from remora.runtime.guard import guarded_call
+from remora.runtime.guard import call_guarded
 
 __all__ = ["Schedule", "TaskStatistics"]
 
@@ -75,7 +75,7 @@ class Schedule:
                 continue  # its interval has changed
             started, failed = self._clock.monotonic(), 0
             try:
-                await guarded_call(work)
+                await call_guarded(work)
             except Exception:
                 failed = 1
                 _logger.exception("scheduled_task_failed", task=name)

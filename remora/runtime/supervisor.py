@@ -22,7 +22,7 @@ import msgspec
 from remora.errors import ReentrantAsk
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
-from remora.runtime.guard import guarded_call
+from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import (
     DeadLetterRetried,
     Job,
@@ -288,7 +288,7 @@ class Supervisor:
         try:
             with anyio.CancelScope() as scope:
                 self._scopes[job.id] = scope
-                result = await guarded_call(queue.handler, attempt)
+                result = await call_guarded(queue.handler, attempt)
         except Exception as e:
             self._scopes.pop(job.id, None)
             await self._handle_failure(queue, attempt, e, last=last)

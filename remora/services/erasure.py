@@ -34,7 +34,7 @@ from remora.errors import (
 from remora.ids import SessionKey, UserKey, session_key, user_key
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
-from remora.runtime.guard import guarded_call
+from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
@@ -201,7 +201,7 @@ class Eraser:
         attempts = 0
         while True:
             try:
-                return await guarded_call(self._journal.erase, user, session)
+                return await call_guarded(self._journal.erase, user, session)
             except (CommitFailed, OutcomeUnknown) as e:
                 if not attempts and isinstance(e, CommitFailed):
                     raise
@@ -251,7 +251,7 @@ class Eraser:
                 await self._event.wait()
             cases = list(self._waiting)
             try:
-                await guarded_call(self._erase_files, cases)
+                await call_guarded(self._erase_files, cases)
             except Exception as e:
                 attempts += 1
                 wait_s = self._retry.delay_s(attempts, self._rng)

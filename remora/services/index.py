@@ -23,7 +23,7 @@ from remora.jobs.memories import RecordHandler
 from remora.logging import get_logger
 from remora.models.ports import Embedder, embedder_name
 from remora.runtime.clock import Clock
-from remora.runtime.guard import guarded_call
+from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.registry import ActorRegistry
 from remora.services.index_directory import (
@@ -147,9 +147,9 @@ class LongTermIndex:
         of about 60 ms.
         """
         try:
-            await guarded_call(self.store)
+            await call_guarded(self.store)
             if embedder and self._embedder is not None:
-                await guarded_call(self._embedder.embed, ["warm"])
+                await call_guarded(self._embedder.embed, ["warm"])
         except Exception:
             _logger.exception("warming_failed")  # the next caller retries, and gets the error
         finally:

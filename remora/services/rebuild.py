@@ -37,7 +37,7 @@ from remora.logging import get_logger
 from remora.models.ports import Embedder, embedder_name
 from remora.runtime.clock import Clock
 from remora.runtime.concurrency import map_concurrently
-from remora.runtime.guard import guarded_call
+from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.registry import ActorRegistry
 from remora.services.index_directory import BEGIN, OldDirectory, request_rebuild
@@ -236,9 +236,9 @@ class Rebuild:
             self._scopes[key] = scope
             try:
                 if isinstance(key, SessionKey):
-                    await guarded_call(self._session, key, flushed)
+                    await call_guarded(self._session, key, flushed)
                 else:
-                    await guarded_call(self._user, key)
+                    await call_guarded(self._user, key)
             except JournalDamaged as e:  # the other actors are rebuilt all the same
                 self._damaged = e
                 _logger.error("reembedding_left_out", error=str(e))

@@ -107,7 +107,7 @@ class ReadLock:
         """
         self._locks.close()
         if not self._had_file and os.access(self._directory, os.W_OK) and self._path.exists():
-            raise _locked_error(self._directory)
+            raise _lock_error(self._directory)
 
 
 def _lock(directory: Path, locks: ExitStack, *, file: bool = True) -> None:
@@ -120,7 +120,7 @@ def _lock(directory: Path, locks: ExitStack, *, file: bool = True) -> None:
     import filelock  # noqa: PLC0415  # a tenth of what `import remora` costs with it
 
     try:
-        locks.enter_context(_locked_directory(directory))
+        locks.enter_context(_lock_directory(directory))
         if file:
             # not thread-local: another thread than the one that acquires it may release it
             lock = filelock.FileLock(
@@ -130,11 +130,11 @@ def _lock(directory: Path, locks: ExitStack, *, file: bool = True) -> None:
             locks.callback(lock.release)
     except (filelock.Timeout, BlockingIOError):
         locks.close()
-        raise _locked_error(directory) from None
+        raise _lock_error(directory) from None
 
 
 @contextlib.contextmanager
-def _locked_directory(directory: Path) -> Iterator[None]:
+def _lock_directory(directory: Path) -> Iterator[None]:
     """Lock the directory itself; does nothing where the system cannot.
 
     Raises:
@@ -156,7 +156,7 @@ def _locked_directory(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _locked_error(directory: Path) -> DirectoryLocked:
+def _lock_error(directory: Path) -> DirectoryLocked:
     pid, since = _read_owner(directory)
     return DirectoryLocked(
         f"{directory} is in use by process {pid or '?'} since {since or '?'}; one process owns a "

@@ -69,9 +69,9 @@ async def earlier_buffer(
                 f"what the session was at message {at} is not kept any more: messages up to "
                 f"{start.trimmed} are gone"
             )
-        return _filled(start, await journal.read(key, start.front + 1, at, at=at))
+        return _fill(start, await journal.read(key, start.front + 1, at, at=at))
     if start.trimmed and start.front < start.trimmed + NEIGHBOURS:
-        return _filled(start, (), exists=False)
+        return _fill(start, (), exists=False)
     exists = at == 0 or bool(await journal.read(key, at, at))
     summaries = (*((start.summary,) if start.summary else ()), *start.summaries)
     if summaries:
@@ -79,10 +79,10 @@ async def earlier_buffer(
         then = await journal.read(key, start.cleared + 1, covered, at=at)
         if len(then) != len(await journal.read(key, start.cleared + 1, covered)):
             start = BufferStart(start.cleared, None, (), start.cleared)
-    return _filled(start, await journal.read(key, start.front + 1, at), exists=exists)
+    return _fill(start, await journal.read(key, start.front + 1, at), exists=exists)
 
 
-def _filled(start: BufferStart, entries: Iterable[Entry], *, exists: bool = True) -> EarlierBuffer:
+def _fill(start: BufferStart, entries: Iterable[Entry], *, exists: bool = True) -> EarlierBuffer:
     return EarlierBuffer(
         start.front,
         start.summary,

@@ -10,13 +10,13 @@ import msgspec
 
 from remora.storage.pending import NEIGHBOURS
 
-__all__ = ["Archive", "MessageSizes", "choose_oldest", "last_removable"]
+__all__ = ["ArchivedRange", "MessageSizes", "choose_oldest", "last_removable"]
 
 MessageSizes: TypeAlias = Sequence[tuple[int, int, int]]
 """Messages in order: number, time in microseconds, bytes."""
 
 
-class Archive(msgspec.Struct, frozen=True):
+class ArchivedRange(msgspec.Struct, frozen=True):
     """What may be removed of one session: messages after `trimmed`, up to `through`."""
 
     sid: int
@@ -41,9 +41,9 @@ def last_removable(
 
 
 async def choose_oldest(
-    archives: Sequence[Archive],
+    archives: Sequence[ArchivedRange],
     excess: int,
-    read: Callable[[Archive, int], Awaitable[MessageSizes]],
+    read: Callable[[ArchivedRange, int], Awaitable[MessageSizes]],
 ) -> dict[int, int]:
     """Choose the oldest messages of all sessions until they take `excess` bytes.
 

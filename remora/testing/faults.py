@@ -66,9 +66,9 @@ class FaultyJournal(MemoryJournal):
         self._read_fault = read_fault
         self._committing = anyio.Lock()
 
-    def restarted(self) -> Self:
-        """See `MemoryJournal`; what was being committed when the other died is not there."""
-        found = super().restarted()
+    def restart(self) -> Self:
+        """See `MemoryJournal`; a commit in progress is lost."""
+        found = super().restart()
         vars(found).update(_committing=anyio.Lock())
         return found
 

@@ -32,7 +32,7 @@ __all__ = [
 _pack = msgspec.msgpack.Encoder().encode
 
 
-async def _remembered(journal: Journal, user: str, session: str) -> int:
+async def _remember(journal: Journal, user: str, session: str) -> int:
     """Something recorded of a user in a session, with the job that goes with it.
 
     Returns the number of the user's own actor.
@@ -70,7 +70,7 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
         await runtime.settle()
     async with running_journal(await opened()) as journal:
         for user in ("alice", "bob"):
-            await _remembered(journal, user, "chat")
+            await _remember(journal, user, "chat")
         erased = await journal.erase("alice")
         assert (erased.erasure.user_key, erased.erasure.session_key) == (user_key("alice"), "")
         assert [erased.removed[table] for table in ("messages", "memories", "jobs", "actors")] == [
@@ -119,8 +119,8 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
     )
     synopsis = StateItem(SYNOPSIS_KIND, "identity", _pack({"text": "words"}))
     async with running_journal(await opened()) as journal:
-        own = await _remembered(journal, "alice", "chat")
-        await _remembered(journal, "alice", "other")
+        own = await _remember(journal, "alice", "chat")
+        await _remember(journal, "alice", "other")
         await commit_records(journal, [StateChanged(own, (*items, synopsis))])
         erased = await journal.erase("alice", "chat")
         assert erased.erasure.session_key == session_key("alice", "chat")

@@ -79,7 +79,7 @@ async def _add(store: LongTermStore, *rows: MemoryRow, may_exist: bool = False) 
     await store.add(rows, await _vectors([row.content for row in rows]), may_exist=may_exist)
 
 
-async def _found_ids(
+async def _find_ids(
     store: LongTermStore, text: str, scope: Scope | None = None, user: str = "alice"
 ) -> set[str]:
     vector = (await _vectors([text]))[0]
@@ -131,7 +131,7 @@ async def rows_come_with_their_vectors(store: LongTermStore) -> None:
 
 async def an_empty_store_finds_nothing(store: LongTermStore) -> None:
     """No rows, no error."""
-    assert await _found_ids(store, "anything") == set()
+    assert await _find_ids(store, "anything") == set()
     assert list(await store.rows("alice")) == []
     assert await store.delete("alice", ["r1"]) == 0
     assert list(await store.row_ids()) == []
@@ -181,7 +181,7 @@ async def scopes_narrow_together(store: LongTermStore) -> None:
             and scope.agent in {None, row.agent}
             and (not scope.types or row.memory_type in scope.types)
         }
-        assert await _found_ids(store, "green tea", scope) == wanted, scope
+        assert await _find_ids(store, "green tea", scope) == wanted, scope
         assert {row.id for row in await store.rows("alice", scope)} == wanted, scope
 
 
@@ -196,7 +196,7 @@ async def users_do_not_meet(store: LongTermStore) -> None:
     await _add(store, *rows)
     for row in rows:
         for scope in (Scope(), Scope(session=row.user), Scope(agent=row.user)):
-            assert await _found_ids(store, "secret number", scope, user=row.user) == {row.id}
+            assert await _find_ids(store, "secret number", scope, user=row.user) == {row.id}
             assert [one.id for one in await store.rows(row.user, scope)] == [row.id]
         assert await store.delete(row.user, [one.id for one in rows if one.id != row.id]) == 0
     assert sorted(await store.row_ids()) == sorted(row.id for row in rows)
@@ -208,9 +208,9 @@ async def deleting_removes_just_that(store: LongTermStore) -> None:
     assert await store.delete("alice", ["r1", "r4", "none such", "' OR '1'='1"]) == 2
     assert await store.delete("alice", ["r1", "r4"]) == 0
     assert await store.delete("alice", []) == 0
-    assert await _found_ids(store, "apple") == {"r0", "r2", "r3", "r5"}
+    assert await _find_ids(store, "apple") == {"r0", "r2", "r3", "r5"}
     await _add(store, long_term_row("r1", "apple 1"), may_exist=True)
-    assert "r1" in await _found_ids(store, "apple")
+    assert "r1" in await _find_ids(store, "apple")
 
 
 async def depth_bounds_each_list(store: LongTermStore) -> None:
@@ -271,13 +271,13 @@ async def erasing_a_user_leaves_the_others(store: LongTermStore) -> None:
     assert await store.erase(user_key("alice")) == len(kinds)
     assert await store.erase(user_key("alice")) == 0
     assert list(await store.rows("alice")) == []
-    assert await _found_ids(store, "apple") == set()
+    assert await _find_ids(store, "apple") == set()
     for user in ("bob", "alice ", "Alice"):
         assert {row.id for row in await store.rows(user)} == {f"{user}{kind}" for kind in kinds}
-        assert await _found_ids(store, "apple", user=user) == {f"{user}{kind}" for kind in kinds}
+        assert await _find_ids(store, "apple", user=user) == {f"{user}{kind}" for kind in kinds}
     assert sorted(await store.row_ids()) == sorted(row.id for row in rows if row.user != "alice")
     await _add(store, rows[0])
-    assert await _found_ids(store, "apple") == {rows[0].id}
+    assert await _find_ids(store, "apple") == {rows[0].id}
 
 
 async def erasing_a_session_leaves_the_user_the_rest(store: LongTermStore) -> None:
@@ -297,8 +297,8 @@ async def erasing_a_session_leaves_the_user_the_rest(store: LongTermStore) -> No
     assert await store.erase(user_key("alice"), session_key("alice", "s")) == 3
     left = {row.id for row in rows if not row.id.startswith("alice/s/")}
     assert set(await store.row_ids()) == left
-    assert await _found_ids(store, "apple") == {id_ for id_ in left if id_.startswith("alice")}
-    assert await _found_ids(store, "apple", user="bob") == {
+    assert await _find_ids(store, "apple") == {id_ for id_ in left if id_.startswith("alice")}
+    assert await _find_ids(store, "apple", user="bob") == {
         id_ for id_ in left if id_.startswith("bob")
     }
 

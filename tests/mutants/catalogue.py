@@ -531,7 +531,7 @@ _MUTANTS = (
         path="remora/runtime/supervisor.py",
         change="""
 +                await commit_records(self._log, (JobDone(job.id),))
-                 result = await guarded_call(queue.handler, attempt)
+                 result = await call_guarded(queue.handler, attempt)
 """,
     ),
     Mutant(
@@ -726,8 +726,8 @@ _MUTANTS = (
         what="What is queued behind a commit that failed is committed all the same.",
         path="remora/storage/sqlite/writer.py",
         change="""
--                batch = [write for write in taken if not write.fenced and not self._refused(write)]
-+                batch = [write for write in taken if not self._refused(write)]
+-                batch = [write for write in taken if not write.fenced and not self._refuse(write)]
++                batch = [write for write in taken if not self._refuse(write)]
 """,
         journal="sqlite",
         tests=("tests/unit/test_journal_commits.py",),

@@ -265,7 +265,7 @@ async def test_a_session_that_rests_does_not_hold_up_the_end() -> None:
             await breathe()
             with anyio.fail_after(5):
                 await core.directory.drain()
-    async with kernel(journal.restarted(), clock=clock, behavior=touchy()) as core:
+    async with kernel(journal.restart(), clock=clock, behavior=touchy()) as core:
         assert await shown(core) == ["one", "two"]
         assert (await core.ask(KEY, append(user("two"), key="k"))).duplicate
 
@@ -301,7 +301,7 @@ async def test_a_session_that_has_rested_is_read_when_its_writes_have_landed() -
             await clock.advance(1)
             assert await shown(core) == []
             assert (await core.ask(KEY, append(user("two")))).seqs == (2,)
-    async with kernel(journal.restarted(), clock=clock, behavior=touchy()) as core:
+    async with kernel(journal.restart(), clock=clock, behavior=touchy()) as core:
         assert await shown(core) == ["two"]
 
 
@@ -375,7 +375,7 @@ async def test_a_session_that_cannot_be_read() -> None:
     journal = Unreadable()
     async with kernel(journal, clock=VirtualClock()) as core:
         await core.ask(KEY, append(user("one")))
-    journal = journal.restarted()
+    journal = journal.restart()
     journal.unreadable = {KEY: JournalDamaged("a row is not as it was written")}
     with reaching("image_unreadable"):
         async with kernel(journal, clock=VirtualClock()) as core:
@@ -537,7 +537,7 @@ async def test_a_job_that_waits_to_be_tried_again_waits_after_a_restart_too() ->
         await breathe()
     model = Model()
     with reaching("job_resumed_in_backoff", "activated_amid_jobs"):
-        journal = journal.restarted()
+        journal = journal.restart()
         async with kernel(
             journal, clock=clock, summarizer=model, retry=PATIENT, fold_above=30
         ) as core:

@@ -20,7 +20,7 @@ from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.logging import get_logger
 from remora.messages import ChatDict
-from remora.runtime.guard import guarded_call
+from remora.runtime.guard import call_guarded
 from remora.storage.records import StateItem
 from remora.tokens import INLINE_CHARACTERS
 
@@ -118,7 +118,7 @@ class BlockView:
             try:
                 block = self._blocks.copy(key, prototype, now.state)
                 with anyio.move_on_after(self._timeout_s) as scope:
-                    given = await guarded_call(
+                    given = await call_guarded(
                         block.aget, list(shown), user_id=key.user, session_id=key.session
                     )
                 if scope.cancelled_caught:
@@ -231,7 +231,7 @@ class BlockView:
         content = one.content if isinstance(one.content, str) else list(one.content)
         try:
             with anyio.fail_after(self._timeout_s):
-                shorter = await guarded_call(one.block.atruncate, content, tokens)
+                shorter = await call_guarded(one.block.atruncate, content, tokens)
             return None if shorter is None else check_content(shorter)
         except Exception as e:
             _logger.warning("block_not_truncated", block=one.name, error=f"{type(e).__name__}: {e}")

@@ -278,7 +278,7 @@ class ParquetReader:
         self._files: dict[str, Any] = {}
         try:
             for name in _TABLES:
-                with _located_errors(name, 0):
+                with _locate_errors(name, 0):
                     self._files[name] = file = parquet.ParquetFile(path / f"{name}.parquet")
                     missing = [
                         field.name
@@ -287,7 +287,7 @@ class ParquetReader:
                     ]
                     if missing:
                         raise ValueError(f"it has no column {', '.join(missing)}")
-            with _located_errors("sessions", 0):
+            with _locate_errors("sessions", 0):
                 described = (self._files["sessions"].schema_arrow.metadata or {}).get(_HEADER)
                 if described is None:
                     raise ValueError("it was not written by remora")
@@ -307,7 +307,7 @@ class ParquetReader:
             _Groups(self._rows(name), name) for name in ("messages", "facets", "memories")
         )
         for number, row in self._rows("sessions"):
-            with _located_errors("sessions", number):
+            with _locate_errors("sessions", number):
                 key = (_text(row["user"]), _text(row["session"]))
                 summary = (
                     None if row["summary"] is None else msgspec.convert(row["summary"], Summary)
@@ -323,7 +323,7 @@ class ParquetReader:
             kept = tuple(_facet(at, one) for at, one in state_items.take(key))
             yield number, SessionExport(*key, said, front, flushed, summary, summaries, kept)
         for number, row in self._rows("users"):
-            with _located_errors("users", number):
+            with _locate_errors("users", number):
                 user = _text(row["user"])
             items = tuple(_memory(at, one) for at, one in memories.take((user,)))
             yield (
@@ -339,10 +339,10 @@ class ParquetReader:
         """Each row with its number, from 1."""
         number = 0
         schema = self._schemas[name]
-        with _located_errors(name, 0):
+        with _locate_errors(name, 0):
             batches = self._files[name].iter_batches(batch_size=_ROWS, columns=schema.names)
         while True:
-            with _located_errors(name, number + 1):
+            with _locate_errors(name, number + 1):
                 batch = next(batches, None)
                 if batch is None:
                     return
@@ -364,8 +364,8 @@ class ParquetReader:
 
 
 @contextmanager
-def _located_errors(table: str, row: int) -> Iterator[None]:
-    """Say where it was that something was not as it should be.
+def _locate_errors(table: str, row: int) -> Iterator[None]:
+    """Turn an error into `InvalidExport` that names the table and the row.
 
     Pyarrow's errors are builtins, or derived from them.
     """
@@ -406,7 +406,7 @@ class _Groups:
         """Every row must have been somebody's."""
         if self._next is not None:
             number, row = self._next
-            with _located_errors(self._name, number):
+            with _locate_errors(self._name, number):
                 raise ValueError(
                     f"user {row['user']!r} is not in the order of sessions.parquet and "
                     "users.parquet"
@@ -426,7 +426,7 @@ def _whole(value: Any) -> int:
 
 
 def _message(number: int, row: dict[str, Any]) -> MessageExport:
-    with _located_errors("messages", number):
+    with _locate_errors("messages", number):
         chat, metadata = (
             None if row[name] is None else msgspec.json.decode(row[name])
             for name in ("chat", "metadata")
@@ -446,12 +446,12 @@ def _message(number: int, row: dict[str, Any]) -> MessageExport:
 
 
 def _memory(number: int, row: dict[str, Any]) -> MemoryItem:
-    with _located_errors("memories", number):
+    with _locate_errors("memories", number):
         return msgspec.convert({**row, "created_us": row["created_at"]}, MemoryItem)
 
 
 def _facet(number: int, row: dict[str, Any]) -> StateItem:
-    with _located_errors("facets", number):
+    with _locate_errors("facets", number):
         if not isinstance(row["value"], bytes):
             raise TypeError("the value is missing")
         return StateItem(_text(row["kind"]), _text(row["name"]), row["value"])

@@ -45,13 +45,13 @@ from remora.storage.lance.record import (
 )
 from remora.storage.ports import Finding
 
-__all__ = ["DurableFiles", "Opened", "ShardFiles"]
+__all__ = ["DurableFiles", "ShardFiles", "TableState"]
 
 _logger = get_logger("remora.longterm")
 _MOST_PUT_ASIDE = 8  # of one table, the newest ones
 
 
-class Opened(msgspec.Struct, frozen=True):
+class TableState(msgspec.Struct, frozen=True):
     """How a table was found at opening.
 
     Attributes:
@@ -107,7 +107,7 @@ class ShardFiles:
 
     # -- opening -----------------------------------------------------------------------------------
 
-    def prepare(self) -> Opened:
+    def prepare(self) -> TableState:
         """Make the table one that can be opened, or quarantine it.
 
         Raises:
@@ -120,7 +120,7 @@ class ShardFiles:
         if not self.directory.is_dir():
             if self._record is not None:
                 self.quarantine("its directory is missing")
-            return Opened(usable=False, recorded=False)
+            return TableState(usable=False, recorded=False)
         versions = self._versions()
         if self._record is None:
             return self._open_unrecorded(versions)
@@ -132,8 +132,8 @@ class ShardFiles:
             manifest = self._manifest(self._record.version)
         except (OSError, ValueError) as e:
             self.quarantine(f"version {self._record.version}: {e}")
-            return Opened(usable=False, recorded=False)
-        damaged = _damaged_indices(manifest, problems)
+            return TableState(usable=False, recorded=False)
+        damaged = _indices_of(manifest, problems)
         self.opening_findings += [
             Finding("file", str(self.directory / path), problem, repairable=True)
             for path, problem in problems.items()
@@ -142,16 +142,16 @@ class ShardFiles:
             self.quarantine(
                 "; ".join(f"{path} {problem}" for path, problem in sorted(problems.items())[:5])
             )
-            return Opened(usable=False, recorded=False)
+            return TableState(usable=False, recorded=False)
         # an older version that is torn would make each clean-up of LanceDB fail
         self._quarantine_versions(
             [one for one in versions if one < manifest.version and not self._is_complete(one)],
             "torn",
         )
         self._suspect_path.unlink(missing_ok=True)
-        return Opened(usable=True, recorded=True, indices=damaged)
+        return TableState(usable=True, recorded=True, indices=damaged)
 
-    def _open_unrecorded(self, versions: Sequence[int]) -> Opened:
+    def _open_unrecorded(self, versions: Sequence[int]) -> TableState:
         rejected: list[int] = []
         for version in versions:
             try:
@@ -164,7 +164,7 @@ class ShardFiles:
             except (OSError, ValueError):
                 rejected.append(version)
                 continue
-            damaged = _damaged_indices(manifest, problems)
+            damaged = _indices_of(manifest, problems)
             if damaged is None:
                 rejected.append(version)
                 continue
@@ -175,10 +175,10 @@ class ShardFiles:
                 ]
                 mark_refill(self._base, self.name, sync=self._sync)
                 self._quarantine_versions(rejected, "damaged")
-            return Opened(usable=True, recorded=False, indices=damaged)
+            return TableState(usable=True, recorded=False, indices=damaged)
         holds_rows = any((self.directory / "data").glob("*"))
         self.quarantine("none of its versions can be read", lost=holds_rows)
-        return Opened(usable=False, recorded=False)
+        return TableState(usable=False, recorded=False)
 
     def quarantine(self, reason: str, *, lost: bool = True) -> None:
         """Quarantine the table, so that an empty one can take its place.
@@ -358,13 +358,13 @@ class ShardFiles:
             if (problem := self._problem(path, size))
         ]
 
-    def damaged_indices(self) -> tuple[str, ...] | None:
-        """Names of the indices that are damaged; None where anything else is damaged, too."""
+    def find_damaged_indices(self) -> tuple[str, ...] | None:
+        """Names of the damaged indices; None if any other file is damaged."""
         if self._record is None:
             return ()
         problems = dict(self._problems(self._record, deep=True))
         try:
-            return _damaged_indices(self._manifest(self._record.version), problems)
+            return _indices_of(self._manifest(self._record.version), problems)
         except (OSError, ValueError):
             return None
 
@@ -440,8 +440,8 @@ class ShardFiles:
             return file.read()[-4:] == b"LANC"
 
 
-def _damaged_indices(manifest: Manifest, problems: Iterable[str]) -> tuple[str, ...] | None:
-    """Names of the indices that these files belong to; None if one belongs to anything else."""
+def _indices_of(manifest: Manifest, problems: Iterable[str]) -> tuple[str, ...] | None:
+    """Names of the indices with a problem; None if any other file has one."""
     places = {path.rpartition("/")[0] for path in problems}
     return (
         tuple(sorted(manifest.indices[place] for place in places))

@@ -20,7 +20,7 @@ import msgspec
 from remora.ids import session_key, user_key
 from remora.storage.ports import Finding, MemoryRow, Vector
 
-__all__ = ["CHECK", "COLUMNS", "SEARCHED", "Read", "RowFormat", "owned_by"]
+__all__ = ["CHECK", "COLUMNS", "SEARCHED", "Read", "RowFormat", "owner_filter"]
 
 COLUMNS = (
     "id",
@@ -232,8 +232,8 @@ class RowFormat:
             read.places.append(place)
         return read
 
-    def embedded_rows(self, user: str, found: Any) -> tuple[Read, Vector]:
-        """The same, sorted, with the rows' vectors."""
+    def read_with_vectors(self, user: str, found: Any) -> tuple[Read, Vector]:
+        """The user's rows, oldest first, and their vectors, shape (rows, dimension)."""
         read = self.read(user, found)
         order = sorted(range(len(read.rows)), key=lambda n: _age(read.rows[n]))
         matrix = self._matrix(found)[[read.places[n] for n in order]]
@@ -241,8 +241,8 @@ class RowFormat:
             read, rows=[read.rows[n] for n in order], places=[read.places[n] for n in order]
         ), matrix
 
-    def sorted_rows(self, user: str, found: Any) -> Read:
-        """The same without vectors."""
+    def read_sorted(self, user: str, found: Any) -> Read:
+        """The user's rows, oldest first."""
         read = self.read(user, found)
         return msgspec.structs.replace(read, rows=sorted(read.rows, key=_age))
 
@@ -311,11 +311,8 @@ class RowFormat:
             for id_ in damaged
         ]
 
-    def damaged_row_ids(self, batch: Any) -> list[int]:
-        """Where those of a record batch's rows stand that are not as they were written.
-
-        It has all columns, and ``_rowid``.
-        """
+    def find_damaged_row_ids(self, batch: Any) -> list[int]:
+        """Row ids of the damaged rows of a record batch with all columns and ``_rowid``."""
         found = self._pa.Table.from_batches([batch])
         sound = set(self.read(None, found).places)
         places: list[int] = found.column("_rowid").to_pylist()
@@ -353,8 +350,8 @@ class RowFormat:
         )
 
 
-def owned_by(key: str, session: str) -> Callable[[dict[str, list[str]]], list[bool]]:
-    """Which rows are a user's; with a session key that is not empty, that session's."""
+def owner_filter(key: str, session: str) -> Callable[[dict[str, list[str]]], list[bool]]:
+    """A function that marks the rows of a user; those of one session if its key is not empty."""
 
     def mine(columns: dict[str, list[str]]) -> list[bool]:
         keys, users, sessions = columns["user_key"], columns["user_id"], columns["session_id"]

@@ -114,9 +114,7 @@ class TableScan:
             for end in range(1, len(keys) + 1):
                 if end < len(keys) and keys[end] == keys[start]:
                     continue
-                rows = await anyio.to_thread.run_sync(
-                    _scanned_rows, found.slice(start, end - start)
-                )
+                rows = await anyio.to_thread.run_sync(_to_rows, found.slice(start, end - start))
                 self.rows += len(rows)
                 yield ScannedUser(name, keys[start], self._belongs(name, keys[start]), rows)
                 start = end
@@ -136,10 +134,10 @@ class TableScan:
         self._tables.pop(name, None)
 
 
-def _scanned_rows(found: Any) -> list[ScannedRow]:
+def _to_rows(found: Any) -> list[ScannedRow]:
     import pyarrow as pa  # noqa: PLC0415 -- with lancedb, at first use
 
-    # As a number: a zoned timestamp would need the machine's time zone files.
+    # As a number: a zoned timestamp needs the machine's time zone files.
     found = found.set_column(
         found.schema.get_field_index("created_at"),
         "created_at",

@@ -93,7 +93,7 @@ class LanceSearch:
         if found is None:
             return ()
         form = self._tables.rows
-        return self._report(await anyio.to_thread.run_sync(form.sorted_rows, user, found)).rows
+        return self._report(await anyio.to_thread.run_sync(form.read_sorted, user, found)).rows
 
     async def embedded_rows(
         self, user: str, scope: Scope
@@ -105,7 +105,7 @@ class LanceSearch:
         found = await self._query_rows(user, scope, ["vector"])
         if found is None:
             found = form.schema.empty_table()
-        read, vectors = await anyio.to_thread.run_sync(form.embedded_rows, user, found)
+        read, vectors = await anyio.to_thread.run_sync(form.read_with_vectors, user, found)
         return self._report(read).rows, vectors
 
     async def _query_rows(self, user: str, scope: Scope, more: list[str]) -> Any:

@@ -154,7 +154,7 @@ class Shard:
             await work.checkout(self.files.version)
             await work.restore()
             _logger.warning("uncertain_writes_undone", table=self.name, version=self.files.version)
-        self.searchable = (await _indexed_columns(work)).issuperset(SEARCHED)
+        self.searchable = (await _index_columns(work)).issuperset(SEARCHED)
         await self._record(work, time.time())
         self._switch_table(work)
         self.needs_rollback = False
@@ -317,7 +317,7 @@ class Shard:
     async def index_users(self, least_rows: int, table: Any = None) -> None:
         """Index the users' keys, where there are so many rows."""
         table = table or self.table
-        if await table.count_rows() < least_rows or "user_key" in await _indexed_columns(table):
+        if await table.count_rows() < least_rows or "user_key" in await _index_columns(table):
             return
         await table.create_index("user_key", config=self._tools.by_value())
 
@@ -395,5 +395,5 @@ def _similar_sized_tail(fragments: Sequence[Fragment]) -> Fragment:
     return fragments[at]
 
 
-async def _indexed_columns(table: Any) -> set[str]:
+async def _index_columns(table: Any) -> set[str]:
     return {index.columns[0] for index in await table.list_indices()}

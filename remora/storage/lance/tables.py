@@ -16,7 +16,7 @@ from remora.config import LongTermConfig
 from remora.errors import LongTermError
 from remora.storage.lance.directory import shard_names
 from remora.storage.lance.errors import map_errors
-from remora.storage.lance.files import Opened, ShardFiles
+from remora.storage.lance.files import ShardFiles, TableState
 from remora.storage.lance.naming import TABLE_PREFIX, table_of
 from remora.storage.lance.rows import SEARCHED, RowFormat
 from remora.storage.lance.shard import IndexTools, Shard
@@ -76,7 +76,7 @@ class LanceTables:
         findings: list[Finding] = []
         for name in names:
             files = self.files(name)
-            opened = Opened(usable=True, recorded=True)
+            opened = TableState(usable=True, recorded=True)
             if files is not None:
                 opened = await anyio.to_thread.run_sync(files.prepare)
             if opened.usable:
@@ -85,7 +85,7 @@ class LanceTables:
                 findings += files.opening_findings
         return findings
 
-    async def _load_shard(self, name: str, files: ShardFiles | None, opened: Opened) -> None:
+    async def _load_shard(self, name: str, files: ShardFiles | None, opened: TableState) -> None:
         table = await self._database.open_table(name)
         found = await table.schema()
         fits = self.rows.fits(found)

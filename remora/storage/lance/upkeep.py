@@ -19,7 +19,7 @@ import anyio.to_thread
 from remora.errors import LongTermError
 from remora.ids import user_key
 from remora.logging import get_logger
-from remora.storage.lance.rows import CHECK, COLUMNS, owned_by
+from remora.storage.lance.rows import CHECK, COLUMNS, owner_filter
 from remora.storage.lance.shard import Shard
 from remora.storage.lance.tables import LanceTables
 from remora.storage.ports import Finding
@@ -101,7 +101,7 @@ class LanceUpkeep:
             return 0
         async with self._writing("erasing", shard):
             removed = await shard.rewrite(
-                owned_by(user_key, session_key), index_rows=self._tables.config.index_user_rows
+                owner_filter(user_key, session_key), index_rows=self._tables.config.index_user_rows
             )
             await shard.forget_versions()
             await _purge(shard, "" if session_key else user_key)
@@ -180,8 +180,8 @@ class LanceUpkeep:
         done = []
         indices: tuple[str, ...] | None = ()
         if shard.files is not None:
-            indices = await anyio.to_thread.run_sync(shard.files.damaged_indices)
-        damaged = await self._damaged_row_ids(shard) if shard.checked else []
+            indices = await anyio.to_thread.run_sync(shard.files.find_damaged_indices)
+        damaged = await self._find_damaged_row_ids(shard) if shard.checked else []
         if damaged:
             removed = await self._delete_row_ids(shard, damaged)
             await shard.record(time.time())
@@ -195,13 +195,13 @@ class LanceUpkeep:
             done.append(f"{len(indices)} damaged indices of the table {shard.name} were rebuilt")
         return done
 
-    async def _damaged_row_ids(self, shard: Shard) -> list[int]:
+    async def _find_damaged_row_ids(self, shard: Shard) -> list[int]:
         rows = self._tables.rows
         columns = [*COLUMNS, CHECK, *(["vector"] if rows.embedded else [])]
         batches: Any = await shard.table.query().select(columns).with_row_id().to_batches()
         found: list[int] = []
         async for batch in batches:
-            found += await anyio.to_thread.run_sync(rows.damaged_row_ids, batch)
+            found += await anyio.to_thread.run_sync(rows.find_damaged_row_ids, batch)
         return found
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from remora.errors import LongTermError
 from remora.ids import session_key, user_key
-from remora.runtime.guard import guarded_call
+from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
 from remora.storage.lance.shard import Shard
@@ -109,7 +109,7 @@ class LanceWriter:
                 batch.append(self._queue.pop(0))
                 rows += len(batch[-1].rows)
             try:
-                await guarded_call(self._commit, batch)
+                await call_guarded(self._commit, batch)
             except Exception as e:  # the writer must outlive whatever the driver raises
                 error = (
                     e

@@ -28,7 +28,7 @@ from remora.storage.journal_port import (
     SessionListing,
     SummaryFigures,
 )
-from remora.storage.memory.tables import Actor, MemoryTables, found_job
+from remora.storage.memory.tables import Actor, MemoryTables, as_resumed
 from remora.storage.past import earlier_buffer
 from remora.storage.pending import first_message_needed
 from remora.storage.records import (
@@ -44,7 +44,7 @@ from remora.storage.records import (
     SavedUser,
     StateItem,
 )
-from remora.storage.retention import Archive, MessageSizes, choose_oldest, last_removable
+from remora.storage.retention import ArchivedRange, MessageSizes, choose_oldest, last_removable
 
 __all__ = ["MemoryJournal"]
 
@@ -68,10 +68,10 @@ class MemoryJournal(MemoryTables):
         self._event = anyio.Event()
         self._commits = self._failed = self._writes = self._records = 0
 
-    def restarted(self) -> Self:
-        """What another process would find if this one died now: everything committed.
+    def restart(self) -> Self:
+        """The journal that a new process would open if this one died now.
 
-        Do not use this journal afterwards.
+        It has what is committed. Do not use this journal afterwards.
         """
         found = copy.copy(self)
         vars(found).update(_queue=[], _event=anyio.Event())
@@ -199,7 +199,7 @@ class MemoryJournal(MemoryTables):
 
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
         await anyio.lowlevel.checkpoint()
-        return [found_job(job) for job in self._jobs.values() if job.dead == dead]
+        return [as_resumed(job) for job in self._jobs.values() if job.dead == dead]
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
         await anyio.lowlevel.checkpoint()
@@ -319,9 +319,9 @@ class MemoryJournal(MemoryTables):
             wanted[archive.sid] = min(last, archive.through)
         count = self._trim(wanted)
         if limits.max_bytes > 0:
-            total = sum(entry.size for actor in self._actors.values() for entry in actor.archived())
+            total = sum(entry.size for actor in self._actors.values() for entry in actor.archive())
 
-            async def sizes(archive: Archive, first: int) -> MessageSizes:
+            async def sizes(archive: ArchivedRange, first: int) -> MessageSizes:
                 entries = self._actors[archive.sid].entries
                 start = first - archive.trimmed - 1
                 return [
@@ -334,7 +334,7 @@ class MemoryJournal(MemoryTables):
             )
         return count
 
-    def _archives(self) -> list[Archive]:
+    def _archives(self) -> list[ArchivedRange]:
         found = []
         for actor in self._actors.values():
             last = min(actor.watermarks.indexing_through, actor.watermarks.archived_through)
@@ -350,7 +350,7 @@ class MemoryJournal(MemoryTables):
             )
             through = last_removable(actor.watermarks.archived_through, next(waiting, None), needed)
             if isinstance(actor.key, SessionKey) and through > actor.trimmed:
-                found.append(Archive(actor.sid, actor.trimmed, through))
+                found.append(ArchivedRange(actor.sid, actor.trimmed, through))
         return found
 
     def _trim(self, wanted: Mapping[int, int]) -> int:

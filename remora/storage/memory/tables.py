@@ -35,7 +35,7 @@ from remora.storage.records import (
     Watermarks,
 )
 
-__all__ = ["Actor", "MemoryTables", "found_job"]
+__all__ = ["Actor", "MemoryTables", "as_resumed"]
 
 
 class Actor:
@@ -92,8 +92,8 @@ class Actor:
         ]
         return buffer_start_from(then, trimmed=self.trimmed)
 
-    def archived(self) -> Sequence[Entry]:
-        """The messages that left the buffer and are kept."""
+    def archive(self) -> Sequence[Entry]:
+        """The messages that left the buffer and were not trimmed."""
         return self.entries[: max(self.watermarks.archived_through - self.trimmed, 0)]
 
     def trim(self, last: int) -> int:
@@ -108,7 +108,7 @@ class Actor:
         return count
 
 
-def found_job(job: Job) -> Job:
+def as_resumed(job: Job) -> Job:
     """The job as a reader finds it: an earlier runtime may have started it."""
     return msgspec.structs.replace(job, resumed=True)
 
@@ -226,7 +226,7 @@ class MemoryTables:
             StateItem(kind, name, value) for (kind, name), value in kept if kind != ENTRY_KIND
         )
         jobs = tuple(
-            found_job(job) for job in self._jobs.values() if job.key == key and not job.dead
+            as_resumed(job) for job in self._jobs.values() if job.key == key and not job.dead
         )
         if isinstance(key, UserKey):
             return SavedUser(sid, actor is not None, state_items, jobs)

@@ -25,14 +25,14 @@ __all__ = [
     "STATE_ITEM_COLUMNS",
     "SUMMARY_COLUMNS",
     "RowDamaged",
-    "checked_key",
     "checksum_differs",
-    "damaged",
     "decode_entry",
     "decode_jobs",
+    "decode_key",
     "decode_memory",
     "decode_state_item",
     "decode_summary",
+    "row_damage",
 ]
 
 _logger = get_logger("remora.journal")
@@ -71,7 +71,7 @@ def checksum_differs(crc: int | None, values: tuple[Any, ...]) -> bool:
         return True
 
 
-def damaged(key: Hashable, what: object) -> JournalDamaged:
+def row_damage(key: Hashable, what: object) -> JournalDamaged:
     """The error for a damaged row of an actor."""
     owner = repr(key)
     if isinstance(key, SessionKey):
@@ -82,7 +82,7 @@ def damaged(key: Hashable, what: object) -> JournalDamaged:
     )
 
 
-def checked_key(
+def decode_key(
     sid: int, user: str, session: str, created_us: int, crc: int | None
 ) -> SessionKey | UserKey:
     """The key of an actor's row, verified.

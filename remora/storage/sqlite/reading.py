@@ -40,13 +40,13 @@ from remora.storage.sqlite.decoding import (
     STATE_ITEM_COLUMNS,
     SUMMARY_COLUMNS,
     RowDamaged,
-    checked_key,
-    damaged,
     decode_entry,
     decode_jobs,
+    decode_key,
     decode_memory,
     decode_state_item,
     decode_summary,
+    row_damage,
 )
 from remora.storage.sqlite.restore import SavedActor, restore_actors
 from remora.storage.sqlite.schema import SEQ_BITS
@@ -127,10 +127,10 @@ class JournalReader:
             return ()
         trimmed = rows[0][0]
         if not isinstance(trimmed, int):
-            raise damaged(key, "its figures are not as they were written")
+            raise row_damage(key, "its figures are not as they were written")
         for number, row in enumerate(rows, start=max(first, trimmed + 1, 1)):
             if row[2] & SEQ_MASK != number:
-                raise damaged(key, f"message {number} is missing")
+                raise row_damage(key, f"message {number} is missing")
         return _entries(
             key, [row[2:] for row in rows if row[1] is None or (at is not None and row[1] > at)]
         )
@@ -143,12 +143,12 @@ class JournalReader:
         )
         try:
             return buffer_start_from(
-                [decode_summary(row) for row in rows], trimmed=await self._trimmed(key)
+                [decode_summary(row) for row in rows], trimmed=await self._read_trimmed(key)
             )
         except RowDamaged as e:
-            raise damaged(key, e) from e
+            raise row_damage(key, e) from e
 
-    async def _trimmed(self, key: SessionKey) -> int:
+    async def _read_trimmed(self, key: SessionKey) -> int:
         rows = await self._read(
             "SELECT trimmed FROM actors WHERE user = ? AND session = ?", tuple(key)
         )
@@ -176,7 +176,7 @@ class JournalReader:
         try:
             return [decode_memory(row) for row in rows]
         except RowDamaged as e:
-            raise damaged(UserKey(user), e) from e
+            raise row_damage(UserKey(user), e) from e
 
     async def pruned_seqs(self, key: SessionKey) -> Sequence[int]:
         rows = await self._read(
@@ -198,7 +198,7 @@ class JournalReader:
         try:
             return [decode_state_item(row) for row in rows]
         except RowDamaged as e:
-            raise damaged(key, e) from e
+            raise row_damage(key, e) from e
 
     async def indexed_through(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
         rows = await self._read(
@@ -207,7 +207,7 @@ class JournalReader:
         found = []
         for flushed, *row in rows:
             try:
-                found.append((checked_key(*row), flushed))
+                found.append((decode_key(*row), flushed))
             except RowDamaged as e:  # its owner is unknown; the others are listed
                 _logger.error("actor_unreadable", sid=row[0], error=str(e))
         return found
@@ -286,4 +286,4 @@ def _entries(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
     try:
         return [decode_entry(row) for row in rows]
     except RowDamaged as e:
-        raise damaged(key, e) from e
+        raise row_damage(key, e) from e

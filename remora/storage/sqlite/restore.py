@@ -29,11 +29,11 @@ from remora.storage.sqlite.decoding import (
     SUMMARY_COLUMNS,
     RowDamaged,
     checksum_differs,
-    damaged,
     decode_entry,
     decode_jobs,
     decode_state_item,
     decode_summary,
+    row_damage,
 )
 from remora.storage.sqlite.schema import SEQ_BITS
 
@@ -123,7 +123,7 @@ async def restore_actors(
         if isinstance(key, UserKey):
             sid = found[key][0] if key in found else new_sid()
             if sid in rows.damaged:
-                saved.append(damaged(key, rows.damaged[sid]))
+                saved.append(row_damage(key, rows.damaged[sid]))
             else:
                 saved.append(
                     SavedUser(
@@ -225,12 +225,12 @@ class _ActorRows:
 
     def session(self, key: Hashable, sid: int, watermarks: Watermarks) -> SavedSession | Exception:
         if sid in self.damaged:
-            return damaged(key, self.damaged[sid])
+            return row_damage(key, self.damaged[sid])
         first, last = self.bounds.get(
             sid, (watermarks.archived_through + 1, watermarks.archived_through)
         )
         if first != watermarks.archived_through + 1:
-            return damaged(key, f"message {watermarks.archived_through + 1} is missing")
+            return row_damage(key, f"message {watermarks.archived_through + 1} is missing")
         summary = None
         entries: list[Summary] = []
         for kind, one in self.summaries.get(sid, ()):

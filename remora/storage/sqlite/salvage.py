@@ -143,7 +143,7 @@ def _memories(database: sqlite3.Connection) -> Iterator[str]:
     for row in _unreadable(
         database, "memories", f"m.number, {MEMORY_COLUMNS} FROM memories AS m", decode_memory
     ):
-        yield f"given up: the memory {_shown(row[0])} of {names.get(row[1], _UNKNOWN)}"
+        yield f"given up: the memory {_printable(row[0])} of {names.get(row[1], _UNKNOWN)}"
 
 
 def _jobs(database: sqlite3.Connection) -> Iterator[str]:
@@ -178,10 +178,10 @@ def _jobs(database: sqlite3.Connection) -> Iterator[str]:
 
 def _names(database: sqlite3.Connection) -> dict[int, str]:
     return {
-        sid: _shown(f"{user} / {session}" if session else str(user))
+        sid: _printable(f"{user} / {session}" if session else str(user))
         for sid, user, session in database.execute("SELECT sid, user, session FROM actors")
     }
 
 
-def _shown(name: str) -> str:
+def _printable(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

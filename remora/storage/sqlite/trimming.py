@@ -16,7 +16,7 @@ from remora.storage.journal_port import Retention
 from remora.storage.pending import first_message_needed
 from remora.storage.records import Spec
 from remora.storage.retention import (
-    Archive,
+    ArchivedRange,
     MessageSizes,
     choose_oldest,
     last_removable,
@@ -64,7 +64,7 @@ _SIZES = (
 )
 
 
-async def _archives(read: Query, sids: Sequence[int]) -> list[Archive]:
+async def _archives(read: Query, sids: Sequence[int]) -> list[ArchivedRange]:
     """What may be removed of these sessions."""
     wanted = (msgspec.json.encode(sids).decode(),)
     needed: dict[int, list[int | None]] = {}
@@ -80,7 +80,7 @@ async def _archives(read: Query, sids: Sequence[int]) -> list[Archive]:
             archived_through, None if unflushed is None else unflushed & _MASK, needed.get(sid, ())
         )
         if through > trimmed:
-            found.append(Archive(sid, trimmed, through))
+            found.append(ArchivedRange(sid, trimmed, through))
     return found
 
 
@@ -108,7 +108,7 @@ async def _sessions(read: Query) -> AsyncIterator[list[int]]:
 
 
 async def _beyond_each(
-    read: Query, archives: Sequence[Archive], limits: Retention, now_us: int
+    read: Query, archives: Sequence[ArchivedRange], limits: Retention, now_us: int
 ) -> dict[int, int]:
     found: dict[int, int] = {}
     for sid, trimmed, through in ((one.sid, one.trimmed, one.through) for one in archives):
@@ -140,7 +140,7 @@ async def _beyond_bytes(read: Query, limit: int) -> dict[int, int]:
     if (pages - free) * size <= limit:  # all messages are larger than the archived ones
         return {}
     total = 0
-    archives: list[Archive] = []
+    archives: list[ArchivedRange] = []
     async for sids in _sessions(read):
         ((size,),) = await read(_ARCHIVED_BYTES, (msgspec.json.encode(sids).decode(),))
         total += size
@@ -149,7 +149,7 @@ async def _beyond_bytes(read: Query, limit: int) -> dict[int, int]:
         return {}
     at_once = max(_ROWS_AT_ONCE // max(len(archives), 1), 1)
 
-    async def sizes(archive: Archive, first: int) -> MessageSizes:
+    async def sizes(archive: ArchivedRange, first: int) -> MessageSizes:
         rows = await read(_SIZES, (archive.sid, first, archive.through, at_once))
         return [(pos & _MASK, at_us, size) for pos, at_us, size in rows]
 

@@ -80,7 +80,7 @@ def check_journal(path: Path) -> list[Finding]:
             found: list[Finding] = []
             for look in (
                 _structure,
-                _marked,
+                _check_mark,
                 _actors_and_messages,
                 _folds,
                 _facets,
@@ -89,7 +89,7 @@ def check_journal(path: Path) -> list[Finding]:
                 _notes,
             ):
                 try:
-                    found.extend(_bounded(look(path, database)))
+                    found.extend(_limit(look(path, database)))
                 except TypeError as e:  # a number that is none, say
                     found.append(_finding(path.name, f"it holds what was never written ({e})"))
                 if look is _structure and any(one.kind == "journal" for one in found):
@@ -108,7 +108,7 @@ def _finding(where: str, detail: str) -> Finding:
     return Finding("journal", where, detail, repairable=False)
 
 
-def _bounded(found: Iterator[Finding]) -> Iterator[Finding]:
+def _limit(found: Iterator[Finding]) -> Iterator[Finding]:
     count = 0
     for count, one in enumerate(found, start=1):
         if count <= _MOST:
@@ -127,7 +127,7 @@ def _structure(path: Path, database: sqlite3.Connection) -> Iterator[Finding]:
             yield _finding(path.name, f"SQLite: {text}")
 
 
-def _marked(path: Path, database: sqlite3.Connection) -> Iterator[Finding]:
+def _check_mark(path: Path, database: sqlite3.Connection) -> Iterator[Finding]:
     mark = read_mark(mark_path(path))
     if mark is not None and (lost := missing_commits(mark, database)):
         detail = f"the journal lacks {lost}; promised at durability {mark.durability}"

@@ -196,12 +196,12 @@ class JournalWriter:
                 taken = self._queue[:room]
                 self._taken += len(taken)
                 del self._queue[:room]  # before any sender is answered, and writes something else
-                batch = [write for write in taken if not write.fenced and not self._refused(write)]
+                batch = [write for write in taken if not write.fenced and not self._refuse(write)]
                 if batch:
                     await self._commit(batch)
 
-    def _refused(self, write: Write) -> bool:
-        """Whether a write is for an erased actor, which must not get rows again."""
+    def _refuse(self, write: Write) -> bool:
+        """Refuse a write for an erased actor; returns whether it was one."""
         if not self._erased or not any(
             getattr(record, "sid", 0) in self._erased for record in write.records
         ):

@@ -174,10 +174,10 @@ class _Host:
     def _wind_up(self) -> None:
         left = asyncio.all_tasks(self._loop)
 
-        async def cancelled() -> None:
+        async def cancel_all() -> None:
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
             self._loop.stop()
 
-        self._started.append(self._loop.create_task(cancelled()))
+        self._started.append(self._loop.create_task(cancel_all()))

@@ -303,7 +303,7 @@ class World:
                 read_fault=self._luck["read"],
             )
         else:
-            self._journal = self._journal.restarted()
+            self._journal = self._journal.restart()
         return self._journal
 
     def _open_store(self, config: Config, dimension: int) -> LongTermStore:
