@@ -1,15 +1,14 @@
 """Whether a history of operations is linearizable.
 
-Is there an order of these operations, true to real time, in which a sequential model gives the
-answers that were given?
+It is, if in some order that agrees with real time a sequential model gives the same answers.
 
-The search of Wing & Gong (1993) with Lowe's memoization (2017): try each operation that may come
+The search is Wing & Gong's (1993) with Lowe's memoization (2017): try each operation that may come
 first, remember the configurations that led nowhere. A configuration is a bit set of the operations
-that are dealt with, and the model's state.
+already placed, and the model's state.
 
-An operation whose outcome was never learned has either happened or not. As long as its process
-lives, it may happen at any time after its call. Once the process died, it has happened before that,
-or never: durable linearizability (Izraelevitz, Mendes & Scott 2016).
+An operation of unknown outcome has happened or not. While its process lives, it may happen at any
+time after its call; if the process died, before that or never: durable linearizability
+(Izraelevitz, Mendes & Scott 2016).
 """
 
 from __future__ import annotations
@@ -57,10 +56,9 @@ class Explanation(msgspec.Struct, frozen=True):
     Attributes:
         order: the operations in an order in which the model gives their answers; where `complete`
             is false, the longest found.
-        complete: it is an order of them all, but for those that may never have happened.
-        stuck: the operations one of which would have come next, each with an answer that the model
-            would not have given.
-        decided: every order was looked at; false where that would have been too many.
+        complete: the order has all operations, except those that may never have happened.
+        stuck: the operations that could come next; the model would have answered each differently.
+        decided: every order was tried; false where there were too many.
     """
 
     order: tuple[Operation, ...]
@@ -93,34 +91,23 @@ def explain(
     *,
     most: int | None = None,
 ) -> Explanation:
-    """The same as `linearizable`, and if there is no order, how far one goes, for a report.
+    """As `linearizable`; if no order explains the history, also how far the best one goes.
 
     Args:
         operations: the history, in any order.
         initial: the model's first state.
         step: see `linearizable`.
-        most: configurations that are looked at; None for all. Their number may grow with two to the
-            power of the number of operations of unknown outcome.
+        most: configurations to try; None for all. Their number may grow with two to the power of
+            the number of operations of unknown outcome.
     """
     ordered = sorted(operations, key=lambda operation: (operation.called, operation.returned))
-    count = len(ordered)
-    # Who returned first is tried first, and who never did, last: mostly that is how it was.
+    # The operation that returned first is tried first: mostly that was the order.
     rank = [(one.pending, one.returned) for one in ordered]
     everything = sum(1 << i for i, (pending, _) in enumerate(rank) if not pending)
-    # What must be done before operation i, and what has missed its chance when i happens: what
-    # returned before it was called.
-    needed, missed = [], []
-    by_return = sorted(range(count), key=lambda i: ordered[i].returned, reverse=True)
-    before = 0
-    for one in ordered:
-        while by_return and ordered[by_return[-1]].returned < one.called:
-            before |= 1 << by_return.pop()
-        needed.append(before & everything)
-        missed.append(before & ~everything)
+    returned_before = _returned_before(ordered)
     seen: set[tuple[int, State]] = set()
-    path: tuple[Any, ...] | None = (
-        None  # the way to a configuration: (way to the one before, operation)
-    )
+    # The path to a configuration: the path to the one before, and the operation.
+    path: tuple[Any, ...] | None = None
     stack: list[tuple[int, State, tuple[Any, ...] | None]] = [(0, initial, None)]
     furthest, best = -1, path
     stuck: list[int] = []
@@ -131,24 +118,41 @@ def explain(
         if (done, state) in seen:
             continue
         seen.add((done, state))
-        candidates = []
-        i = ((done + 1) & ~done).bit_length() - 1  # the first that is open
-        while i < count:
-            if not done >> i & 1:
-                if needed[i] & ~done:
-                    break  # and so has whatever was called later
-                candidates.append(i)
-            i += 1
+        candidates = _candidates(done, returned_before, everything)
         candidates.sort(key=rank.__getitem__, reverse=True)
         for i in candidates:
             after = step(state, ordered[i])
             if after is not None:
-                stack.append((done | 1 << i | missed[i], after, (path, i)))
+                # a pending operation that returned before this call never happens
+                never = returned_before[i] & ~everything
+                stack.append((done | 1 << i | never, after, (path, i)))
         reached = (done & everything).bit_count()
         if reached > furthest:
             furthest, best, stuck = reached, path, candidates
     refused = tuple(ordered[i] for i in sorted(stuck) if not rank[i][0])
     return Explanation(_path_order(best, ordered), complete=False, stuck=refused, decided=not stack)
+
+
+def _returned_before(ordered: Sequence[Operation]) -> list[int]:
+    """For each operation, in the order of calls, the bit set of those that returned before it."""
+    by_return = sorted(range(len(ordered)), key=lambda i: ordered[i].returned, reverse=True)
+    found, before = [], 0
+    for one in ordered:
+        while by_return and ordered[by_return[-1]].returned < one.called:
+            before |= 1 << by_return.pop()
+        found.append(before)
+    return found
+
+
+def _candidates(done: int, returned_before: Sequence[int], everything: int) -> list[int]:
+    """The operations that may come next, in the order of calls."""
+    found, required = [], everything & ~done
+    for i in range(((done + 1) & ~done).bit_length() - 1, len(returned_before)):
+        if not done >> i & 1:
+            if returned_before[i] & required:
+                break  # the operations called later must wait for it, too
+            found.append(i)
+    return found
 
 
 def _path_order(

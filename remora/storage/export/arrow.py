@@ -1,11 +1,8 @@
-"""Arrow tables.
+"""Arrow tables: an export as Parquet files, and a user's long-term memory as one table.
 
-An export as a directory of Parquet files (docs/export-format.md), and a user's long-term memory as
-one table.
-
-pyarrow loads when something here is called: it takes half a second. Everything here blocks. Times
-cross as integers of microseconds: a zoned timestamp that becomes a Python object needs the
-machine's time zone files.
+The files are described in docs/export-format.md. pyarrow takes half a second to load, so it is
+loaded at the first call. Everything here blocks. Times are passed as integers of microseconds: to
+convert a zoned timestamp to a Python object, pyarrow needs the machine's time zone files.
 """
 
 from __future__ import annotations
@@ -29,6 +26,7 @@ from remora.storage.export.transfer import (
     Placed,
     SessionExport,
     UserExport,
+    newer_format,
 )
 from remora.storage.ports import MemoryRow, Vector
 from remora.storage.records import MemoryItem, StateItem, Summary
@@ -47,7 +45,7 @@ MEMORY_COLUMNS = (
     "accessed_at",
     "access_count",
 )
-"""What `User.export_arrow` gives, in this order."""
+"""The columns of `User.export_arrow`, in order."""
 
 _TABLES = ("sessions", "messages", "users", "memories", "facets")
 _HEADER = b"remora-export"
@@ -141,16 +139,18 @@ def _schemas(pa: Any) -> dict[str, Any]:
     )
     return {
         "sessions": table(
-            user=text, session=text, messages=whole, front=whole, flushed=whole, summary=summary, summaries=pa.list_(summary)  # noqa: E501
+            user=text, session=text, messages=whole, front=whole, flushed=whole, summary=summary,
+            summaries=pa.list_(summary),
         ),
         "messages": table(
-            user=text, session=text, seq=whole, id=text, created_at=at, tokens=whole, importance=pa.float64(), role=text,  # noqa: E501
-            chat=text, metadata=text, packed=pa.binary(), pruned=pa.bool_(),
+            user=text, session=text, seq=whole, id=text, created_at=at, tokens=whole,
+            importance=pa.float64(), role=text, chat=text, metadata=text, packed=pa.binary(),
+            pruned=pa.bool_(),
         ),
         "users": table(user=text),
         "memories": table(
-            user=text, id=text, session=text, agent=text, content=text, type=text, importance=pa.float64(), created_at=at,  # noqa: E501
-            tokens=whole,
+            user=text, id=text, session=text, agent=text, content=text, type=text,
+            importance=pa.float64(), created_at=at, tokens=whole,
         ),
         "facets": table(user=text, session=text, kind=text, name=text, value=pa.binary()),
     }  # fmt: skip
@@ -159,7 +159,7 @@ def _schemas(pa: Any) -> dict[str, Any]:
 class ParquetWriter:
     """Implements `remora.storage.export.transfer.ExportWriter`.
 
-    One file for each table, in a directory that it makes.
+    It creates the directory, with one file for each table.
     """
 
     def __init__(self, path: Path, header: ExportHeader) -> None:
@@ -220,7 +220,7 @@ class ParquetWriter:
                     "pruned": message.pruned,
                 }
             )
-        self._facets(place, one.state_items)
+        self._state_items(place, one.state_items)
 
     def _user(self, one: UserExport) -> None:
         self._rows["users"].append({"user": one.user})
@@ -229,9 +229,9 @@ class ParquetWriter:
             self._rows["memories"].append(
                 {"user": one.user, **row, "created_at": row.pop("created_us")}
             )
-        self._facets({"user": one.user, "session": ""}, one.state_items)
+        self._state_items({"user": one.user, "session": ""}, one.state_items)
 
-    def _facets(self, place: dict[str, str], state_items: Iterable[StateItem]) -> None:
+    def _state_items(self, place: dict[str, str], state_items: Iterable[StateItem]) -> None:
         self._rows["facets"].extend(
             {**place, "kind": one.kind, "name": one.name, "value": one.value} for one in state_items
         )
@@ -251,7 +251,7 @@ class ParquetWriter:
         rows.clear()
 
     def close(self) -> None:
-        """Write what is left, and the ends of the files."""
+        """Write the remaining rows, and finish the files."""
         for name in _TABLES:
             if self._rows[name]:
                 self._flush(name)
@@ -267,8 +267,8 @@ class ParquetReader:
     """Implements `remora.storage.export.transfer.ExportReader`.
 
     Raises:
-        InvalidExport: a file is missing or no Parquet, a column is missing or another, or it is a
-            newer remora's.
+        InvalidExport: a file is missing or is not Parquet, a column is missing or has another
+            type, or a newer remora wrote it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -293,16 +293,13 @@ class ParquetReader:
                     raise ValueError("it was not written by remora")
                 self.header = msgspec.json.decode(described, type=ExportHeader)
                 if self.header.format > FORMAT:
-                    raise ValueError(
-                        f"the export has the format {self.header.format}, this remora reads up to "
-                        f"{FORMAT}: upgrade remora"
-                    )
+                    raise ValueError(newer_format(self.header.format))
         except BaseException:
             self.close()
             raise
 
     def read(self) -> Iterator[Placed]:
-        """All of it, from the beginning."""
+        """Every session and user, from the beginning."""
         messages, state_items, memories = (
             _Groups(self._rows(name), name) for name in ("messages", "facets", "memories")
         )
@@ -320,7 +317,7 @@ class ParquetReader:
                         f"messages.parquet has {len(found)} messages here, not {row['messages']}"
                     )
             said = tuple(_message(at, one) for at, one in found)
-            kept = tuple(_facet(at, one) for at, one in state_items.take(key))
+            kept = tuple(_state_item(at, one) for at, one in state_items.take(key))
             yield number, SessionExport(*key, said, front, flushed, summary, summaries, kept)
         for number, row in self._rows("users"):
             with _locate_errors("users", number):
@@ -329,7 +326,9 @@ class ParquetReader:
             yield (
                 number,
                 UserExport(
-                    user, items, tuple(_facet(at, one) for at, one in state_items.take((user, "")))
+                    user,
+                    items,
+                    tuple(_state_item(at, one) for at, one in state_items.take((user, ""))),
                 ),
             )
         for groups in (messages, state_items, memories):
@@ -387,7 +386,7 @@ def _locate_errors(table: str, row: int) -> Iterator[None]:
 
 
 class _Groups:
-    """Rows of one session or user are adjacent, in the order of `sessions` and `users`."""
+    """The rows of a table by session or user; they are in the order of `sessions` and `users`."""
 
     def __init__(self, rows: Iterator[tuple[int, dict[str, Any]]], name: str) -> None:
         self._rows = rows
@@ -403,7 +402,7 @@ class _Groups:
         return found
 
     def finish(self) -> None:
-        """Every row must have been somebody's."""
+        """Check that no row is left."""
         if self._next is not None:
             number, row = self._next
             with _locate_errors(self._name, number):
@@ -450,7 +449,7 @@ def _memory(number: int, row: dict[str, Any]) -> MemoryItem:
         return msgspec.convert({**row, "created_us": row["created_at"]}, MemoryItem)
 
 
-def _facet(number: int, row: dict[str, Any]) -> StateItem:
+def _state_item(number: int, row: dict[str, Any]) -> StateItem:
     with _locate_errors("facets", number):
         if not isinstance(row["value"], bytes):
             raise TypeError("the value is missing")

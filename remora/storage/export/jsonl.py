@@ -1,13 +1,11 @@
-"""An export as JSON lines.
+"""An export as JSON lines (docs/export-format.md). Everything here blocks.
 
-One typed record a line, in the order of reading (docs/export-format.md). Everything here blocks.
+The lines are a header, then each session (its own line, messages, state items), then each user (its
+own line, memories, state items), then an end line. The end line has the number of the lines before
+it, so a truncated file is detected.
 
-A header, then each session (its line, its messages, its facets), then each user (its line,
-memories, facets), then an end line that says how many lines stand before it, so that a file that
-was cut short is known for one.
-
-Chat dicts and metadata stand as JSON where JSON gives them back byte for byte; where it does not
-(bytes, times, numbers as keys), they stand as msgpack in base64.
+Chat dicts and metadata are JSON if JSON reproduces them byte for byte; otherwise (bytes, times,
+numbers as keys) they are msgpack in base64.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from remora.storage.export.transfer import (
     Placed,
     SessionExport,
     UserExport,
+    newer_format,
 )
 from remora.storage.records import MemoryItem, StateItem, Summary
 
@@ -76,7 +75,7 @@ class _Memory(msgspec.Struct, frozen=True, tag="memory"):
     memory: MemoryItem
 
 
-class _Facet(msgspec.Struct, frozen=True, tag="facet"):
+class _StateItem(msgspec.Struct, frozen=True, tag="facet"):
     user: str
     session: str
     kind: str
@@ -88,7 +87,7 @@ class _End(msgspec.Struct, frozen=True, tag="end"):
     lines: int
 
 
-_Line: TypeAlias = _Header | _Session | _Message | _User | _Memory | _Facet | _End
+_Line: TypeAlias = _Header | _Session | _Message | _User | _Memory | _StateItem | _End
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_Line).decode
 _decode_any = msgspec.json.Decoder().decode
@@ -99,9 +98,9 @@ _unpack = msgspec.msgpack.Decoder(tuple[dict[str, Any], dict[str, Any] | None]).
 def dump_message(
     chat: dict[str, Any], metadata: dict[str, Any] | None
 ) -> tuple[bytes, bytes | None, bytes]:
-    """A message's dicts as JSON, and an empty text.
+    """A message's dicts, each as JSON, and nothing packed.
 
-    Or, where JSON would not give them back, two empty texts and msgpack.
+    If JSON does not reproduce them: empty JSON, and both packed by msgpack.
     """
     packed = _pack((chat, metadata))
     try:
@@ -109,17 +108,17 @@ def dump_message(
         if _pack((_decode_any(one), None if other is None else _decode_any(other))) == packed:
             return one, other, b""
     except (msgspec.MsgspecError, TypeError, ValueError):
-        pass  # JSON does not know such a value
+        pass  # JSON has no such value
     return b"", None, packed
 
 
 def load_message(
     chat: Any, metadata: Any, packed: bytes
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The dicts again: of what JSON gave, or of msgpack.
+    """The inverse of `dump_message`; takes the decoded JSON.
 
     Raises:
-        ValueError: they are no dicts.
+        ValueError: they are not dicts.
     """
     if packed:
         return _unpack(packed)
@@ -177,7 +176,7 @@ def _session_lines(one: SessionExport) -> list[Any]:
             )
         )
     lines.extend(
-        _Facet(one.user, one.session, state_item.kind, state_item.name, state_item.value)
+        _StateItem(one.user, one.session, state_item.kind, state_item.name, state_item.value)
         for state_item in one.state_items
     )
     return lines
@@ -186,7 +185,7 @@ def _session_lines(one: SessionExport) -> list[Any]:
 def _user_lines(one: UserExport) -> list[Any]:
     lines: list[Any] = [_User(one.user), *(_Memory(one.user, item) for item in one.memories)]
     lines.extend(
-        _Facet(one.user, "", state_item.kind, state_item.name, state_item.value)
+        _StateItem(one.user, "", state_item.kind, state_item.name, state_item.value)
         for state_item in one.state_items
     )
     return lines
@@ -196,7 +195,7 @@ class JsonlReader:
     """Implements `remora.storage.export.transfer.ExportReader`.
 
     Raises:
-        InvalidExport: the first line is no header, or a newer remora's.
+        InvalidExport: the first line is no header, or a newer remora wrote it.
         OSError: the file cannot be read.
     """
 
@@ -206,12 +205,11 @@ class JsonlReader:
         try:
             line = self._line(1, self._file.readline())
             if not isinstance(line, _Header):
-                raise self._error(1, "this is no header; is the file a remora export?")
+                raise self._error(1, "this is not a header; is the file a remora export?")
             if line.format > FORMAT:
                 raise self._error(
                     1,
-                    f"the export has the format {line.format}, this remora reads up to {FORMAT}: "
-                    "upgrade remora",
+                    newer_format(line.format),
                 )
         except BaseException:
             self._file.close()
@@ -221,13 +219,13 @@ class JsonlReader:
         )
 
     def read(self) -> Iterator[Placed]:
-        """All of it, from the beginning."""
+        """Every session and user, from the beginning."""
         self._file.seek(0)
         number, begun, group, ended = 0, 0, _Group(), False
         for number, raw in enumerate(self._file, start=1):
             line = self._line(number, raw)
             if ended:
-                raise self._error(number, "this stands after the end line")
+                raise self._error(number, "there is a line after the end line")
             try:
                 match line:
                     case _Header() if number == 1:
@@ -241,7 +239,7 @@ class JsonlReader:
                     case _End(lines=lines):
                         if lines != number - 1:
                             raise ValueError(
-                                f"{number - 1} lines stand before the end, which speaks of {lines}"
+                                f"{number - 1} lines come before the end line, which says {lines}"
                             )
                         ended = True
                     case _:
@@ -271,7 +269,7 @@ class JsonlReader:
 
 
 class _Group:
-    """Lines that belong together."""
+    """The lines of one session or user."""
 
     def __init__(self, head: _Session | _User | None = None) -> None:
         self.head = head
@@ -301,17 +299,23 @@ class _Group:
                 )
             case _Memory() if not session:
                 self.memories.append(line.memory)
-            case _Facet():
+            case _StateItem():
                 self.state_items.append(StateItem(line.kind, line.name, line.value))
             case _:
-                raise ValueError("this cannot stand here")
+                raise ValueError("a line of this type cannot come here")
 
     def whole(self) -> Exported:
         head = self.head
         if isinstance(head, _Session):
             return SessionExport(
-                head.user, head.session, tuple(self.messages), head.front, head.flushed, head.summary, head.summaries,  # noqa: E501
+                head.user,
+                head.session,
+                tuple(self.messages),
+                head.front,
+                head.flushed,
+                head.summary,
+                head.summaries,
                 tuple(self.state_items),
-            )  # fmt: skip
+            )
         assert head is not None
         return UserExport(head.user, tuple(self.memories), tuple(self.state_items))

@@ -1,7 +1,4 @@
-"""Which form an export has.
-
-Told by its name when it is written, by what is there when it is read.
-"""
+"""The form of an export: chosen by its name for writing, by what exists for reading."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ def check_target(path: Path) -> Path:
     """`path`, if it can name an export.
 
     Raises:
-        InvalidInput: its suffix is that of a file, and not ``.jsonl``.
+        InvalidInput: it has the suffix of a file that is not ``.jsonl``.
     """
     if path.suffix in _NO_DIRECTORY:
         raise InvalidInput(
@@ -46,8 +43,8 @@ def open_reader(path: Path) -> ExportReader:
     """A reader of what is at `path`. Blocks.
 
     Raises:
-        InvalidInput: nothing is there, or it cannot be read.
-        InvalidExport: it is no export.
+        InvalidInput: it does not exist, or cannot be read.
+        InvalidExport: it is not an export.
     """
     try:
         return ParquetReader(path) if path.is_dir() else JsonlReader(path)

@@ -1,8 +1,7 @@
-"""What an export holds: plain data, whatever it is written to.
+"""The contents of an export as plain data, for every form of file.
 
-Messages are numbered from 1 without gaps: what was deleted or rewound is not carried over, and
-whatever refers to a message by its number (marks, summaries, block states) refers to its number
-here. Idempotency keys are not carried over.
+Messages are numbered from 1 without gaps: deleted and rewound messages are left out, and
+watermarks, summaries and block states have the new numbers. Idempotency keys are left out.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ __all__ = [
     "SessionExport",
     "TransferReport",
     "UserExport",
+    "newer_format",
 ]
 
 FORMAT = 1
-"""The newest format of exports that this remora reads, and the one that it writes."""
+"""The format that this remora writes, and the newest that it reads."""
 
 
 class MessageExport(msgspec.Struct, frozen=True):
@@ -38,13 +38,13 @@ class MessageExport(msgspec.Struct, frozen=True):
 
     Attributes:
         seq: its number in the export, from 1.
-        id: its sender's, or the one that the session gave it; either is kept.
+        id: the sender's, or the session's; an import keeps it.
         created_at: aware UTC time.
         tokens: size by the exporting runtime's counter; an import counts again.
         importance: 0 to 1.
         chat: the chat dict.
         metadata: the sender's.
-        pruned: long-term memory is not to have it.
+        pruned: it must not be in long-term memory.
     """
 
     seq: int
@@ -58,17 +58,17 @@ class MessageExport(msgspec.Struct, frozen=True):
 
 
 class SessionExport(msgspec.Struct, frozen=True):
-    """A session, its past included.
+    """A session with its past.
 
     Attributes:
         user: whose it is.
         session: its id.
         messages: all that were not removed, oldest first.
-        front: messages up to here are out of the buffer.
-        flushed: messages up to here are in long-term memory, or on their way.
+        front: messages up to here have left the buffer.
+        flushed: messages up to here are in long-term memory, or are being indexed.
         summary: the running summary.
-        summaries: entries that it does not cover, oldest first.
-        state_items: states of memory blocks, and summary entries that left their list.
+        summaries: entries that the running summary does not cover, oldest first.
+        state_items: states of memory blocks, and summary entries that left the list.
     """
 
     user: str
@@ -82,12 +82,12 @@ class SessionExport(msgspec.Struct, frozen=True):
 
 
 class UserExport(msgspec.Struct, frozen=True):
-    """What a user has besides sessions.
+    """A user without the sessions.
 
     Attributes:
         user: the user.
-        memories: what was recorded on purpose, oldest first.
-        state_items: working memory, synopsis, figures of access, grants.
+        memories: recorded as such, oldest first.
+        state_items: working memory, user profile, access counts, grants.
     """
 
     user: str
@@ -97,18 +97,18 @@ class UserExport(msgspec.Struct, frozen=True):
 
 Exported: TypeAlias = SessionExport | UserExport
 Placed: TypeAlias = tuple[int, Exported]
-"""A session or a user, and the line (or row) where it begins."""
+"""The line (or row) where a session or user begins, and the session or user."""
 
 
 class ExportHeader(msgspec.Struct, frozen=True):
-    """What stands in front of an export.
+    """The first record of an export.
 
     Attributes:
         format: see `FORMAT`.
         remora: the version that wrote it.
         created_at: when.
         embedder: name and dimension of the embedder; an import embeds again, with its own.
-        counter: what counted the tokens.
+        counter: the token counter.
     """
 
     format: int
@@ -118,15 +118,20 @@ class ExportHeader(msgspec.Struct, frozen=True):
     counter: str
 
 
+def newer_format(number: int) -> str:
+    """The message about an export of a format that this remora does not read."""
+    return f"the export has the format {number}, this remora reads up to {FORMAT}: upgrade remora"
+
+
 class TransferReport(msgspec.Struct, frozen=True):
-    """What an export or an import came to.
+    """How much an export or an import wrote.
 
     Attributes:
-        sessions: written, or taken over.
-        messages: theirs.
-        users: with anything besides sessions.
-        memories: recorded on purpose.
-        skipped: sessions that were there already.
+        sessions: how many.
+        messages: of these sessions.
+        users: that have more than sessions.
+        memories: of these users.
+        skipped: sessions that existed already.
     """
 
     sessions: int = 0
@@ -144,11 +149,11 @@ class ExportWriter(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish what was written; it is on the disk then."""
+        """Finish the export; it is on disk afterwards."""
         ...
 
     def abandon(self) -> None:
-        """Let go of what was written so far."""
+        """Close the files of an unfinished export."""
         ...
 
 
@@ -158,10 +163,10 @@ class ExportReader(Protocol):
     header: ExportHeader
 
     def read(self) -> Iterator[Placed]:
-        """All of it, from the beginning.
+        """Every session and user, from the beginning.
 
         Raises:
-            InvalidExport: something in it is not what it should be, or the end is missing.
+            InvalidExport: a part is invalid, or the end is missing.
         """
         ...
 

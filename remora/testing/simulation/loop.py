@@ -1,20 +1,20 @@
 """An event loop whose time, whose order of steps and whose end are functions of a seed.
 
-* What is ready stands in lanes: one for each task, one for each simulated thread, one for all other
-  callbacks. Within a lane the order is asyncio's own; between lanes the seed chooses. So what
-  asyncio promises holds, and what it does not promise is tried.
-* Time is virtual. A step takes 50 µs of it, and when nothing is ready it jumps to the next timer.
-  Now and then a lane that could go on is left idle for a while instead (measured on planted bugs:
-  about twice as many found in the same number of runs; shuffling alone found hardly more than
-  none).
-* Nothing ready and no timer left is a deadlock, and is reported with what each task waits for.
-* The power can be cut at any step. Nothing of the dead world runs any further: no `finally`, no
-    callback.
-* Each step goes into a fingerprint: two runs of one seed must have the same.
+* Ready handles wait in queues: one for each task, one for each simulated thread, one for all other
+  callbacks. Within a queue the order is asyncio's; between queues the seed chooses. So the seed
+  chooses only among orders that asyncio allows.
+* Time is virtual. A step takes 50 µs, and when nothing is ready time jumps to the next timer.
+  Sometimes a queue that is ready is left idle for a while instead (measured on planted bugs: about
+  twice as many were found in the same number of runs; shuffling alone found almost none).
+* If nothing is ready and there is no timer, the run fails as a deadlock, with what each task waits
+  for.
+* The power can be cut at any step. Nothing of the dead world runs after that: no `finally`, no
+  callback.
+* Each step changes a fingerprint: two runs of one seed must have the same.
 
-There are no file descriptors and no threads in it: code that needs one gets an error. What runs in
-a thread elsewhere (SQLite, a tokenizer) is one step of a lane of its own here;
-`remora.testing.simulation.seams` sees to that.
+The loop has no file descriptors and no threads: code that needs one gets an error. Work that
+otherwise runs in a thread (SQLite, a tokenizer) is one step of a queue of its own; see
+`remora.testing.simulation.seams`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CALLBACKS = 0
 _STEP_S = 0.00005
 _COLLECTED = 20_000  # steps between collections of garbage
 _IDLE_S = (0.0005, 0.002, 0.008)
-"""How long a lane is left idle.
+"""How long a queue is left idle.
 
 Longer than a commit takes at most. anyio delivers a cancellation by calling again and again until
 the task has taken it, so longer pauses are left to tasks that sleep.
@@ -69,8 +69,8 @@ class PowerCut(Exception):
         self.step = step
 
 
-class _Lane:
-    """Handles that must run in their order; `number` tells lanes apart in the fingerprint."""
+class _Queue:
+    """Handles that must run in their order; `number` tells queues apart in the fingerprint."""
 
     __slots__ = ("drowsy", "handles", "number")
 
@@ -83,12 +83,12 @@ class _Lane:
 class _SimulatedTask(asyncio.Task[T]):
     """Hashed by its number, because a set of tasks is otherwise walked by memory address."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], *, lane: _Lane, **options: Any) -> None:
-        self.lane = lane  # first: while it is made, the task schedules its first step
+    def __init__(self, coroutine: Coroutine[Any, Any, T], *, queue: _Queue, **options: Any) -> None:
+        self.queue = queue  # first: while it is made, the task schedules its first step
         super().__init__(coroutine, **options)
 
     def __hash__(self) -> int:
-        return self.lane.number
+        return self.queue.number
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -99,7 +99,7 @@ class SeededLoop(asyncio.AbstractEventLoop):
 
     Args:
         rng: where all randomness of the run comes from; `random.Random(seed)`, or hypothesis's.
-        idle: share of the choices that leave a lane idle for a while instead of running it.
+        idle: share of the choices that leave a queue idle for a while instead of running it.
         latency_s: shortest and longest time that a thread's work takes.
         cut_at: the step at which the power is cut; None for never.
         max_steps: steps after which the run counts as stuck.
@@ -107,7 +107,7 @@ class SeededLoop(asyncio.AbstractEventLoop):
 
     Attributes:
         steps: steps so far.
-        choices: how often there was more than one lane to choose from.
+        choices: how often there was more than one queue to choose from.
         fingerprint: of all steps so far.
         foreign: calls that came from real threads: each makes the run one that cannot be repeated.
     """
@@ -133,10 +133,10 @@ class SeededLoop(asyncio.AbstractEventLoop):
         self._max_steps = max_steps
         self._limit_s = started_s + limit_s
         self._now = started_s
-        self._timers: list[tuple[float, int, asyncio.Handle | _Lane]] = []
+        self._timers: list[tuple[float, int, asyncio.Handle | _Queue]] = []
         self._tickets = 0
-        self._callbacks = _Lane(_CALLBACKS)
-        self._awake: list[_Lane] = []
+        self._callbacks = _Queue(_CALLBACKS)
+        self._awake: list[_Queue] = []
         self._numbers = _CALLBACKS
         self._tasks: list[_SimulatedTask[Any]] = []
         self._most_tasks = 64
@@ -173,11 +173,11 @@ class SeededLoop(asyncio.AbstractEventLoop):
         *args: *Args,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """Run it in its lane's turn."""
+        """Run it in its queue's turn."""
         handle = asyncio.Handle(callback, args, self, context)
         if not self._dead:
             owner = getattr(callback, "__self__", None)
-            self._stand(handle, owner.lane if type(owner) is _SimulatedTask else self._callbacks)
+            self._stand(handle, owner.queue if type(owner) is _SimulatedTask else self._callbacks)
         return handle
 
     def call_soon_threadsafe(
@@ -222,9 +222,9 @@ class SeededLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Coroutine[Any, Any, T], **options: Any) -> asyncio.Task[T]:  # type: ignore[override]
-        """A task with a lane of its own."""
+        """A task with a queue of its own."""
         self._numbers += 1
-        made = _SimulatedTask(coro, lane=_Lane(self._numbers), loop=self, **options)
+        made = _SimulatedTask(coro, queue=_Queue(self._numbers), loop=self, **options)
         if len(self._tasks) >= self._most_tasks:
             # tasks whose exception was not retrieved stay: it may still be asked for
             self._tasks = [task for task in self._tasks if not task.done() or task._log_traceback]
@@ -268,9 +268,9 @@ class SeededLoop(asyncio.AbstractEventLoop):
     def in_thread(self, work: Callable[[], None]) -> None:
         """Run `work` in one step, after as long as a thread may take."""
         self._numbers += 1
-        lane = _Lane(self._numbers)
-        lane.handles.append(asyncio.Handle(work, (), self))
-        self._at(self._now + self.draw(*self._latency_s), lane)
+        queue = _Queue(self._numbers)
+        queue.handles.append(asyncio.Handle(work, (), self))
+        self._at(self._now + self.draw(*self._latency_s), queue)
 
     def get_debug(self) -> bool:
         """False: asyncio's debug mode measures real time."""
@@ -399,14 +399,14 @@ class SeededLoop(asyncio.AbstractEventLoop):
 
     # -- the scheduler -----------------------------------------------------------------------------
 
-    def _at(self, when: float, what: asyncio.Handle | _Lane) -> None:
+    def _at(self, when: float, what: asyncio.Handle | _Queue) -> None:
         self._tickets += 1
         heapq.heappush(self._timers, (when, self._tickets, what))
 
-    def _stand(self, handle: asyncio.Handle, lane: _Lane) -> None:
-        lane.handles.append(handle)
-        if len(lane.handles) == 1 and not lane.drowsy:
-            self._awake.append(lane)
+    def _stand(self, handle: asyncio.Handle, queue: _Queue) -> None:
+        queue.handles.append(handle)
+        if len(queue.handles) == 1 and not queue.drowsy:
+            self._awake.append(queue)
 
     def _pass_time(self) -> None:
         while self._timers:
@@ -423,8 +423,8 @@ class SeededLoop(asyncio.AbstractEventLoop):
         while self._timers and self._timers[0][0] <= self._now:
             self._wake(heapq.heappop(self._timers)[2])
 
-    def _wake(self, what: asyncio.Handle | _Lane) -> None:
-        if isinstance(what, _Lane):
+    def _wake(self, what: asyncio.Handle | _Queue) -> None:
+        if isinstance(what, _Queue):
             what.drowsy = False
             if what.handles:
                 self._awake.append(what)
@@ -450,13 +450,13 @@ class SeededLoop(asyncio.AbstractEventLoop):
             drawn = self.rng.random()
             position = int(drawn * count)
             if self._idle and drawn * count - position > 1 - self._idle:
-                lane = awake.pop(position)
-                lane.drowsy = True
-                self._at(self._now + _IDLE_S[int(self.rng.random() * len(_IDLE_S))], lane)
+                queue = awake.pop(position)
+                queue.drowsy = True
+                self._at(self._now + _IDLE_S[int(self.rng.random() * len(_IDLE_S))], queue)
                 return
-        lane = awake[position]
-        handle = lane.handles.popleft()
-        if not lane.handles:
+        queue = awake[position]
+        handle = queue.handles.popleft()
+        if not queue.handles:
             del awake[position]
         if handle.cancelled():
             return
@@ -464,7 +464,7 @@ class SeededLoop(asyncio.AbstractEventLoop):
         self._now += _STEP_S
         if self._timers and self._timers[0][0] <= self._now:
             self._ring()
-        self.fingerprint = hash((self.fingerprint, lane.number, self._now))
+        self.fingerprint = hash((self.fingerprint, queue.number, self._now))
         if self.trace is not None:
             self.trace.append((self._now, repr(handle)))
         if self.steps % _COLLECTED == 0:

@@ -1,16 +1,14 @@
-"""Where a simulated run replaces parts of the libraries below.
-
-Threads, SQLite's connections, sets that are walked by address, chance.
+"""The parts of libraries that a simulated run replaces.
 
 Inside `seams(loop)`:
 
-* `anyio.to_thread.run_sync` runs its function in one step of a lane;
-* aiosqlite's connections are lanes as well: the real SQLite, one call at a time, in order, each
-  after a drawn latency. A fault may be put before or after each call that writes (`CommitFault`);
-* anyio's cancel scopes and task groups keep their tasks in the order in which these came (they are
-  sets, hashed by address: the order of a cancellation would differ from run to run);
+* `anyio.to_thread.run_sync` runs its function in one step of a queue of the loop;
+* each connection of aiosqlite is such a queue: the real SQLite, one call at a time, in order, each
+  after a random latency. A call that writes may fail before or after its work (`CommitFault`);
+* anyio's cancel scopes and task groups keep their tasks in the order of adding (a set is ordered by
+  address, so the order of a cancellation would differ from run to run);
 * `secrets` draws from the loop, so that ids are the same in each run;
-* `time.sleep`, by which what runs in a thread gives way, returns at once.
+* `time.sleep` returns at once.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 from unittest.mock import patch
 
 import aiosqlite.core
@@ -38,12 +36,14 @@ from remora.testing.simulation.loop import SeededLoop
 
 __all__ = ["HANG_S", "seams"]
 
+_Patch: TypeAlias = tuple[Any, str, Any]  # an object, the name of its attribute, the new value
+
 HANG_S = 45.0
-"""How long what hangs takes, in seconds: longer than a request's deadline of 30."""
+"""How long a hanging call takes, in seconds: longer than a request's deadline of 30."""
 
 
 class _OrderedSet(dict[Any, None]):
-    """As much of a set as anyio's scopes and groups use, in the order of adding."""
+    """The methods of a set that anyio's scopes and groups use; ordered by adding."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ class _OrderedSet(dict[Any, None]):
 
 
 class _Connection:
-    """Stands where aiosqlite has a queue with a thread behind it."""
+    """Replaces the queue that feeds the thread of an aiosqlite connection."""
 
     def __init__(self, loop: SeededLoop, fault: Callable[[], CommitFault | None]) -> None:
         self._loop = loop
@@ -67,7 +67,7 @@ class _Connection:
         self._busy = False
 
     def put_nowait(self, call: tuple[asyncio.Future[Any] | None, Callable[[], Any]]) -> None:
-        if self._loop.is_closed():  # a dead world's connection is let go of
+        if self._loop.is_closed():  # the connection of a dead world
             with contextlib.suppress(Exception):
                 call[1]()
             return
@@ -88,7 +88,7 @@ class _Connection:
         future, function = self._calls.popleft()
         try:
             if fault in {"refused", "lost"}:
-                _half_done(function)
+                _run_half(function)
                 raise _sqlite_error(fault)
             result = function()
             if fault == "kept":
@@ -106,7 +106,7 @@ class _Connection:
 
 
 def _writes(function: Callable[[], Any]) -> bool:
-    """Whether the journal writes by this call: a transaction, or a statement that is no query."""
+    """Whether this call of the journal writes: a transaction, or a statement but a query."""
     if getattr(function, "func", None) is run_steps:
         return True
     words = getattr(function, "args", ())
@@ -114,11 +114,8 @@ def _writes(function: Callable[[], Any]) -> bool:
     return first.lstrip()[:6].upper() in {"INSERT", "BEGIN ", "COMMIT", "UPDATE", "DELETE"}
 
 
-def _half_done(function: Callable[[], Any]) -> None:
-    """What a transaction has come to when its disk fails.
-
-    Some of its steps are done, and its end is not.
-    """
+def _run_half(function: Callable[[], Any]) -> None:
+    """Run the first half of a transaction's steps, as when its disk fails."""
     if isinstance(function, partial) and function.func is run_steps:
         connection, steps = function.args
         run_steps(connection, steps[: len(steps) // 2])
@@ -136,7 +133,7 @@ def _sqlite_error(fault: CommitFault) -> sqlite3.OperationalError:
 
 
 class _NoThread:
-    """There is none to be started."""
+    """Replaces a thread; starts nothing."""
 
     daemon = True
 
@@ -151,17 +148,76 @@ class _NoThread:
 def seams(
     loop: SeededLoop, sqlite_fault: Callable[[], CommitFault | None] | None = None
 ) -> Iterator[None]:
-    """Let the loop into the libraries, within the context and in this thread of control."""
+    """Replace these parts within the context; other threads keep the originals."""
     mine = threading.get_ident()
+
+    def is_simulated() -> bool:
+        return threading.get_ident() == mine
+
+    connections: list[Any] = []
+    with contextlib.ExitStack() as stack:
+        for target, name, value in (
+            *_sqlite(loop, sqlite_fault or (lambda: None), connections, is_simulated),
+            *_threads(loop, is_simulated),
+            *_task_sets(),
+            *_chance(loop, is_simulated),
+        ):
+            stack.enter_context(patch.object(target, name, value))
+        try:
+            yield
+        finally:
+            for connection in connections:
+                if connection._connection is not None:
+                    connection._connection.close()  # rolls back what a dead world had begun
+                    connection._connection = None
+            # anyio's state of a task refers to the task: it would keep a dead world's for ever
+            for task in [task for task in backend._task_states if task.get_loop() is loop]:
+                del backend._task_states[task]
+
+
+def _sqlite(
+    loop: SeededLoop,
+    fault: Callable[[], CommitFault | None],
+    connections: list[Any],
+    is_simulated: Callable[[], bool],
+) -> tuple[_Patch, ...]:
+    """Connections without threads; those that are opened are added to `connections`."""
     core: Any = aiosqlite.core
     queue, thread, connect = core.SimpleQueue, core.Thread, core.Connection.__init__
-    in_thread, token_hex = backend.AsyncIOBackend.run_sync_in_worker_thread, secrets.token_hex
 
-    new_scope, new_group, sleep = (
-        backend.CancelScope.__init__,
-        backend.TaskGroup.__init__,
-        time.sleep,
+    def connect_and_note(self: Any, *args: Any, **options: Any) -> None:
+        connect(self, *args, **options)
+        if is_simulated():
+            connections.append(self)
+
+    return (
+        (core, "SimpleQueue", lambda: _Connection(loop, fault) if is_simulated() else queue()),
+        (core, "Thread", lambda *a, **k: _NoThread() if is_simulated() else thread(*a, **k)),
+        (core.Connection, "__init__", connect_and_note),
     )
+
+
+def _threads(loop: SeededLoop, is_simulated: Callable[[], bool]) -> tuple[_Patch, ...]:
+    in_thread, sleep = backend.AsyncIOBackend.run_sync_in_worker_thread, time.sleep
+
+    async def in_queue(
+        cls: Any, func: Any, args: Any, abandon_on_cancel: bool = False, limiter: Any = None
+    ) -> Any:
+        if not is_simulated():
+            return await in_thread(func, args, abandon_on_cancel, limiter)
+        await cls.checkpoint()
+        with anyio.CancelScope(shield=not abandon_on_cancel):
+            context = copy_context()
+            return await loop.run_in_executor(None, lambda: context.run(func, *args))
+
+    return (
+        (backend.AsyncIOBackend, "run_sync_in_worker_thread", classmethod(in_queue)),
+        (time, "sleep", lambda seconds: None if is_simulated() else sleep(seconds)),
+    )
+
+
+def _task_sets() -> tuple[_Patch, ...]:
+    new_scope, new_group = backend.CancelScope.__init__, backend.TaskGroup.__init__
 
     def scope(self: Any, *args: Any, **options: Any) -> None:
         new_scope(self, *args, **options)
@@ -171,53 +227,19 @@ def seams(
         new_group(self, *args, **options)
         self._tasks = _OrderedSet()
 
-    def simulated() -> bool:
-        return threading.get_ident() == mine
+    return (
+        (backend.CancelScope, "__init__", scope),
+        (backend.TaskGroup, "__init__", group),
+    )
 
-    async def in_lane(
-        cls: Any, func: Any, args: Any, abandon_on_cancel: bool = False, limiter: Any = None
-    ) -> Any:
-        if not simulated():
-            return await in_thread(func, args, abandon_on_cancel, limiter)
-        await cls.checkpoint()
-        with anyio.CancelScope(shield=not abandon_on_cancel):
-            context = copy_context()
-            return await loop.run_in_executor(None, lambda: context.run(func, *args))
+
+def _chance(loop: SeededLoop, is_simulated: Callable[[], bool]) -> tuple[_Patch, ...]:
+    token_hex = secrets.token_hex
 
     def hexadecimal(nbytes: int | None = None) -> str:
-        return (
-            f"{loop.rng.getrandbits(8 * (nbytes or 32)):0{2 * (nbytes or 32)}x}"
-            if simulated()
-            else token_hex(nbytes)
-        )
+        if not is_simulated():
+            return token_hex(nbytes)
+        size = nbytes or 32
+        return f"{loop.rng.getrandbits(8 * size):0{2 * size}x}"
 
-    fault = sqlite_fault or (lambda: None)
-    connected: list[Any] = []
-
-    def connecting(self: Any, *args: Any, **options: Any) -> None:
-        connect(self, *args, **options)
-        if simulated():
-            connected.append(self)
-
-    with contextlib.ExitStack() as stack:
-        for target, name, value in (
-            (core, "SimpleQueue", lambda: _Connection(loop, fault) if simulated() else queue()),
-            (core, "Thread", lambda *a, **k: _NoThread() if simulated() else thread(*a, **k)),
-            (core.Connection, "__init__", connecting),
-            (backend.AsyncIOBackend, "run_sync_in_worker_thread", classmethod(in_lane)),
-            (backend.CancelScope, "__init__", scope),
-            (backend.TaskGroup, "__init__", group),
-            (time, "sleep", lambda seconds: None if simulated() else sleep(seconds)),
-            (secrets, "token_hex", hexadecimal),
-        ):
-            stack.enter_context(patch.object(target, name, value))
-        try:
-            yield
-        finally:
-            for connection in connected:
-                if connection._connection is not None:
-                    connection._connection.close()  # rolls back what a dead world had begun
-                    connection._connection = None
-            # where a task stands refers to the task: a dead world's would be kept for ever
-            for task in [task for task in backend._task_states if task.get_loop() is loop]:
-                del backend._task_states[task]
+    return ((secrets, "token_hex", hexadecimal),)

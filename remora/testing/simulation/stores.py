@@ -1,4 +1,4 @@
-"""The stores of a simulated world: what a power cut leaves of them, and LanceDB on a lane."""
+"""The stores of a simulated world: what a power cut leaves, and LanceDB in a queue of the loop."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class LaneStore:
         return await self._loop.run_in_executor(None, lambda: self._host.run(call()))
 
     def drop(self) -> None:
-        """Let go of the files: the world that used it is dead. Blocks."""
+        """Release the files: the world that used it is dead. Blocks."""
         self._host.end()
 
     async def add(

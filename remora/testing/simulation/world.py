@@ -148,14 +148,13 @@ class World:
     """See the module.
 
     Args:
-        seed: all that happens follows from it.
-        rng: where chance comes from instead: hypothesis's, which can shrink it.
+        seed: determines the whole run.
+        rng: replaces the seed; hypothesis's generator can be shrunk.
         plan: what goes wrong.
-        cuts: when the power is cut: the step, in the first life, the second …; a life that ends
-            before goes uncut.
-        journal: ``sqlite`` for the real one, on a lane; ``memory`` for its reference, which is many
-            times faster.
-        long_term: ``lance`` for LanceDB, on a lane; ``memory`` for its reference.
+        cuts: the steps at which the power is cut, in the first life, the second …; a life that ends
+            earlier is not cut.
+        journal: ``sqlite``, or ``memory`` for its reference, which is many times faster.
+        long_term: ``lance``, or ``memory`` for its reference.
         idle, latency_s, max_steps, limit_s: see `SeededLoop`.
 
     Attributes:
