@@ -71,6 +71,6 @@ async def align_index(
             if difference.indexed is not None:
                 await commit_records(journal, [difference.indexed])
         rows = scan.rows - removed.total()
-    if missing or not memory.whole:  # one that is under way may be past what has been lost since
+    if missing or not memory.whole:  # a rebuild in progress may have passed the rows that are lost
         await request_rebuild(journal)
     return Alignment(rows, removed, missing, tuple(details))

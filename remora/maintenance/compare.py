@@ -52,7 +52,7 @@ from remora.storage.records import (
 __all__ = ["Difference", "Progress", "compare_index"]
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Told how many are done, of how many."""
+"""Called with the number of those that are done, and of all."""
 
 _READ_AT_ONCE = 1_000  # messages
 _SESSIONS_AT_ONCE = 64
@@ -65,11 +65,11 @@ class Difference(msgspec.Struct, frozen=True):
     """One way in which the two differ.
 
     Attributes:
-        finding: what a reader is told.
+        finding: for the report.
         table: where the surplus rows are.
         surplus: rows that are to be removed.
         missing: how many rows a rebuild has to write.
-        indexed: what the journal is to be told first, where the session's mark is behind the rows
+        indexed: what to write to the journal first, if the session's mark is behind the rows
             that are missing: a rebuild goes up to the mark.
     """
 
@@ -218,7 +218,7 @@ async def compare_index(
     Args:
         journal: of a directory that nobody else writes to.
         scan: its long-term memory.
-        whole: False while a rebuild is under way, which writes what is missing.
+        whole: False during a rebuild, which writes what is missing.
         journal_intact: False where the journal is damaged: no row is removed then because the
             journal does not have it.
         progress: told how many rows were compared, of how many.

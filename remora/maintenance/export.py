@@ -1,6 +1,6 @@
-"""Reading sessions and users out of a runtime that goes on working.
+"""Export of sessions and users from a runtime that is in use.
 
-Each session as of one moment of its actor's.
+Each session is exported as it was at one moment.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from remora.storage.records import ENTRY_KIND, EntryFlushSpec, StateItem
 __all__ = ["Progress", "export_session", "export_to"]
 
 Progress = Callable[[int, int], None]
-"""Told how many messages are done, of how many."""
+"""Called with the number of messages that are done, and of all."""
 
-_AT_ONCE = 32  # sessions that are read and written together
-_ATTEMPTS = 20  # at a session whose past is restated while it is read
+_AT_ONCE = 32  # sessions read and written together
+_ATTEMPTS = 20  # at reading a session whose past changes at the same time
 _BLOCK = "block"
-_NOT_EXPORTED = frozenset({"counter"})  # numbers of jobs, which are this journal's own
+_NOT_EXPORTED = frozenset({"counter"})  # numbers of jobs, valid in this journal only
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -60,8 +60,7 @@ async def export_session(source: TransferParts, key: SessionKey) -> SessionExpor
     """A session as it is now; None if it has no messages.
 
     Raises:
-        StorageError: the journal cannot be read, or the session's past changes faster than it can
-            be read.
+        StorageError: the journal cannot be read, or the session changed during each attempt.
     """
     exported, _ = await _session(source, key)
     return exported
@@ -75,19 +74,13 @@ async def _session(
     for _ in range(_ATTEMPTS):
         entries = await journal.read(key, 1, view.last_seq)
         pruned = set(await journal.pruned_seqs(key))
-        left = [
-            state_item
-            for state_item in await journal.state_items(key)
-            if state_item.kind == ENTRY_KIND
-        ]
+        left = [one for one in await journal.state_items(key) if one.kind == ENTRY_KIND]
         after = await _inspect(source, key)
         if _version_read(view) == _version_read(after):
             break
         view = after
     else:
-        raise StorageError(
-            f"the past of {key!r} changes faster than it can be read; export it again"
-        )
+        raise StorageError(f"{key!r} changed each time that it was read; export it again")
     numbers = Renumbering([entry.seq for entry in entries], view.last_seq)
     if not entries:
         return None, numbers
@@ -101,10 +94,7 @@ async def _inspect(source: TransferParts, key: SessionKey) -> SessionView:
 
 
 def _version_read(view: SessionView) -> tuple[Any, ...]:
-    """What of a session must not have changed while its messages were read.
-
-    All but what was appended and flushed.
-    """
+    """The parts that must not change while the messages are read; appends and indexing may."""
     return (
         view.watermarks.generation,
         view.watermarks.archived_through,
@@ -160,7 +150,7 @@ def _build(
 
 
 def _renumber_blocks(blocks: Sequence[StateItem], numbers: Renumbering) -> list[StateItem]:
-    """The blocks' facets: what each has seen, and what none is to see, in the new numbers."""
+    """The state items of the blocks, with new message numbers."""
     state_items = []
     for name, progress in block_progress(blocks).items():
         seen = renumber_ranges(progress.seen, numbers.through)
@@ -175,19 +165,12 @@ async def _user(
     source: TransferParts, key: UserKey, renumbered_sessions: dict[str, Renumbering]
 ) -> UserExport | None:
     state_items = [
-        state_item
-        for state_item in await source.journal.state_items(key)
-        if state_item.kind not in _NOT_EXPORTED
+        one for one in await source.journal.state_items(key) if one.kind not in _NOT_EXPORTED
     ]
-    if source.registry.is_live(key):  # it journals figures of access by the hundred
+    if source.registry.is_live(key):  # its newest access counts may not be in the journal yet
         view: UserView = await source.registry.tell(key, InspectUser(), keeps_alive=False)
-        figures = [
-            StateItem("access", row, _encode(figure)) for row, figure in view.accesses.items()
-        ]
-        state_items = [
-            *(state_item for state_item in state_items if state_item.kind != "access"),
-            *figures,
-        ]
+        state_items = [one for one in state_items if one.kind != "access"]
+        state_items += [StateItem("access", row, _encode(n)) for row, n in view.accesses.items()]
     memories = await source.journal.memories(key.user)
     if not state_items and not memories:
         return None
@@ -198,32 +181,23 @@ async def _user(
             (row_id(one, old), None if new is None else row_id(one, new))
             for old, new in numbers.items()
         )
-    # Figures of access are kept under the ids of rows, which come of messages' numbers.
-    state_items = [
-        one
-        for one in (_renumber_facet(state_item, moved) for state_item in state_items)
-        if one is not None
-    ]
-    return UserExport(key.user, tuple(memories), tuple(state_items))
-
-
-def _renumber_facet(state_item: StateItem, moved: dict[str, str | None]) -> StateItem | None:
-    if state_item.kind != "access" or state_item.name not in moved:
-        return state_item
-    name = moved[state_item.name]
-    return None if name is None else StateItem(state_item.kind, name, state_item.value)
+    renumbered = []
+    for one in state_items:
+        # access counts are named by row ids, which contain the numbers of messages
+        name = moved.get(one.name, one.name) if one.kind == "access" else one.name
+        if name is not None:
+            renumbered.append(StateItem(one.kind, name, one.value))
+    return UserExport(key.user, tuple(memories), tuple(renumbered))
 
 
 async def export_to(
     source: TransferParts, path: Path, *, overwrite: bool, progress: Progress | None
 ) -> TransferReport:
-    """Write everything to `path`.
-
-    A file that ends in ``.jsonl``, or else a directory of Parquet files.
+    """Write everything to `path`: a file if its name ends in ``.jsonl``, else Parquet files.
 
     Raises:
-        InvalidInput: `path` exists, or cannot be told to be one or the other.
-        StorageError: see `export_session`; or the disk refused. Nothing stands at `path` then.
+        InvalidInput: `path` exists, or its name ends like that of another kind of file.
+        StorageError: see `export_session`; or the disk failed. Nothing is left at `path`.
     """
     journal = source.journal
     remora = await anyio.to_thread.run_sync(_version)
@@ -251,14 +225,13 @@ async def export_to(
 
 async def _write_all(
     source: TransferParts, write: Callable[[Sequence[Exported]], None], progress: Progress | None
-) -> TransferReport:  # fmt: skip
+) -> TransferReport:
     total = (await source.journal.counts()).messages
     keys = [key for key, _ in await source.journal.indexed_through()]
     sessions = [key for key in keys if isinstance(key, SessionKey)]
-    awake = (
-        source.registry.live_keys()
-    )  # one that has journalled nothing may have figures of access all the same
-    users = list(dict.fromkeys(key for key in (*keys, *awake) if isinstance(key, UserKey)))
+    # a live user may have access counts that are not in the journal
+    live = source.registry.live_keys()
+    users = list(dict.fromkeys(key for key in (*keys, *live) if isinstance(key, UserKey)))
     gaps: dict[str, dict[str, Renumbering]] = {}
     count = messages = done = 0
     for start in range(0, len(sessions), _AT_ONCE):
@@ -287,10 +260,10 @@ async def _write_all(
 
 
 def _version() -> str:
-    # brings email, zipfile and csv along
+    # it imports email, zipfile and csv
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
 
     try:
         return version("remora")
-    except PackageNotFoundError:  # run from a source tree that nobody installed
+    except PackageNotFoundError:  # a source tree that is not installed
         return ""

@@ -1,4 +1,4 @@
-"""Import of sessions and users. An export is checked to its end before anything is written."""
+"""Import of sessions and users. The whole export is checked before anything is written."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from remora.tokens import count_message
 
 __all__ = ["check_session", "import_from", "import_session"]
 
-_AT_ONCE = 32  # sessions that are read, counted and written together
+_AT_ONCE = 32  # sessions read, counted and written together
 _TIMEOUT_S = 600.0  # a session is one commit, however long it is
 _ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
-_USER_FACETS: dict[str, msgspec.msgpack.Decoder[Any]] = {
+_USER_STATE_ITEMS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "embedder": msgspec.msgpack.Decoder(str),
     "working": msgspec.msgpack.Decoder(WorkingItem),
     "access": msgspec.msgpack.Decoder(tuple[int, int]),
@@ -56,15 +56,15 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 
 
-# -- looking through -------------------------------------------------------------------------------
+# -- checking --------------------------------------------------------------------------------------
 
 
 def check_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
-    """`one`, if a session can be made of it.
+    """Check that a session can be imported, and return it.
 
     Raises:
-        InvalidInput: a name, a number or a facet that cannot be.
-        InvalidMessage: a message that is none.
+        InvalidInput: a name, a number or a state item is invalid.
+        InvalidMessage: a message is invalid.
     """
     validate_id(one.user, "a user id")
     validate_id(one.session, "a session id")
@@ -74,8 +74,7 @@ def check_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
     for place, message in enumerate(one.messages):
         if message.seq != place + 1:
             raise InvalidInput(
-                f"messages are numbered 1, 2, 3 …: number {message.seq} stands where {place + 1} "
-                "should"
+                f"messages are numbered 1, 2, 3 …: {message.seq} is in the place of {place + 1}"
             )
         validate_id(message.id, "a message id")
         if not 0 <= message.importance <= 1:
@@ -95,16 +94,16 @@ def check_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
     for summary in (*([one.summary] if one.summary else []), *one.summaries):
         if not (reached <= summary.through <= one.front and summary.first <= summary.through + 1):
             raise InvalidInput(
-                f"a summary of messages {summary.first} to {summary.through} cannot stand before "
-                f"{one.front}"
+                f"a summary of messages {summary.first} to {summary.through} does not fit: the "
+                f"buffer begins after {one.front}, the summary before it ends at {reached}"
             )
         reached = summary.through
     for state_item in one.state_items:
-        _check_session_facet(state_item)
+        _check_session_item(state_item)
     return one
 
 
-def _check_session_facet(state_item: StateItem) -> None:
+def _check_session_item(state_item: StateItem) -> None:
     try:
         if state_item.kind == ENTRY_KIND:
             _decode_entry(state_item.value)
@@ -112,10 +111,10 @@ def _check_session_facet(state_item: StateItem) -> None:
             block_progress([state_item])
             exclusions([state_item], 0)
         else:
-            raise InvalidInput(f"a session keeps nothing of the kind {state_item.kind!r}")
+            raise InvalidInput(f"a session has no state items of the kind {state_item.kind!r}")
     except msgspec.MsgspecError as e:
         raise InvalidInput(
-            f"the facet {state_item.kind}/{state_item.name} cannot be read: {e}"
+            f"the state item {state_item.kind}/{state_item.name} cannot be read: {e}"
         ) from e
 
 
@@ -129,22 +128,22 @@ def _check_user(one: UserExport) -> None:
                 "not 0 to 1"
             )
     for state_item in one.state_items:
-        _decode_facet(state_item)
+        _decode_user_item(state_item)
 
 
-def _decode_facet(state_item: StateItem) -> Any:
-    if state_item.kind not in _USER_FACETS:
-        raise InvalidInput(f"a user keeps nothing of the kind {state_item.kind!r}")
+def _decode_user_item(state_item: StateItem) -> Any:
+    if state_item.kind not in _USER_STATE_ITEMS:
+        raise InvalidInput(f"a user has no state items of the kind {state_item.kind!r}")
     try:
-        return _USER_FACETS[state_item.kind].decode(state_item.value)
+        return _USER_STATE_ITEMS[state_item.kind].decode(state_item.value)
     except msgspec.MsgspecError as e:
         raise InvalidInput(
-            f"the facet {state_item.kind}/{state_item.name} cannot be read: {e}"
+            f"the state item {state_item.kind}/{state_item.name} cannot be read: {e}"
         ) from e
 
 
 class _Contents(msgspec.Struct):
-    """What a whole export holds."""
+    """The sessions of an export, and the number of its messages."""
 
     sessions: set[SessionKey]
     messages: int
@@ -160,10 +159,10 @@ def _validate(reader: ExportReader, max_bytes: int) -> _Contents:
             check_session(one, max_bytes=max_bytes)
             key = SessionKey(one.user, one.session)
             if key in found.sessions:
-                raise InvalidInput(f"{key!r} stands here a second time")
+                raise InvalidInput(f"{key!r} is in the export twice")
         except (RemoraError, ValueError, TypeError, OverflowError) as e:
             raise InvalidExport(
-                f"what begins at line {line} cannot be imported: {e}; nothing was written",
+                f"line {line} begins what cannot be imported: {e}; nothing was written",
                 line=line,
             ) from e
         found.sessions.add(key)
@@ -171,11 +170,11 @@ def _validate(reader: ExportReader, max_bytes: int) -> _Contents:
     return found
 
 
-# -- taking ----------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 
 
 async def import_session(target: TransferParts, export: SessionExport, key: SessionKey) -> int:
-    """Begin the session `key` as what `export` says; returns how many messages that is.
+    """Create the session `key` from `export`; returns the number of messages.
 
     Raises:
         InvalidInput, InvalidMessage: see `check_session`; or the session has messages already.
@@ -190,7 +189,7 @@ async def import_session(target: TransferParts, export: SessionExport, key: Sess
 
 
 def _adopt_message(intake: Intake, export: SessionExport, indexed: Collection[str]) -> Adopt:
-    """The message to the actor; `indexed` blocks start again, since rows are not exported."""
+    """The message to the actor. `indexed` blocks start again, because rows are not exported."""
     check_session(export, max_bytes=intake.buffer.max_message_bytes)
     return Adopt(
         entries=tuple(_entry(intake, message) for message in export.messages),
@@ -199,9 +198,7 @@ def _adopt_message(intake: Intake, export: SessionExport, indexed: Collection[st
         summary=_summary(intake, export.summary) if export.summary else None,
         summaries=tuple(_summary(intake, one) for one in export.summaries),
         state_items=tuple(
-            state_item
-            for state_item in export.state_items
-            if state_item.kind != "block" or state_item.name not in indexed
+            one for one in export.state_items if one.kind != "block" or one.name not in indexed
         ),
         flush=True,
         pruned=tuple(message.seq for message in export.messages if message.pruned),
@@ -209,10 +206,7 @@ def _adopt_message(intake: Intake, export: SessionExport, indexed: Collection[st
 
 
 def _plain(chat: ChatDict) -> ChatDict:
-    """The chat dict without the keys that `append` would take for the envelope.
-
-    A `Message` may carry such keys as `extra`.
-    """
+    """The chat dict without keys that `append` reads as the envelope."""
     return {name: value for name, value in chat.items() if name not in _ENVELOPE}
 
 
@@ -246,18 +240,14 @@ def _summary(intake: Intake, summary: Summary) -> Summary:
 
 
 async def _adopt_user(target: TransferParts, one: UserExport) -> int:
-    """Give a user what an export holds; returns how many memories that is.
+    """Add a user's memories and state items; returns the number of memories.
 
-    What is there already stays as it is.
+    What the user has already does not change.
     """
     memories = await anyio.to_thread.run_sync(
         lambda: tuple(_memory(target.intake, one.user, item) for item in one.memories)
     )
-    state_items = tuple(
-        state_item
-        for state_item in one.state_items
-        if state_item.kind not in {"embedder", "working"}
-    )
+    state_items = tuple(i for i in one.state_items if i.kind not in {"embedder", "working"})
     await target.registry.ask(
         UserKey(one.user),
         AdoptUser(memories, await _working(target, one), state_items),
@@ -267,7 +257,7 @@ async def _adopt_user(target: TransferParts, one: UserExport) -> int:
 
 
 def _memory(intake: Intake, user: str, item: MemoryItem) -> MemoryItem:
-    """The memory redacted and counted again; a changed text gets another id."""
+    """The memory, redacted and counted again; it gets a new id if its text changes."""
     text = item.content if intake.redact is None else redact_text(item.content, intake.redact)
     id_ = item.id if text == item.content else memory_id(user, item.agent, text)
     return msgspec.structs.replace(
@@ -276,21 +266,15 @@ def _memory(intake: Intake, user: str, item: MemoryItem) -> MemoryItem:
 
 
 async def _working(target: TransferParts, one: UserExport) -> tuple[WorkingItem, ...]:
-    """Working memory, embedded again if its vectors are of another embedder."""
+    """Working memory; embedded again if another embedder made its vectors."""
     embedder = target.intake.embedder
     items: list[WorkingItem] = [
-        _decode_facet(state_item) for state_item in one.state_items if state_item.kind == "working"
+        _decode_user_item(item) for item in one.state_items if item.kind == "working"
     ]
     if embedder is None or not items:
         return ()
-    made_by = next(
-        (
-            _decode_facet(state_item)
-            for state_item in one.state_items
-            if state_item.kind == "embedder"
-        ),
-        "",
-    )
+    names = (_decode_user_item(item) for item in one.state_items if item.kind == "embedder")
+    made_by = next(names, "")
     if made_by == embedder_name(embedder) and all(
         len(item.vector) == 4 * embedder.dimension for item in items
     ):
@@ -301,13 +285,13 @@ async def _working(target: TransferParts, one: UserExport) -> tuple[WorkingItem,
 async def import_from(
     target: TransferParts, path: Path, *, skip_existing: bool, progress: Progress | None
 ) -> TransferReport:
-    """Take over everything that the export at `path` holds.
+    """Import the export at `path`.
 
     Raises:
-        InvalidExport: it is no whole export; nothing was written.
-        InvalidInput: `path` cannot be read, or sessions are there already and are not to be
-            skipped; nothing was written.
-        RedactionFailed: the redaction hook failed on a session; those before it are there.
+        InvalidExport: it is invalid or incomplete; nothing was written.
+        InvalidInput: `path` cannot be read, or a session exists and `skip_existing` is false;
+            nothing was written.
+        RedactionFailed: the redaction hook failed on a session; those before it were imported.
     """
     reader = await anyio.to_thread.run_sync(open_reader, path)
     try:
@@ -319,9 +303,9 @@ async def import_from(
         if there and not skip_existing:
             some = ", ".join(f"{key.user}/{key.session}" for key in sorted(there)[:3])
             raise InvalidInput(
-                f"{len(there)} of the {len(contents.sessions)} sessions are there already, {some} "
-                "for instance: nothing was "
-                "written; pass skip_existing=True (--skip-existing) to import the others"
+                f"{len(there)} of the {len(contents.sessions)} sessions exist already, {some} for "
+                "instance: nothing was written; pass skip_existing=True (--skip-existing) to "
+                "import the others"
             )
         return await _import_all(target, reader.read(), contents, there, progress)
     finally:

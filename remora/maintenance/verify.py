@@ -133,7 +133,7 @@ async def _check_directory(
     journal_intact = not findings
     notes = await _notes(memory)
     for erasure in await journal.erasures():
-        detail = "something was forgotten, and its bytes are not known to be gone yet: the next start finishes it"  # noqa: E501
+        detail = "an erasure may have left bytes in the files: the next start finishes it"
         findings.append(Finding("erasure", f"number {erasure.number}", detail, repairable=True))
     rows = 0
     if memory.place is None:

@@ -142,7 +142,7 @@ class Activation:
                 self._passivation.remove(cell)
 
     def reread_lost(self, now: float) -> None:
-        """Activate actors that were lost with writes under way and could not be read.
+        """Activate actors that were lost during a commit and could not be read.
 
         A commit that was kept may have left jobs in the log. Nobody has submitted those, and the
         actor may never get another message.

@@ -2,7 +2,7 @@
 
 A message to an idle, valid cell is handled on its sender's stack (0.25 µs, measured; a queue and a
 task cost 7 to 42). Only if the cell is activating or fetching, its gate is full, or its owner has
-too much under way, the message goes to the mailbox. One task serves all mailboxes in turn, a
+too much in progress, the message goes to the mailbox. One task serves all mailboxes in turn, a
 bounded batch each, so a flood to one session does not delay the others. While several owners are
 active, none has more on its way to the log than its quota (`fairness`).
 """

@@ -1,4 +1,4 @@
-"""What each owner may have under way, so that one cannot fill the memory or delay the others (G10).
+"""Quotas: one owner cannot fill the memory or delay the others (G10).
 
 Many actors may belong to one owner: all sessions of a user. Owners share two things:
 
@@ -29,7 +29,7 @@ _CONTENDED_S = 1.0  # an owner counts as not alone for so long after another's r
 
 
 class Quota:
-    """What one owner has under way. Get one from `QuotaPool.quota`.
+    """What one owner has in progress. Get one from `QuotaPool.quota`.
 
     Attributes:
         bytes: of requests that wait in a mailbox or for the log.

@@ -85,7 +85,7 @@ PROBES: Mapping[str, str] = {
     "passivation_found_busy": "a cell that was to leave memory was busy",
     "passivation_wrote_first": "an idle actor writes what it put off before it leaves memory",
     "actor_barred": "a message came for an actor that must not be activated: it is being erased",
-    "eviction_waited": "an actor that must leave memory has a commit under way",
+    "eviction_waited": "an actor that must leave memory has a commit in progress",
     # background jobs
     "job_resumed": "a job was found in the log: after a crash, an unknown commit, a retry",
     "job_resumed_in_backoff": "a job that was found in the log must not run yet",

@@ -73,20 +73,20 @@ async def a_batch_is_all_or_nothing(opened: OpenJournal) -> None:
 
 async def a_write_without_records_is_settled_in_its_turn(opened: OpenJournal) -> None:
     """A broken session waits for it, and is then read again: all it wrote before is decided."""
-    settled: list[tuple[int, Exception | None]] = []
+    outcomes: list[tuple[int, Exception | None]] = []
     async with running_journal(await opened()) as journal:
         (image,) = await journal.hydrate([UserKey("alice")])
         assert isinstance(image, SavedUser)
 
         def note(write: Write, error: Exception | None) -> None:
-            settled.append((len(write.records), error))
+            outcomes.append((len(write.records), error))
 
         journal.write(Write([Opened(image.sid, "alice", "", 0)], note))
         journal.write(Write((), note))
         await commit_records(
             journal, [StateChanged(image.sid, (StateItem("grant", "alice", b"own"),))]
         )
-        assert settled == [(1, None), (0, None)]
+        assert outcomes == [(1, None), (0, None)]
         await commit_records(journal, ())
         assert [state_item.name for state_item in await journal.state_items(UserKey("alice"))] == [
             "alice"
@@ -198,7 +198,7 @@ async def settings_change_together(opened: OpenJournal) -> None:
 
 
 async def what_an_actor_keeps_can_be_read(opened: OpenJournal) -> None:
-    """Facets, each user's own, in the order in which they were first put."""
+    """State items, each user's own, in the order in which they were first put."""
     async with open_runtime(opened) as runtime:
         scope = runtime.shared("team")
         for name in ("zoe", "ann", "bo"):

@@ -92,10 +92,10 @@ async def _find_ids(
 async def a_row_comes_back_as_it_was(store: LongTermStore) -> None:
     """Every field, in a search and in a listing."""
     row = long_term_row(
-        "r1", "Ottilie keeps bees\nnear Coimbra "
-            "🐝", session="s", seq=7, role="user", speaker="Ann", turn="(1 May) Ann: bees",
-        window="before\nbees\nafter", memory_type="message", importance=0.25, created_us=1_700_000_000_123_456, tokens=9,  # noqa: E501
-        agent="x",
+        "r1", "Ottilie keeps bees\nnear Coimbra 🐝", session="s", seq=7, role="user",
+        speaker="Ann", turn="(1 May) Ann: bees",
+        window="before\nbees\nafter", memory_type="message", importance=0.25,
+        created_us=1_700_000_000_123_456, tokens=9, agent="x",
     )  # fmt: skip
     await _add(store, row)
     assert list(await store.rows("alice")) == [row]

@@ -568,7 +568,7 @@ async def test_numbers_of_the_forgotten_are_not_given_out_again(tmp_path: Path) 
         ),
         (
             "UPDATE actors SET folding = 1, marks_crc = NULL WHERE sid = 1",
-            "more left the buffer than was to be folded",
+            "more left the buffer than is summarized",
         ),
         (
             "UPDATE actors SET folding = 99, flushing = 99, marks_crc = NULL WHERE sid = 1",

@@ -1,7 +1,4 @@
-"""What LanceDB's errors mean.
-
-It raises builtins only, whatever happened, so their texts have to say.
-"""
+"""The meaning of LanceDB's errors: it raises only builtins, so the texts are matched."""
 
 from __future__ import annotations
 
@@ -15,62 +12,37 @@ from remora.runtime.probes import probe
 __all__ = ["DAMAGED", "MISSING", "map_errors", "meaning"]
 
 DAMAGED, MISSING = "a file is damaged", "a file is missing"
-"""What the next opening mends."""
+"""Meanings of errors that the next opening repairs."""
 
 _RUST = re.compile(r",? (?:/rustc/|/root/\.cargo/|/home/[^ ]*/\.cargo/)\S*(?:, /\S*)*")
 
 _KINDS: tuple[tuple[str, str, bool], ...] = (
-    # what the text says; what it means; whether the same may succeed later
+    # a pattern of the text, its meaning, whether a retry may succeed
     (r"os error 28|No space left|os error 122|StorageFull", "the disk is full", True),
     (r"os error 30|Read-only file system", "the disk is read-only", True),
     (r"os error 13|os error 1\b|[Pp]ermission denied", "there is no permission", True),
     (r"os error 24|Too many open files", "too many files are open", True),
     (r"os error 5\b|Errno 5\]|Input/output error", "the disk failed", True),
-    (
-        r"[Cc]ommit conflict|[Ii]ncompatible transaction|concurrent writers|preempted",
-        "another write was faster",
-        True,
-    ),
+    (r"[Cc]ommit conflict|[Ii]ncompatible transaction", "another write was faster", True),
+    (r"concurrent writers|preempted", "another write was faster", True),
     (r"[Tt]imed? ?out|[Tt]imeout", "it took too long", True),
     (r"is closed|PanicException", "it is closed", True),
-    (
-        r"[Cc]onnection|Failed to connect|RetryError|status code 5|error sending request",
-        "it cannot be reached",
-        True,
-    ),
-    (
-        (
-            r"Invalid range|file size is too small|[Cc]orrupt|[Mm]agic|flatbuffer|out of "
-            r"bounds|InvalidData"
-        ),
-        DAMAGED,
-        False,
-    ),
-    (
-        (
-            r"fill whole buffer|failed to decode|DecodeError|Encountered .*EOF|incomplete "
-            r"frame|[Dd]ecompress"
-        ),
-        DAMAGED,
-        False,
-    ),
-    (
-        (
-            r"Not found: |os error 2\b|Errno 2\]|os error 20\b|Object at location .* not found|no "
-            r"longer exists"
-        ),
-        MISSING,
-        False,
-    ),
+    (r"[Cc]onnection|Failed to connect|RetryError", "it cannot be reached", True),
+    (r"status code 5|error sending request", "it cannot be reached", True),
+    (r"Invalid range|file size is too small|[Cc]orrupt|[Mm]agic|flatbuffer", DAMAGED, False),
+    (r"out of bounds|InvalidData|fill whole buffer|failed to decode", DAMAGED, False),
+    (r"DecodeError|Encountered .*EOF|incomplete frame|[Dd]ecompress", DAMAGED, False),
+    (r"Not found: |os error 2\b|Errno 2\]|os error 20\b|no longer exists", MISSING, False),
+    (r"Object at location .* not found", MISSING, False),
 )
 _TABLE = tuple((re.compile(pattern), text, retryable) for pattern, text, retryable in _KINDS)
 
 
 def meaning(error: BaseException) -> tuple[str, bool]:
-    """What happened, and whether the same may succeed later.
+    """What happened, and whether a retry may succeed.
 
-    What is not known is retryable where LanceDB says RuntimeError or OSError: a job that waits is
-    better than one that is given up; ValueError and TypeError are calls that it will never take.
+    An unknown RuntimeError or OSError is retried: a job that waits is better than a dead letter. A
+    ValueError or TypeError means that LanceDB will never accept the call.
     """
     text = f"{type(error).__name__}: {error}"
     for pattern, meaning_text, retryable in _TABLE:
@@ -93,10 +65,10 @@ def map_errors(
 
     Args:
         doing: what was attempted.
-        writing: a job that meets a damaged file waits, since the next start mends it, and is not
-            given up.
-        secret_address: an address that is to be in no message.
-        mark_suspect: called where a file is damaged or missing.
+        writing: the error is retryable if a file is damaged or missing: the job waits for the next
+            start, which repairs it.
+        secret_address: an address that no message may contain.
+        mark_suspect: called if a file is damaged or missing.
     """
     try:
         yield
@@ -113,18 +85,17 @@ def map_errors(
     ) as e:
         probe("long_term_failed")
         meaning_text, retryable = meaning(e)
-        mended = meaning_text in {DAMAGED, MISSING}
-        if mended and mark_suspect is not None:
+        repairable = meaning_text in {DAMAGED, MISSING}
+        if repairable and mark_suspect is not None:
             mark_suspect()
         problem = _RUST.sub("", str(e))
         cause: BaseException | None = e
         if secret_address is not None:
             problem, cause = problem.replace(secret_address, "long_term.uri"), None
         text = f"long-term memory failed {doing}: {meaning_text} ({problem})"
-        raise LongTermError(text, retryable=retryable or (writing and mended)) from cause
+        raise LongTermError(text, retryable=retryable or (writing and repairable)) from cause
     except BaseException as e:
-        # What LanceDB's Rust raises where it panics, past every `except Exception`, or within a
-        # future; over a flipped byte, say.
+        # LanceDB's Rust code panics on some damage (a flipped byte); it is no `Exception`.
         if type(e).__name__ not in {"PanicException", "RustPanic"}:
             raise
         raise LongTermError(

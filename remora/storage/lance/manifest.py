@@ -1,9 +1,9 @@
-"""What a version of a LanceDB table consists of, read from its manifest.
+"""The files of one version of a LanceDB table, read from its manifest.
 
-LanceDB tells how many rows and fragments there are, but not in which files they are. Syncing these
-files, or noticing that one is missing, needs their names, so this module reads the part of a
-manifest that names files. A manifest is a protobuf message, after its length, at a place that the
-file's last 16 bytes give. The numbers of the fields are lance 13's (``table.proto``).
+LanceDB has no API for the names of its files, which are needed to sync them and to detect a missing
+one. So this module parses the part of a manifest that names files. A manifest is a protobuf message
+after its length, at the position in the file's last 16 bytes. The field numbers are lance 13's
+(``table.proto``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Fragment", "Manifest", "manifest_name", "parse_manifest", "version_o
 _MAGIC = b"LANC"
 _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
-_LAST = 2**64 - 1  # a newer version has a smaller name, so that a listing begins with it
+_LAST = 2**64 - 1  # a newer version has a smaller name, so it is the first in a listing
 
 _FRAGMENTS, _VERSION, _INDICES, _TRANSACTION = 2, 3, 6, 12  # of a manifest
 _ID, _FILES, _DELETIONS, _ROWS = 1, 2, 3, 4  # of a fragment
@@ -31,7 +31,7 @@ _DELETION_SUFFIX = {0: "arrow", 1: "bin"}
 
 
 class Fragment(msgspec.Struct, frozen=True):
-    """Rows in files of their own: its number, the visible rows, and the rows in the files."""
+    """Rows with their own files: its number, and how many rows are visible and deleted."""
 
     number: int
     rows: int
@@ -43,13 +43,10 @@ class Manifest(msgspec.Struct, frozen=True):
 
     Attributes:
         version: its number.
-        files: what it needs: paths from the table's directory, with their sizes where they are
-            said, else None.
-        indices: the directories of its indices, with the index's name; what stands in them can be
-            made again from the rest.
-        transaction: the file that tells how it came about, which a reader does not need; empty if
-            there is none.
-        fragments: its fragments, in the order in which their rows are.
+        files: the paths of its files from the table's directory, and their sizes if known.
+        indices: the name of each index by its directory; an index can be rebuilt from the rows.
+        transaction: the file that describes the change, which no reader needs; empty if none.
+        fragments: its fragments, in the order of their rows.
     """
 
     version: int
@@ -65,7 +62,7 @@ def manifest_name(version: int) -> str:
 
 
 def version_of(name: str) -> int | None:
-    """The version that a file of this name holds; None if it is no manifest's name."""
+    """The version in a manifest's file name; None if it is another name."""
     stem, _, suffix = name.partition(".")
     return (
         _LAST - int(stem) if suffix == "manifest" and stem.isdecimal() and len(stem) == 20 else None
@@ -76,7 +73,7 @@ def parse_manifest(data: bytes) -> Manifest:
     """Read a manifest.
 
     Raises:
-        ValueError: it is torn, zeroed, or not as lance 13 writes it.
+        ValueError: it is truncated, zeroed, or not as lance 13 writes it.
     """
     try:
         return _parse(data)

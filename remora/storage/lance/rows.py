@@ -1,8 +1,8 @@
 """Rows of long-term memory as Arrow columns, and back.
 
-LanceDB does not notice a flipped bit. So each row has a column `check`: a digest of its values, and
-one of its vector. It is checked whenever the row is read; a damaged row is reported, and is never
-part of an answer. A table that is older than this column is read without it until it is rewritten.
+LanceDB does not detect a flipped bit. So each row has a column `check` with a digest of its values
+and a digest of its vector. Every read compares them; a damaged row is reported and left out of the
+answer. An older table has no such column, and gets it when it is rewritten.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COLUMNS = (
     "tokens",
     "agent_id",
 )
-"""What a `MemoryRow` is made of."""
+"""The columns of a `MemoryRow`."""
 SEARCHED = ("turn", "window")
 """Columns with a full-text index."""
 CHECK = "check"
@@ -51,9 +51,9 @@ _whole = struct.Struct("<q")
 
 
 class Read(msgspec.Struct, frozen=True):
-    """Rows that were read, and ids of those left out: another user's, and damaged ones.
+    """Rows that were read, and their positions in the table.
 
-    `places` are the rows' places in what was read.
+    `foreign` and `damaged` are the ids of rows that were left out.
     """
 
     rows: list[MemoryRow]
@@ -88,10 +88,7 @@ def _content_digest(row: MemoryRow) -> int:
 
 
 def _check(row: MemoryRow, vector: bytes) -> int:
-    """The value of `check`.
-
-    The upper half is of what the row says, the lower of its vector, 0 where there is none.
-    """
+    """The value of `check`: the digest of the values above that of the vector (0 for none)."""
     (check,) = _whole.unpack(
         _halves.pack(zlib.crc32(vector) if vector else 0, _content_digest(row))
     )
@@ -102,7 +99,7 @@ class RowFormat:
     """The columns of one store.
 
     Args:
-        dimension: of the vectors; None for rows without.
+        dimension: of the vectors; None for rows without vectors.
     """
 
     def __init__(self, dimension: int | None) -> None:
@@ -131,7 +128,7 @@ class RowFormat:
         self.schema_before = pa.schema(
             [pa.field(name, type_, nullable=False) for name, type_ in types.items()]
         )
-        """Of tables that are older than the column `check`."""
+        """The schema of tables without the column `check`."""
         self.schema = self.schema_before.append(pa.field(CHECK, pa.int64(), nullable=False))
 
     @property
@@ -140,17 +137,14 @@ class RowFormat:
         return self.dimension is not None
 
     def fits(self, found: Any) -> bool | None:
-        """Whether a table's schema is this one (True), or the one from before (False).
-
-        None if it is neither.
-        """
+        """True if a table has this schema, False if the one without `check`, None if neither."""
         for schema, answer in ((self.schema, True), (self.schema_before, False)):
             if found.names == schema.names and found.types == schema.types:
                 return answer
         return None
 
     def table(self, pairs: Iterable[tuple[MemoryRow, Vector | None]], *, checked: bool) -> Any:
-        """Rows with their vectors as a `pyarrow.Table`; `checked`: with the column `check`."""
+        """Rows and their vectors as a `pyarrow.Table`, with the column `check` if `checked`."""
         import numpy as np  # noqa: PLC0415
 
         pa = self._pa
@@ -189,11 +183,11 @@ class RowFormat:
         return pa.table(columns, schema=self.schema if checked else self.schema_before)
 
     def read(self, user: str | None, found: Any) -> Read:
-        """Rows of Arrow columns; with a vector only where the column `vector` is among them.
+        """The rows of a table.
 
         Args:
-            user: whose rows they should be; None for anybody's.
-            found: a table with `COLUMNS`, perhaps `check` and `vector`.
+            user: the expected owner; None for any.
+            found: a table with `COLUMNS`, and perhaps `check` and `vector`.
         """
         records = self._records(found, COLUMNS)
         checks = found.column(CHECK).to_pylist() if CHECK in found.column_names else None
@@ -256,8 +250,7 @@ class RowFormat:
 
     def _records(self, found: Any, columns: Sequence[str]) -> list[dict[str, Any]]:
         table = found.select(list(columns))
-        # As microseconds: a zoned timestamp would need the machine's time zone files, read on the
-        # event loop.
+        # A zoned timestamp needs the machine's time zone files, read on the event loop.
         at = columns.index("created_at")
         records: list[dict[str, Any]] = table.set_column(
             at, "created_at", table.column(at).cast(self._pa.int64())
@@ -275,14 +268,14 @@ class RowFormat:
             batches: an async iterator of record batches, with the columns `id`, `user_key` and
                 `user_id`, or with all.
             where: the table's name.
-            home: says of a user's key whether the user's rows belong into this table.
+            home: whether the rows of a user with this key belong in this table.
         """
         found: list[Finding] = []
         seen: Counter[str] = Counter()
         async for batch in batches:
             found += await anyio.to_thread.run_sync(self._verify_batch, batch, where, home, seen)
         return found + [
-            Finding("doubled", f"{where}, row {id_}", f"it is there {count} times", repairable=True)
+            Finding("doubled", f"{where}, row {id_}", f"it exists {count} times", repairable=True)
             for id_, count in seen.items()
             if count > 1
         ]
@@ -325,8 +318,8 @@ class RowFormat:
 
         Args:
             found: all columns of all rows.
-            drop: given the columns `user_key`, `user_id` and `session_id`, says which rows to leave
-                out; None for none.
+            drop: marks the rows to leave out, from the columns `user_key`, `user_id` and
+                `session_id`; None to keep all.
         """
         pa = self._pa
         if drop is not None and len(found):

@@ -338,7 +338,7 @@ class Shard:
         self.needs_rollback = True
         await work.add(
             after, mode="overwrite", write_parallelism=1
-        )  # one fragment: nothing is left to be folded
+        )  # one fragment: nothing is left to compact
         del after
         await work.set_unenforced_primary_key("id")
         if left:
@@ -367,9 +367,7 @@ class Shard:
                 cleanup_older_than=timedelta(0), delete_unverified=True
             )
         if stats.compaction.fragments_removed:
-            raise RuntimeError(
-                "there was something to fold in a table that had just been rewritten"
-            )
+            raise RuntimeError("a table needed compaction directly after it was rewritten")
         self._commits.clear()
         await self.record(time.time())
 

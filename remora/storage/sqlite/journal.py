@@ -99,7 +99,7 @@ class SqliteJournal(JournalReader, JournalWriter):
             await writer.execute("PRAGMA journal_mode = WAL")
             await writer.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
             await writer.execute("PRAGMA cache_size = -65536")
-            # Overwrites what is deleted or replaced, which messages on the hot path never are.
+            # Overwrites what is deleted or replaced, which an append never is.
             await writer.execute("PRAGMA secure_delete = ON")
             await writer.execute(f"PRAGMA journal_size_limit = {max_wal_mb << 20}")
             await writer.execute(f"PRAGMA wal_autocheckpoint = {AUTO_CHECKPOINT_PAGES}")

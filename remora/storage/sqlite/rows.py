@@ -84,7 +84,10 @@ INSERT_MESSAGES = (
     "WHERE ?3 = (SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'epoch')"
 )
 _REMOVE_MESSAGE = "UPDATE messages SET removed = ? WHERE pos = ? AND removed IS NULL"
-_PRUNE_MESSAGE = f"UPDATE messages SET pruned = 1 WHERE pos = ((SELECT sid FROM actors WHERE user = ? AND session = ?) << {SEQ_BITS}) + ?"  # noqa: E501
+_PRUNE_MESSAGE = (
+    "UPDATE messages SET pruned = 1 WHERE pos = ((SELECT sid FROM actors WHERE user = ? AND "
+    f"session = ?) << {SEQ_BITS}) + ?"
+)
 _PRUNE_ENTRY = (
     "DELETE FROM facets WHERE sid = (SELECT sid FROM actors WHERE user = ? AND session = ?) "
     f"AND kind = '{ENTRY_KIND}' AND name = ?"

@@ -68,7 +68,7 @@ def drop_damaged(journal: Path) -> list[str]:
             database.execute("BEGIN IMMEDIATE")
             done = [
                 line
-                for drop in (_messages, _folds, _facets, _memories, _jobs)
+                for drop in (_messages, _summaries, _state_items, _memories, _jobs)
                 for line in drop(database)
             ]
             if done:  # a counted commit, so that the mark is not ahead
@@ -122,15 +122,16 @@ def _unreadable(
             yield row
 
 
-def _folds(database: sqlite3.Connection) -> Iterator[str]:
+def _summaries(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
     for row in _unreadable(
         database, "folds", f"f.number, {SUMMARY_COLUMNS} FROM folds AS f", decode_summary
     ):
-        yield f"given up: a summary of {names.get(row[0], _UNKNOWN)}; its messages are in the history"  # noqa: E501
+        name = names.get(row[0], _UNKNOWN)
+        yield f"given up: a summary of {name}; its messages are in the history"
 
 
-def _facets(database: sqlite3.Connection) -> Iterator[str]:
+def _state_items(database: sqlite3.Connection) -> Iterator[str]:
     names = _names(database)
     for row in _unreadable(
         database, "facets", f"x.rowid, {STATE_ITEM_COLUMNS} FROM facets AS x", decode_state_item

@@ -31,14 +31,16 @@ BATCH_MESSAGES = 1_000
 
 _MASK = (1 << SEQ_BITS) - 1
 _SESSIONS_AT_ONCE = 500
-_ROWS_AT_ONCE = 65_536  # held in memory while the oldest are searched, of all sessions together
+_ROWS_AT_ONCE = 65_536  # of all sessions, in memory while the oldest are searched
 _DAY_US = 86_400_000_000
 _decode_payload = msgspec.msgpack.Decoder(Spec).decode
 
-_ACTORS = "SELECT sid FROM actors WHERE sid > ? AND session != '' AND summarized > trimmed ORDER BY sid LIMIT ?"  # noqa: E501
-# On its way to long-term memory is what a flush job was journalled for (up to `flushing`) and what
-# is not there yet, unless it is never to be there, or is gone. What is past `flushing` and out of
-# the buffer left it without long-term memory.
+_ACTORS = (
+    "SELECT sid FROM actors WHERE sid > ? AND session != '' AND summarized > trimmed ORDER BY sid "
+    "LIMIT ?"
+)
+# The first message that a flush job still has to index: after `flushed`, up to `flushing`, neither
+# pruned nor removed. Messages after `flushing` left the buffer without long-term memory.
 _BOUNDS = (
     "SELECT s.sid, s.trimmed, s.summarized, (SELECT m.pos FROM messages AS m "
     f"WHERE m.pos > (s.sid << {SEQ_BITS}) + max(s.flushed, s.trimmed) "
@@ -51,7 +53,10 @@ _RANGE = f"m.pos BETWEEN (?1 << {SEQ_BITS}) + ?2 AND (?1 << {SEQ_BITS}) + ?3"
 _FIRST_YOUNG = (
     f"SELECT m.pos FROM messages AS m WHERE {_RANGE} AND m.at_us >= ?4 ORDER BY m.pos LIMIT 1"
 )
-_NEWEST_BEYOND = f"SELECT m.pos FROM messages AS m WHERE {_RANGE} AND m.removed IS NULL ORDER BY m.pos DESC LIMIT 1 OFFSET ?4"  # noqa: E501
+_NEWEST_BEYOND = (
+    f"SELECT m.pos FROM messages AS m WHERE {_RANGE} AND m.removed IS NULL ORDER BY m.pos DESC "
+    "LIMIT 1 OFFSET ?4"
+)
 _ARCHIVED_BYTES = (
     "SELECT coalesce(sum(length(m.chat) + coalesce(length(m.meta), 0)), 0) "
     "FROM json_each(?) AS w CROSS JOIN actors AS s ON s.sid = w.value "

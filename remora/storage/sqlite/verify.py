@@ -168,7 +168,11 @@ def _marks(actor: _Actor) -> Iterator[Finding]:
     )  # of a session without rows behind the front, the front says it
     for low, high, what in (
         (cleared, archived_through, "more was cleared than left the buffer"),
-        (archived_through, summarizing_through, "more left the buffer than was to be folded"),
+        (
+            archived_through,
+            summarizing_through,
+            "more left the buffer than is summarized",
+        ),
         (summarizing_through, last, "more is being summarized than was appended"),
         (flushing, last, "more is being indexed than was appended"),
         (actor.flushed, flushing, "more is in long-term memory than was indexed"),

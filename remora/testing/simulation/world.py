@@ -279,7 +279,9 @@ class World:
         self._in_use = True
         try:
             async with Runtime.in_memory(
-                config=config, journal=self._open_journal, store=self._open_store(config, dimension),  # noqa: E501
+                config=config,
+                journal=self._open_journal,
+                store=self._open_store(config, dimension),
                 clock=WorldClock(self.loop), rng=random.Random(self.seed), **options,
             ) as runtime:  # fmt: skip
                 for luck in self._luck.values():
