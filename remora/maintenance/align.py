@@ -1,7 +1,7 @@
 """Make long-term memory agree with the journal: for repairs, and for the copy that a backup makes.
 
-Rows that the journal does not have are removed. What is missing is left to a rebuild, which the
-next start runs; it writes the missing rows alone (`services/rebuild.py`).
+Rows that the journal does not have are removed. For missing rows a rebuild is requested: the next
+start writes them (`services/rebuild.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Alignment(msgspec.Struct, frozen=True):
         rows: rows that long-term memory holds.
         removed: rows that were removed, by the kind of their finding.
         missing: rows that the next start writes.
-        details: which those are, a line each.
+        details: the missing rows, a line each.
     """
 
     rows: int
@@ -42,16 +42,16 @@ async def align_index(
     journal_intact: bool = True,
     progress: Progress | None = None,
 ) -> Alignment:
-    """Remove what is surplus, and request a rebuild where something is missing; idempotent.
+    """Remove surplus rows, and request a rebuild if rows are missing; idempotent.
 
     Args:
-        memory: a directory that nobody else uses.
+        memory: a directory with exclusive access.
         store: its long-term memory.
         journal_intact: see `compare_index`.
         progress: see `compare_index`.
 
     Raises:
-        StorageError, LongTermError: it is not known what was done; do it again.
+        StorageError, LongTermError: some of it may be done; call again.
     """
     journal = memory.journal
     removed: Counter[str] = Counter()

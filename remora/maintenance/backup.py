@@ -1,14 +1,13 @@
-"""Copy a memory directory that is in use: whole, and as of one moment of its journal.
+"""Copy a memory directory that is in use, as of one moment of its journal.
 
-1. The journal is copied first: a snapshot by SQLite's own backup, while it is written to. It holds
-   all that was acknowledged before.
-2. Long-term memory is copied next: the newest version of each table. So it holds at least what the
-   snapshot says, except for what was removed since, and newer rows besides.
-3. The copy is made to agree with itself (`align`). Rows of messages that the snapshot does not have
-   are removed: they would collide with messages that get their numbers. A runtime that opens the
-   copy writes what is missing.
-4. Everything is synced, and then gets its name. Until then the journal has another name, and
-   nothing takes the copy for a memory directory.
+1. The journal is copied by SQLite's backup while it is written to. The copy holds everything that
+   was acknowledged before.
+2. The newest version of each table of long-term memory is copied. It may have newer rows than the
+   journal's copy, and may lack rows that were removed since.
+3. The two copies are aligned (`align`). Rows of messages that the journal's copy does not have are
+   removed: new messages would get their numbers. A runtime that opens the copy writes missing rows.
+4. Everything is synced and then renamed. Until then the journal has another name, so the copy is
+   not mistaken for a memory directory.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ class BackupReport(msgspec.Struct, frozen=True):
     Attributes:
         counts: how much its journal holds.
         rows: rows of long-term memory.
-        refilled: rows that are missing, and are written from the journal when it is opened.
-        long_term: it holds long-term memory; False where that is elsewhere (`long_term.uri`), or
-            there is none.
+        refilled: missing rows, which are written from the journal when the copy is opened.
+        long_term: it has long-term memory; False if that is elsewhere (`long_term.uri`) or does not
+            exist.
         bytes: its size.
-        findings: what is damaged in the journal that was copied, and so in the copy.
+        findings: damage in the journal, and so in its copy.
     """
 
     counts: JournalCounts
@@ -66,52 +65,50 @@ async def backup(
 ) -> BackupReport:
     """Copy a memory directory, in use or not, by this process or another, to `dest` (G3, G7).
 
-    All messages that were acknowledged before it began are in it. To restore it, open it, or put it
-    in the directory's place.
+    It has all messages that were acknowledged before it began. To restore it, open it, or move it
+    to the directory's place.
 
     Args:
-        directory: what is copied; no byte of what it holds changes.
-        dest: a directory that is not there yet, or is empty.
+        directory: the source; no byte of it changes.
+        dest: a directory that does not exist or is empty.
         config: of the application that uses the directory.
-        take: writes a snapshot of the journal to a file, where this process has it open; else it is
-            read from `directory`.
-        progress: told how many rows of long-term memory were compared with the journal, of how
-            many.
+        take: writes a snapshot of the journal to a file, if this process has it open; otherwise
+            the journal is read from `directory`.
+        progress: see `compare_index`.
 
     Raises:
-        InvalidInput: there is no memory in `directory`; or something is at `dest`.
-        StorageError: it cannot be read; or the disk refused. Nothing stands at `dest` then.
+        InvalidInput: there is no memory in `directory`, or `dest` is not empty.
+        StorageError: it cannot be read, or the disk failed. Then nothing is left at `dest`.
     """
-    # Long-term memory that is elsewhere is in use there; nothing of it may be taken for the copy's
-    # own.
+    # Long-term memory at an address is in use, and is not part of the copy.
     config = msgspec.structs.replace(
         config, long_term=msgspec.structs.replace(config.long_term, uri=Secret())
     )
     target = await anyio.to_thread.run_sync(_target, directory, dest)
-    beside = target.staging
+    staging = target.staging
     try:
-        await anyio.to_thread.run_sync(beside.mkdir)
-        journal = beside / _UNFINISHED
+        await anyio.to_thread.run_sync(staging.mkdir)
+        journal = staging / _UNFINISHED
         if take is None:
             await anyio.to_thread.run_sync(snapshot, directory / JOURNAL, journal)
         else:
             await take(journal)
-        async with offline(beside, config, journal=journal) as memory:
-            await _copy_long_term(directory, beside, memory)
+        async with offline(staging, config, journal=journal) as memory:
+            await _copy_long_term(directory, staging, memory)
             findings = tuple(await memory.journal.verify())
-        # Opened again, because the records describe what is there now.
-        async with offline(beside, config, journal=journal) as memory:
-            rows, lacking = await _align(memory, progress)
+        # opened again: the records now describe the copied tables
+        async with offline(staging, config, journal=journal) as memory:
+            rows, missing = await _align(memory, progress)
             counts = await memory.journal.counts()
-        await anyio.to_thread.run_sync(_rename_journal, beside)
-        size = await anyio.to_thread.run_sync(_size_bytes, beside)
+        await anyio.to_thread.run_sync(_rename_journal, staging)
+        size = await anyio.to_thread.run_sync(_size_bytes, staging)
         await anyio.to_thread.run_sync(target.commit)
     except OSError as e:
         raise StorageError(f"{dest} cannot be written, or {directory} not read: {e}") from e
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(target.abandon)
-    return BackupReport(counts, rows, lacking, memory.place is not None, size, findings)
+    return BackupReport(counts, rows, missing, memory.place is not None, size, findings)
 
 
 def _target(directory: Path, dest: Path) -> AtomicTarget:
@@ -123,11 +120,11 @@ def _target(directory: Path, dest: Path) -> AtomicTarget:
     return AtomicTarget(dest, overwrite=False)
 
 
-async def _copy_long_term(directory: Path, beside: Path, memory: Offline) -> None:
+async def _copy_long_term(directory: Path, staging: Path, memory: Offline) -> None:
     """The directory in use, and those of before that rows are still to be taken from."""
     for name in memory.directories:
         if await anyio.to_thread.run_sync((directory / name).is_dir):
-            await anyio.to_thread.run_sync(copy_tables, directory / name, beside / name)
+            await anyio.to_thread.run_sync(copy_tables, directory / name, staging / name)
 
 
 async def _align(memory: Offline, progress: Progress | None) -> tuple[int, int]:
@@ -139,10 +136,10 @@ async def _align(memory: Offline, progress: Progress | None) -> tuple[int, int]:
         return done.rows, done.missing
 
 
-def _rename_journal(beside: Path) -> None:
+def _rename_journal(staging: Path) -> None:
     """The journal gets its name; whatever belongs to it goes with it."""
-    for path in sorted(beside.glob(f"{_UNFINISHED}*")):
-        path.rename(beside / path.name.replace(_UNFINISHED, JOURNAL))
+    for path in sorted(staging.glob(f"{_UNFINISHED}*")):
+        path.rename(staging / path.name.replace(_UNFINISHED, JOURNAL))
 
 
 def _size_bytes(directory: Path) -> int:

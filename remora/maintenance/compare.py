@@ -1,23 +1,23 @@
 """Compare long-term memory with the journal (G7).
 
-Long-term memory is an index over the journal, so the journal alone says which rows there should be:
+Long-term memory is an index over the journal, so the journal says which rows must exist:
 
 ==============  ================================================================================
 rows            expected
 ==============  ================================================================================
-messages        up to where the session was indexed, but for those that were removed or pruned
+messages        up to where the session is indexed, except those removed or pruned
 summaries       one for each entry that left the session's list
 memories        one for each that was recorded
-memory blocks   unknown: the rows are long-term memory's own, and only those are surplus that no
-                block can have written yet
+memory blocks   unknown, because the journal does not have these rows; only those are surplus
+                that no block can have written yet
 ==============  ================================================================================
 
-Jobs that wait explain rows that are missing, or not removed yet. Dead letters explain rows that are
-missing: they are listed as such, and are retried by their own verbs. Rows of messages that
-retention removed from the journal stay.
+Rows that a waiting job will write or remove are no differences, nor are rows that a dead letter
+would write: dead letters are listed and retried separately. Rows of messages that retention removed
+from the journal stay.
 
-Requires exclusive access: jobs in flight would be reported as damage. It goes table by table and
-user by user, so that one user's rows are held at a time.
+Requires exclusive access: jobs in flight would be reported as damage. The
+rows of one user are in memory at a time.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One way in which the two differ.
+    """A difference.
 
     Attributes:
-        finding: for the report.
+        finding: the line of the report.
         table: where the surplus rows are.
-        surplus: rows that are to be removed.
+        surplus: rows to remove.
         missing: how many rows a rebuild has to write.
         indexed: what to write to the journal first, if the session's mark is behind the rows
             that are missing: a rebuild goes up to the mark.
@@ -92,7 +92,7 @@ class _PendingJobs:
         self.pruning = False
 
     def take(self, job: Job) -> None:
-        """Count a job in; of a dead letter only what it would write."""
+        """Add a job; a dead letter counts only for the rows that it would write."""
         match job.payload:
             case FlushSpec(first=first, through=through):
                 self.coming.append((first, through))
@@ -135,7 +135,7 @@ class _Expected:
         self._blocks: Mapping[str, Sequence[tuple[int, int]]] = {}
 
     async def load(self, journal: Journal, rows: Sequence[ScannedRow]) -> None:
-        """Read what the journal says; of what `rows` alone need, only where they do.
+        """Read the journal; what only some rows need is read only if they are among `rows`.
 
         Raises:
             JournalDamaged: it cannot be read.
@@ -161,7 +161,7 @@ class _Expected:
             self._listed |= {entry_id(key, seq) for seq in self._jobs.leaving}
 
     def is_surplus(self, row: ScannedRow) -> bool:
-        """The journal says that this row is not to exist."""
+        """Whether the journal says that this row must not exist."""
         match row.memory_type:
             case "message":
                 return self._is_surplus_message(row)
@@ -213,19 +213,19 @@ async def compare_index(
     journal_intact: bool = True,
     progress: Progress | None = None,
 ) -> AsyncIterator[Difference]:
-    """Every way in which long-term memory differs from what the journal says.
+    """The differences between long-term memory and the journal.
 
     Args:
-        journal: of a directory that nobody else writes to.
+        journal: of a directory with exclusive access.
         scan: its long-term memory.
         whole: False during a rebuild, which writes what is missing.
-        journal_intact: False where the journal is damaged: no row is removed then because the
+        journal_intact: False if the journal is damaged: then a row is not surplus because the
             journal does not have it.
-        progress: told how many rows were compared, of how many.
+        progress: called with the number of rows that were compared, and of all.
 
     Raises:
-        StorageError: the journal cannot be read. Damage to a part of it is no error: rows of a
-            damaged message are kept, and a session that cannot be compared is named.
+        StorageError: the journal cannot be read. If only a part is damaged, the rows of damaged
+            messages are kept, and a session that cannot be compared is named.
     """
     users: dict[str, str] = {}
     sessions: defaultdict[str, dict[str, int]] = defaultdict(dict)

@@ -1,9 +1,9 @@
-"""Repair a memory directory as far as what is left allows (G7).
+"""Repair a memory directory (G7).
 
-The journal is the source of truth: what it has lost is lost, and is given up only where the caller
-says so. Long-term memory is an index over it: surplus rows are removed, and the next start writes
-what is missing. Only the rows of memory blocks, and of messages that retention removed, are in no
-other place: they are lost with a table that cannot be read.
+The journal is the source of truth: its damaged parts are removed only if the caller accepts the
+loss. Long-term memory is an index over it: surplus rows are removed, and the next start writes
+missing ones. Rows of memory blocks, and of messages that retention removed, have no other copy:
+they are lost with a table that cannot be read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from remora.storage.lock import DirectoryLock
 from remora.storage.ports import Finding
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.mark import accept_loss as forget_loss
-from remora.storage.sqlite.salvage import drop_damaged as dropped
+from remora.storage.sqlite.salvage import drop_damaged as drop_damaged_rows
 
 __all__ = ["RepairReport", "repair"]
 
@@ -41,9 +41,9 @@ class RepairReport(msgspec.Struct, frozen=True):
     """What a repair did.
 
     Attributes:
-        done: what was done, a line each; empty where nothing was damaged.
+        done: the repairs, a line each; empty if nothing was damaged.
         left: what is still damaged.
-        waiting: pieces of work that the next start has to do.
+        waiting: jobs and rebuilds that the next start runs.
     """
 
     done: tuple[str, ...]
@@ -59,22 +59,19 @@ async def repair(
     drop_damaged: bool = False,
     progress: Progress | None = None,
 ) -> RepairReport:
-    """Repair a directory. Requires exclusive access; a second time, there is nothing to do.
+    """Repair a directory; requires exclusive access. Idempotent.
 
     Args:
         directory: a memory directory.
-        config: whose `long_term.uri` says where long-term memory is, if not in the directory.
-        accept_loss: go on without acknowledged commits that the journal has lost with the end of
-            its write-ahead log.
-        drop_damaged: remove from the journal what is damaged in it: messages, summaries, what was
-            recorded on purpose.
-        progress: told how many rows of long-term memory were compared with the journal, of how
-            many.
+        config: its `long_term.uri` is used if long-term memory is not in the directory.
+        accept_loss: accept the loss of acknowledged commits at the end of the write-ahead log.
+        drop_damaged: remove damaged messages, summaries and memories from the journal.
+        progress: see `compare_index`.
 
     Raises:
         InvalidInput: there is no memory in it.
         DirectoryLocked: it is in use.
-        JournalDamaged: the journal cannot be opened as it is; the text says what would allow it.
+        JournalDamaged: the journal cannot be opened; the text says which option would repair it.
         StorageError: it cannot be read or written.
     """
     await anyio.to_thread.run_sync(require_memory, directory)
@@ -96,7 +93,7 @@ async def repair(
 
 
 async def _repair_journal(directory: Path, *, accept_loss: bool, drop_damaged: bool) -> list[str]:
-    """Make the journal one that can be opened, as far as the caller allows; what was done."""
+    """Repair the journal as far as the options allow; returns what was done."""
     journal = directory / JOURNAL
     done: list[str] = []
     lost = await anyio.to_thread.run_sync(find_lost_commits, journal)
@@ -104,24 +101,22 @@ async def _repair_journal(directory: Path, *, accept_loss: bool, drop_damaged: b
         if lost.promised and not accept_loss:
             raise JournalDamaged(
                 f"{journal} lacks {lost.what}: its write-ahead log was cut short or lost. Restore "
-                f"a backup, or {JOURNAL}-wal "
-                "if it was left behind; or go on without, with --accept-loss"
+                f"a backup, or {JOURNAL}-wal if it was left behind; or accept the loss with "
+                "--accept-loss"
             )
         await anyio.to_thread.run_sync(forget_loss, journal)
         done.append(f"given up: {lost.what}")
     if drop_damaged:
-        opened = await SqliteJournal.open(
-            journal, durability="power"
-        )  # so that it is of the newest format
-        await opened.aclose()
-        done += await anyio.to_thread.run_sync(dropped, journal)
+        # opening it migrates it to the newest format
+        await (await SqliteJournal.open(journal, durability="power")).aclose()
+        done += await anyio.to_thread.run_sync(drop_damaged_rows, journal)
     return done
 
 
 async def _repair_long_term(
     memory: Offline, progress: Progress | None, *, journal_intact: bool
 ) -> list[str]:
-    """Make long-term memory agree with the journal; what was done."""
+    """Make long-term memory agree with the journal; returns what was done."""
     if memory.place is None:
         if not memory.whole or not any(
             flushed for _, flushed in await memory.journal.indexed_through()

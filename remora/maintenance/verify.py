@@ -1,9 +1,9 @@
-"""Verify a memory directory without changing a byte of it.
+"""Verify a memory directory; no byte of it changes.
 
 Opening a journal takes ownership, migrates its schema and moves its write-ahead log; opening
-long-term memory quarantines damaged tables. So the directory itself is not opened, but a mirror of
-it in a temporary directory: a copy of the journal, and links to the files of long-term memory,
-which LanceDB never changes once they exist. The mirror is opened by the same code that serves.
+long-term memory quarantines damaged tables. So a mirror in a temporary directory is opened:
+a copy of the journal, and links to the files of long-term memory, which LanceDB never changes. It is
+opened by the same code as a directory in use.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = ["Verification", "verify", "verify_owned"]
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """What a directory holds, and what is damaged in it.
+    """The contents of a directory, and the damage in it.
 
     Attributes:
         findings: what is damaged or inconsistent.
-        notes: what is worth knowing, and no damage.
-        counts: how much the journal holds; None where it cannot be read.
+        notes: worth knowing, but no damage.
+        counts: rows of the journal; None if it cannot be read.
         rows: rows of long-term memory that were compared.
     """
 
@@ -62,14 +62,14 @@ async def verify(
 
     Args:
         directory: a memory directory, or a backup of one.
-        config: whose `long_term.uri` says where long-term memory is, if not in the directory.
-        deep: read every byte of long-term memory, too.
-        progress: told how many rows of long-term memory were compared, of how many.
+        config: its `long_term.uri` is used if long-term memory is not in the directory.
+        deep: also read every byte of long-term memory.
+        progress: see `compare_index`.
 
     Raises:
         InvalidInput: there is no memory in it.
         DirectoryLocked: it is in use: jobs in flight would be reported as damage.
-        StorageError: it cannot be read at all; JournalTooNew, where a newer remora wrote it.
+        StorageError: it cannot be read; `JournalTooNew` if a newer remora wrote it.
     """
     await anyio.to_thread.run_sync(require_memory, directory)
     lock = ReadLock(directory)
@@ -84,7 +84,7 @@ async def verify(
 async def verify_owned(
     directory: Path, config: Config, *, deep: bool = False, progress: Progress | None = None
 ) -> Verification:
-    """The same for a caller that owns the directory.
+    """`verify`, for a caller that has exclusive access.
 
     Raises:
         StorageError: see `verify`.
@@ -94,7 +94,7 @@ async def verify_owned(
         notes: tuple[str, ...] = ()
         try:
             if lost := await anyio.to_thread.run_sync(find_lost_commits, mirror / JOURNAL):
-                # what is left can be verified all the same
+                # the rest can be verified
                 await anyio.to_thread.run_sync(accept_loss, mirror / JOURNAL)
                 told = f"it was cut short or lost: the journal lacks {lost.what}"
                 if lost.promised:
@@ -170,7 +170,7 @@ async def _check_directory(
 
 
 def _examine_tables(place: Place) -> dict[str, list[Finding]]:
-    """What is damaged of each table, before it is opened; nothing of tables at an address."""
+    """The damage to each table before it is opened; empty for tables at an address."""
     if not isinstance(place, Path):
         return {}
     return {name: ShardFiles(place, name, sync=False).find_damage() for name in shard_names(place)}
@@ -212,9 +212,7 @@ async def _notes(memory: Offline) -> list[str]:
         for job in await memory.journal.jobs(dead=True)
     )
     if not memory.whole:
-        notes.append(
-            "long-term memory is being rebuilt from the journal: the next start goes on with it"
-        )
+        notes.append("long-term memory is being rebuilt from the journal: the next start continues")
     if memory.leftovers:
         names = ", ".join(one.name for one in memory.leftovers)
         notes.append(f"left over from an earlier embedder: {names}")
@@ -223,10 +221,7 @@ async def _notes(memory: Offline) -> list[str]:
 
 @asynccontextmanager
 async def _temporary_mirror(directory: Path) -> AsyncIterator[Path]:
-    """A stand-in for the directory that may be opened.
-
-    A copy of the journal, and links to everything else.
-    """
+    """A temporary directory with a copy of the journal and links to everything else."""
     temporary = await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix="remora-verify-"))
     mirror = Path(temporary)
     try:
