@@ -182,11 +182,11 @@ async def _user(
             for old, new in numbers.items()
         )
     renumbered = []
-    for one in state_items:
+    for item in state_items:
         # access counts are named by row ids, which contain the numbers of messages
-        name = moved.get(one.name, one.name) if one.kind == "access" else one.name
+        name = moved.get(item.name, item.name) if item.kind == "access" else item.name
         if name is not None:
-            renumbered.append(StateItem(one.kind, name, one.value))
+            renumbered.append(StateItem(item.kind, name, item.value))
     return UserExport(key.user, tuple(memories), tuple(renumbered))
 
 

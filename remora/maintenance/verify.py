@@ -2,8 +2,8 @@
 
 Opening a journal takes ownership, migrates its schema and moves its write-ahead log; opening
 long-term memory quarantines damaged tables. So a mirror in a temporary directory is opened:
-a copy of the journal, and links to the files of long-term memory, which LanceDB never changes. It is
-opened by the same code as a directory in use.
+a copy of the journal, and links to the files of long-term memory, which LanceDB never changes. The
+code that opens it is the same as for a directory in use.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ __all__ = ["PROBES"]
 
 PROBES: Mapping[str, str] = {
     # the journal
-    "write_of_forgotten_refused": "a write came for an actor that was erased: it is refused",
+    "write_of_erased_refused": "a write came for an actor that was erased: it is refused",
     "batch_halved": "a batch cannot be stored: it is halved until the failing write is alone",
     "commit_unknown": "a write or sync of the journal's files failed: the commit may survive a "
     "crash",
@@ -18,10 +18,10 @@ PROBES: Mapping[str, str] = {
     "writer_did_other_work": "the journal's writer erased, trimmed or compacted between two "
     "batches",
     # long-term memory
-    "row_there_already": "a row was in long-term memory already: it is not written twice",
+    "row_exists": "a row was in long-term memory already: it is not written twice",
     "uncertain_write_undone": "a write failed half way: the table goes back to what is on disk",
-    "doubtful_add_merged": "rows that may be there already are merged and not just added",
+    "doubtful_add_merged": "rows that may exist already are merged, not just added",
     "queued_rows_dropped": "rows that were queued are of a user who is being erased",
     "long_term_failed": "LanceDB or the file system under it raised",
-    "table_put_aside": "a table of long-term memory is damaged, and was put aside",
+    "table_quarantined": "a table of long-term memory is damaged, and was quarantined",
 }

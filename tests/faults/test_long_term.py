@@ -236,7 +236,7 @@ async def test_a_damaged_table_is_put_aside(
             if str(base / "mem_000.lance") in finding.where
         ]
         await put(store, rows[:3], may_exist=True)
-    assert len([line for line in caplog.messages if "table_put_aside table=mem_000" in line]) == 1
+    assert len([line for line in caplog.messages if "table_quarantined table=mem_000" in line]) == 1
     async with lance(base) as store:  # until it is noted where it outlives the process
         assert store.refill_needed
         await put(store, rows, may_exist=True)

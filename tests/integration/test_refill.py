@@ -68,7 +68,7 @@ async def test_it_is_filled_again(
         assert "ben keeps 3 bees near Coimbra" in {
             hit.text for hit in await runtime.user("ben").recall("bees", k=9)
         }
-    assert any("table_put_aside" in line for line in caplog.messages)
+    assert any("table_quarantined" in line for line in caplog.messages)
     caplog.clear()
     async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder()) as runtime:
         assert runtime.reembedding is None

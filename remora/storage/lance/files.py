@@ -1,19 +1,18 @@
-"""The files of one table: which are known to be on disk, which are damaged, which have to go.
+"""The files of one table: which are synced, damaged, or to be removed.
 
-LanceDB never syncs a file. So after each commit its new files are synced here, and then a small
-*record* is written, which says what version that was, and of which files it consists, with their
-sizes and digests. A write is done when its record is on disk; the journal counts messages as
-indexed from then on. At the next opening
+LanceDB never syncs a file. So after each commit this module syncs the new files, and then writes a
+small *record* of the version with the sizes and digests of its files. A write is done when its
+record is on disk; then the journal counts the messages as indexed. At the next opening
 
-* versions newer than the record are quarantined, whole or torn: they were never acknowledged, and
-  are written again;
+* versions newer than the record are quarantined: they were never acknowledged, and their rows are
+  written again;
 * a table whose recorded files are missing, or have another size, is quarantined, and
-  `refill_needed` says so until a rebuild is noted in the journal;
-* a damaged index is named, and is rebuilt from the rows;
-* files that LanceDB forgot (``.tmp…``) are removed: they hold rows in plain text.
+  `refill_needed` is true until a rebuild is noted in the journal;
+* a damaged index is reported, and rebuilt from the rows;
+* temporary files of LanceDB (``.tmp…``) are removed: they hold rows in plain text.
 
-A directory without a record is older than records: the newest version whose files exist is taken,
-and recorded.
+A directory of an older remora has no record: the newest version whose files exist is used, and
+recorded.
 
 Everything here blocks. Requires exclusive access to the directory; one thread at a time calls a
 method of one `ShardFiles`.
@@ -48,7 +47,7 @@ from remora.storage.ports import Finding
 __all__ = ["DurableFiles", "ShardFiles", "TableState"]
 
 _logger = get_logger("remora.longterm")
-_MOST_PUT_ASIDE = 8  # of one table, the newest ones
+_MOST_QUARANTINED = 8  # of one table, the newest ones
 
 
 class TableState(msgspec.Struct, frozen=True):
@@ -56,8 +55,8 @@ class TableState(msgspec.Struct, frozen=True):
 
     Attributes:
         usable: it can be opened.
-        recorded: it has a record; otherwise one is to be written.
-        indices: names of its indices that are damaged.
+        recorded: it has a record; if not, one must be written.
+        indices: names of its damaged indices.
     """
 
     usable: bool
@@ -66,12 +65,12 @@ class TableState(msgspec.Struct, frozen=True):
 
 
 class DurableFiles(msgspec.Struct, frozen=True):
-    """What a copy of a table has to contain.
+    """The files that a copy of a table must have.
 
     Attributes:
         files: paths from the store's directory, of data, deletions, indices and the manifest.
-        name: of the record.
-        record: its bytes; empty if there is none.
+        name: the file name of the record.
+        record: its content; empty if there is none.
     """
 
     files: tuple[str, ...]
@@ -84,8 +83,8 @@ class ShardFiles:
 
     Args:
         base: the store's directory.
-        name: the table's.
-        sync: write through to the disk; without it the record is written and nothing is synced.
+        name: the table's name.
+        sync: sync every file; otherwise the record is written and nothing is synced.
     """
 
     def __init__(self, base: Path, name: str, *, sync: bool) -> None:
@@ -98,20 +97,20 @@ class ShardFiles:
         self._record: SyncRecord | None = None
         self._synced_directories: set[Path] = set()
         self.opening_findings: list[Finding] = []
-        """What was damaged at opening, and was repaired or quarantined."""
+        """The damage found at opening, which was repaired or quarantined."""
 
     @property
     def version(self) -> int | None:
-        """The newest version that is known to be on disk."""
+        """The newest version that was synced."""
         return None if self._record is None else self._record.version
 
     # -- opening -----------------------------------------------------------------------------------
 
     def prepare(self) -> TableState:
-        """Make the table one that can be opened, or quarantine it.
+        """Make the table ready to be opened, or quarantine it.
 
         Raises:
-            OSError: it can neither be read nor moved.
+            OSError: it can be neither read nor moved.
         """
         for orphan in self._orphans():
             _logger.info("temporary_file_removed", table=self.name, file=orphan.name)
@@ -143,7 +142,7 @@ class ShardFiles:
                 "; ".join(f"{path} {problem}" for path, problem in sorted(problems.items())[:5])
             )
             return TableState(usable=False, recorded=False)
-        # an older version that is torn would make each clean-up of LanceDB fail
+        # LanceDB's clean-up fails if an older version is torn
         self._quarantine_versions(
             [one for one in versions if one < manifest.version and not self._is_complete(one)],
             "torn",
@@ -181,18 +180,17 @@ class ShardFiles:
         return TableState(usable=False, recorded=False)
 
     def quarantine(self, reason: str, *, lost: bool = True) -> None:
-        """Quarantine the table, so that an empty one can take its place.
+        """Quarantine the table, so that an empty one can replace it.
 
         Args:
             reason: for the log.
-            lost: it held rows, which are to be written again.
+            lost: it had rows, which must be written again.
         """
         if lost:
-            mark_refill(
-                self._base, self.name, sync=self._sync
-            )  # first: a crash between the two must not lose it
-        probe("table_put_aside")
-        _logger.error("table_put_aside", table=self.name, reason=reason)
+            # first: after a crash between the two the mark must exist
+            mark_refill(self._base, self.name, sync=self._sync)
+        probe("table_quarantined")
+        _logger.error("table_quarantined", table=self.name, reason=reason)
         self.opening_findings.append(
             Finding("table", str(self.directory), f"{reason}; it was quarantined", repairable=True)
         )
@@ -210,10 +208,10 @@ class ShardFiles:
         if not versions:
             return
         _logger.warning(
-            "versions_put_aside", table=self.name, versions=sorted(versions), reason=reason
+            "versions_quarantined", table=self.name, versions=sorted(versions), reason=reason
         )
         place = self._new_quarantine()
-        # the newest first: a crash leaves no gap below one that stays
+        # the newest first: a crash leaves no gap in the versions
         for version in sorted(versions, reverse=True):
             self._path(version).rename(place / manifest_name(version))
         (self.directory / "_versions" / "latest_version_hint.json").unlink(missing_ok=True)
@@ -223,7 +221,7 @@ class ShardFiles:
         quarantine = self._base / QUARANTINE
         quarantine.mkdir(exist_ok=True)
         before = sorted(quarantine.glob(f"{self.name}.*"), key=lambda one: one.stat().st_mtime_ns)
-        for one in before[: -_MOST_PUT_ASIDE + 1]:
+        for one in before[: -_MOST_QUARANTINED + 1]:
             shutil.rmtree(one, ignore_errors=True)
         place = quarantine / f"{self.name}.{secrets.token_hex(4)}"
         place.mkdir()
@@ -233,10 +231,10 @@ class ShardFiles:
     # -- syncing -----------------------------------------------------------------------------------
 
     def record(self, version: int) -> int:
-        """Sync and record a version, and earlier ones that were not; returns its new bytes.
+        """Sync and record a version and the unrecorded ones before it; returns the new bytes.
 
         Raises:
-            OSError: it is not known to be on disk; the record is as before.
+            OSError: it may not be on disk; the record did not change.
         """
         try:
             manifest = self._manifest(version)
@@ -271,8 +269,8 @@ class ShardFiles:
             if (path := self._path(number)).exists()
         ]
         transaction = self.directory / manifest.transaction
-        told = [transaction] if manifest.transaction and transaction.exists() else []
-        files = [*fresh, *told, *older, self._path(manifest.version)]
+        described = [transaction] if manifest.transaction and transaction.exists() else []
+        files = [*fresh, *described, *older, self._path(manifest.version)]
         directories = {file.parent for file in files}
         for directory in tuple(directories):
             if directory not in self._synced_directories:  # its own name is new
@@ -288,14 +286,14 @@ class ShardFiles:
                 sync_path(path)
 
     def mark_suspect(self) -> None:
-        """Have the next opening check every byte of the table: a part could not be read."""
-        with contextlib.suppress(OSError):  # it may be the disk
+        """Make the next opening check every byte of the table, because a part could not be read."""
+        with contextlib.suppress(OSError):  # the disk may have failed
             self._suspect_path.touch()
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- verifying ---------------------------------------------------------------------------------
 
     def findings(self, *, deep: bool) -> list[Finding]:
-        """Files that differ from the record: by size, and by content if `deep`."""
+        """Files whose size, or content if `deep`, differs from the record."""
         if self._record is None:
             return [
                 Finding(
@@ -331,7 +329,7 @@ class ShardFiles:
         return f"has {found} bytes instead of {size}" if size is not None and found != size else ""
 
     def find_damage(self) -> list[Finding]:
-        """The damage that `prepare` would repair or quarantine; nothing is changed."""
+        """The damage that `prepare` would repair or quarantine; changes nothing."""
         record = read_record(self._record_path)
         if not self.directory.is_dir():
             missing = Finding("table", str(self.directory), "it is missing", repairable=True)
@@ -372,7 +370,7 @@ class ShardFiles:
         """The files of the recorded version, while another process may write newer ones.
 
         Raises:
-            OSError, ValueError: it cannot be read, or has just been replaced: call again.
+            OSError, ValueError: it cannot be read, or was replaced at the same time: call again.
         """
         name = self._record_path.name
         record = self._record_path.read_bytes() if self._record_path.exists() else b""
@@ -385,7 +383,7 @@ class ShardFiles:
         return DurableFiles(tuple(f"{self.directory.name}/{path}" for path in paths), name, record)
 
     def traces(self, needles: Sequence[bytes]) -> list[str]:
-        """Files of the table, quarantined ones included, that contain one of these."""
+        """Files of the table, also quarantined ones, that contain one of these."""
         return [str(path) for path in self._files() if _contains(path, needles)]
 
     def manifest(self) -> Manifest | None:
@@ -404,7 +402,7 @@ class ShardFiles:
     # -- removing ----------------------------------------------------------------------------------
 
     def purge(self) -> None:
-        """Remove quarantined files of the table, and what failed writes have left (G13)."""
+        """Remove quarantined files of the table, and files of failed writes (G13)."""
         for aside in (self._base / QUARANTINE).glob(f"{self.name}.*"):
             shutil.rmtree(aside)
         for orphan in self._orphans():

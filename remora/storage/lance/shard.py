@@ -1,18 +1,17 @@
-"""One LanceDB table: its writes run one after the other, its reads on versions that stay.
+"""One LanceDB table. Its writes run one after the other; a read keeps the version it began with.
 
-A write is done when `record` has it on disk (`storage/lance/files.py`). A read keeps the handle
-that it began with. A rewrite works on a handle of its own, and readers change to it in one step, so
-no reader meets a table without its indices, or a file that is gone.
+A write is done when `record` has synced it (`storage/lance/files.py`). A rewrite uses a handle of
+its own, and new reads switch to it in one step: no reader finds a table without indices, or a
+missing file.
 
 LanceDB's `optimize` merges neighbouring fragments that the same indices cover, so it rewrites a
-table of 100 000 rows (132 MB) for each hundred rows added to it. But rows that an update touched
-are in no index. So in larger tables an update that changes nothing merges the small fragments,
-those of similar size together (one commit, 10 ms); `optimize` then finds nothing to merge, and
-updates the indices. When it pays, the table is rewritten, sorted, in one fragment.
+table of 100 000 rows (132 MB) for each hundred rows added. But rows that an update touched are in
+no index. So in larger tables an update without effect merges small fragments of similar size (one
+commit, 10 ms); `optimize` then finds nothing to merge, and updates the indices. When it pays, the
+table is rewritten, sorted, in one fragment.
 
-Old versions are removed by the time at which they were superseded. LanceDB would go by the time at
-which they were made: the version of an idle table is hours old the moment that it is replaced, and
-somebody may be reading it.
+Old versions are removed by the time when they were superseded. LanceDB uses the time of creation:
+the version of an idle table is hours old when it is replaced, and may still be read.
 """
 
 from __future__ import annotations
@@ -48,22 +47,22 @@ _MOST_VERSIONS = 1_000
 
 
 class IndexTools:
-    """How indices are made, by LanceDB's module for them."""
+    """The index types that remora uses, from LanceDB's module."""
 
     def __init__(self, index: Any) -> None:
         self._index = index
 
     def full_text(self) -> Any:
-        """For words."""
+        """An index of words."""
         return self._index.FTS(with_position=False)
 
     def by_value(self) -> Any:
-        """For values of which there are many."""
+        """An index of a column with many different values."""
         return self._index.BTree()
 
 
 class _Reading:
-    """A handle, and how many read through it."""
+    """A handle, and the number of its readers."""
 
     def __init__(self, table: Any) -> None:
         self.table = table
@@ -72,24 +71,24 @@ class _Reading:
 
 
 class Shard:
-    """A table, and what it went through since it was last compacted.
+    """A table, with counters since its last compaction.
 
     Args:
-        name: the table's.
+        name: the table's name.
         table: its handle.
         files: its files, if it is in a directory of this machine.
-        reopen: gives another handle on it.
+        reopen: opens another handle.
         rows: the columns.
         tools: for indices.
-        checked: rows in it carry their check.
+        checked: the table has the column `check`.
 
     Attributes:
         lock: held while writing.
-        fragments: commits since it was last compacted.
-        searchable: its text columns have their indices.
-        needs_rollback: the last write may not be whole; the table goes back to the recorded
-            version before the next one.
-        rewritten_bytes: what compacting and rewriting wrote.
+        fragments: commits since the last compaction.
+        searchable: the text columns are indexed.
+        needs_rollback: the last write may be incomplete; the recorded version is restored before
+            the next write.
+        rewritten_bytes: bytes written by compaction and rewriting.
     """
 
     def __init__(
@@ -118,8 +117,8 @@ class Shard:
         self._reopen = reopen
         self._rows = rows
         self._tools = tools
-        # when a commit began and when it was recorded, oldest first: how old a version may be that
-        # is still read
+        # when a commit began and when it was recorded, oldest first; bounds the age of versions
+        # that are still read
         self._commits: deque[tuple[float, float]] = deque()
         self._written_at = time.monotonic()
         self._noted_version = self._optimized_version = 0
@@ -127,12 +126,12 @@ class Shard:
 
     @property
     def table(self) -> Any:
-        """The handle for writing; reads take `reading`."""
+        """The handle for writing; reads use `reading`."""
         return self._reading.table
 
     @contextmanager
     def reading(self) -> Iterator[Any]:
-        """A handle whose version stays as long as this lasts."""
+        """A handle whose version is kept while the context is open."""
         mine = self._reading
         mine.readers += 1
         try:
@@ -145,7 +144,7 @@ class Shard:
     # -- writing, under the lock -------------------------------------------------------------------
 
     async def roll_back_uncertain(self) -> None:
-        """Go back to the recorded version, if the last write may not be whole."""
+        """Restore the recorded version if the last write may be incomplete."""
         if not self.needs_rollback:
             return
         work = await self._reopen()
@@ -165,8 +164,8 @@ class Shard:
         self._note_write()
 
     async def merge(self, rows: Any) -> None:
-        """Store those of the rows that do not exist."""
-        # not through an index: with one, LanceDB doubles rows that two merges bring at once
+        """Store the rows that do not exist yet."""
+        # without an index: with one, LanceDB doubles rows that two merges add at the same time
         result = (
             await self.table.merge_insert("id")
             .when_not_matched_insert_all()
@@ -174,7 +173,7 @@ class Shard:
             .execute(rows)
         )
         if result.num_inserted_rows < len(rows):
-            probe("row_there_already")
+            probe("row_exists")
         self._note_write()
 
     async def delete(self, which: Any) -> int:
@@ -203,13 +202,13 @@ class Shard:
                 (column,) = index.columns
                 config = self._tools.full_text() if column in SEARCHED else self._tools.by_value()
                 await self.table.create_index(column, config=config, replace=True)
-                _logger.warning("index_made_again", table=self.name, column=column)
+                _logger.warning("index_rebuilt", table=self.name, column=column)
 
     async def record(self, began: float) -> int:
-        """Sync and record all commits; returns how many bytes were new.
+        """Sync and record all commits; returns the number of new bytes.
 
         Raises:
-            OSError: they may not be on disk; they are undone before the next write.
+            OSError: they may not be on disk; the next write first undoes them.
         """
         return await self._record(self.table, began)
 
@@ -230,9 +229,9 @@ class Shard:
     # -- upkeep, under the lock --------------------------------------------------------------------
 
     def wants_compacting(self, commits: int, *, keep_s: float) -> bool:
-        """After so many commits.
+        """Whether compaction is due: after so many commits, or when writing has paused.
 
-        In quiet time after any, and once more when nobody reads the versions of before.
+        After a pause it runs again once no one can read the old versions any more.
         """
         idle_s = time.monotonic() - self._written_at
         return self.fragments >= commits or (
@@ -245,7 +244,7 @@ class Shard:
         """Merge small fragments, index new rows, and remove versions superseded `keep_s` ago.
 
         What it writes is bounded by the rows that were added: the whole table is rewritten only
-        when they are half as many as the sorted ones, or a tenth where writing has paused.
+        if they are half as many as the sorted ones, or a tenth when writing has paused.
         """
         manifest = (
             None if self.files is None else await anyio.to_thread.run_sync(self.files.manifest)
@@ -268,10 +267,10 @@ class Shard:
             await self._merge_fragments(fragments[1])
             await self._optimize(keep_s)
         else:
-            await self._merge_fragments(_similar_sized_tail(fragments))
+            await self._merge_fragments(_first_of_similar_size(fragments))
 
     async def _needs_optimize(self, manifest: Manifest) -> bool:
-        """Too many rows are in no index, or too many versions wait for being removed."""
+        """Whether too many rows are in no index, or too many versions are kept."""
         unindexed = max(
             (index.num_unindexed_rows for index in await self.table.list_indices()), default=0
         )
@@ -281,7 +280,7 @@ class Shard:
         )
 
     async def _merge_fragments(self, first: Fragment) -> None:
-        """Have all rows from this fragment on in one."""
+        """Merge all fragments from this one on."""
         began = time.time()
         await self.table.update(updates_sql={"seq": "seq"}, where=_rows_from(first.number))
         self.rewritten_bytes += await self.record(began)
@@ -294,28 +293,24 @@ class Shard:
         self.rewritten_bytes += await self.record(began)
         self.fragments = 0
         self._optimized_version = await self.table.version()
-        # nothing is left to be removed when the newest version is the one that was the newest
-        # `keep_s` ago
+        # if the newest version was the newest `keep_s` ago, no old version is left
         self._superseded = (
             self._optimized_version != before or len(self._commits) != 1 or age == _NEVER
         )
 
     def _cleanup_age(self, keep_s: float) -> timedelta:
-        """The age above which versions go.
-
-        Those before the one that was the newest `keep_s` ago.
-        """
+        """The age of the versions to remove: those before the newest one of `keep_s` ago."""
         now = time.time()
-        settled = None
+        newest = None
         while self._commits and self._commits[0][1] <= now - keep_s:
-            settled = self._commits.popleft()
-        if settled is None:
+            newest = self._commits.popleft()
+        if newest is None:
             return _NEVER
-        self._commits.appendleft(settled)
-        return timedelta(seconds=now - settled[0] + _CLOCK_SLACK_S)
+        self._commits.appendleft(newest)
+        return timedelta(seconds=now - newest[0] + _CLOCK_SLACK_S)
 
     async def index_users(self, least_rows: int, table: Any = None) -> None:
-        """Index the users' keys, where there are so many rows."""
+        """Index the users' keys if the table has so many rows."""
         table = table or self.table
         if await table.count_rows() < least_rows or "user_key" in await _index_columns(table):
             return
@@ -324,10 +319,10 @@ class Shard:
     async def rewrite(
         self, drop: Callable[[dict[str, list[str]]], list[bool]] | None, *, index_rows: int
     ) -> int:
-        """Rewrite the table without some rows; returns how many they were.
+        """Rewrite the table without some rows; returns how many were left out.
 
-        The rows of a user are then side by side, in one fragment, indexed. A crash leaves the table
-        as it was or as it is to be, and so do readers find it.
+        All rows are then in one fragment, sorted by user, indexed. After a crash, and for readers,
+        the table is either the old one or the new one.
         """
         began = time.time()
         work = await self._reopen()
@@ -336,9 +331,8 @@ class Shard:
         removed, left = len(before) - len(after), len(after)
         del before
         self.needs_rollback = True
-        await work.add(
-            after, mode="overwrite", write_parallelism=1
-        )  # one fragment: nothing is left to compact
+        # without parallelism there is one fragment: nothing is left to compact
+        await work.add(after, mode="overwrite", write_parallelism=1)
         del after
         await work.set_unenforced_primary_key("id")
         if left:
@@ -346,23 +340,18 @@ class Shard:
             await self.index_users(index_rows, work)
         self.rewritten_bytes += await self._record(work, began)
         self._switch_table(work)
-        self.needs_rollback, self.searchable, self.checked, self.fragments = (
-            False,
-            bool(left),
-            True,
-            0,
-        )
+        self.needs_rollback, self.searchable, self.checked = False, bool(left), True
+        self.fragments = 0
         return removed
 
     async def forget_versions(self) -> None:
-        """Remove old versions and what failed writes left, once nobody reads them."""
+        """Remove old versions, and files of failed writes, once they have no readers."""
         for old in self._retired:
             await old.idle.wait()
         self._retired.clear()
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # that readers of older versions fail: there are none
+            # LanceDB warns that readers of older versions fail: there are none
+            warnings.simplefilter("ignore", UserWarning)
             stats = await self.table.optimize(
                 cleanup_older_than=timedelta(0), delete_unverified=True
             )
@@ -379,12 +368,12 @@ class Shard:
 
 
 def _rows_from(fragment: int) -> str:
-    """The filter for all rows from a fragment on: of a number of ours, and nobody's text."""
+    """The filter for all rows from a fragment on; a number, so nothing needs quoting."""
     return f"_rowaddr >= {fragment << 32:d}"
 
 
-def _similar_sized_tail(fragments: Sequence[Fragment]) -> Fragment:
-    """The first of the newest fragments, each no larger than all after it together."""
+def _first_of_similar_size(fragments: Sequence[Fragment]) -> Fragment:
+    """The first of the newest fragments that are each no larger than all after it together."""
     after = fragments[-1].rows
     at = len(fragments) - 1
     while at > 1 and fragments[at - 1].rows <= max(after, 1):

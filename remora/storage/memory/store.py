@@ -85,7 +85,7 @@ class MemoryStore:
             }
             kept = _Kept(row, None if vectors is None else vectors[place].copy(), words)
             if row.id in self._users.get(row.user, ()):
-                probe("row_there_already")
+                probe("row_exists")
             self._users.setdefault(row.user, {}).setdefault(row.id, kept)
         self._commits += 1
         self._merges += may_exist

@@ -250,7 +250,9 @@ class SqliteJournal(JournalReader, JournalWriter):
                 await self._reader.close()
                 await self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             except sqlite3.Error:
-                _logger.exception("journal_close")  # the next start reads the write-ahead log
+                _logger.exception(
+                    "journal_close_failed"
+                )  # the next start reads the write-ahead log
             finally:
                 await self._reader.close()
                 await self._writer.close()

@@ -206,7 +206,7 @@ class JournalWriter:
             getattr(record, "sid", 0) in self._erased for record in write.records
         ):
             return False
-        probe("write_of_forgotten_refused")
+        probe("write_of_erased_refused")
         self._acknowledge_all()
         write.acknowledge(
             CommitFailed("this was forgotten in the meantime; nothing of it was kept")
