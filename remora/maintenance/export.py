@@ -50,7 +50,6 @@ Progress = Callable[[int, int], None]
 
 _AT_ONCE = 32  # sessions read and written together
 _ATTEMPTS = 20  # at reading a session whose past changes at the same time
-_BLOCK = "block"
 _NOT_EXPORTED = frozenset({"counter"})  # numbers of jobs, valid in this journal only
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 _encode = msgspec.msgpack.Encoder().encode

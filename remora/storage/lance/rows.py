@@ -11,7 +11,7 @@ import importlib
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import anyio.to_thread
@@ -38,10 +38,11 @@ COLUMNS = (
     "tokens",
     "agent_id",
 )
-"""The columns of a `MemoryRow`."""
+"""The columns of a `MemoryRow`, in the order of its fields."""
 SEARCHED = ("turn", "window")
 """Columns with a full-text index."""
 CHECK = "check"
+_IMPORTANCE = COLUMNS.index("importance")
 _SORTED = ("user_key", "created_at", "session_id", "seq")
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -64,27 +65,9 @@ class Read(msgspec.Struct, frozen=True):
 
 def _content_digest(row: MemoryRow) -> int:
     """A digest of a row's values, in the precision in which they are stored."""
-    importance = _float.pack(row.importance)
-    return zlib.crc32(
-        _encode(
-            (
-                row.id,
-                row.user,
-                row.session,
-                row.seq,
-                row.role,
-                row.speaker,
-                row.content,
-                row.turn,
-                row.window,
-                row.memory_type,
-                importance,
-                row.created_us,
-                row.tokens,
-                row.agent,
-            )
-        )
-    )
+    values = list(msgspec.structs.astuple(row))
+    values[_IMPORTANCE] = _float.pack(row.importance)
+    return zlib.crc32(_encode(values))
 
 
 def _check(row: MemoryRow, vector: bytes) -> int:
@@ -151,22 +134,10 @@ class RowFormat:
         pairs = list(pairs)
         plain = [row for row, _ in pairs]
         columns: dict[str, Any] = {
-            "id": [row.id for row in plain],
-            "user_key": [user_key(row.user) for row in plain],
-            "user_id": [row.user for row in plain],
-            "session_id": [row.session for row in plain],
-            "seq": [row.seq for row in plain],
-            "role": [row.role for row in plain],
-            "speaker": [row.speaker for row in plain],
-            "content": [row.content for row in plain],
-            "turn": [row.turn for row in plain],
-            "window": [row.window for row in plain],
-            "memory_type": [row.memory_type for row in plain],
-            "importance": [row.importance for row in plain],
-            "created_at": [row.created_us for row in plain],
-            "tokens": [row.tokens for row in plain],
-            "agent_id": [row.agent for row in plain],
+            name: [getattr(row, field) for row in plain]
+            for name, field in zip(COLUMNS, MemoryRow.__struct_fields__, strict=True)
         }
+        columns["user_key"] = [user_key(row.user) for row in plain]
         vectors = [b""] * len(pairs)
         if self.embedded:
             matrix = np.array([vector for _, vector in pairs], np.float32).reshape(
@@ -189,29 +160,14 @@ class RowFormat:
             user: the expected owner; None for any.
             found: a table with `COLUMNS`, and perhaps `check` and `vector`.
         """
-        records = self._records(found, COLUMNS)
+        records = self._records(found)
         checks = found.column(CHECK).to_pylist() if CHECK in found.column_names else None
         vectors = (
             self._matrix(found) if checks is not None and "vector" in found.column_names else None
         )
         read = Read([], [], [], [])
         for place, record in enumerate(records):
-            row = MemoryRow(
-                record["id"],
-                record["user_id"],
-                record["session_id"],
-                record["seq"],
-                record["role"],
-                record["speaker"],
-                record["content"],
-                record["turn"],
-                record["window"],
-                record["memory_type"],
-                record["importance"],
-                record["created_at"],
-                record["tokens"],
-                record["agent_id"],
-            )
+            row = MemoryRow(*record)
             if checks is not None:
                 of_vector, says = _halves.unpack(_whole.pack(checks[place]))
                 if says != _content_digest(row) or (
@@ -248,14 +204,16 @@ class RowFormat:
         flat = found.column("vector").combine_chunks().flatten().to_numpy(zero_copy_only=False)
         return flat.reshape(len(found), self.dimension)
 
-    def _records(self, found: Any, columns: Sequence[str]) -> list[dict[str, Any]]:
-        table = found.select(list(columns))
-        # A zoned timestamp needs the machine's time zone files, read on the event loop.
-        at = columns.index("created_at")
-        records: list[dict[str, Any]] = table.set_column(
-            at, "created_at", table.column(at).cast(self._pa.int64())
-        ).to_pylist()
-        return records
+    def _records(self, found: Any) -> Iterator[tuple[Any, ...]]:
+        """The values of `COLUMNS`, a tuple for each row."""
+        columns = []
+        for name in COLUMNS:
+            column = found.column(name)
+            if name == "created_at":
+                # A zoned timestamp needs the machine's time zone files, read on the event loop.
+                column = column.cast(self._pa.int64())
+            columns.append(column.to_pylist())
+        return zip(*columns, strict=True)
 
     # -- whole tables ------------------------------------------------------------------------------
 
