@@ -1,13 +1,12 @@
-"""The blocks queue: what left a session's buffer is shown to its memory blocks, each message once.
+"""The blocks queue: each message that left a session's buffer is shown once to its memory blocks.
 
-A job says how far the buffer's front has moved; each block's state item says what it has seen. So
-order and repetition of jobs do not matter: a block is shown what it is missing. Its state and what
-it has seen change in one record, the last one with the job's end. A put that was interrupted by a
-crash runs again from the state before it.
+A job has the position of the buffer's front; each block's state item has the messages that it has
+seen. So jobs may repeat and run in any order: a block gets the messages that it is missing. Its
+state and the messages it has seen change in one record, and the last record ends the job. After a
+crash an interrupted put runs again from the state before it.
 
-Blocks fail alone: the others' progress is recorded before the job is tried again, and then only the
-failed block is shown messages. What it never takes in is shown with the next job, and its state
-item has the error.
+Blocks fail separately: the progress of the others is recorded before the job is retried for the
+failed block. Its state item has the error, and the next job shows it the same messages again.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class BlocksHandler:
         journal: has the messages.
         tell: sends a message to a session's actor, and returns its durable reply.
         blocks: the blocks of each session.
-        batch_tokens: most tokens that a block is shown at once; a larger turn is a batch of its
+        batch_tokens: tokens that a block is shown at once; a larger turn is a batch of its
             own.
         redact: applied to every text before a block sees it.
         put_s: how long a block may take for a batch.
@@ -110,9 +109,9 @@ class BlocksHandler:
     async def _show(
         self, key: SessionKey, through: int, *, last: bool
     ) -> tuple[list[StateItem], dict[str, Exception]]:
-        """Show each block what it is missing; returns items to journal, and errors by block."""
+        """Show each block its missing messages; returns items to journal, and errors by block."""
         view: SessionView = await self._tell(key, Inspect())
-        # What a rewind brought back gets another job when it leaves again.
+        # Messages that a rewind brought back get another job when they leave again.
         through = min(through, view.watermarks.summarizing_through)
         progress = block_progress(view.blocks)
         excluded = exclusions(view.blocks, view.watermarks.cleared_through)

@@ -1,6 +1,4 @@
-"""The flush queue.
-
-A session's messages into long-term memory, and out of it again when they are removed.
+"""The flush queue: indexes a session's messages in long-term memory, and removes deleted ones.
 
 A job may run more than once: rows have deterministic ids.
 """
@@ -95,10 +93,9 @@ class FlushHandler:
         return JobResult(records=done)
 
     async def rebuild(self, key: SessionKey, through: int) -> None:
-        """Write the rows of a session that long-term memory is missing.
+        """Write the missing rows of messages up to `through`, and of summary entries.
 
-        Messages up to `through`, and summary entries. Messages of dead letters are left to these:
-        one that cannot be written must not block the others.
+        Messages of dead letters are left out: one that cannot be written must not block the others.
         """
         async with self._sessions(key), self._access.users.shared(key.user):
             scope = Scope(session=key.session, types=("message", "summary"))

@@ -1,9 +1,7 @@
-"""The record queue.
+"""The record queue: indexes recorded memories in long-term memory.
 
-Memories that were recorded on purpose go from the journal into long-term memory.
-
-Long-term memory is an index over the journal. A memory is in the journal first, and leaves it
-first. A job that runs again makes the index agree.
+Long-term memory is an index over the journal: a memory is added to the journal first, and removed
+from it first. A job that runs again makes the index agree.
 """
 
 from __future__ import annotations
@@ -57,10 +55,7 @@ class RecordHandler:
             self._access.changed(user)
 
     async def adopt(self, user: str, read: Callable[[], Awaitable[Sequence[MemoryRow]]]) -> None:
-        """Copy a user's rows from another store and embed them.
-
-        Those of memory blocks, which the journal lacks.
-        """
+        """Copy the rows of a user's memory blocks from another store, and embed them."""
         async with self._access.users.shared(
             user
         ):  # before the read: a row deleted in between must not come back
@@ -77,7 +72,7 @@ class RecordHandler:
         rows, vectors = await self._access.prepare(found)
         store = await self._access.store()
         async with self._access.users.shared(user):
-            # Embedding takes time: what was removed since must not come back.
+            # rows that were removed during embedding must not come back
             present = {item.id for item in await self._access.journal.memories(user, ids)}
             kept = [place for place, row in enumerate(rows) if row.id in present]
             if len(kept) < len(rows):

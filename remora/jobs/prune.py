@@ -1,7 +1,7 @@
-"""The prune queue: a user's long-term memory down to its limit.
+"""The prune queue: removes rows of a user's long-term memory until it is within its limit.
 
-The journal records what goes before it is deleted, so an attempt after a crash finishes what the
-first one began.
+The journal records the rows before they are deleted, so an attempt after a crash finishes the first
+one's work.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PruneHandler:
         self._importance = importance
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
-        """Run one attempt; it first finishes what an earlier one began."""
+        """Run one attempt; it first finishes an earlier one."""
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(spec, PruneSpec)
         assert isinstance(key, UserKey)
@@ -108,7 +108,7 @@ class PruneHandler:
         return gone
 
     async def _records(self, sid: int, rows: Sequence[MemoryRow]) -> list[Any]:
-        """The journal's records of rows that go."""
+        """The records that remove these rows from the journal."""
         records: list[Any] = [
             Pruned(key, tuple(row.seq for row in said)) for key, said in _by_session(rows).items()
         ]

@@ -28,10 +28,10 @@ __all__ = [
 ]
 
 MEMORY_TYPES = ("fact", "preference", "context", "procedural", "message_batch")
-"""What may be recorded on purpose."""
+"""The types of recorded memories."""
 
 ROW_TYPES = ("message", "summary", *MEMORY_TYPES)
-"""What long-term memory holds, rows of memory blocks aside."""
+"""The types of rows in long-term memory, except those of memory blocks."""
 
 
 # -- rows of records ----------------------------------------------------------------------
@@ -133,7 +133,7 @@ class IndexAccess(msgspec.Struct, frozen=True):
         embedder: None for text search only.
         redact: applied to every text before long-term memory has it.
         changed: called with the user whose rows changed or may have changed.
-        users: keeps the pruning of a user's rows and other writes of them apart.
+        users: locks that exclude other writes of a user's rows during pruning.
     """
 
     journal: Journal

@@ -1,6 +1,6 @@
-"""The summarize queue: a frozen prefix of a buffer becomes a summary.
+"""The summarize queue: makes a summary of a frozen prefix of a buffer.
 
-A job may run more than once: the session takes its result once and drops the second as stale.
+A job may run more than once: the session accepts the first result and drops a second as stale.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _logger = get_logger("remora.jobs")
 class SummarizeHandler:
     """Runs the jobs of the summarize queue.
 
-    A fallback summary, marked `degraded`, is made when the last attempt fails, when the session can
-    wait no longer, and on a retry while the breaker is open (G6).
+    It makes a fallback summary, marked `degraded`, if the last attempt fails, if the session cannot
+    wait any longer, and on a retry while the breaker is open (G6).
 
     Args:
         journal: has the frozen prefix.
@@ -71,7 +71,7 @@ class SummarizeHandler:
     async def __call__(self, attempt: JobAttempt) -> JobResult:
         """Run one attempt.
 
-        The last one always has a result: a compaction without an end would block all later ones.
+        The last attempt always has a result: an endless compaction would block all later ones.
         """
         try:
             return await self._summarize(attempt)

@@ -1,14 +1,13 @@
-"""The synopsis queue: a job writes a user's synopsis, who they are and what they are about.
+"""The synopsis queue: writes a user's profile (synopsis): identity and context.
 
-Its sources are the memories that were recorded on purpose, the most important first, and the newest
-messages of the newest sessions; both are limited, so the cost does not grow with the user's
-history. Memories of a single agent are left out, since every agent is shown the synopsis. A chat
-model is asked once for both parts. Without one, or when it fails for the last time, a fallback is
-made: memories by importance and first-person statements for the identity, sentences with facts for
-the context.
+Its sources are recorded memories, the most important first, and the newest messages of the newest
+sessions; both are limited, so the cost does not grow with the user's history. Memories of a single
+agent are left out, because every agent sees the synopsis. One call of the chat model writes both
+parts. Without a model, or if its last attempt fails, a fallback is made: memories by importance and
+first-person statements for the identity, sentences with facts for the context.
 
-What users said is JSON in the prompt, one object a line, declared as data: a planted instruction is
-only quoted.
+The prompt has users' texts as JSON, one object a line, declared as data, so an instruction in them
+is only quoted.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ class SynopsisHandler:
         )
 
     def _fit(self, identity: str, context: str) -> tuple[str, str, tuple[int, int]]:
-        """Both parts within the limit: the identity gets half, and what the context leaves."""
+        """Both parts within the limit: the identity gets half, or more if the context is short."""
         most = self._max_tokens
         identity = self._cut(identity, max(most // 2, most - self._size(context)))
         context = self._cut(context, most - self._size(identity))
@@ -240,7 +239,7 @@ class SynopsisHandler:
         first_person = [line for line in users if _FIRST_PERSON.search(line.text)]
         if room >= _MIN_ROOM and first_person:
             identity.append(await self._extract.summarize(None, first_person, max_tokens=room))
-        # The other memories are part of what the user is about.
+        # the other memories belong to the context
         others = [one for one in known.memories if one.type not in _ABOUT_THEM]
         noted = [Line("user", "Noted", one.content[:_MAX_TEXT], one.created_us) for one in others]
         lines, room = [*noted, *known.said], self._max_tokens // 2

@@ -1,6 +1,6 @@
-"""What a user's own actor keeps of one of their sessions: it is erased with that session (G13).
+"""Which state items of a user are erased with one of their sessions (G13).
 
-State items belong to their actors; storage reads their values here and nowhere else.
+This is the only place where storage reads the values of state items.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _decode_scoped = msgspec.msgpack.Decoder(_Scoped).decode
 def is_erased_with(session: str, kind: str, value: bytes) -> bool:
     """Whether a state item of a user is erased with one of their sessions.
 
-    The synopsis always is: it may tell of any session. A working memory item is if it belongs to
+    The synopsis is, because it may quote any session; a working memory item is if it belongs to
     the session.
     """
     return kind == SYNOPSIS_KIND or (kind == WORKING_KIND and _session_of(value) == session)

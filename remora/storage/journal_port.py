@@ -26,7 +26,7 @@ __all__ = [
 
 
 class JournalCounts(msgspec.Struct, frozen=True):
-    """How much a journal holds."""
+    """Numbers of rows in a journal."""
 
     users: int
     sessions: int
@@ -39,13 +39,13 @@ class JournalCounts(msgspec.Struct, frozen=True):
 
 
 class SummaryFigures(msgspec.Struct, frozen=True):
-    """How often a session was summarized, and what that took.
+    """How often a session was summarized, and the tokens of that.
 
     Attributes:
         calls: summaries that were made.
-        tokens_in: what the summarizer was given, by the runtime's counter.
-        tokens_out: what it answered.
-        degraded: how many of them are fallback summaries.
+        tokens_in: tokens given to the summarizer.
+        tokens_out: tokens of its answers.
+        degraded: how many are fallback summaries.
     """
 
     calls: int
@@ -123,31 +123,30 @@ class Finding(msgspec.Struct, frozen=True):
 class Journal(Log, Protocol):
     """The write-ahead journal of all sessions.
 
-    Committed writes of one session become visible in the order in which they were queued; a write
-    is stored as a whole or not at all. Queries see committed data only, and return what was
-    written: a damaged row raises `JournalDamaged`, which names it, and no other session is
-    affected.
+    Writes of one session are committed in the order of queueing; a write is stored whole or not at
+    all. Queries see only committed data, and return what was written: a damaged row raises
+    `JournalDamaged`, which names it, and other sessions are not affected.
 
-    `run` carries out `erase`, `finish_erasure`, `scrub`, `trim` and changes of settings, in turn
-    among the writes. Settings can also be changed before `run` starts.
+    `run` also does `erase`, `finish_erasure`, `scrub`, `trim` and changes of settings, in the order
+    of queueing. Settings can also be changed before `run` starts.
     """
 
     instance: str
-    """Six hex digits that tell this journal's message ids from another's."""
+    """Six hex digits in the ids of this journal's messages."""
 
     async def run(self) -> None:
-        """Commit what is queued until cancelled: the runtime's own task, ended before `aclose`."""
+        """Commit queued writes until cancelled; the runtime ends this task before `aclose`."""
         ...
 
     async def read(
         self, key: SessionKey, first: int, last: int, *, at: int | None = None
     ) -> Sequence[Entry]:
-        """Messages `first`…`last` of a session, in order; no removed and no trimmed ones.
+        """Messages `first`…`last` of a session, in order, without removed and trimmed ones.
 
-        With `at`, as it was when message `at` was the newest: messages removed later are there.
+        With `at`, those that existed when message `at` was the newest.
 
         Raises:
-            JournalDamaged: one of them is missing, or is not as it was written.
+            JournalDamaged: one of them is missing or damaged.
         """
         ...
 
@@ -156,11 +155,11 @@ class Journal(Log, Protocol):
         ...
 
     async def summary_figures(self, key: SessionKey) -> SummaryFigures:
-        """How often the session was summarized, and what that took."""
+        """How often the session was summarized, and the tokens of that."""
         ...
 
     async def memories(self, user: str, ids: Sequence[str] | None = None) -> Sequence[MemoryItem]:
-        """A user's recorded memories, oldest first; with `ids`, those alone."""
+        """A user's recorded memories, oldest first; only those of `ids`, if given."""
         ...
 
     async def pruned_seqs(self, key: SessionKey) -> Sequence[int]:
@@ -168,7 +167,7 @@ class Journal(Log, Protocol):
         ...
 
     async def state_items(self, key: SessionKey | UserKey) -> Sequence[StateItem]:
-        """All of an actor's state items, in the order in which they were first put."""
+        """All state items of an actor, in the order in which they were created."""
         ...
 
     async def indexed_through(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
@@ -179,7 +178,7 @@ class Journal(Log, Protocol):
         ...
 
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
-        """Job rows, oldest first: those still to be done, or the dead letters; all `resumed`."""
+        """Jobs, oldest first: those to be done, or the dead letters; all are marked `resumed`."""
         ...
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
@@ -187,11 +186,11 @@ class Journal(Log, Protocol):
         ...
 
     async def sessions_to_flush(self, limit: int) -> Sequence[SessionKey]:
-        """Sessions with messages that no flush job has been written for."""
+        """Sessions with messages that have no flush job yet."""
         ...
 
     async def counts(self, user: str | None = None) -> JournalCounts:
-        """How much it holds, of all users or of one."""
+        """Numbers of rows, of all users or of one."""
         ...
 
     async def setting(self, name: str) -> str | None:
@@ -199,36 +198,35 @@ class Journal(Log, Protocol):
         ...
 
     async def init_setting(self, name: str, value: str) -> str:
-        """Set a setting that was never set, durably; returns the value that holds.
+        """Set a setting durably if it was never set; returns its value.
 
         Raises:
-            StorageError: it is not known to be set.
+            StorageError: it may not be set.
         """
         ...
 
     async def change_settings(self, settings: Mapping[str, str]) -> None:
-        """Set these settings, all at once, durably, or none (G4). An empty text means unset.
+        """Set these settings durably, all or none (G4). An empty text means unset.
 
         Raises:
-            StorageError: nothing is known to have changed.
+            StorageError: they may not be set.
         """
         ...
 
     async def erase(self, user: str, session: str | None = None) -> Erased:
         """Delete all rows of a user or session in one transaction, and leave a note (G13).
 
-        What was written before is deleted too. Of a user: every row of theirs (grants in shared
-        scopes name agents, not users). Of a session: its messages, summaries, state items, jobs
-        and memories, and what the user's own actor keeps of it: the synopsis, and items of working
-        memory.
+        Queued writes are committed first, and then deleted too. Of a user every row is deleted
+        (grants in shared scopes name agents, not users). Of a session its messages, summaries,
+        state items, jobs and memories are deleted, and those state items of the user that may
+        quote it: the synopsis, and items of working memory.
 
         The names can be used again. Numbers of actors, and so ids of messages and jobs, are never
-        given out again. The caller evicts the actors first: later writes for them fail with
-        `CommitFailed`.
+        reused. The caller evicts the actors first: later writes for them fail with `CommitFailed`.
 
         Raises:
             CommitFailed: nothing was deleted.
-            OutcomeUnknown: all of it was deleted, or nothing; erase it again.
+            OutcomeUnknown: all was deleted, or nothing; erase again.
         """
         ...
 
@@ -248,33 +246,33 @@ class Journal(Log, Protocol):
         """Leave no byte of any deleted row in the journal's files (G13). Writes wait; reads do not.
 
         Raises:
-            StorageError: it failed, or a reader is in the way for too long; do it again.
+            StorageError: it failed, or a reader blocked it for too long; call again.
         """
         ...
 
     async def trim(self, limits: Retention, now_us: int) -> int:
         """Remove archived originals beyond the limits, oldest first; returns how many.
 
-        Archived messages are those that left their session's buffer. One is removed only when
+        Archived messages are those that left their session's buffer. One is removed only if
         nothing needs it: long-term memory has it or must not have it, no job of the session (dead
-        letters included) still reads it, and it is not one of the newest two archived messages,
-        whose words are indexed with the first messages of the buffer. So a bound can be exceeded
-        for a while. Idempotency keys go with their messages, which bounds how long a request can
-        be retried. Numbers are never used again, and `read` begins after what is gone.
+        letters included) will read it, and it is not one of the newest two archived messages, whose
+        words are indexed with the first messages of the buffer. So a bound can be exceeded for a
+        while. Idempotency keys are removed with their messages, which bounds how long a request can
+        be retried. Numbers are never reused, and `read` begins after the removed messages.
 
         Args:
-            limits: what is kept.
+            limits: how much is kept.
             now_us: the time, in microseconds since the epoch.
 
         Raises:
-            CommitFailed, OutcomeUnknown, StorageError: some may be gone; trim again.
+            CommitFailed, OutcomeUnknown, StorageError: some may be removed; trim again.
         """
         ...
 
     async def checkpoint(self) -> None:
-        """Move what the write-ahead log holds into the main file."""
+        """Move the write-ahead log into the main file."""
         ...
 
     async def aclose(self) -> None:
-        """Commit what is queued and release the files."""
+        """Commit queued writes and release the files."""
         ...

@@ -1,11 +1,11 @@
 """One process owns a directory (G12).
 
 The lock is the operating system's, which releases it when its holder dies, so it is never stale. It
-is taken on the file ``remora.lock``, and, where the system can, on the directory itself: somebody
-may remove the file while it is locked, and another process would then lock a new file of the same
-name. A process that comes past the lock all the same is fenced by the epoch of the journal.
+is taken on the file ``remora.lock`` and, if the system can, on the directory itself: if the locked
+file is removed, another process can lock a new file of the same name. A process that gets past the
+locks is fenced by the epoch of the journal.
 
-``owner.json`` names the owner in error messages; it decides nothing.
+``owner.json`` names the owner in error messages only.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class DirectoryLock:
         self._written = ""
 
     def acquire(self) -> None:
-        """Make the directory if need be, and own it.
+        """Create the directory if it does not exist, and own it.
 
         Blocks on the file system, never on another process.
 
         Raises:
             DirectoryLocked: another process, or another runtime of this one, owns it.
-            DirectoryUnusable: it cannot be made or written.
+            DirectoryUnusable: it cannot be created or written.
         """
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ class DirectoryLock:
             ) from e
 
     def release(self) -> None:
-        """Give it up; it cannot be acquired again."""
+        """Release the lock; it cannot be acquired again."""
         with self._guard:
             self._released = True
             if self._written:
@@ -80,7 +80,7 @@ class DirectoryLock:
 
 
 class ReadLock:
-    """Keeps owners away while a directory is read; changes no byte of it."""
+    """Excludes owners while a directory is read; changes no byte of it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -95,7 +95,7 @@ class ReadLock:
             DirectoryLocked: another process, or a runtime of this one, owns it.
         """
         self._had_file = self._path.exists()
-        # where the file may not be opened, the lock on the directory has to do
+        # without permission to open the file, only the directory is locked
         with contextlib.suppress(OSError):
             _lock(self._directory, self._locks, file=self._had_file)
 
@@ -115,14 +115,14 @@ def _lock(directory: Path, locks: ExitStack, *, file: bool = True) -> None:
 
     Raises:
         DirectoryLocked: somebody else holds it.
-        OSError: the lock file cannot be made or opened; the directory may be locked all the same.
+        OSError: the lock file cannot be created or opened; the directory may be locked.
     """
     import filelock  # noqa: PLC0415  # a tenth of what `import remora` costs with it
 
     try:
         locks.enter_context(_lock_directory(directory))
         if file:
-            # not thread-local: another thread than the one that acquires it may release it
+            # not thread-local: another thread may release it
             lock = filelock.FileLock(
                 directory / _LOCK, timeout=0, is_singleton=False, thread_local=False
             )

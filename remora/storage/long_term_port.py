@@ -28,7 +28,7 @@ Vector: TypeAlias = "npt.NDArray[np.float32]"
 """One unit vector, shape (dimension,), or a matrix of them, shape (n, dimension)."""
 
 BLOCK_TYPE = "block"
-"""Memory type of rows that a memory block keeps: not in recall, in no listing, never pruned."""
+"""Memory type of the rows of memory blocks: not recalled, not listed, never pruned."""
 
 
 class MemoryRow(msgspec.Struct, frozen=True):
@@ -37,16 +37,16 @@ class MemoryRow(msgspec.Struct, frozen=True):
     Attributes:
         id: deterministic (`remora.ids.row_id`).
         user: the owner.
-        session: where it was said.
-        seq: the message's number there; 0 if it is not a message.
-        role: chat role of who said it; ``system`` if it is not a message.
-        speaker: the name, where several share a role, else empty.
-        content: what was said, as text.
-        turn: how it is searched: "(8 May 2023) Speaker: text".
+        session: of the message.
+        seq: the message's number in the session; 0 if it is not a message.
+        role: chat role of the sender; ``system`` if it is not a message.
+        speaker: the sender's name if several share a role, else empty.
+        content: the text.
+        turn: the text that is searched: "(8 May 2023) Speaker: text".
         window: the message and its neighbours in the session, each shortened.
-        memory_type: ``message``; ``summary``, an entry that left a session's summary list; or what
-            it was recorded as: ``fact``, ``preference``, ``context``, ``procedural``,
-            ``message_batch``. `BLOCK_TYPE` is for rows of memory blocks.
+        memory_type: ``message``; ``summary``, an entry that left a session's summary list; the type
+            of a recorded memory: ``fact``, ``preference``, ``context``, ``procedural``,
+            ``message_batch``; or `BLOCK_TYPE`.
         importance: 0 to 1.
         created_us: microseconds since the epoch.
         tokens: size in a context.
@@ -70,7 +70,7 @@ class MemoryRow(msgspec.Struct, frozen=True):
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """Which of a user's rows are meant: those that match everything given.
+    """Selects rows of a user: those that match every given attribute.
 
     Attributes:
         session: rows of this session.
@@ -99,7 +99,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class LongTermStatistics(msgspec.Struct, frozen=True):
-    """What long-term memory holds and has done.
+    """Counters of long-term memory.
 
     Attributes:
         rows: rows it holds.
@@ -107,9 +107,8 @@ class LongTermStatistics(msgspec.Struct, frozen=True):
         merges: writes of rows that may have existed.
         fragments: writes since each part was last compacted, together.
         compactions: parts compacted since it was opened.
-        damaged: rows that were left out of an answer since it was opened, because they are not as
-            they were written.
-        rewritten_bytes: what compacting and erasing have written since it was opened.
+        damaged: damaged rows that were left out of answers since it was opened.
+        rewritten_bytes: bytes that compacting and erasing wrote since it was opened.
     """
 
     rows: int
@@ -173,15 +172,15 @@ class LongTermStore(Protocol):
         Ids of other users' rows are ignored.
 
         Raises:
-            LongTermError: it is not known which are gone; do it again.
+            LongTermError: some may be removed; call again.
         """
         ...
 
     async def erase(self, user_key: str, session_key: str = "") -> int:
         """Remove all rows of a user, or of one of their sessions, down to the bytes (G13).
 
-        No older version, index, log or temporary file holds anything of them afterwards. It can be
-        repeated, and then finishes what a crash interrupted. Other users' rows stay readable.
+        No older version, index, log or temporary file has any of their text afterwards. A second
+        call finishes what a crash interrupted. Other users' rows stay readable.
 
         Args:
             user_key: `remora.ids.user_key` of the user.
@@ -191,7 +190,7 @@ class LongTermStore(Protocol):
             How many rows were there.
 
         Raises:
-            LongTermError: it is not known to be gone; do it again.
+            LongTermError: some may be left; call again.
         """
         ...
 
@@ -219,5 +218,5 @@ class LongTermStore(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Finish what was accepted and release the files."""
+        """Finish accepted writes and release the files."""
         ...
