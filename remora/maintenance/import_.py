@@ -162,7 +162,7 @@ def _validate(reader: ExportReader, max_bytes: int) -> _Contents:
                 raise InvalidInput(f"{key!r} is in the export twice")
         except (RemoraError, ValueError, TypeError, OverflowError) as e:
             raise InvalidExport(
-                f"line {line} begins what cannot be imported: {e}; nothing was written",
+                f"what begins at line {line} cannot be imported: {e}; nothing was written",
                 line=line,
             ) from e
         found.sessions.add(key)
