@@ -23,7 +23,9 @@ from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from remora.runtime.probes import count_probes
+from remora.storage.sqlite import journal
 from remora.testing.probes import PROBES
+from tests.sqlite import BreakableConnection, Connections
 
 settings.register_profile(
     "ci",
@@ -130,6 +132,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 def anyio_backend() -> str:
     """Tests with the real stores need asyncio; the kernel's own name their backends."""
     return "asyncio"
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> Connections:
+    """The connections of the SQLite journals that the test opens."""
+    opened: Connections = []
+
+    def connect(path: Path) -> BreakableConnection:
+        opened.append(BreakableConnection(path))
+        return opened[-1]
+
+    monkeypatch.setattr(journal, "JournalConnection", connect)
+    return opened
 
 
 @pytest.fixture(autouse=True)

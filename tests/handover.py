@@ -75,7 +75,7 @@ class Witness:
     """
 
     def __init__(self, capture: Callable[[], Any] | None) -> None:
-        self._capture = capture
+        self.capture = capture
         self.acknowledged: list[tuple[SessionKey, tuple[int, ...]]] = []
         self.remembered: list[str] = []
         self.removed: list[tuple[SessionKey, int]] = []
@@ -91,9 +91,9 @@ class Witness:
 
     def at(self, step: str) -> None:
         """A process might be killed here."""
-        if self._capture is not None:
+        if self.capture is not None:
             known = (tuple(self.acknowledged), tuple(self.remembered), tuple(self.removed))
-            self.images.append(Image(step, *known, self._capture()))
+            self.images.append(Image(step, *known, self.capture()))
 
 
 class Watched:
@@ -330,7 +330,7 @@ async def in_memory(
         witness.remember(image)
         await mark_claims_no_more_than_there_is(journal, store, image.step)
     if watch:
-        witness._capture = lambda: (journal.state(), store.state())
+        witness.capture = lambda: (journal.state(), store.state())
     models: Any = {"summarizer": WatchedSummarizer(witness), "embedder": WatchedEmbedder(witness)}
     async with Runtime.in_memory(
         config=CONFIG, journal=journal, store=store, policy=policy, **models

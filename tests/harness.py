@@ -23,9 +23,11 @@ from remora.runtime.actor import Decision
 from remora.runtime.clock import Clock
 from remora.runtime.jobs import JobQueue, RetryPolicy
 from remora.runtime.limits import RegistryLimits
+from remora.runtime.log import Write
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
 from remora.storage.memory import MemoryJournal
+from remora.storage.sqlite.journal import SqliteJournal
 from remora.tokens import HeuristicCounter, count_message
 
 COUNTER = HeuristicCounter()
@@ -90,6 +92,34 @@ def said(entries: Sequence[Entry]) -> list[str]:
     return [str(decode_chat(e.chat)["content"]) for e in entries]
 
 
+async def commit_each(
+    journal: MemoryJournal | SqliteJournal, records: Sequence[Any], *, commits: int = 1
+) -> None:
+    """Store each record by a write of its own, in so many group commits; runs the journal."""
+    size = max(len(records) // commits, 1)
+    failed: list[Exception] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(journal.run)
+        for first in range(0, len(records), size):
+            together = records[first : first + size]
+            left, done = [len(together)], anyio.Event()
+
+            def acknowledged(
+                _: Write, error: Exception | None, left: list[int] = left, done: anyio.Event = done
+            ) -> None:
+                if error is not None:
+                    failed.append(error)
+                left[0] -= 1
+                if not left[0]:
+                    done.set()
+
+            for record in together:
+                journal.write(Write([record], acknowledged))
+            await done.wait()
+        tasks.cancel_scope.cancel()
+    assert not failed
+
+
 class LineCount:
     """Lines of the interpreter that were run in some folders: work, whatever the machine."""
 
@@ -137,6 +167,7 @@ async def kernel(
     retry: RetryPolicy | None = None,
     behavior: Any = None,
     owner: Callable[[Any], Hashable] = lambda key: key,
+    queues: Sequence[JobQueue] = (),
 ) -> AsyncIterator[Kernel]:
     clock = clock or LoopClock()
     policy = BufferPolicy(
@@ -176,6 +207,8 @@ async def kernel(
             SUMMARIZE_QUEUE, handler, concurrency=2, retry=retry or RetryPolicy(backoff_s=0.01)
         )
     )
+    for queue in queues:
+        supervisor.add_queue(queue)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(journal.run)
         directory.start(tasks)

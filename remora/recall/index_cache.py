@@ -40,13 +40,22 @@ from remora.recall.user_index import UserIndex
 from remora.runtime.probes import probe
 from remora.storage.ports import LongTermStore, Scope
 
-__all__ = ["ResultStatistics", "UserEntry", "UserIndexCache", "UserIndexStatistics"]
+__all__ = [
+    "MAX_RESULT_BYTES",
+    "MAX_WITHOUT_INDEX",
+    "ResultStatistics",
+    "UserEntry",
+    "UserIndexCache",
+    "UserIndexStatistics",
+]
 
 _logger = get_logger("remora.recall")
 _BUILT_ON_LOOP = 16  # rows: half a millisecond, as much as a thread costs
 _READS = 4  # users whose rows are read at once: more would only take memory
-_MAX_WITHOUT_INDEX = 10_000  # users known to be searched in the store
-_MAX_RESULT_BYTES = 64 << 20  # of all results together
+MAX_RESULT_BYTES = 64 << 20
+"""Bytes of all results together."""
+MAX_WITHOUT_INDEX = 10_000
+"""Users that are known to be searched in the store."""
 
 Question: TypeAlias = tuple[str, Scope]
 
@@ -246,7 +255,7 @@ class UserIndexCache:
         self._count(entry, 1, found.nbytes)
         self._answered[user] = entry
         self._answered.move_to_end(user)
-        while self._results > self._max_results or self._result_bytes > _MAX_RESULT_BYTES:
+        while self._results > self._max_results or self._result_bytes > MAX_RESULT_BYTES:
             other, oldest = next(iter(self._answered.items()))
             _, evicted = oldest.results.popitem(last=False)
             self._count(oldest, -1, -evicted.nbytes)
@@ -306,7 +315,7 @@ class UserIndexCache:
 
     def _hold_without_index(self, user: str, entry: UserEntry) -> None:
         self._without_index[user] = entry
-        if len(self._without_index) > _MAX_WITHOUT_INDEX:
+        if len(self._without_index) > MAX_WITHOUT_INDEX:
             self._drop_results(*self._without_index.popitem(last=False))
 
     def _hold_index(self, user: str, entry: UserEntry, size_bytes: int) -> None:

@@ -35,10 +35,13 @@ class Planner:
         tiers: the tiers to ask.
         counter: the configured counter.
         config: shares and deadlines.
+
+    Attributes:
+        tiers: the tiers that it asks.
     """
 
     def __init__(self, tiers: Tiers, counter: TokenCounter, config: Config) -> None:
-        self._tiers = tiers
+        self.tiers = tiers
         self._config = config
         self._fitter = ContextFitter(counter, config, tiers.blocks)
         self._fronts: OrderedDict[SessionKey, int] = OrderedDict()
@@ -71,7 +74,7 @@ class Planner:
         Raises:
             InvalidInput: memory blocks of priority 0 do not fit.
         """
-        if query is None and self._tiers.blocks is None:
+        if query is None and self.tiers.blocks is None:
             changed = snapshot.prefix_changed
             if self._fronts and self._fronts.pop(key, 0):
                 changed = True
@@ -80,7 +83,7 @@ class Planner:
         always = self._fitter.always_shown(snapshot, max_tokens) if own else ()
         shown = {(key.session, entry.seq) for entry in always}
         gathered = await gather(
-            self._tiers, self._config, key, snapshot, query, about=about, shown=shown
+            self.tiers, self._config, key, snapshot, query, about=about, shown=shown
         )
         chosen, blocks = await self._fitter.fit(session, snapshot, gathered, max_tokens)
         changed = self._record_front(key, snapshot, chosen)

@@ -23,9 +23,11 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["UserIndex"]
+__all__ = ["MAX_ON_LOOP", "UserIndex"]
 
-_ON_LOOP = 5_000  # rows searched on the event loop, in 0.8 ms: more would hold it for too long
+MAX_ON_LOOP = 5_000
+"""Rows that are searched on the event loop, in 0.8 ms; more would hold it for too long."""
+
 _DECIMALS = 6  # of a cosine: the last bits of a product depend on the place of the row
 
 
@@ -36,6 +38,10 @@ class UserIndex:
         rows: in any order.
         vectors: their vectors, shape (rows, dimension), of any length; None if nothing is embedded.
         earlier: the user's index before: rows that did not change take a tenth of the time.
+
+    Attributes:
+        rows: the rows, in the order of their places, without the texts that are searched.
+        size_bytes: bytes that it takes.
     """
 
     def __init__(
@@ -68,19 +74,19 @@ class UserIndex:
             self._embedded = lengths[:, 0] != 0
         # Columns hold what is searched; rows share one copy of each name.
         names: dict[str, str] = {}
-        self._rows = tuple([_without_search_text(row, names) for row in mine])
+        self.rows = tuple([_without_search_text(row, names) for row in mine])
         self._columns = {
-            name: _NameColumn([getattr(row, name) for row in self._rows])
+            name: _NameColumn([getattr(row, name) for row in self.rows])
             for name in ("session", "agent", "memory_type")
         }
         vector_bytes = self._vectors.nbytes if self._vectors is not None else 0
         columns = [self.hashes.nbytes, self._traits.nbytes]
         columns += [index.nbytes for index in self.texts.values()]
         columns += [column.nbytes for column in self._columns.values()]
-        self.size_bytes = size_of_rows(self._rows) + vector_bytes + sum(columns)
+        self.size_bytes = size_of_rows(self.rows) + vector_bytes + sum(columns)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     async def rank(
         self,
@@ -101,17 +107,25 @@ class UserIndex:
             gain: see `fuse`.
         """
         search = partial(self._search, query, vector, scope, config, gain)
-        return await anyio.to_thread.run_sync(search) if len(self) > _ON_LOOP else search()
+        return await anyio.to_thread.run_sync(search) if len(self) > MAX_ON_LOOP else search()
 
     def _search(
         self, query: str, vector: Vector | None, scope: Scope, config: RecallConfig, gain: float
     ) -> Ranking:
-        lists = self._lists(query, vector, scope, config.depth)
-        return rank(self._rows, self._traits, lists, config, query, gain=gain)
+        lists = self.lists(query, vector, scope, config.depth)
+        return rank(self.rows, self._traits, lists, config, query, gain=gain)
 
-    def _lists(
+    def lists(
         self, query: str, vector: Vector | None, scope: Scope, depth: int
     ) -> dict[str, ScoreList]:
+        """The best candidates of each list, by its name: ``turn``, ``window`` and ``vector``.
+
+        Args:
+            query: the question.
+            vector: its unit vector, shape (dimension,); None for the words alone.
+            scope: which rows to search.
+            depth: candidates of each list, at most.
+        """
         import numpy as np  # noqa: PLC0415
 
         mine, stems = self._within(scope), words(query)

@@ -83,7 +83,7 @@ class Quota:
 
 
 class QuotaPool:
-    """The quotas of all owners.
+    """The quotas of all owners; its length is the number of owners that have a quota now.
 
     Args:
         max_bytes: of all that waits.
@@ -113,6 +113,9 @@ class QuotaPool:
         self._quotas: WeakValueDictionary[Hashable, Quota] = WeakValueDictionary()
         self._last_requester: Quota | None = None
         self._contended_until = 0.0
+
+    def __len__(self) -> int:
+        return len(self._quotas)
 
     def quota(self, key: Hashable) -> Quota:
         """The quota of the actor's owner; it lives while one of the owner's actors holds it."""

@@ -72,7 +72,8 @@ class FaultyJournal(MemoryJournal):
         vars(found).update(_committing=anyio.Lock())
         return found
 
-    async def _commit(self) -> None:
+    async def commit(self) -> None:
+        """See `MemoryJournal`."""
         # one after another, for the writer and for erasures; a commit that has begun is finished
         with anyio.CancelScope(shield=True):
             await self._commit_queued()
@@ -127,4 +128,4 @@ class FaultyJournal(MemoryJournal):
         with contextlib.suppress(CommitFailed):
             self._check(write)
             for record in write.records:
-                self._store(record)
+                self.apply(record)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import random
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -15,8 +16,10 @@ import pytest
 from remora import Config, Runtime
 from remora.errors import InvalidInput, StorageError
 from remora.maintenance import backup as backups
+from remora.maintenance.align import align_index
 from remora.maintenance.backup import backup
 from remora.maintenance.verify import verify
+from remora.storage.lance.copy import copy_tables
 from remora.testing import HashEmbedder
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -161,9 +164,8 @@ async def test_what_was_taken_out_since_the_snapshot_is_brought_back(
         await chat.flush()
         await runtime.user("alice").remember("Keeps bees")
         await runtime.settle()
-        plain = backups._copy_long_term
 
-        async def later(*arguments: object) -> None:
+        async def meanwhile() -> None:
             await chat.rewind(2)
             await chat.append([{"role": "user", "content": f"instead {n}"} for n in range(3)])
             await chat.flush()
@@ -171,9 +173,12 @@ async def test_what_was_taken_out_since_the_snapshot_is_brought_back(
             await runtime.user("alice").remember("Sold the bees")
             await runtime.user("newcomer").remember("Came later")
             await runtime.settle()
-            await plain(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(backups, "_copy_long_term", later)
+        def later(source: Path, target: Path) -> None:
+            anyio.from_thread.run(meanwhile)
+            copy_tables(source, target)
+
+        monkeypatch.setattr(backups, "copy_tables", later)
         report = await backup(live, dest, CONFIG)
         assert report.refilled
     assert (await verify(dest, CONFIG)).clean
@@ -204,10 +209,9 @@ async def test_nothing_of_the_original_changes_and_nothing_stands_where_it_faile
         await runtime.settle()
     before = digests(live)
     seen: list[set[str]] = []
-    plain = backups._align
 
-    async def failing(*arguments: object) -> tuple[int, int]:
-        await plain(*arguments)  # type: ignore[arg-type]
+    async def failing(*arguments: Any, **options: Any) -> None:
+        await align_index(*arguments, **options)
         (half,) = tmp_path.glob("dest.new-*")
         seen.append({path.name for path in half.iterdir()})
         with pytest.raises(InvalidInput, match="no memory"):
@@ -215,7 +219,7 @@ async def test_nothing_of_the_original_changes_and_nothing_stands_where_it_faile
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(backups, "_align", failing)
+        patch.setattr(backups, "align_index", failing)
         with pytest.raises(StorageError, match="No space left"):
             await backup(live, dest, CONFIG)
     assert seen

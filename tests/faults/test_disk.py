@@ -10,25 +10,25 @@ import pytest
 from remora import Config, Runtime
 from remora.errors import CommitFailed
 from remora.storage.sqlite.journal import SqliteJournal
+from tests.sqlite import Connections, change_rows, row_in_the_way
 
 pytestmark = pytest.mark.anyio
 
 LEAN = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}})
 
 
-async def test_disk_full(tmp_path: Path) -> None:
+async def test_disk_full(tmp_path: Path, connections: Connections) -> None:
     """G3, G4, G11: nothing of a refused append is kept, everything acknowledged is, and service
     resumes by itself.
     """
     async with Runtime(tmp_path, config=LEAN) as runtime:
-        journal: Any = runtime.internals.journal
-        assert isinstance(journal, SqliteJournal)
+        assert isinstance(runtime.internals.journal, SqliteJournal)
         chat, other = runtime.session("alice", "one"), runtime.session("bob", "one")
         await chat.append({"role": "user", "content": "before"})
-        ((pages,),) = await journal._writer.execute_fetchall("PRAGMA page_count")
-        await journal._writer.execute(
-            f"PRAGMA max_page_count = {pages + 2}"
-        )  # what SQLite itself calls a full disk
+        writer, _ = connections
+        ((pages,),) = await writer.execute_fetchall("PRAGMA page_count")
+        # what SQLite itself calls a full disk
+        await writer.execute(f"PRAGMA max_page_count = {pages + 2}")
         acknowledged = ["before"]
         for number in range(30):
             text = f"{number} " + "x" * 2_000
@@ -43,7 +43,7 @@ async def test_disk_full(tmp_path: Path) -> None:
         with pytest.raises(CommitFailed):
             await other.append({"role": "user", "content": "y" * 9_000})
         assert [m.content for m in await chat.history()] == acknowledged
-        await journal._writer.execute("PRAGMA max_page_count = 1000000")
+        await writer.execute("PRAGMA max_page_count = 1000000")
         receipt = await chat.append({"role": "user", "content": "after"}, key="again")
         assert receipt.seqs == (len(acknowledged) + 1,)
         assert (await other.append({"role": "user", "content": "after"})).seqs == (1,)
@@ -59,17 +59,11 @@ async def test_a_write_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None
     import anyio  # noqa: PLC0415
 
     async with Runtime(tmp_path, config=LEAN) as runtime:
-        journal: Any = runtime.internals.journal
         good, bad = runtime.session("alice", "good"), runtime.session("alice", "bad")
         await bad.append({"role": "user", "content": "fine"})
         view = await bad.inspect()
         # a row in the way of the session's next message: an integrity error that is nobody else's
-        await journal._writer.execute(
-            "INSERT INTO messages VALUES (?, 0, 0, 0, 0, x'80', NULL, NULL, NULL, NULL, 0.5, "
-            "NULL, NULL, NULL)",
-            ((view.sid << 32) | 2,),
-        )
-        await journal._writer.commit()
+        await change_rows(tmp_path / "journal.db", row_in_the_way(view.sid, 2))
         outcomes: dict[str, Any] = {}
 
         async def send(name: str, chat: Any) -> None:

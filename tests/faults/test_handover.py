@@ -73,9 +73,9 @@ async def test_a_crash_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyP
         async with Runtime(
             directory, config=CONFIG, journal=opened, policy=policy, **models
         ) as runtime:
-            witness._capture = capture
+            witness.capture = capture
             await converse(runtime, witness)
-            witness._capture = None
+            witness.capture = None
     kinds = {image.step: image for image in witness.images}
     assert {
         "before the summarizer",

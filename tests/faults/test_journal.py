@@ -49,6 +49,7 @@ from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.mark import accept_loss, mark_path, read_mark
 from remora.storage.sqlite.verify import check_journal
 from tests.golden.make import make, message, said
+from tests.sqlite import Connections, free_pages
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and write files
 
@@ -749,8 +750,7 @@ async def test_room_is_given_back(born: int, tmp_path: Path) -> None:
         assert before > count * 30_000
         assert await journal.trim(Retention(max_messages=10), 0) >= count - 10
         await journal.checkpoint()
-        ((free,),) = await journal._read("PRAGMA freelist_count")
-        assert free <= 1_024
+        assert await free_pages(path) <= 1_024
         assert await journal.verify() == []
     assert path.stat().st_size < 6 << 20
 
@@ -862,7 +862,7 @@ async def test_a_write_that_comes_of_a_refusal(tmp_path: Path) -> None:
         assert await journal.verify() == []
 
 
-async def test_erasing_after_a_crash(tmp_path: Path) -> None:
+async def test_erasing_after_a_crash(tmp_path: Path, connections: Connections) -> None:
     """G13, G4: what was queued before is erased, too; a failed erasure deletes nothing, and can be
     done again.
     """
@@ -876,10 +876,9 @@ async def test_erasing_after_a_crash(tmp_path: Path) -> None:
             await anyio.sleep(0)
             erased = await journal.erase("alice")
         assert erased.removed["messages"] == 3
-        ((pages,),) = await journal._writer.execute_fetchall("PRAGMA page_count")
-        await journal._writer.execute(
-            "PRAGMA query_only = ON"
-        )  # what a file system that became read-only does to it
+        writer, _ = connections
+        # what a file system that became read-only does to it
+        await writer.execute("PRAGMA query_only = ON")
         for work in (
             journal.erase("bob"),
             journal.finish_erasure(erased.erasure.number),
@@ -890,8 +889,7 @@ async def test_erasing_after_a_crash(tmp_path: Path) -> None:
             assert not isinstance(caught.value, OwnershipLost)
         assert [entry.seq for entry in await journal.read(TWO, 1, 9)] == [1]
         assert len(await journal.erasures()) == 1
-        await journal._writer.execute("PRAGMA query_only = OFF")
+        await writer.execute("PRAGMA query_only = OFF")
         assert (await journal.erase("bob")).removed["messages"] == 1
-        assert pages
     with pytest.raises(RemoraError):
         await journal.erase("alice")

@@ -467,7 +467,7 @@ async def test_upkeep_takes_nothing_from_a_reader(
     meanwhile; later it is gone.
     """
     base = tmp_path / "lance"
-    monkeypatch.setattr(lance_shard, "_COMMIT_GRAIN_S", 0.0)
+    monkeypatch.setattr(lance_shard, "COMMIT_GRAIN_S", 0.0)
     async with lance(base, compact_fragments=1, keep_versions_s=600.0) as store:
         for number in range(6):
             await put(store, rows_of("alice", range(number * 50, number * 50 + 50)))
@@ -481,7 +481,7 @@ async def test_upkeep_takes_nothing_from_a_reader(
         assert hour_old.exists()
         rest = [batch async for batch in batches]
         assert len(first) + sum(len(batch) for batch in rest) == 300
-        monkeypatch.setattr(lance_shard, "_CLOCK_SLACK_S", 0.0)
+        monkeypatch.setattr(lance_shard, "CLOCK_SLACK_S", 0.0)
         for number in range(9, 11):
             await put(store, rows_of("alice", range(number * 50, number * 50 + 50)))
             await shard.compact(

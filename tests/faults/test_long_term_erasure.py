@@ -258,12 +258,12 @@ async def test_a_crash_at_any_step(tmp_path: Path) -> None:
 
 
 def _watch(shard: Shard, plan: list[int]) -> None:
-    reopen: Any = shard._reopen
+    reopen: Any = shard.reopen
 
     async def watched() -> Any:
         return _Watched(await reopen(), plan)
 
-    shard._reopen = watched
+    shard.reopen = watched
     shard.files = _Watched(shard.files, plan)  # type: ignore[assignment]
 
 
@@ -276,11 +276,11 @@ async def test_an_erasure_that_fails_is_no_obstacle(tmp_path: Path) -> None:
     async with lance(base, index_user_rows=1) as store:
         (shard,) = store.tables.shards.values()
         for step in (1, 3, 6):
-            reopen, files = shard._reopen, shard.files
+            reopen, files = shard.reopen, shard.files
             _watch(shard, [step])
             with pytest.raises(_Crash):
                 await store.erase(user_key("victim@example"))
-            shard._reopen, shard.files = reopen, files
+            shard.reopen, shard.files = reopen, files
             await put(store, rows_of("bob", range(100 + step, 101 + step)))
             assert [
                 one.row.id

@@ -117,8 +117,8 @@ async def seen(chat: Session, name: str) -> list[int]:
 
 
 async def gathered(runtime: Runtime, chat: Session, *messages: dict[str, Any]) -> GatheredBlocks:
-    assert runtime.internals.planner._tiers.blocks is not None
-    return await runtime.internals.planner._tiers.blocks.gather(
+    assert runtime.internals.planner.tiers.blocks is not None
+    return await runtime.internals.planner.tiers.blocks.gather(
         chat.key, (await chat.inspect()).blocks, messages
     )
 
@@ -316,7 +316,7 @@ async def test_without_blocks(tmp_path: Path) -> None:
     meanwhile is never shown later.
     """
     async with Runtime(tmp_path, config=config(), counter=WORDS) as runtime:
-        assert runtime.internals.planner._tiers.blocks is None
+        assert runtime.internals.planner.tiers.blocks is None
         assert "blocks" not in runtime.statistics().supervisor.queues
         chat = runtime.session("alice", "one")
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])

@@ -95,16 +95,16 @@ async def test_memory_finds_what_lancedb_finds(tmp_path: Path) -> None:
                 one.row.id: one.scores
                 for one in await store.search("alice", query, vector, depth=100)
             }
-            lists = made._lists(query, vector if vector.any() else None, EVERYTHING, 100)
+            lists = made.lists(query, vector if vector.any() else None, EVERYTHING, 100)
             for name in ("turn", "window"):
-                mine = {made._rows[place].id for place in lists[name].places}
+                mine = {made.rows[place].id for place in lists[name].places}
                 assert mine == {id_ for id_, scores in asked.items() if name in scores}, (
                     query,
                     name,
                 )
             if "vector" in lists:
                 near = {
-                    made._rows[place].id: score
+                    made.rows[place].id: score
                     for place, score in zip(
                         lists["vector"].places, lists["vector"].scores, strict=True
                     )

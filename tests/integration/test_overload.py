@@ -23,9 +23,9 @@ class Held(MemoryJournal):
         super().__init__()
         self.open = anyio.Event()
 
-    async def _commit(self) -> None:
+    async def commit(self) -> None:
         await self.open.wait()
-        await super()._commit()
+        await super().commit()
 
 
 @pytest.mark.slow

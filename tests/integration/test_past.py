@@ -140,14 +140,17 @@ async def test_override_and_handles_by_id() -> None:
     """S3.05, S3.06, S3.27: a given conversation is shown instead of the stored one, which stays;
     handles are had by id.
     """
-    async with session(SUMMARY, summarizer=FirstWordsSummarizer()) as chat:
+    async with Runtime.in_memory(
+        config=PLAIN, policy=SUMMARY, summarizer=FirstWordsSummarizer()
+    ) as runtime:
+        chat = runtime.session("alice", "chat")
         await talk(chat, 1, 5)
         context = await chat.load(
             override=[user("instead"), {"role": "assistant", "content": "of it"}]
         )
         assert said(context.messages) == ["instead", "of it"]
         assert (await chat.load(override=[])).messages == []
-        again = Session(chat._holder, chat.key)
+        again = runtime.session(chat.key.user, chat.key.session)
         assert said((await again.load()).messages)[1:] == ["m3", "m4", "m5"]
 
 

@@ -4,6 +4,7 @@ whatever is cut off when.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,13 +61,13 @@ class Gated(HashEmbedder):
 
     def __init__(self, texts: int, failure: Exception | None = None) -> None:
         super().__init__(96)
-        self._left = texts
+        self.left = texts
         self.stuck = anyio.Event()
         self.failure = failure
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        self._left -= len(texts)
-        if self._left < 0:
+        self.left -= len(texts)
+        if self.left < 0:
             self.stuck.set()
             if self.failure is not None:
                 raise self.failure
@@ -214,7 +215,7 @@ async def test_it_serves_meanwhile(tmp_path: Path) -> None:
         assert receipt.seqs == (7,)
         assert (await runtime.session("u0", "s0").load()).messages
         assert await runtime.session("u4", "s19").delete(0) == 1
-        embedder._left = 1_000_000
+        embedder.left = 1_000_000
     async with opened(tmp_path, HashEmbedder(96)) as runtime:
         assert runtime.reembedding is not None, "an unfinished one goes on without being asked"
         chat = runtime.session("u3", "new")
@@ -279,7 +280,7 @@ async def test_a_crash_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise PermissionError(13, "not now")
 
     with monkeypatch.context() as crash:
-        crash.setattr("remora.services.index_directory._remove", stuck)
+        crash.setattr(shutil, "rmtree", stuck)
         async with opened(tmp_path, HashEmbedder(96), reembed=True) as runtime:
             await runtime.reembedded()
     assert directories(tmp_path) == ["longterm", "longterm-2"]
@@ -309,7 +310,7 @@ async def test_failures(tmp_path: Path) -> None:
             for _ in range(20):  # longer than what is broken is given
                 away.stuck = anyio.Event()
                 await away.stuck.wait()
-            away._left = 1_000_000
+            away.left = 1_000_000
 
         tasks.start_soon(come_back)
         await runtime.reembedded()

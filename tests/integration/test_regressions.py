@@ -32,6 +32,7 @@ from remora.storage.memory import MemoryJournal, MemoryStore
 from remora.testing import HashEmbedder
 from remora.tokens import CallableCounter, HeuristicCounter, count_message
 from tests.harness import user
+from tests.sqlite import Connections, change_rows, refuse_full_disk, row_in_the_way
 
 pytestmark = pytest.mark.anyio
 
@@ -147,24 +148,23 @@ async def test_slow_sync_embedder_meets_the_deadline(tmp_path: Path) -> None:
             assert (await chat.load(query="hello")).sources["long_term"].status == "late"
 
 
-async def test_commit_that_failed_and_was_kept(tmp_path: Path) -> None:
+async def test_commit_that_failed_and_was_kept(tmp_path: Path, connections: Connections) -> None:
     """G4, G7: a commit reported as failed that is there after all: its messages, keys and jobs all
     count.
     """
     async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
         journal: Any = runtime.internals.journal
         chat = runtime.session("alice", "one")
-        store, armed = journal._store, [False]
+        armed = [False]
 
-        async def lying(rows: Any) -> None:
-            await store(rows)
+        def lie() -> None:
             if armed[0]:
                 armed[0] = False
                 error = sqlite3.OperationalError("disk I/O error")
                 error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
                 raise error
 
-        journal._store = lying
+        connections[0].after_commit = lie
         number = 0
         while not (await chat.inspect()).pending:  # fails the very commit that starts a fold
             armed[0] = (await chat.inspect()).buffered_tokens > 50
@@ -183,22 +183,18 @@ async def test_commit_that_failed_and_was_kept(tmp_path: Path) -> None:
         assert await journal.jobs() == []
 
 
-async def test_failed_commit_with_one_place_for_a_live_session(tmp_path: Path) -> None:
+async def test_failed_commit_with_one_place_for_a_live_session(
+    tmp_path: Path, connections: Connections
+) -> None:
     """G10, G11: a session that must be restored does not wait for the place that it holds itself."""  # noqa: E501
     config = Config.from_dict({**LEAN, "activation": {"max_live": 1}})
     async with Runtime(tmp_path, config=config) as runtime:
-        journal: Any = runtime.internals.journal
         chat = runtime.session("alice", "one")
         await chat.append(user("one"))
-        store = journal._store
-
-        async def full(_: Any) -> None:
-            raise sqlite3.OperationalError("database or disk is full")
-
-        journal._store = full
+        connections[0].before_commit = refuse_full_disk
         with pytest.raises(CommitFailed):
             await chat.append(user("two"))
-        journal._store = store
+        connections[0].before_commit = None
         with anyio.fail_after(5):
             assert (await chat.append(user("two"))).seqs == (2,)
             assert (await runtime.session("bob", "one").append(user("one"))).seqs == (1,)
@@ -288,10 +284,8 @@ async def test_a_damaged_session_fails_alone(tmp_path: Path) -> None:
                 {"role": "assistant", "tool_calls": [call]}
             )
         sid = (await runtime.session("alice", "3").inspect()).sid
-        journal: Any = runtime.internals.journal
-        await journal._writer.execute(
-            "UPDATE messages SET chat = x'81aa746f6f6c5f63616c6c73c1' WHERE pos >> 32 = ?", (sid,)
-        )
+        damage = "UPDATE messages SET chat = x'81aa746f6f6c5f63616c6c73c1' WHERE pos >> 32 = "
+        await change_rows(tmp_path / "journal.db", f"{damage}{sid}")
     async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
         outcomes: dict[int, Any] = {}
 
@@ -340,11 +334,7 @@ async def test_one_bad_write_does_not_split_everyones_commit(tmp_path: Path) -> 
         for chat in chats:
             await chat.append(user("first"))
         sid = (await chats[77].inspect()).sid
-        await journal._writer.execute(
-            "INSERT INTO messages VALUES (?, 0, 0, 0, 0, x'80', NULL, NULL, NULL, NULL, 0.5, "
-            "NULL, NULL, NULL)",
-            ((sid << 32) | 2,),
-        )
+        await change_rows(tmp_path / "journal.db", row_in_the_way(sid, 2))
         before = journal.statistics().commits
         failed = []
 
@@ -387,20 +377,20 @@ async def test_flush_jobs_left_by_an_earlier_configuration(tmp_path: Path) -> No
         assert len(await runtime.user("alice").recall("flowerpot")) == 1
 
 
-async def test_disk_that_fails_longer_than_any_job_tries(tmp_path: Path) -> None:
+async def test_disk_that_fails_longer_than_any_job_tries(
+    tmp_path: Path, connections: Connections
+) -> None:
     """G6, G7: a disk that is full for many attempts delays folds; it buries none."""
     async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
-        journal: Any = runtime.internals.journal
         chat = runtime.session("alice", "one")
-        store, attempts, broken = journal._store, [0], [False]
+        attempts, broken = [0], [False]
 
-        async def failing(rows: Any) -> None:
+        def fail() -> None:
             if broken[0]:
                 attempts[0] += 1
-                raise sqlite3.OperationalError("database or disk is full")
-            await store(rows)
+                refuse_full_disk()
 
-        journal._store = failing
+        connections[0].before_commit = fail
         while not (await chat.inspect()).pending:
             await chat.append(sentence(1))
         broken[0] = True

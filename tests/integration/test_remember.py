@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +23,7 @@ from remora.errors import (
     InvalidId,
     InvalidInput,
     InvalidMessage,
-    LongTermError,
+    ModelUnavailable,
     NotGranted,
     OutcomeUnknown,
     RecordingFailed,
@@ -33,8 +32,8 @@ from remora.errors import (
 )
 from remora.ids import UserKey, memory_id
 from remora.runtime.registry import ActorRegistry
-from remora.storage.lance.store import LanceStore
 from remora.testing import HashEmbedder
+from tests.sqlite import Connections, refuse_full_disk
 
 pytestmark = pytest.mark.anyio
 
@@ -91,13 +90,12 @@ async def test_remembered_is_durable_before_it_is_searchable(tmp_path: Path) -> 
     """S2.17, S4.25, G3: remember returns when it is in the journal; a run that ended right then is
     made up for by the next.
     """
-    async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder()) as runtime:
 
-        async def broken() -> LanceStore:
-            raise LongTermError("away", retryable=True)
+    class Away(HashEmbedder):
+        async def embed(self, texts: Any) -> Any:
+            raise ModelUnavailable("away")
 
-        lanes = runtime.internals.supervisor._queues
-        lanes["record"].handler._store = broken  # type: ignore[attr-defined]
+    async with Runtime(tmp_path, config=CONFIG, embedder=Away()) as runtime:
         (id_,) = await runtime.user("alice").remember("Lives in Lisbon")
         assert [item.id for item in await runtime.internals.journal.memories("alice")] == [id_]
     async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder()) as runtime:
@@ -750,26 +748,19 @@ async def test_a_failing_journal_is_named(
     assert len(await alice.remember(["one", "two"], session="s1")) == 2
 
 
-async def test_a_commit_that_fails_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_commit_that_fails_leaves_nothing(tmp_path: Path, connections: Connections) -> None:
     """S4.30, G4: the disk refuses the commit: no memory, no job, nothing to recall; afterwards all
     is well again.
     """
     async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder()) as runtime:
         alice = runtime.user("alice")
         await alice.remember("before")
-        journal: Any = runtime.internals.journal
-        store = journal._store
-
-        async def refuse(rows: Any) -> None:
-            raise sqlite3.OperationalError("database or disk is full")
-
-        monkeypatch.setattr(journal, "_store", refuse)
+        connections[0].before_commit = refuse_full_disk
         with pytest.raises(RecordingFailed):
             await alice.remember(["one", "two"])
-        monkeypatch.setattr(journal, "_store", store)
-        assert [item.content for item in await journal.memories("alice")] == ["before"]
+        connections[0].before_commit = None
+        stored = await runtime.internals.journal.memories("alice")
+        assert [item.content for item in stored] == ["before"]
         await alice.settle()
         assert [memory.text for memory in await alice.memories()] == ["before"]
         await alice.remember(["one", "two"])

@@ -236,8 +236,8 @@ _MUTANTS = (
         "handed out in that of asking.",
         path="remora/storage/memory/journal.py",
         change="""
--        return [self._image(key) for key in keys]
-+        return [self._image(key) for key in sorted(keys, key=str)]
+-        return [self.saved(key) for key in keys]
++        return [self.saved(key) for key in sorted(keys, key=str)]
 """,
     ),
     Mutant(

@@ -74,7 +74,7 @@ class Session:
     def __init__(self, policy: BufferPolicy, *blocks: BaseMemoryBlock[str]) -> None:
         self.journal = MemoryJournal()
         self.behavior = SessionBehavior(lambda _: policy, instance="0", flushes=False, blocks=True)
-        self.state = self.behavior.restore(KEY, self.journal._image(KEY))  # type: ignore[arg-type]
+        self.state = self.behavior.restore(KEY, self.journal.saved(KEY))  # type: ignore[arg-type]
         self.jobs: dict[str, Job] = {}
         self.left: set[int] = set()
         """Messages that left the buffer for the blocks."""
@@ -83,12 +83,10 @@ class Session:
         self.crash_at = 0
         """Which of the handler's next messages is lost, and all after it; 0 for none."""
         self.dead = False
-        self.handler = BlocksHandler(
-            self.journal,
-            self.tell,
-            BlockSet(blocks, lambda key: BlockServices(key.user, key.session, HeuristicCounter())),
-            batch_tokens=12,
+        self.blocks = BlockSet(
+            blocks, lambda key: BlockServices(key.user, key.session, HeuristicCounter())
         )
+        self.handler = BlocksHandler(self.journal, self.tell, self.blocks, batch_tokens=12)
 
     async def tell(self, _: SessionKey, message: Any) -> Any:
         if isinstance(message, BlocksReady) and self.crash_at:
@@ -127,7 +125,7 @@ class Session:
             if isinstance(record, JobDone):
                 self.jobs.pop(record.id, None)
             self.behavior.apply(self.state, record)
-            self.journal._store(record)
+            self.journal.apply(record)
         for note in turn.volatile:
             self.behavior.apply(self.state, note)
         return turn.reply
@@ -149,15 +147,13 @@ class Session:
     def reopened(self) -> None:
         """The process starts anew from what is stored."""
         self.dead, self.crash_at = False, 0
-        self.state = self.behavior.restore(KEY, self.journal._image(KEY))  # type: ignore[arg-type]
+        self.state = self.behavior.restore(KEY, self.journal.saved(KEY))  # type: ignore[arg-type]
 
     def seen(self, name: str) -> tuple[list[int], str]:
         progress = block_progress(self.state.blocks.values()).get(name)
         if progress is None:
             return [], ""
-        block: Any = self.handler._blocks.copy(
-            KEY, self.handler._blocks.prototypes(KEY)[name], progress.state
-        )
+        block: Any = self.blocks.copy(KEY, self.blocks.prototypes(KEY)[name], progress.state)
         return block.seqs, progress.error
 
 
@@ -353,9 +349,9 @@ def test_batches_are_whole_turns(kinds: list[str]) -> None:
         await session.turn(Truncate(0))
         (job,) = session.jobs.values()
         await session.run(job)
-        block: Any = session.handler._blocks.copy(
+        block: Any = session.blocks.copy(
             KEY,
-            session.handler._blocks.prototypes(KEY)["one"],
+            session.blocks.prototypes(KEY)["one"],
             block_progress(session.state.blocks.values())["one"].state,
         )
         assert block.seqs == [one.seq for one in entries]

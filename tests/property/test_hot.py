@@ -186,20 +186,20 @@ class SlowStore(MemoryStore):
         super().__init__(EMBEDDER.dimension)
         self._rng = rng
 
-    async def _wait(self) -> None:
+    async def wait(self) -> None:
         for _ in range(self._rng.choice([0, 1, 1, 2, 5, 20])):
             await anyio.lowlevel.checkpoint()
 
     async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> Any:
-        await self._wait()
+        await self.wait()
         found = await super().embedded_rows(user, scope)
-        await self._wait()
+        await self.wait()
         return found
 
     async def search(self, *arguments: Any, **options: Any) -> Any:
-        await self._wait()
+        await self.wait()
         found = await super().search(*arguments, **options)
-        await self._wait()
+        await self.wait()
         return found
 
 
@@ -232,14 +232,14 @@ def test_no_recall_is_stale(
 
         async def write(name: str) -> None:
             for n in range(6):
-                await store._wait()
+                await store.wait()
                 id_ = f"{name}-{n}"
                 begun[id_] = tick()
                 await put(store, [long_term_row(id_, f"tea {id_}")])
                 recall.note_change("alice", gone=False)
                 written[id_] = tick()
                 if rng.random() < 0.4:
-                    await store._wait()
+                    await store.wait()
                     leaving[id_] = tick()
                     await store.delete("alice", [id_])
                     recall.note_change("alice", gone=rng.choice([False, True]))
@@ -247,7 +247,7 @@ def test_no_recall_is_stale(
 
         async def ask() -> None:
             for n in range(6):
-                await store._wait()
+                await store.wait()
                 start = tick()
                 found: list[str] | None = None
                 with anyio.CancelScope() as scope:
@@ -269,7 +269,7 @@ def test_no_recall_is_stale(
                 assert len(found) == len(set(found))
 
         async def cancel(scope: anyio.CancelScope) -> None:
-            await store._wait()
+            await store.wait()
             scope.cancel()
 
         async with anyio.create_task_group() as outer:

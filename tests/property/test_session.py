@@ -35,7 +35,6 @@ from remora.recall.gather import Tiers
 from remora.recall.planner import Planner
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import Job
-from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import (
     Appended,
@@ -50,7 +49,7 @@ from remora.storage.records import (
 )
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.tokens import count_message
-from tests.harness import COUNTER, append
+from tests.harness import COUNTER, append, commit_each
 
 KEY = SessionKey("alice", "chat")
 POLICY = BufferPolicy(above_tokens=40, keep_tokens=20, overdraft_tokens=200)
@@ -124,7 +123,7 @@ class Model:
         if isinstance(query, PastLookup):
             journal = MemoryJournal()
             for record in self.records:
-                journal._store(record)
+                journal.apply(record)
             return anyio.run(journal.fetch, KEY, query)
         if isinstance(query, IdLookup):
             entries = [
@@ -262,19 +261,6 @@ def test_marks_and_jobs_add_up(program: list[Any]) -> None:
         assert state.summary is None or state.summary.text == "summary"
 
 
-async def write(journal: Any, records: list[Any]) -> None:
-    failed: list[Exception] = []
-
-    def settled(_: Write, error: Exception | None) -> None:
-        if error is not None:
-            failed.append(error)
-
-    for record in records:
-        journal.write(Write([record], settled))
-    await (journal._commit_queued() if isinstance(journal, SqliteJournal) else journal._commit())
-    assert not failed
-
-
 @given(programs)
 def test_replay_equals_live(program: list[Any]) -> None:
     """G12, S1.02: what both journals, the one in memory and the real one, restore is the state that
@@ -289,7 +275,7 @@ def test_replay_equals_live(program: list[Any]) -> None:
         sqlite = await SqliteJournal.open(Path(directory) / "journal.db", durability="none")
         try:
             for journal in (sqlite, MemoryJournal()):
-                await write(journal, model.records)
+                await commit_each(journal, model.records)
                 (image,) = await journal.hydrate([KEY])
                 assert isinstance(image, SavedSession)
                 image = SavedSession(

@@ -240,13 +240,13 @@ class SessionMachine(RuleBasedStateMachine):
 
     def restore(self) -> None:
         """The state is what the log holds, and the supervisor hears of the jobs there."""
-        image: Any = self.journal._image(KEY)
+        image: Any = self.journal.saved(KEY)
         self.state = self.actor.restore(KEY, image)
         self.said = self.durable
         self.queue.clear()
         self.shadow = MemoryJournal()
         for record in self.stored:
-            self.shadow._store(record)
+            self.shadow.apply(record)
         for job in image.jobs:
             self.jobs.setdefault(job.id, job)
 
@@ -273,14 +273,14 @@ class SessionMachine(RuleBasedStateMachine):
 
     def hand_over(self, write: Write) -> None:
         for record in write.records:
-            self.shadow._store(record)
+            self.shadow.apply(record)
         self.queue.append(write)
 
     def store(self) -> Write:
         """The log stores the oldest write, all of it."""
         write = self.queue.popleft()
         for record in write.records:
-            self.journal._store(record)
+            self.journal.apply(record)
             self.stored.append(record)
             if isinstance(record, Pruned):
                 self.withheld.update(record.seqs)
@@ -555,8 +555,8 @@ class SessionMachine(RuleBasedStateMachine):
                 *told_of(*(one.text for one in view.summaries if one.through <= spec.through)),
             ]
         else:
-            actor = self.journal._actors[self.state.sid]
-            given = [entry.seq for entry in actor.visible(spec.first, spec.through)]
+            read = self.journal.read(KEY, spec.first, spec.through)
+            given = [entry.seq for entry in self.runner.run(read)]
             if spec.kind == "summary":
                 given = [*running, *told_of(*(one.text for one in view.summaries)), *given]
         text = " ".join(map(str, given))
@@ -676,7 +676,7 @@ class SessionMachine(RuleBasedStateMachine):
     def replay_equals_live(self) -> None:
         """G12, S1.02: what the log would give back is what the turns left."""
         if self.state.opened:
-            image: Any = self.shadow._image(KEY)
+            image: Any = self.shadow.saved(KEY)
             assert facts(self.actor.restore(KEY, image)) == facts(self.state)
 
     @invariant()
@@ -724,17 +724,16 @@ class SessionMachine(RuleBasedStateMachine):
         """G7: the log holds the jobs that began and did not end, and the supervisor knows each of
         them.
         """
-        assert set(self.journal._jobs) == self.rows
+        assert {job.id for job in self.journal.saved(KEY).jobs} == self.rows
         assert self.rows <= set(self.jobs) | {id_ for write in self.queue for id_ in write.ended}
 
     @invariant()
     def each_message_is_handed_over_once(self) -> None:
         """G7: up to the mark, long-term memory gets a message by one job, or is never to have it."""  # noqa: E501
-        actor = self.journal._actors.get(self.state.sid)
-        if self.flushes and actor is not None:
-            assert self.handed | self.withheld >= set(
-                range(1, actor.watermarks.indexing_through + 1)
-            )
+        if self.flushes:
+            image: Any = self.journal.saved(KEY)
+            through = image.watermarks.indexing_through
+            assert self.handed | self.withheld >= set(range(1, through + 1))
         assert not self.handed & self.withheld or not self.flushes
 
     @invariant()

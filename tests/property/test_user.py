@@ -24,10 +24,10 @@ from remora.actors.user.messages import (
 from remora.actors.user.state import UserState
 from remora.errors import NotGranted
 from remora.runtime.jobs import JobDone
-from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import MemoryItem, SavedUser, SynopsisSpec
 from remora.storage.sqlite.journal import SqliteJournal
+from tests.harness import commit_each
 from tests.users import KEY, NOW, UserModel, item
 
 MAX_BYTES = 2_500  # about eight items
@@ -164,23 +164,6 @@ def test_bounds_and_single_flight(program: list[Any]) -> None:
             )
 
 
-async def write(journal: Any, records: list[Any], commits: int) -> None:
-    failed: list[Exception] = []
-
-    def settled(_: Write, error: Exception | None) -> None:
-        if error is not None:
-            failed.append(error)
-
-    size = max(len(records) // commits, 1)
-    for first in range(0, len(records), size):
-        for record in records[first : first + size]:
-            journal.write(Write([record], settled))
-        await (
-            journal._commit_queued() if isinstance(journal, SqliteJournal) else journal._commit()
-        )
-    assert not failed
-
-
 @example(
     [Learn((item("i00"),)), CleanUp(0), Learn((item("i01"), item("i00")))], 1
 )  # gone and back within one commit
@@ -201,7 +184,7 @@ def test_replay_equals_live(program: list[Any], commits: int) -> None:
         sqlite = await SqliteJournal.open(Path(directory) / "journal.db", durability="none")
         try:
             for journal in (sqlite, MemoryJournal()):
-                await write(journal, model.records, commits)
+                await commit_each(journal, model.records, commits=commits)
                 (image,) = await journal.hydrate([KEY])
                 assert isinstance(image, SavedUser)
                 assert {job.id for job in image.jobs} == set(model.jobs)

@@ -9,6 +9,7 @@ longer a synopsis holds for having been read.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -132,6 +133,13 @@ class UserMachine(RuleBasedStateMachine):
 
     state: UserState
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+
+    def teardown(self) -> None:
+        self.runner.close()
+
     @initialize(refresh=st.booleans())
     def begin(self, *, refresh: bool) -> None:
         self.refresh = refresh
@@ -159,14 +167,14 @@ class UserMachine(RuleBasedStateMachine):
     # -- what cell, log and supervisor do ----------------------------------------------------------
 
     def restore(self) -> None:
-        image: Any = self.journal._image(KEY)
+        image: Any = self.journal.saved(KEY)
         self.state = self.actor.restore(KEY, image)
         self.has = self.durable
         self.counts = dict(self.has.figures)
         self.queue.clear()
         self.shadow = MemoryJournal()
         for record in self.stored:
-            self.shadow._store(record)
+            self.shadow.apply(record)
         for job in image.jobs:
             self.jobs.setdefault(job.id, job)
 
@@ -197,13 +205,13 @@ class UserMachine(RuleBasedStateMachine):
 
     def hand_over(self, write: Write) -> None:
         for record in write.records:
-            self.shadow._store(record)
+            self.shadow.apply(record)
         self.queue.append(write)
 
     def store(self) -> Write:
         write = self.queue.popleft()
         for record in write.records:
-            self.journal._store(record)
+            self.journal.apply(record)
             self.stored.append(record)
         for job in write.turn.jobs if write.turn is not None else ():
             assert job.id not in self.ever, "an id of a job is never used again"
@@ -454,7 +462,7 @@ class UserMachine(RuleBasedStateMachine):
         put off.
         """
         if self.state.opened:
-            image: Any = self.shadow._image(KEY)
+            image: Any = self.shadow.saved(KEY)
             restored = self.actor.restore(KEY, image)
             assert written(restored) == written(self.state)
             assert restored.accesses.items() >= figures_written(self.state).items()
@@ -489,11 +497,11 @@ class UserMachine(RuleBasedStateMachine):
     def one_synopsis_is_written_at_a_time(self) -> None:
         """S2.24: and the log holds the jobs that began and did not end."""
         assert self.state.job == self.has.job
-        assert set(self.journal._jobs) == self.rows
-        assert (
-            sum(isinstance(self.journal._jobs[id_].payload, SynopsisSpec) for id_ in self.rows) <= 1
-        )
-        assert {one.id: one.agent for _, one in self.shadow._memories.values()} == self.has.memories
+        jobs = self.journal.saved(KEY).jobs
+        assert {job.id for job in jobs} == self.rows
+        assert sum(isinstance(job.payload, SynopsisSpec) for job in jobs) <= 1
+        memories = self.runner.run(self.shadow.memories(KEY.user))
+        assert {one.id: one.agent for one in memories} == self.has.memories
 
 
 @pytest.mark.timeout(0 if LONG else 600)  # to make a failure small takes minutes

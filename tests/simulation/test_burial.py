@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
 import pytest
 
 from remora.ids import SessionKey
@@ -47,25 +46,18 @@ async def test_a_burial_that_is_not_recorded(fault: Any) -> None:
         Broken(),
     )
     job = Job("job-1", "broken", KEY, BlocksSpec(1, 1))
-    async with kernel(journal, clock=clock) as core:
-        queue = JobQueue(
-            "broken",
-            broken,
-            concurrency=1,
-            retry=RetryPolicy(max_attempts=1, backoff_s=1, jitter=0),
-        )
-        core.supervisor.add_queue(queue)
-        async with anyio.create_task_group() as tasks:
-            await core.ask(KEY, append({"role": "user", "content": "one"}))
-            await commit_records(journal, [JobsStarted(1, (job,))])
-            faults.append(fault)
-            tasks.start_soon(core.supervisor._work, queue)
-            core.supervisor.submit([job])
-            await clock.advance(0.5)
-            assert core.supervisor.statistics().queues["broken"].delayed == 1
-            await clock.advance(10)
-            await core.supervisor.drain(KEY)
-            tasks.cancel_scope.cancel()
+    queue = JobQueue(
+        "broken", broken, concurrency=1, retry=RetryPolicy(max_attempts=1, backoff_s=1, jitter=0)
+    )
+    async with kernel(journal, clock=clock, queues=[queue]) as core:
+        await core.ask(KEY, append({"role": "user", "content": "one"}))
+        await commit_records(journal, [JobsStarted(1, (job,))])
+        faults.append(fault)
+        core.supervisor.submit([job])
+        await clock.advance(0.5)
+        assert core.supervisor.statistics().queues["broken"].delayed == 1
+        await clock.advance(10)
+        await core.supervisor.drain(KEY)
         assert [(one.id, one.error) for one in await journal.jobs(dead=True)] == [
             ("job-1", "ValueError: broken")
         ]

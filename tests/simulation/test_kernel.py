@@ -53,9 +53,9 @@ class Gated(MemoryJournal):
         super().__init__()
         self.open = anyio.Event()
 
-    async def _commit(self) -> None:
+    async def commit(self) -> None:
         await self.open.wait()
-        await super()._commit()
+        await super().commit()
 
 
 @pytest.mark.anyio

@@ -43,6 +43,7 @@ from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import FaultyJournal, VirtualClock
 from remora.testing.simulation import SeededLoop, seams
 from tests.harness import FirstWordsSummarizer, Kernel, append, kernel, said, user
+from tests.sqlite import Connections
 
 KEY = SessionKey("alice", "chat")
 OTHER = SessionKey("bob", "chat")
@@ -224,15 +225,15 @@ class Reluctant(MemoryJournal):
         self.may = anyio.Event()
         self.may.set()
 
-    async def _commit(self) -> None:
+    async def commit(self) -> None:
         taken, self._queue = self._queue, []
         await self.may.wait()
         for write in taken:
             if write.fenced:
                 for record in write.records:
-                    self._store(record)
+                    self.apply(record)
         self._queue = [*taken, *self._queue]
-        await super()._commit()
+        await super().commit()
 
 
 @pytest.mark.anyio
@@ -788,7 +789,7 @@ def entries_of(text: str, key: str) -> Append:
 
 
 @pytest.mark.anyio
-async def test_not_even_the_rollback_succeeds(tmp_path: Path) -> None:
+async def test_not_even_the_rollback_succeeds(tmp_path: Path, connections: Connections) -> None:
     """G3, G4: the outcome is unknown and is said to be; what is acknowledged afterwards was
     committed, and stays.
     """
@@ -806,9 +807,8 @@ async def test_not_even_the_rollback_succeeds(tmp_path: Path) -> None:
         async with kernel(journal, behavior=touchy()) as core:
             await core.ask(KEY, entries_of("one", "k1"))
             denied += ["COMMIT", "ROLLBACK"]
-            await journal._writer.set_authorizer(
-                authorizer
-            )  # statements that were prepared are looked at anew
+            # statements that were prepared are looked at anew
+            await connections[0].set_authorizer(authorizer)
             with pytest.raises(OutcomeUnknown):
                 await core.ask(OTHER, entries_of("hello", "k"))
             assert not denied

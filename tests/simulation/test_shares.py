@@ -61,7 +61,7 @@ class Counting(MemoryJournal):
             for entry in record.entries
         )
 
-    async def _commit(self) -> None:
+    async def commit(self) -> None:
         await self.open.wait()
         counts: dict[int, int] = {}
         for write in self._queue:
@@ -69,7 +69,7 @@ class Counting(MemoryJournal):
                 if isinstance(record, Appended):
                     counts[record.sid] = counts.get(record.sid, 0) + 1
         self.appends.append(counts)
-        await super()._commit()
+        await super().commit()
 
 
 @pytest.mark.parametrize("sessions", [1, 100])

@@ -640,7 +640,7 @@ class Doom(Witness):
 
     def watch(self, journal: WatchedJournal, store: WatchedStore) -> None:
         """These are what is durable."""
-        self._capture = lambda: (journal.state(), store.state())
+        self.capture = lambda: (journal.state(), store.state())
 
     def at(self, step: str) -> None:
         self._left -= 1
@@ -750,13 +750,13 @@ def test_results_answer_their_callers_calls() -> None:
 class Stuttering(FaultyJournal):
     """Keeps the first message of every batch of three twice, and the second not at all."""
 
-    def _store(self, record: Any) -> None:
+    def apply(self, record: Any) -> None:
         if isinstance(record, Appended) and len(record.entries) == 3:
             first, second, third = record.entries
             record = msgspec.structs.replace(
                 record, entries=(first, first.with_seq(second.seq), third)
             )
-        super()._store(record)
+        super().apply(record)
 
 
 def lossy(case: Case) -> tuple[History, list[Violation]]:

@@ -443,7 +443,7 @@ async def test_many_rows_are_searched_in_a_thread(monkeypatch: pytest.MonkeyPatc
     await store.put(*teas("alice", 300))
     recall = recall_over(store)
     here = await recall("alice", "tea number 7", k=20)
-    monkeypatch.setattr(user_index, "_ON_LOOP", 10)
+    monkeypatch.setattr(user_index, "MAX_ON_LOOP", 10)
     assert await recall("alice", "tea number 7", k=20) == here
     assert here[0].id == "alice-7"
 

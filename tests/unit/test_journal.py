@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from remora.ids import SessionKey
 from remora.storage.records import IdLookup, KeyLookup, PastLookup
 from remora.storage.sqlite.journal import SqliteJournal
+from tests.sqlite import Connections, change_rows
 
 
 @pytest.mark.anyio
-async def test_no_query_of_the_hot_path_scans(tmp_path: Path) -> None:
+async def test_no_query_of_the_hot_path_scans(tmp_path: Path, connections: Connections) -> None:
     """G10: activation, keyed retries and history search; a scan would slow with the journal's size."""  # noqa: E501
-    journal: Any = await SqliteJournal.open(tmp_path / "journal.db", durability="none")
+    path = tmp_path / "journal.db"
+    journal = await SqliteJournal.open(path, durability="none")
     try:
-        asked: list[tuple[str, Any]] = []
-        read = journal._read
-
-        async def noted(sql: str, parameters: Any = ()) -> Any:
-            asked.append((sql, parameters))
-            return await read(sql, parameters)
-
-        journal._read = noted
+        asked: list[str] = []
         key = SessionKey("alice", "one")
-        await journal._writer.execute(
-            "INSERT INTO actors (sid, user, session, created_us) VALUES (1, 'alice', 'one', 0)"
+        await change_rows(
+            path,
+            "INSERT INTO actors (sid, user, session, created_us) VALUES (1, 'alice', 'one', 0)",
         )
+        _, reader = connections
+        await reader.set_trace_callback(asked.append)
         await journal.hydrate([key])
         await journal.fetch(key, KeyLookup(b"x" * 16))
         await journal.fetch(key, IdLookup(("one", "two"), 0))
@@ -36,13 +33,8 @@ async def test_no_query_of_the_hot_path_scans(tmp_path: Path) -> None:
         await journal.read(key, 1, 10)
         await journal.memories("alice", ["one"])
         plans = []
-        for sql, parameters in asked:
-            plan = [
-                row[3]
-                for row in await journal._reader.execute_fetchall(
-                    f"EXPLAIN QUERY PLAN {sql}", parameters
-                )
-            ]
+        for sql in tuple(asked):  # these are traced as well
+            plan = [row[3] for row in await reader.execute_fetchall(f"EXPLAIN QUERY PLAN {sql}")]
             plans.append(plan)
             small = (
                 "SCAN w ",

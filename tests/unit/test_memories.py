@@ -102,9 +102,9 @@ class MortalStore(MemoryStore):
 class MortalJournal(MemoryJournal):
     life: Mortal | None = None
 
-    async def _commit(self) -> None:
+    async def commit(self) -> None:
         if self.life is None:
-            await super()._commit()
+            await super().commit()
             return
         batch, self._queue = self._queue, []
         error = None
@@ -119,7 +119,7 @@ class MortalJournal(MemoryJournal):
     async def _kept(self, batch: Sequence[Write]) -> None:
         for write in batch:
             for record in write.records:
-                self._store(record)
+                self.apply(record)
 
 
 class Bench:

@@ -86,7 +86,7 @@ async def test_a_late_result_is_not_taken(max_bytes: int) -> None:
 
 async def test_an_evicted_user_is_no_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """S4.39, G10: others push a user out; a late result of that user is refused still."""
-    monkeypatch.setattr(index_cache, "_MAX_WITHOUT_INDEX", 4)
+    monkeypatch.setattr(index_cache, "MAX_WITHOUT_INDEX", 4)
     cache = cache_of(4)
     early = await cache.get("alice")
     cache.keep("alice", early, CATS, found("tabby"))
@@ -121,7 +121,7 @@ async def test_least_recently_used_goes() -> None:
 async def test_results_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """G10: a few large results are held, or many small ones."""
     one = found("tabby")
-    monkeypatch.setattr(index_cache, "_MAX_RESULT_BYTES", 3 * one.nbytes)
+    monkeypatch.setattr(index_cache, "MAX_RESULT_BYTES", 3 * one.nbytes)
     cache = cache_of(1_000)
     entry = await cache.get("alice")
     for number in range(10):

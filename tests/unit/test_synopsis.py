@@ -19,11 +19,11 @@ from remora.models.breaker import CircuitBreaker
 from remora.models.extractive import ExtractiveSummarizer
 from remora.runtime.clock import SystemClock
 from remora.runtime.jobs import Job, JobAttempt
-from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import Appended, MemoryItem, Opened, Remembered, SynopsisSpec
 from remora.testing import ScriptedChatModel
 from remora.tokens import HeuristicCounter, TiktokenCounter
+from tests.harness import commit_each
 
 KEY = UserKey("ada")
 AT_US = 1_700_000_000_000_000
@@ -96,8 +96,7 @@ async def journal_with(memories: list[MemoryItem], messages: list[dict[str, Any]
             {**message, "created_at": f"2023-11-14T22:{seq // 60:02}:{seq % 60:02}+00:00"}
         )
         records.append(Appended(2, (entry.with_seq(seq),), None))
-    journal.write(Write(records, lambda *_: None))
-    await journal._commit()
+    await commit_each(journal, records)
     return journal
 
 
@@ -111,7 +110,8 @@ def handler(journal: MemoryJournal, model: Any = None, **options: Any) -> Synops
         "max_tokens": 1_000,
         **options,
     }
-    return SynopsisHandler(journal, model, ExtractiveSummarizer(counter.count), **given)
+    extract = given.pop("extract", None) or ExtractiveSummarizer(counter.count)
+    return SynopsisHandler(journal, model, extract, **given)
 
 
 async def written(lane: SynopsisHandler, one: JobAttempt | None = None) -> SynopsisReady:
@@ -203,7 +203,7 @@ async def test_the_newest_are_shown() -> None:
 async def test_the_last_attempt_comes_to_something(broken: str) -> None:
     """G6: whatever breaks, the last attempt ends the job, marked; an earlier one is tried again."""
     journal: Any = await journal_with([], [{"role": "user", "content": "My name is Ada."}])
-    lane = handler(journal)
+    extract: Any = ExtractiveSummarizer(HeuristicCounter().count)
 
     async def fails(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError(broken)
@@ -211,7 +211,8 @@ async def test_the_last_attempt_comes_to_something(broken: str) -> None:
     if broken == "journal":
         journal.memories = fails
     else:
-        lane._extract.summarize = fails  # type: ignore[method-assign]
+        extract.summarize = fails
+    lane = handler(journal, extract=extract)
     with pytest.raises(ZeroDivisionError):
         await written(lane)
     result = await written(lane, attempt(last=True))
@@ -231,11 +232,19 @@ def test_both_parts_are_within_the_bound(identity: str, context: str, most: int,
     left as it is.
     """
     counter = COUNTERS[name]
-    lane = handler(MemoryJournal(), max_tokens=most, counter=counter)
-    first, second, tokens = lane._fit(identity, context)
-    assert sum(counter.count(text) for text in (first, second) if text) == sum(tokens) <= most
+    identity, context = identity.strip(), context.strip()
+    answer = msgspec.json.encode({"identity": identity, "context": context}).decode()
+
+    async def run() -> SynopsisReady:
+        journal = await journal_with([memory(1, "Likes rye bread.")], [])
+        model = ScriptedChatModel([answer])
+        return await written(handler(journal, model, max_tokens=most, counter=counter))
+
+    result = anyio.run(run)
+    parts = result.identity, result.context
+    assert sum(counter.count(text) for text in parts if text) == sum(result.tokens) <= most
     if sum(counter.count(text) for text in (identity, context) if text) <= most:
-        assert (first, second) == (identity, context)
+        assert parts == (identity, context)
 
 
 @pytest.mark.anyio

@@ -33,12 +33,14 @@ from remora.storage.lance.files import ShardFiles
 from remora.storage.lance.manifest import Fragment, Manifest
 from remora.storage.lance.rows import SEARCHED, RowFormat
 
-__all__ = ["IndexTools", "Shard"]
+__all__ = ["CLOCK_SLACK_S", "COMMIT_GRAIN_S", "IndexTools", "Shard"]
 
 _logger = get_logger("remora.longterm")
+CLOCK_SLACK_S = 5.0
+"""Between our reading of the clock and LanceDB's."""
+COMMIT_GRAIN_S = 1.0
+"""Commits closer than this count as one when it is decided how old a version is."""
 _NEVER = timedelta(days=36_500)
-_COMMIT_GRAIN_S = 1.0
-_CLOCK_SLACK_S = 5.0  # between our reading of the clock and LanceDB's
 _FEW_ROWS = 2_000  # of a shard: so few that it may be rewritten each time
 _MOST_UNINDEXED = 1_500  # rows outside of the full-text indices: each costs a search 2.6 µs
 _DIRTY, _DIRTY_WHEN_QUIET = 0.5, 0.1  # rows behind the first fragment, by the rows in it
@@ -114,7 +116,7 @@ class Shard:
         self.rewritten_bytes = 0
         self._reading = _Reading(table)
         self._retired: list[_Reading] = []
-        self._reopen = reopen
+        self.reopen = reopen
         self._rows = rows
         self._tools = tools
         # when a commit began and when it was recorded, oldest first; bounds the age of versions
@@ -147,7 +149,7 @@ class Shard:
         """Restore the recorded version if the last write may be incomplete."""
         if not self.needs_rollback:
             return
-        work = await self._reopen()
+        work = await self.reopen()
         if self.files is not None and self.files.version is not None:
             probe("uncertain_write_undone")
             await work.checkout(self.files.version)
@@ -222,7 +224,7 @@ class Shard:
                 raise
         now = time.time()
         fresh, self._noted_version = version != self._noted_version, version
-        if fresh and (not self._commits or now - self._commits[-1][1] > _COMMIT_GRAIN_S):
+        if fresh and (not self._commits or now - self._commits[-1][1] > COMMIT_GRAIN_S):
             self._commits.append((began, now))
         return written
 
@@ -307,7 +309,7 @@ class Shard:
         if newest is None:
             return _NEVER
         self._commits.appendleft(newest)
-        return timedelta(seconds=now - newest[0] + _CLOCK_SLACK_S)
+        return timedelta(seconds=now - newest[0] + CLOCK_SLACK_S)
 
     async def index_users(self, least_rows: int, table: Any = None) -> None:
         """Index the users' keys if the table has so many rows."""
@@ -325,7 +327,7 @@ class Shard:
         the table is either the old one or the new one.
         """
         began = time.time()
-        work = await self._reopen()
+        work = await self.reopen()
         before = await work.query().to_arrow()
         after = await anyio.to_thread.run_sync(self._rows.rearrange, before, drop)
         removed, left = len(before) - len(after), len(after)

@@ -88,9 +88,10 @@ class MemoryJournal(MemoryTables):
             await self._event.wait()
             self._event = anyio.Event()
             await anyio.lowlevel.checkpoint()
-            await self._commit()
+            await self.commit()
 
-    async def _commit(self) -> None:
+    async def commit(self) -> None:
+        """Commit what is queued."""
         batch, self._queue = self._queue, []
         self._apply_batch(batch)
 
@@ -106,7 +107,7 @@ class MemoryJournal(MemoryTables):
                 write.fenced = True
                 continue
             for record in write.records:
-                self._store(record)
+                self.apply(record)
                 self._records += 1
             self._writes += 1
         self._commits += 1
@@ -119,7 +120,7 @@ class MemoryJournal(MemoryTables):
     ) -> Sequence[SavedSession | SavedUser | Exception]:
         """The image of each actor."""
         await anyio.lowlevel.checkpoint()
-        return [self._image(key) for key in keys]
+        return [self.saved(key) for key in keys]
 
     async def fetch(
         self, key: Hashable, query: Any
@@ -256,7 +257,7 @@ class MemoryJournal(MemoryTables):
 
     async def erase(self, user: str, session: str | None = None) -> Erased:
         await anyio.lowlevel.checkpoint()
-        await self._commit()
+        await self.commit()
         removed = dict.fromkeys(ERASED_TABLES, 0)
         own = self._find(UserKey(user))
         if session is None:
@@ -294,7 +295,7 @@ class MemoryJournal(MemoryTables):
 
     async def finish_erasure(self, number: int) -> None:
         await anyio.lowlevel.checkpoint()
-        await self._commit()
+        await self.commit()
         self._erasures.pop(number, None)
 
     async def scrub(self) -> None:
@@ -302,7 +303,7 @@ class MemoryJournal(MemoryTables):
 
     async def trim(self, limits: Retention, now_us: int) -> int:
         await anyio.lowlevel.checkpoint()
-        await self._commit()
+        await self.commit()
         wanted: dict[int, int] = {}
         for archive in self._archives():
             actor = self._actors[archive.sid]
@@ -360,4 +361,4 @@ class MemoryJournal(MemoryTables):
         await anyio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
-        await self._commit()
+        await self.commit()

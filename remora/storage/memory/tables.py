@@ -145,7 +145,8 @@ class MemoryTables:
                     "what this goes back to is not kept any more; nothing of it was kept"
                 )
 
-    def _store(self, record: Any) -> None:
+    def apply(self, record: Any) -> None:
+        """Change the rows as a committed record does."""
         actor: Actor | None
         match record:
             case Opened(sid=sid, user=user, session=name):
@@ -217,7 +218,8 @@ class MemoryTables:
         del self._actors[actor.sid], self._sids[actor.key]
         self._erased.add(actor.sid)
 
-    def _image(self, key: Hashable) -> SavedSession | SavedUser:
+    def saved(self, key: Hashable) -> SavedSession | SavedUser:
+        """What an actor is restored from; one without rows gets the next number."""
         actor = self._find(key)
         sid = actor.sid if actor else self._next_sid + 1
         self._next_sid = max(self._next_sid, sid)
