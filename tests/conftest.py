@@ -5,6 +5,7 @@ loop, and ``--probes``.
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import logging
 import os
@@ -19,6 +20,7 @@ import pytest
 
 # a runtime that opens loads it, in a thread; parts that are tested alone write lines as well
 import structlog  # noqa: F401
+import trio
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
@@ -98,6 +100,9 @@ def pytest_terminal_summary(
 
 
 _CHILD_TIMEOUT_S = 600
+_REPORT_S = 30.0
+_LIMIT_S = pytest.StashKey[float]()
+"""Of a test on trio; pytest-timeout's own limit for it is later."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -106,23 +111,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         module = getattr(item, "module", None)
         if hasattr(module, "subprocess") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_CHILD_TIMEOUT_S))
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and callspec.params.get("anyio_backend") == "trio":
+            marker = item.get_closest_marker("timeout")
+            limit_s = float(marker.args[0] if marker else item.config.getini("timeout") or 0)
+            if limit_s:
+                item.stash[_LIMIT_S] = limit_s
+                item.add_marker(pytest.mark.timeout(limit_s + _REPORT_S), append=False)
+
+
+async def _open_shields(watching: trio.CancelScope, after_s: float) -> None:
+    """Take the shields from all scopes until cancelled, so that the test's end reaches them."""
+    with watching:
+        await trio.sleep(after_s)
+        while True:
+            for scope in gc.get_objects():
+                if isinstance(scope, trio.CancelScope) and scope.shield:
+                    scope.shield = False
+            await trio.sleep(0.1)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """End a test that hangs on trio from within.
+    """End a test that hangs on trio from within, also one that hangs in a shielded scope.
 
     The signal of pytest-timeout stops trio's loop in the middle, and anyio then waits for the loop.
     """
-    backend, test = pyfuncitem.funcargs.get("anyio_backend"), pyfuncitem.obj
-    marker = pyfuncitem.get_closest_marker("timeout")
-    limit_s = float(marker.args[0] if marker else pyfuncitem.config.getini("timeout") or 0)
-    if backend == "trio" and limit_s and inspect.iscoroutinefunction(test):
+    test, limit_s = pyfuncitem.obj, pyfuncitem.stash.get(_LIMIT_S, None)
+    if limit_s and inspect.iscoroutinefunction(test):
 
         @functools.wraps(test)
         async def limited(**arguments: Any) -> None:
-            with anyio.fail_after(limit_s * 0.75):
-                await test(**arguments)
+            watching = trio.CancelScope()
+            trio.lowlevel.spawn_system_task(_open_shields, watching, limit_s)
+            try:
+                with anyio.fail_after(limit_s):
+                    await test(**arguments)
+            finally:
+                watching.cancel()
 
         pyfuncitem.obj = limited
     return (yield)
@@ -156,6 +182,10 @@ def blocking_guard(request: pytest.FixtureRequest) -> Iterator[BlockBuster | Non
     with blockbuster_ctx() as guard:
         # the import system reads files, and pytest's own reporting writes them
         guard.functions["os.stat"].can_block_in("importlib/_bootstrap_external.py", {"_path_stat"})
+        # as pytest-timeout writes where a test hangs
+        guard.functions["io.TextIOWrapper.write"].can_block_in(
+            "pytest_timeout.py", {"timeout_sigalrm"}
+        )
         yield guard
 
 

@@ -11,28 +11,11 @@ from hypothesis import strategies as st
 
 from remora.testing import Operation
 from remora.testing.simulation import Fault
-from tests.checker.programs import Call, Caller, Kind, Program, Shape
+from tests.checker.programs import KINDS, SHAPES, Call, Caller, Kind, Program
 from tests.checker.shrinking import Case
 
 __all__ = ["cases", "faults", "programs", "schedules", "small_histories"]
 
-_ANY: tuple[Kind, ...] = (
-    "append",
-    "load",
-    "messages",
-    "clear",
-    "history",
-    "flush",
-    "delete",
-    "rewind",
-    "remember",
-    "recall",
-    "synopsis",
-    "pause",
-    "forget_session",
-    "forget_user",
-)
-_SHAPES: tuple[Shape, ...] = ("user", "assistant", "call", "call2", "result", "orphan")
 _OF_USER = frozenset({"remember", "recall", "synopsis", "forget_user"})
 
 
@@ -53,7 +36,7 @@ def _calls(
     match kind:
         case "append":
             options["shapes"] = tuple(
-                draw(st.lists(st.sampled_from(_SHAPES), min_size=1, max_size=3))
+                draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
             )
             options["words"] = draw(st.integers(0, 40))
             options["key"] = draw(st.sampled_from([None, None, "k0", "k1", "k2"]))
@@ -71,7 +54,7 @@ def _calls(
 def programs(
     draw: st.DrawFn,
     *,
-    kinds: Sequence[Kind] = _ANY,
+    kinds: Sequence[Kind] = KINDS,
     callers: int = 4,
     calls: int = 8,
     users: Sequence[str] = ("alice", "bob"),

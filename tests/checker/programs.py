@@ -12,14 +12,16 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
 from remora.messages import ChatDict
 
 __all__ = [
+    "KINDS",
     "NAME",
+    "SHAPES",
     "Call",
     "Caller",
     "Kind",
@@ -42,14 +44,17 @@ Kind: TypeAlias = Literal[
     "remember",
     "recall",
     "synopsis",
+    "pause",
     "forget_session",
     "forget_user",
-    "pause",
 ]
 """What a call does.
 
 ``messages`` is `Session.get_messages`; ``pause`` is a wait, in which a session may leave memory.
 """
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Every kind of call."""
 
 Shape: TypeAlias = Literal["user", "assistant", "call", "call2", "result", "orphan"]
 """What a message is: said by either side; an assistant message that calls one or two tools.
@@ -57,6 +62,9 @@ Shape: TypeAlias = Literal["user", "assistant", "call", "call2", "result", "orph
 The result of a call that the caller made in this session and that has none yet; the result of a
 call that nobody made.
 """
+
+SHAPES: tuple[Shape, ...] = get_args(Shape)
+"""Every shape of a message."""
 
 NAME = re.compile(r"\b[mf]\d+\.\d+\.\d+\b")
 """What names a message or a fact: its caller, the call's number, and its place in the call."""

@@ -12,6 +12,7 @@ each write whole or torn at a sector. A kill leaves what was written.
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import random
@@ -64,11 +65,10 @@ def _failure(error: apsw.Error, code: int) -> apsw.Error:
 class RecordedDisk(apsw.VFS):
     """A VFS that notes what is done to each file, and fails as it is told to."""
 
-    _number = 0
+    _numbers = itertools.count(1)
 
     def __init__(self) -> None:
-        RecordedDisk._number += 1
-        self.name = f"recorded-{os.getpid()}-{RecordedDisk._number}"
+        self.name = f"recorded-{os.getpid()}-{next(self._numbers)}"
         self.steps: list[Step] = []
         self.fault: Fault | None = None
         self.recording = True

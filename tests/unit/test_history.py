@@ -40,7 +40,7 @@ from remora.tokens import HeuristicCounter
 from tests.checker.history import History, Record, Seen, Shown, Violation, table
 from tests.checker.judging import check, check_arrival, check_sound
 from tests.checker.players import Player
-from tests.checker.programs import Call, Caller, Kind, Program, draw_program, messages_of
+from tests.checker.programs import KINDS, Call, Caller, Kind, Program, draw_program, messages_of
 from tests.checker.rest import check_at_rest, check_watermark
 from tests.checker.shrinking import Case, counterexample, shrink
 from tests.handover import WatchedJournal, WatchedStore, Witness
@@ -510,21 +510,7 @@ POLICIES = [
     BufferPolicy(above_messages=6, batch=4, fold="entry", entries=1),
     BufferPolicy.window(5),
 ]
-QUICK: tuple[Kind, ...] = (
-    "append",
-    "load",
-    "messages",
-    "clear",
-    "history",
-    "flush",
-    "delete",
-    "rewind",
-    "remember",
-    "recall",
-    "synopsis",
-    "forget_session",
-    "forget_user",
-)
+QUICK = tuple(kind for kind in KINDS if kind != "pause")
 
 
 async def play(

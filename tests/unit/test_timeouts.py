@@ -26,6 +26,13 @@ def anyio_backend():
 ON_BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 
 
+@pytest.mark.anyio
+@pytest.mark.timeout(60)  # and loads what the others need
+@ON_BOTH
+async def test_passes_first(anyio_backend):
+    await anyio.lowlevel.checkpoint()
+
+
 @pytest.mark.blocking
 def test_blocks():
     time.sleep(1_000)
@@ -37,15 +44,28 @@ async def test_waits(anyio_backend):
     await anyio.sleep_forever()
 
 
-@pytest.mark.anyio
-async def test_waits_shielded():
+async def waits_shielded():
     with anyio.CancelScope(shield=True):
         await anyio.sleep_forever()
 
 
 @pytest.mark.anyio
+@ON_BOTH
+async def test_waits_shielded(anyio_backend):
+    await waits_shielded()
+
+
+@pytest.mark.anyio
+@ON_BOTH
+async def test_children_wait_shielded(anyio_backend):
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(waits_shielded)
+        tasks.start_soon(waits_shielded)
+
+
+@pytest.mark.anyio
 async def test_waits_for_a_thread():
-    await anyio.to_thread.run_sync(threading.Event().wait, 5)
+    await anyio.to_thread.run_sync(threading.Event().wait, 2)
 
 
 def test_fails():
@@ -53,6 +73,7 @@ def test_fails():
 
 
 @pytest.mark.anyio
+@pytest.mark.timeout(60)
 @ON_BOTH
 async def test_passes(anyio_backend):
     await anyio.lowlevel.checkpoint()
@@ -61,12 +82,12 @@ async def test_passes(anyio_backend):
 
 @pytest.mark.blocking
 def test_hanging_tests_are_reported(tmp_path: Path) -> None:
-    """Blocked, waiting, shielded, for a thread: each fails, and the next one runs."""
+    """Blocked, waiting, shielded, in children, for a thread: each fails, and the next one runs."""
     (tmp_path / "test_hanging.py").write_text(TESTS)
     command = [
         sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"),
         "--rootdir", str(ROOT),
-        "-p", "tests.conftest", "-p", "no:cacheprovider", "-o", "timeout=3", str(tmp_path),
+        "-p", "tests.conftest", "-p", "no:cacheprovider", "-o", "timeout=0.5", str(tmp_path),
     ]  # fmt: skip
     done = subprocess.run(
         command,
@@ -78,5 +99,6 @@ def test_hanging_tests_are_reported(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
-    assert "6 failed, 2 passed" in done.stdout
-    assert "Timeout (>3.0s) from pytest-timeout" in done.stdout
+    assert "9 failed, 4 passed" in done.stdout
+    assert "Timeout (>0.5s) from pytest-timeout" in done.stdout
+    assert "BlockingError" not in done.stdout, "what is said is that they hang"
