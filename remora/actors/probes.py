@@ -19,8 +19,8 @@ PROBES: Mapping[str, str] = {
     "compaction is expedited",
     "open_tool_call_withheld": "a tool call waits for its result: it and what follows are not "
     "indexed",
-    "stale_fold_dropped": "a summary came in after a clear or rewind: it is dropped",
-    "fold_followed_fold": "when a summary came in, the next compaction was due already",
+    "stale_summary_dropped": "a summary came in after a clear or rewind: it is dropped",
+    "compaction_followed_compaction": "when a summary came in, the next compaction was due already",
     "entry_condensed": "a list of summary entries was full: the oldest goes into the running "
     "summary",
     "restated_during_fold": "a session was cleared, rewound or changed during a compaction",

@@ -1,6 +1,6 @@
 """MassGen's `ConversationMemory` and `PersistentMemory` over remora: only the names are their own.
 
-They stand for agentscope's `InMemoryMemory` and `Mem0LongTermMemory` as well, with
+They replace agentscope's `InMemoryMemory` and `Mem0LongTermMemory` as well, with
 ``record_to_memory`` and ``retrieve_from_memory`` as other names of the tools.
 """
 

@@ -153,7 +153,7 @@ class Lifetime:
             self._abandon(
                 internals,
                 RuntimeClosed(
-                    "remora's background work has ended; if nobody closed it, the log says why"
+                    "remora's background work has ended; if it was not closed, the log says why"
                 ),
             )
             self._ended.set()
@@ -177,7 +177,7 @@ class Lifetime:
                 options.clock,
                 options.config.activation.idle_s,
             )
-            tasks.start_soon(flush, name="remora.tails")
+            tasks.start_soon(flush, name="remora.unindexed")
         index.start(tasks)
 
     # -- closing -----------------------------------------------------------------------------------
@@ -198,12 +198,12 @@ class Lifetime:
             if scope.cancelled_caught:
                 probe("drain_timed_out")
                 _logger.error("drain_timed_out", seconds=drain_s)
-        finally:  # where cancellation broke the shield, callers must be told as well
+        finally:  # callers get an answer also when cancellation broke the shield
             self._abandon(
                 internals,
                 RuntimeClosed(
-                    "the runtime closed before this could be done; what is in the journal goes on "
-                    "later"
+                    "the runtime closed before this was done; the next start continues what is in "
+                    "the journal"
                 ),
             )
             assert self._tasks is not None

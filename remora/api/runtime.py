@@ -324,8 +324,8 @@ class Runtime:
             progress: called with the number of messages done, and of all.
 
         Raises:
-            RuntimeClosed: the runtime closed before; the next start goes on.
-            StorageError, ModelError: what failed repeatedly; the next start goes on.
+            RuntimeClosed: the runtime closed before; the next start continues.
+            StorageError, ModelError: what failed repeatedly; the next start continues.
         """
         await self._lifetime.internals.index.wait_until_rebuilt(progress)
 

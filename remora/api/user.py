@@ -197,7 +197,7 @@ class User(LongTermHandle):
     async def learn(
         self, text: str | Iterable[str], *, source: str = "application", session: str = ""
     ) -> list[str]:
-        """Put texts into working memory: a tool's output, something the user told.
+        """Put texts into working memory: a tool's output, something that the user said.
 
         Returns the ids when it is durable. `search_working` finds it at once. When working memory
         is full, the oldest items leave it. The same text for the same session is held once, and
@@ -313,7 +313,7 @@ class User(LongTermHandle):
             timeout_s: seconds to wait for it; None for the configured default.
 
         Raises:
-            ModelTimeout: it was not written in time; its job goes on, so ask again later.
+            ModelTimeout: it was not written in time; its job continues, so ask again later.
             ReentrantAsk: called from within a background job of this user.
             MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`; simply retry.
         """
@@ -329,7 +329,7 @@ class User(LongTermHandle):
         `ErasureInProgress`. Other users are served; files that held the rows are rewritten, which
         takes seconds, and appends may wait for part of that. Cancelling the call does not stop the
         erasure; after a crash the next start completes it. Exports, backups, requests to a model,
-        and what a memory block keeps in a store of its own are not reached.
+        and what a memory block keeps in its own store are not erased.
 
         Raises:
             ReentrantAsk: called from within background work.

@@ -68,7 +68,7 @@ def _count_rows(report: ReplayReport) -> Iterator[tuple[str, str, str]]:
         )
     yield "tool calls split", _zero_or_red(report.split), "from their results, in any context"
     yield "contexts over budget", _zero_or_red(report.over_budget), ""
-    yield "compactions", f"{report.folds:,}", "summaries written"
+    yield "compactions", f"{report.compactions:,}", "summaries written"
     yield "indexing jobs", f"{report.flushes:,}", "batches written to long-term memory"
     if report.rows is not None:
         doubled = f"[red]{report.rows_doubled} doubled[/]" if report.rows_doubled else "each once"

@@ -41,7 +41,7 @@ class ReplayReport(msgspec.Struct):
     load_s: list[float] = msgspec.field(default_factory=list)
     appending_s: float = 0.0
     draining_s: float = 0.0
-    folds: int = 0
+    compactions: int = 0
     flushes: int = 0
     rows: int | None = None
     rows_doubled: int = 0
@@ -82,7 +82,7 @@ async def replay(
     await runtime.settle()
     report.draining_s = time.perf_counter() - started
     after = runtime.statistics().supervisor.queues
-    report.folds = after["summarize"].done - before["summarize"].done
+    report.compactions = after["summarize"].done - before["summarize"].done
     if "flush" in after:
         report.flushes = after["flush"].done - before["flush"].done
         try:

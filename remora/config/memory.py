@@ -32,7 +32,7 @@ class SynopsisConfig(Section, frozen=True, kw_only=True):
     max_tokens: int = 1_000
     """Both parts together."""
     deadline_s: float = 0.5
-    """`load(query=…)` goes on without a profile after this time, and its sources say so."""
+    """After this time `load(query=…)` omits the profile, and its sources say so."""
     prompt: str = ""
     """Instructions to the chat model that writes the profile; empty for remora's own."""
 
@@ -83,7 +83,7 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     """Factor for messages of users without a name: in agent chat, three quarters of the evidence is
     in their messages."""
     deadline_s: float = 1.0
-    """`load(query=…)` goes on without long-term memory after this time, and its sources say so."""
+    """After this time `load(query=…)` omits long-term memory, and its sources say so."""
     context_share: float = 0.25
     """Share of the budget for recalled memories, taken from older messages."""
     cache: int = 1_000

@@ -4,7 +4,7 @@ Sentences are scored by their idf mass over the root of their length, with facto
 person, numbers and dates, names within a sentence, and against questions; maximal marginal
 relevance (Carbonell & Goldstein 1998) then picks from them within the token budget. On 272 LoCoMo
 sessions this kept twice the evidence of LexRank, and embedding centroids were worse than random:
-they choose sentences that could stand in any conversation. The weights were set once, by hand, and
+they choose sentences that fit into any conversation. The weights were set once, by hand, and
 not tuned.
 
 A running summary is continued by letting the previous summary's lines compete with the new

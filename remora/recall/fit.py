@@ -69,7 +69,7 @@ class ContextFitter:
         self._blocks = blocks
 
     def always_shown(self, snapshot: Snapshot, budget: int) -> Sequence[Entry]:
-        """Messages that are shown whatever the tiers give, so that they need not be recalled.
+        """Messages that are shown in any case, so that they need not be recalled.
 
         Those that just fit now may have to give way.
         """
@@ -214,7 +214,7 @@ class ContextFitter:
 
 
 def synopsis_text(synopsis: Synopsis) -> str:
-    """A synopsis as it stands in a context; empty for one that says nothing."""
+    """A synopsis as text of a context; empty for one without text."""
     parts = [("About this user: ", synopsis.identity), ("At present: ", synopsis.context)]
     return "\n".join(head + text for head, text in parts if text)
 

@@ -13,8 +13,8 @@ who grows beyond that changes over once.
 
 *Never stale.* What is held of a user is one `UserEntry`: the index and the results found in it. A
 write replaces the whole entry, so neither the old rows nor an old result can answer a later
-question. A search that began before the write ends in the old entry, which nobody reads again.
-The old index only serves to build the next one, which takes over what did not change: that was the
+question. A search that began before the write ends in the old entry, which is not read again.
+The old index only serves to build the next one, which reuses what did not change, since that is the
 slow part. Rows that were removed leave memory at once.
 
 *No wasted reads.* A user's rows are read once, however many callers ask. The read belongs to the
@@ -163,7 +163,7 @@ class UserIndexCache:
         entry = self._without_index.get(user)
         if entry is not None:
             if self._max_bytes:
-                probe("hot_rows_too_many")
+                probe("user_index_too_large")
                 self._passed += 1
             self._without_index.move_to_end(user)
             return entry
@@ -187,7 +187,7 @@ class UserIndexCache:
 
         Args:
             user: the user.
-            gone: rows were removed: none stays in memory, a read under way is not kept, and
+            gone: rows were removed: none stays in memory, a running read is not kept, and
                 whether the user has too many rows is found out again.
         """
         if user in self._answered:
@@ -284,7 +284,7 @@ class UserIndexCache:
             async with self._slots:
                 read.entry = UserEntry(await self._build(user))
             if self._reads.get(user) is not read:
-                probe("hot_read_overtaken")
+                probe("user_index_read_overtaken")
                 return  # a newer read began, or rows were removed
             # what a write overtook answers those who wait, and serves to build the next index
             entry = UserEntry(read.entry.index, outdated=True) if read.overtaken else read.entry
@@ -294,7 +294,7 @@ class UserIndexCache:
             else:
                 self._hold_index(user, entry, entry.index.size_bytes)
         except Exception as e:
-            probe("hot_read_failed")
+            probe("user_index_read_failed")
             # The store is searched instead, and its error says what is wrong.
             _logger.warning("rows_not_read", error=f"{type(e).__name__}: {e}")
         finally:
@@ -324,7 +324,7 @@ class UserIndexCache:
         self._size_bytes += size_bytes
         while self._size_bytes > self._max_bytes:
             self._drop_index(next(iter(self._indexed)))
-            probe("hot_user_evicted")
+            probe("user_index_evicted")
             self._evictions += 1
 
     def _drop_index(self, user: str) -> None:
@@ -335,7 +335,7 @@ class UserIndexCache:
 
 
 class _Read:
-    """A read under way."""
+    """A running read."""
 
     def __init__(self) -> None:
         self.done = anyio.Event()

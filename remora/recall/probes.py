@@ -10,10 +10,10 @@ PROBES: Mapping[str, str] = {
     # finding
     "recall_overtaken": "a user wrote during a search: its result is not kept for others",
     "recall_cache_invalidated": "a result that was held is dropped, because its user wrote",
-    "hot_rows_too_many": "a user has too many rows to be held in memory: the store is asked",
-    "hot_read_overtaken": "a user's rows were removed, or requested again, while they were read",
-    "hot_read_failed": "a user's rows could not be read into memory: the store is asked",
-    "hot_user_evicted": "a user's rows left memory to make room for others'",
+    "user_index_too_large": "a user has too many rows to be held in memory: the store is asked",
+    "user_index_read_overtaken": "a user's rows were removed or requested again during a read",
+    "user_index_read_failed": "a user's rows could not be read into memory: the store is asked",
+    "user_index_evicted": "a user's rows left memory to make room for others'",
     # context assembly
     "tier_late": "a tier missed its deadline, and is left out of a context",
     "tier_failed": "a tier failed, and is left out of a context",

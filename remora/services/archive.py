@@ -39,7 +39,7 @@ class SessionStatistics(msgspec.Struct, frozen=True):
         buffered_tokens: their size.
         pending: messages whose summary is being written.
         summary_tokens: size of the running summary and the summary entries.
-        folds: summaries that were made, and the tokens that they took and gave.
+        folds: summaries that were made, and the tokens that they read and wrote.
         flushed: messages that are in long-term memory, or will be: a job is journalled.
         restated: how often the session was cleared, rewound, or had messages deleted.
     """

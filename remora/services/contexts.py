@@ -95,8 +95,8 @@ class LocalContexts:
     async def synopsis(self, user: str, *, refresh: bool, timeout_s: float | None) -> Synopsis:
         """See `remora.User.synopsis`."""
         limit = self._timeout_s if timeout_s is None else timeout_s
-        # The caller accepts whatever is written from now on, so it waits for one job only, however
-        # short the time is for which a synopsis is valid.
+        # A synopsis written from now on is recent enough. So the caller waits for one job only,
+        # even if a synopsis is valid for a very short time.
         request = ReadSynopsis(self._clock.time(), refresh=refresh)
         with anyio.move_on_after(limit):
             while True:

@@ -5,11 +5,11 @@ brings anything back nor leaves the erasure half done:
 
 1. *From the journal, at once.* The user's actors are evicted, their jobs are cancelled, and one
    transaction deletes all their rows and writes a note that names them by digests alone. Until the
-   end, requests for them raise `ErasureInProgress`: what they wrote now could not be told from what
-   must be erased.
+   end, requests for them raise `ErasureInProgress`, because what they wrote now would look like
+   what must be erased.
 2. *From the files.* Long-term memory rewrites the shard that held their rows, with older versions
    and index files; the journal is vacuumed and its write-ahead log truncated; then the note is
-   removed. A failure is retried until it succeeds, and a start that finds a note goes on with it.
+   removed. A failure is retried until it succeeds, and a start that finds a note continues it.
    Erasures that wait at the same time share one rewriting of the files.
 """
 
@@ -232,12 +232,12 @@ class Eraser:
     def abandon(self) -> None:
         """Fail the callers, as the runtime closes; the notes stay in the journal."""
         for caller, case in list(self._callers.items()):
-            goes_on = (
-                "the next start goes on with it"
+            outcome = (
+                "the next start continues it"
                 if case is not None
                 else "nothing was erased: ask again"
             )
-            caller.reject(RuntimeClosed(f"the runtime closed before all was erased; {goes_on}"))
+            caller.reject(RuntimeClosed(f"the runtime closed before all was erased; {outcome}"))
 
     def _enqueue(self, case: _FileErasure) -> None:
         self._waiting.append(case)

@@ -1,7 +1,7 @@
 """Which directory long-term memory is in, by the settings of the journal.
 
 Vectors of two embedders cannot be compared, so another embedder means another directory. The
-settings change in one transaction: whatever crashes when, the next start finds either the old
+settings change in one transaction: after any crash, the next start finds either the old
 directory in use and complete, or the new one in use, and how far its rebuild came.
 
 ============  =====================================================================

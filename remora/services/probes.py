@@ -7,7 +7,7 @@ from collections.abc import Mapping
 __all__ = ["PROBES"]
 
 PROBES: Mapping[str, str] = {
-    "tail_flushed": "messages of an earlier run that were not indexed are indexed",
+    "unindexed_session_flushed": "messages of an earlier run that were not indexed are indexed",
     "erasure_resumed": "a start found the note of an erasure that had not ended",
     "erasure_uncertain": "it is unknown whether the journal has erased: it is asked again",
     "erasure_retried": "files could not be rewritten for an erasure: it is tried again",

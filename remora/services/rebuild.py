@@ -3,7 +3,7 @@
 It runs in the background while the runtime serves, and has four causes: another embedder, whose
 vectors need a new directory; a directory that is gone; a table that was quarantined at opening;
 and a repair, or a backup, that found rows missing (`maintenance/align.py`). It goes actor by actor,
-and notes in the settings how far it came, so that the next start goes on after a crash. Rows that
+and notes in the settings how far it came, so that the next start continues after a crash. Rows that
 exist are left alone; what is written twice is merged (G7).
 
 Rows come from the journal, except for those of memory blocks, which are long-term memory's own, and
@@ -125,10 +125,10 @@ class Rebuild:
         """Return when it is complete.
 
         Args:
-            progress: told `done` and `total`.
+            progress: called with `done` and `total`.
 
         Raises:
-            RuntimeClosed: the runtime closed before; the next start goes on.
+            RuntimeClosed: the runtime closed before; the next start continues.
             Exception: why it stopped until the next start.
         """
         while not self._ended:
@@ -139,8 +139,8 @@ class Rebuild:
             raise self._error
         if not self.over:
             raise RuntimeClosed(
-                "the runtime closed while long-term memory was being rebuilt; the next start "
-                "goes on"
+                "the runtime closed while long-term memory was being rebuilt; "
+                "the next start continues"
             )
         if progress is not None:
             progress(self._total, self._total)
@@ -239,7 +239,7 @@ class Rebuild:
                     await call_guarded(self._session, key, flushed)
                 else:
                     await call_guarded(self._user, key)
-            except JournalDamaged as e:  # the other actors are rebuilt all the same
+            except JournalDamaged as e:  # the other actors are rebuilt
                 self._damaged = e
                 _logger.error("reembedding_left_out", error=str(e))
             finally:

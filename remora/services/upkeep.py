@@ -31,16 +31,16 @@ async def flush_unindexed(
     try:
         found = await journal.sessions_to_flush(_MAX_SESSIONS)
     except StorageError:
-        _logger.exception("tails_unread")  # the next start finds them
+        _logger.exception("unindexed_sessions_unread")  # the next start finds them
         return
 
     async def flush(key: SessionKey) -> None:
         if not registry.is_live(key):
             try:
-                probe("tail_flushed")
+                probe("unindexed_session_flushed")
                 await registry.tell(key, Flush())
             except Exception:
-                _logger.exception("tail_flush_failed", session=key)
+                _logger.exception("unindexed_flush_failed", session=key)
 
     await map_concurrently(flush, found, concurrency=_FLUSH_CONCURRENCY)
 

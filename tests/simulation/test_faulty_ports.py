@@ -250,7 +250,7 @@ async def test_a_summary_that_comes_after_a_clear() -> None:
             context = await chat.load()
             assert [message["content"] for message in context.messages] == ["afresh"]
             assert context.summary is None
-    assert counts["job_cancelled_running"] or counts["stale_fold_dropped"]
+    assert counts["job_cancelled_running"] or counts["stale_summary_dropped"]
 
 
 # -- embedders

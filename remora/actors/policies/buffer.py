@@ -1,4 +1,4 @@
-"""When a buffer is compacted, how much of it, and into what: trigger, amount, fold.
+"""When a buffer is compacted, how much of it, and what becomes of it: trigger, amount, fold.
 
 The source documents describe six memories; each is a choice of these three::
 

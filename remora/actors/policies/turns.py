@@ -6,7 +6,7 @@ the calls of the assistant message before them, not by a map over the session: p
 ids within a conversation.
 
 A user's message between a call and its result belongs to the call's unit and does not end the wait.
-An assistant message does: nobody speaks with open calls, so a crash orphaned them.
+An assistant message does: a model does not speak while calls are open, so a crash orphaned them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def cut_to_keep(entries: Sequence[Entry], keep: int, total: int, *, messages: bo
 
     A unit with open calls is not cut, unless other messages make it larger than `keep`: then the
     calls count as abandoned, and the unit is cut like single messages, so that one orphan cannot
-    block compaction. What stays is not looked at: a full window costs the same whatever its size.
+    block compaction. What stays is not read, so the cost does not depend on the window's size.
 
     Args:
         entries: the buffer.
@@ -137,7 +137,7 @@ def _cut_last(
 
 
 def _is_abandoned(unit: Sequence[Entry]) -> bool:
-    """Whether anything but results of its calls is in the unit."""
+    """Whether the unit holds a message that is not a result of its calls."""
     wanted = list(unit[0].calls)
     for entry in unit[1:]:
         if entry.answers not in wanted:

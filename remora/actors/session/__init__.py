@@ -1,1 +1,1 @@
-"""A session's actor: what it is told, what it is, what it decides, what it shows."""
+"""A session's actor: its messages, its state, its decisions, and the window that it shows."""

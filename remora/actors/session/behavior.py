@@ -1,6 +1,6 @@
 """The session actor: a state machine over plain data.
 
-It decides; the cell that owns it carries out.
+It decides what changes; its cell stores and applies the change.
 
 The life of a message::
 
@@ -8,7 +8,7 @@ The life of a message::
                    │                                 │
                    └── load shows it ────────────────┘   and it is indexed once on the way
 
-`compaction` has what leaves the buffer, `rewriting` what changes the past.
+`compaction` decides what leaves the buffer, `rewriting` what changes earlier messages.
 """
 
 from __future__ import annotations

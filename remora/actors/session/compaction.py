@@ -168,7 +168,7 @@ def take_summary(state: SessionState, rules: SessionRules, result: SummaryReady)
     expected = state.condense_job if condensed else state.compaction_job
     outdated = condensed and all(one.through != spec.through for one in state.summaries)
     if result.job != expected or outdated:
-        probe("stale_fold_dropped")
+        probe("stale_summary_dropped")
         return Decision(False, [JobDone(result.job)])
     summary = Summary(
         spec.through,
@@ -202,7 +202,7 @@ def take_summary(state: SessionState, rules: SessionRules, result: SummaryReady)
     records: list[Any] = [moved, *_keep_entries(state.sid, jobs)]
     live = state.entries[state.pending :]
     if not condensed and state.policy.due(state.live_tokens, len(live)):
-        probe("fold_followed_fold")
+        probe("compaction_followed_compaction")
         compaction = compact(state, rules, live, state.live_tokens, watermarks)
         if compaction is not None:
             records.append(compaction)

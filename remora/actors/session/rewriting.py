@@ -59,7 +59,7 @@ def clear(state: SessionState, rules: SessionRules) -> Decision:
 
 
 def replace(state: SessionState, rules: SessionRules, message: Replace) -> Decision:
-    """Put other messages and another summary in place of the buffer's."""
+    """Replace the buffer's messages and summary."""
     last = state.next_seq - 1
     entries = tuple(entry.with_seq(last + 1 + n) for n, entry in enumerate(message.entries))
     summary = message.summary

@@ -116,7 +116,7 @@ class UserBehavior:
         return CleanUp(self._max_bytes) if overfull or state.pending or state.extended else None
 
     def apply(self, state: UserState, record: Any) -> None:
-        """Fold one record into the state."""
+        """Apply one record to the state."""
         apply(state, record)
 
     # -- deciding ----------------------------------------------------------------------------------
