@@ -567,7 +567,7 @@ _MUTANTS = (
 -        if cell.occupies_room or cell.key in self._lost:
 +        if cell.key in self._lost:
 """,
-        tests=("tests/simulation/test_rare_branches.py",),
+        tests=("tests/simulation/test_rare_branches.py", "tests/simulation/test_rare_jobs.py"),
     ),
     Mutant(
         name="outage_buries_the_job",

@@ -1,0 +1,382 @@
+"""A journal's file: backup, its write-ahead log, the room that it takes."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from remora.errors import (
+    CommitFailed,
+    DirectoryUnusable,
+    InvalidInput,
+    JournalDamaged,
+    OutcomeUnknown,
+    OwnershipLost,
+    RemoraError,
+)
+from remora.ids import SessionKey, key_digest
+from remora.runtime.log import Write, commit_records
+from remora.storage.ports import Retention
+from remora.storage.records import (
+    Appended,
+    BufferMoved,
+    MemoryItem,
+    Opened,
+    Remembered,
+    SavedSession,
+    StateChanged,
+    StateItem,
+    Summary,
+    Watermarks,
+)
+from remora.storage.sqlite.backup import snapshot
+from remora.storage.sqlite.verify import check_journal
+from tests.faults.journals import ONE, TWO, altered, journal_at, two_sessions
+from tests.golden.make import message, said
+from tests.sqlite import Connections, free_pages
+
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and write files
+
+
+# -- verify, backup --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("damage", "said_of_it"),
+    [
+        (
+            "UPDATE actors SET cleared = 9, marks_crc = NULL WHERE sid = 1",
+            "more was cleared than left the buffer",
+        ),
+        (
+            "UPDATE actors SET folding = 1, marks_crc = NULL WHERE sid = 1",
+            "more left the buffer than is summarized",
+        ),
+        (
+            "UPDATE actors SET folding = 99, flushing = 99, marks_crc = NULL WHERE sid = 1",
+            "more is being indexed than was appended",
+        ),
+        (
+            "UPDATE actors SET flushed = 5 WHERE sid = 1",
+            "more is in long-term memory than was indexed",
+        ),
+        ("UPDATE folds SET through = 99, crc = NULL WHERE sid = 1", "a summary covers messages"),
+        ("DELETE FROM messages WHERE pos = (1 << 32) + 6", "it came under the same key"),
+        (
+            "UPDATE messages SET chat = x'c1', crc = NULL WHERE pos = (1 << 32) + 4",
+            "message 4 cannot be read",
+        ),
+        ("DELETE FROM actors WHERE sid = 2", "it is not known whose they are"),
+        (
+            "INSERT INTO jobs (id, lane, sid, payload) VALUES ('j', 'flush', 1, x'c1')",
+            "the job j cannot be read",
+        ),
+        (
+            "INSERT INTO jobs (id, lane, sid, payload, crc) VALUES ('j', 'flush', 1, x'80', 5)",
+            "the job j is not as it was written",
+        ),
+        ("UPDATE memories SET sid = 2, crc = NULL", "is of no user"),
+        ("UPDATE facets SET sid = 7, crc = NULL WHERE sid = 3", "it is not known whose it is"),
+        ("UPDATE settings SET value = 'many' WHERE name = 'commits'", "is no number"),
+        ("INSERT INTO erasures (user_key, session_key) VALUES ('', '')", "names no user"),
+    ],
+)
+async def test_verify_finds(damage: str, said_of_it: str, tmp_path: Path) -> None:
+    """G3, G7: what does not hold together is found, and said; a sound journal has no findings."""
+    path = tmp_path / "journal.db"
+    async with journal_at(path) as journal:
+        await two_sessions(journal)
+        assert await journal.verify() == []
+    altered(path, damage)
+    findings = check_journal(path)
+    assert any(said_of_it in one.detail for one in findings), findings
+    assert {one.kind for one in findings} <= {"journal", "wal"}
+
+
+async def test_verify_of_a_file_that_is_no_journal(tmp_path: Path) -> None:
+    """G3: it says so, in its findings, of garbage, of a torn page and of an index that lacks an
+    entry.
+    """
+    path = tmp_path / "journal.db"
+    async with journal_at(path) as journal:
+        await two_sessions(journal)
+    content = path.read_bytes()
+    (tmp_path / "garbage.db").write_bytes(b"this is no database" * 500)
+    (tmp_path / "torn.db").write_bytes(content[:8_192] + bytes(4_096) + content[12_288:])
+    for name in ("garbage.db", "torn.db"):
+        assert check_journal(tmp_path / name), name
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA user_version = 1")
+    assert "format 1" in check_journal(path)[0].detail
+
+
+async def test_backup_of_a_journal_in_use(tmp_path: Path) -> None:
+    """G3, G4: all that was acknowledged before is in it, each write whole, while writers go on; it
+    is a journal of its own.
+    """
+    path, copy = tmp_path / "journal.db", tmp_path / "copies" / "copy.db"
+    copy.parent.mkdir()
+    async with journal_at(path) as journal:
+        await commit_records(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 400), None)])
+        written, stop = [400], [False]
+
+        async def write() -> None:
+            while not stop[0]:
+                await commit_records(
+                    journal, [Appended(1, said(written[0] + 1, written[0] + 3), None)]
+                )
+                written[0] += 3
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(write)
+            for number in range(3):
+                before = written[0]
+                target = copy.with_name(f"copy-{number}.db")
+                await journal.backup(target)
+                assert check_journal(target) == []
+                async with journal_at(target) as other:
+                    there = [entry.seq for entry in await other.read(ONE, 1, 1 << 20)]
+                    assert there == list(range(1, len(there) + 1))
+                    assert len(there) >= before
+                    assert (len(there) - 400) % 3 == 0
+                    assert other.instance == journal.instance
+            stop[0] = True
+        with pytest.raises(InvalidInput, match="exists already"):
+            await journal.backup(target)
+        with pytest.raises(InvalidInput, match="no directory"):
+            await journal.backup(tmp_path / "nowhere" / "copy.db")
+    assert {one.suffix for one in copy.parent.iterdir()} <= {".db", ".mark"}
+    (tmp_path / "garbage.db").write_bytes(b"no database" * 1_000)
+    with pytest.raises(JournalDamaged):
+        snapshot(tmp_path / "garbage.db", tmp_path / "of-garbage.db")
+    with pytest.raises(DirectoryUnusable):
+        snapshot(tmp_path / "nothing.db", tmp_path / "of-nothing.db")
+    assert not list(tmp_path.glob("of-*"))
+
+
+# -- the write-ahead log, and room -----------------------------------------------------------------
+
+
+async def test_a_reader_that_holds_the_log_back_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G10: the log outgrows its bound while somebody reads an old state: one alarm each time;
+    afterwards it is small again.
+    """
+    path = tmp_path / "journal.db"
+    async with journal_at(path, max_wal_mb=1) as journal:
+        await commit_records(journal, [Opened(1, *ONE, 0)])
+        at = 1
+        caplog.set_level("INFO", "remora.journal")
+        for _ in range(2):
+            caplog.clear()
+            with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+                reader.execute("BEGIN")
+                reader.execute("SELECT count(*) FROM messages").fetchone()
+                for _ in range(12):
+                    await commit_records(
+                        journal,
+                        [
+                            Appended(
+                                1, (message(at, {"role": "user", "content": "x" * 150_000}),), None
+                            )
+                        ],
+                    )
+                    at += 1
+                    await journal.checkpoint()
+                held = journal.statistics()
+                assert held.wal_bytes > 1 << 20
+                assert held.wal_held_s > 0
+                reader.execute("COMMIT")
+            alarms = [one for one in caplog.records if "wal_held_back" in one.message]
+            assert [one.levelname for one in alarms] == ["ERROR"]
+            assert "wal_released" not in caplog.text
+            await journal.checkpoint()
+            assert "wal_released" in caplog.text
+            assert (path.parent / "journal.db-wal").stat().st_size <= 1 << 20
+            freed = journal.statistics()
+            assert (freed.wal_bytes <= 1 << 20, freed.wal_held_s) == (True, 0.0)
+        assert len(await journal.read(ONE, 1, 99)) == 24
+
+
+@pytest.mark.parametrize("born", [1, 2])
+async def test_room_is_given_back(born: int, tmp_path: Path) -> None:
+    """G10: what trimming frees does not stay in the file; that of an older journal, too, once it is
+    worth the while.
+    """
+    path = tmp_path / "journal.db"
+    if born == 1:
+        shutil.copyfile(Path(__file__).parents[1] / "golden" / "format-1" / "journal.db", path)
+    async with journal_at(path) as journal:
+        (image,) = await journal.hydrate([SessionKey("new", "new")])
+        assert isinstance(image, SavedSession)
+        await commit_records(journal, [Opened(image.sid, "new", "new", 0)])
+        count = 400 if born == 2 else 3_200
+        for first in range(1, count, 100):
+            entries = tuple(
+                message(n, {"role": "user", "content": "x" * 30_000})
+                for n in range(first, first + 100)
+            )
+            await commit_records(journal, [Appended(image.sid, entries, None)])
+        await commit_records(
+            journal,
+            [
+                BufferMoved(
+                    image.sid, Watermarks(0, count, count, 0), at_seq=count, reason="dropped"
+                )
+            ],
+        )
+        await journal.checkpoint()
+        before = path.stat().st_size
+        assert before > count * 30_000
+        assert await journal.trim(Retention(max_messages=10), 0) >= count - 10
+        await journal.checkpoint()
+        assert await free_pages(path) <= 1_024
+        assert await journal.verify() == []
+    assert path.stat().st_size < 6 << 20
+
+
+async def test_no_byte_of_the_forgotten_is_left(tmp_path: Path) -> None:
+    """G13: after erasing and scrubbing no file of the directory holds a word of it, nor the user's
+    name; others' words stay.
+    """
+    path = tmp_path / "journal.db"
+    words = [
+        f"canary-{name}-canary"
+        for name in (
+            "user",
+            "session",
+            "content",
+            "id",
+            "meta",
+            "summary",
+            "facet",
+            "memory",
+            "agent",
+        )
+    ]
+    user, session, content, id_, meta, told, state_item, memory, agent = words
+    async with journal_at(path, durability="power") as journal:
+        await two_sessions(journal)
+        entries = tuple(
+            message(
+                n,
+                {
+                    "role": "user",
+                    "content": f"{content} {n} {'y' * 3_000}",
+                    "id": f"{id_}{n}",
+                    "metadata": {"m": meta},
+                },
+            )
+            for n in range(1, 60)
+        )
+        await commit_records(journal, [Opened(8, user, session, 0), Opened(9, user, "", 0)])
+        await commit_records(journal, [Appended(8, entries, key_digest("canary-key-canary"))])
+        summary = Summary(30, told, told, 9, degraded=False, model=told)
+        await commit_records(
+            journal,
+            [
+                BufferMoved(
+                    8, Watermarks(0, 30, 30, 30), at_seq=59, summary=summary, ended=("none",)
+                )
+            ],
+        )
+        await commit_records(
+            journal,
+            [StateChanged(8, (StateItem(state_item, state_item, state_item.encode() * 2_000),))],
+        )
+        await commit_records(
+            journal, [StateChanged(8, (StateItem(state_item, state_item, b"short"),))]
+        )
+        await commit_records(
+            journal,
+            [Remembered(9, (MemoryItem(memory, session, agent, memory, "fact", 0.5, 0, 3),), ())],
+        )
+        await journal.checkpoint()
+        assert found_in(tmp_path, [word.encode() for word in words]) == set(words)
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM messages").fetchone()
+            async with anyio.create_task_group() as tasks:
+                await journal.erase(user)
+                tasks.start_soon(journal.scrub)  # waits for the reader; nobody's write waits for it
+                await commit_records(journal, [Appended(2, said(4, 4), None)])
+                assert [entry.seq for entry in await journal.read(TWO, 1, 9)] == [1, 2, 3, 4]
+                reader.execute("COMMIT")
+        digests = [key_digest("canary-key-canary")]
+        assert found_in(tmp_path, [*(word.encode() for word in words), *digests]) == set()
+        assert found_in(tmp_path, [b"likes bridges", b"message 4"]) == {
+            "likes bridges",
+            "message 4",
+        }
+        assert await journal.verify() == []
+
+
+def found_in(directory: Path, words: Sequence[bytes]) -> set[str]:
+    files = [one.read_bytes() for one in directory.rglob("*") if one.is_file()]
+    return {word.decode("latin-1") for word in words if any(word in content for content in files)}
+
+
+async def test_a_write_that_comes_of_a_refusal(tmp_path: Path) -> None:
+    """G13, G2: who is told that what they write for is forgotten may write something else at once,
+    and that is stored.
+    """
+    async with journal_at(tmp_path / "journal.db") as journal:
+        await commit_records(journal, [Opened(1, *ONE, 0), Opened(2, *TWO, 0)])
+        await journal.erase("alice")
+        outcomes: list[Exception | None] = []
+        stored = anyio.Event()
+
+        def told(_: Write, error: Exception | None) -> None:
+            outcomes.append(error)
+            if len(outcomes) == 1:
+                journal.write(Write([Appended(2, said(1, 1), None)], told))
+            else:
+                stored.set()
+
+        journal.write(Write([Appended(1, said(1, 1), None)], told))
+        with anyio.fail_after(10):
+            await stored.wait()
+        assert isinstance(outcomes[0], CommitFailed)
+        assert outcomes[1] is None
+        assert [entry.seq for entry in await journal.read(TWO, 1, 9)] == [1]
+        assert await journal.verify() == []
+
+
+async def test_erasing_after_a_crash(tmp_path: Path, connections: Connections) -> None:
+    """G13, G4: what was queued before is erased, too; a failed erasure deletes nothing, and can be
+    done again.
+    """
+    path = tmp_path / "journal.db"
+    async with journal_at(path) as journal:
+        await commit_records(
+            journal, [Opened(1, *ONE, 0), Opened(2, *TWO, 0), Appended(2, said(1, 1), None)]
+        )
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(commit_records, journal, [Appended(1, said(1, 3), None)])
+            await anyio.sleep(0)
+            erased = await journal.erase("alice")
+        assert erased.removed["messages"] == 3
+        writer, _ = connections
+        # what a file system that became read-only does to it
+        await writer.execute("PRAGMA query_only = ON")
+        for work in (
+            journal.erase("bob"),
+            journal.finish_erasure(erased.erasure.number),
+            commit_records(journal, [Appended(2, said(2, 2), None)]),
+        ):
+            with pytest.raises((CommitFailed, OutcomeUnknown)) as caught:
+                await work
+            assert not isinstance(caught.value, OwnershipLost)
+        assert [entry.seq for entry in await journal.read(TWO, 1, 9)] == [1]
+        assert len(await journal.erasures()) == 1
+        await writer.execute("PRAGMA query_only = OFF")
+        assert (await journal.erase("bob")).removed["messages"] == 1
+    with pytest.raises(RemoraError):
+        await journal.erase("alice")

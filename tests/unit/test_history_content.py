@@ -1,0 +1,317 @@
+"""The checker on content: words, envelopes, ids, and what a policy keeps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from remora import Runtime
+from remora.actors.policies.buffer import BufferPolicy
+from remora.actors.session.behavior import SessionBehavior
+from remora.actors.session.state import SessionState
+from remora.messages import Receipt
+from remora.runtime.actor import Decision
+from remora.storage.memory.store import MemoryStore
+from remora.storage.ports import MemoryRow
+from remora.testing import (
+    HashEmbedder,
+)
+from remora.testing.simulation import World
+from remora.tokens import HeuristicCounter
+from tests.checker.history import History, Seen, Shown, Violation
+from tests.checker.judging import check
+from tests.checker.players import Player
+from tests.checker.programs import Call, Caller, Program
+from tests.checker.rest import check_at_rest
+from tests.scripted import CONFIG, Script, found
+
+# -- content ---------------------------------------------------------------------------------------
+
+
+def whole(script: Script, name: str, seq: int | None = None, **changed: Any) -> Seen:
+    """A message as it was said, but for what is changed."""
+    said = script.history.messages[name]
+    seen = Seen(name, {key: value for key, value in said.items() if key != "metadata"})
+    if seq is not None:
+        seen = seen._replace(
+            seq=seq,
+            id=str(seq),
+            created_at=datetime(2026, 1, 1, tzinfo=UTC),
+            metadata=said.get("metadata"),
+        )
+    return seen._replace(**changed)
+
+
+def told_whole(script: Script, *seen: Seen) -> None:
+    record = script.begin("history")
+    record.seen = seen
+    script.end(record, tuple((one.seq, one.name) for one in seen))
+
+
+def test_garbled_words() -> None:
+    """G3: a message whose name is right and whose words, role or tool calls are not, in a load."""
+    script = Script()
+    script.append(1, 2, shapes=["user", "call"])
+    script.append(
+        3,
+        shapes=["result"],
+        messages=[{"role": "tool", "tool_call_id": "call-m0.0.1-0", "content": "m0.1.0 found"}],
+    )
+    names = ("m0.0.0", "m0.0.1", "m0.1.0")
+    script.load(*names).seen = tuple(whole(script, name) for name in names)
+    assert check(script.history) == []
+    for name, changed in (
+        ("m0.0.0", {"content": "m0.0.0 mumbled"}),
+        ("m0.0.0", {"role": "assistant"}),
+        ("m0.0.1", {"tool_calls": []}),
+        ("m0.1.0", {"tool_call_id": "another"}),
+        ("m0.1.0", {"name": "nobody"}),
+    ):
+        chat = {**script.history.messages[name], **changed}
+        script.history.records[-1].seen = (whole(script, name, chat=chat),)
+        assert found(script) == {"G3"}
+
+
+def test_lost_envelope() -> None:
+    """G3, G4: metadata, time and id of a message are the same in every history, and in the receipt
+    of a duplicate.
+    """
+    script = Script()
+    said = {"role": "user", "content": "m0.0.0", "metadata": {"of": "m0.0.0"}}
+    script.append(1, key="k", messages=[said])
+    told_whole(script, whole(script, "m0.0.0", 1))
+    script.append(1, key="k", messages=[said], duplicate=True)
+    told_whole(script, whole(script, "m0.0.0", 1))
+    assert check(script.history) == []
+    last = script.history.records[-1]
+    for changed in ({"metadata": None}, {"created_at": datetime(1970, 1, 1, tzinfo=UTC)}):
+        last.seen = (whole(script, "m0.0.0", 1, **changed),)
+        assert found(script) == {"G3"}
+    last.seen = (whole(script, "m0.0.0", 1, id="another"),)
+    assert found(script) == {"G4"}
+
+
+def test_wrong_ids_of_a_duplicate() -> None:
+    """G4: the receipt of a duplicate has the first one's ids."""
+    script = Script()
+    script.append(1, key="k")
+    record = script.begin("append", key="k", messages=[script.history.messages["m0.0.0"]])
+    script.end(record, Receipt((1,), ("another",), duplicate=True))
+    assert found(script) == {"G4"}
+
+
+class Mishearing(MemoryStore):
+    """Keeps other words than it was given."""
+
+    def __init__(self, **changed: Any) -> None:
+        super().__init__(64)
+        self._changed = changed
+
+    async def add(self, rows: Sequence[MemoryRow], vectors: Any, *, may_exist: bool = True) -> None:
+        rows = [
+            msgspec.structs.replace(
+                row, **{name: change(getattr(row, name)) for name, change in self._changed.items()}
+            )
+            for row in rows
+        ]
+        await super().add(rows, vectors, may_exist=may_exist)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("field", ["", "content", "turn", "window", "role"])
+async def test_wrong_words_in_long_term_memory(field: str) -> None:
+    """G7: a row that is there, once, under the right id, with the wrong words or speaker."""
+    changed = (
+        {field: lambda text: text.replace("lorem", "morel").replace("user", "tool")}
+        if field
+        else {}
+    )
+    program = Program((Caller(0, (Call(0, "append", "alice", "s0", shapes=("user",), words=3),)),))
+    history = History()
+    options: Any = {"config": CONFIG, "store": Mishearing(**changed), "embedder": HashEmbedder()}
+    async with Runtime.in_memory(**options) as runtime:
+        await Player(program, history, random.Random(1), think_s=(0.0,)).play(runtime)
+        violations = await check_at_rest(runtime, history) + check(history)
+    assert {violation.guarantee for violation in violations} == ({"G7"} if field else set())
+
+
+# -- what a policy keeps ---------------------------------------------------------------------------
+
+SIX = BufferPolicy(above_messages=6, keep_messages=3)
+NAMES = tuple(f"m0.0.{place}" for place in range(9))
+
+
+class Weighed(Script):
+    """Every message of it weighs a token, and so does what else is short."""
+
+    def __init__(self, count: int, policy: BufferPolicy = SIX) -> None:
+        super().__init__()
+        self.policy = policy
+        self.history.counter = HeuristicCounter()
+        self.append(*range(1, count + 1))
+
+    def found(self, *, sound_models: bool = True) -> set[str]:
+        return {
+            violation.guarantee
+            for violation in check(self.history, policy=self.policy, sound_models=sound_models)
+        }
+
+
+def test_delete_that_deletes_nothing() -> None:
+    """S4.12: where no fold can have taken a message it is there to be deleted; the newest always
+    is.
+    """
+    script = Weighed(6)
+    script.end(script.begin("delete", argument=(1, NAMES[0])), 1)
+    assert script.found() == set()
+    script.end(script.begin("delete", argument=(2, NAMES[1])), 0)
+    assert script.found() == {"G2 G3 G4"}
+    script = Weighed(7)
+    script.end(script.begin("delete", argument=(2, NAMES[1])), 0)
+    script.load(*NAMES[4:7], covered=NAMES[:4])
+    assert script.found() == set()
+    script.load(*NAMES[1:7], covered=NAMES[:1])
+    assert script.found(sound_models=False) == {"G2 G3 G4"}, (
+        "what left the buffer does not come back"
+    )
+    script = Weighed(7)
+    script.end(script.begin("delete", argument=(7, NAMES[6])), 0)
+    assert script.found() == {"G2 G3 G4"}
+
+
+def test_clear_counts_all_that_was_there() -> None:
+    """S1.14: with nothing folded, a clear takes out all that was said; what was said last in any
+    case.
+    """
+    script = Weighed(6)
+    script.clear(6)
+    assert script.found() == set()
+    script = Weighed(6)
+    script.clear(0)
+    assert script.found() == {"G2 G3 G4"}
+    script = Weighed(7)
+    script.clear(3)
+    assert script.found() == set()
+    script = Weighed(7)
+    script.clear(0)
+    assert script.found() == {"G2 G3 G4"}
+
+
+def test_messages_show_the_buffer() -> None:
+    """S0.13: `get_messages` shows what was not folded, all of it."""
+    script = Weighed(6)
+    script.end(script.begin("messages"), NAMES[:6])
+    assert script.found() == set()
+    script.end(script.begin("messages"), NAMES[5:6])
+    assert script.found() == {"G2 G3 G4"}
+    script = Weighed(7)
+    script.end(script.begin("messages"), NAMES[4:7])
+    script.load(*NAMES[4:7], covered=NAMES[:4])
+    assert script.found() == set()
+    script = Weighed(7)
+    script.end(script.begin("messages"), NAMES[6:7])
+    script.load(*NAMES[4:7], covered=NAMES[:4])
+    assert script.found() == {"G2 G3 G4"}
+    script = Weighed(7)
+    script.end(script.begin("messages"), ())
+    assert script.found() == {"G2 G3 G4"}
+
+
+def test_flush_counts_no_message_twice() -> None:
+    """G7: what a flush handed over is not counted by the next one."""
+    script = Weighed(2)
+    script.end(script.begin("flush"), 2)
+    script.append(3)
+    script.end(script.begin("flush"), 1)
+    assert script.found() == set()
+    script.end(script.begin("flush"), 1)
+    assert script.found() == {"G2 G3 G4"}
+
+
+@pytest.mark.parametrize(
+    ("count", "pending", "good"),
+    [(6, 0, True), (6, 3, False), (7, 4, True), (7, 0, False), (7, 3, False)],
+)
+def test_pending_is_counted(count: int, pending: int, good: bool) -> None:
+    """G6: what a fold took and no summary covers yet is pending, all of it and nothing else."""
+    script = Weighed(count)
+    script.load(*NAMES[:count], pending=pending)
+    assert script.found() == (set() if good else {"G2 G3 G4"})
+
+
+def test_budget_is_used() -> None:
+    """G9: whatever else of the newest fits is shown."""
+    script = Weighed(6)
+    script.load(*NAMES[3:6], budget=3, tokens=3)
+    assert script.found() == set()
+    script.load(*NAMES[5:6], budget=3, tokens=1)
+    assert script.found() == {"G2 G3 G4"}
+
+
+def test_summary_that_fits_is_shown() -> None:
+    """G9: a summary is left out only where it does not fit into what is its share."""
+    script = Weighed(7)
+    weight = script.history.weigh_summary(NAMES[:4])
+    tight = weight + 2
+    script.load(*NAMES[4:7], budget=tight, tokens=3)
+    assert script.found() == set()
+    script.load(*NAMES[4:7], covered=NAMES[:4], budget=tight + 1, tokens=weight + 3)
+    assert script.found() == set()
+    script.load(*NAMES[4:7], budget=tight + 1, tokens=3)
+    assert script.found() == {"G2 G3 G4"}
+    assert script.found(sound_models=False) == set(), "an extract may be longer"
+
+
+def test_extract_without_need() -> None:
+    """G6: an extract in the place of a summary, though the model never failed and the overdraft was
+    never reached.
+    """
+    for overdraft, guarantees in ((100, {"G6"}), (5, set())):
+        script = Weighed(7, msgspec.structs.replace(SIX, overdraft_tokens=overdraft))
+        script.end(script.begin("load"), Shown(None, True, None, NAMES[4:7], 1, 1, 0, (), 0))
+        assert script.found() == guarantees
+        assert script.found(sound_models=False) == set()
+
+
+class Stubborn(SessionBehavior):
+    """Its sessions leave memory, and flush nothing before."""
+
+    def on_idle(self, state: SessionState, *, closing: bool = False) -> None:
+        """Nothing."""
+
+
+class Modest(SessionBehavior):
+    """Its sessions flush, and say that there was nothing."""
+
+    def _flush(self, state: SessionState) -> Decision:
+        turn = super()._flush(state)
+        return Decision(0, turn.records, jobs=turn.jobs)
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 10.0])
+@pytest.mark.parametrize("behavior", [SessionBehavior, Stubborn, Modest])
+def test_what_is_flushed_at_rest(
+    behavior: type[SessionBehavior], patience_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G7: an idle session hands over what it has by itself, and a flush says how much there was."""
+    monkeypatch.setattr("remora.api.build.SessionBehavior", behavior)
+    pause = Call(
+        0, "pause", pause_s=5.0
+    )  # longer than a runtime waits with what its earlier runs left
+    program = Program((Caller(0, (pause, Call(1, "append", "alice", "s0", shapes=("user",)))),))
+    history = History()
+
+    async def life(world: World) -> list[Violation]:
+        async with world.runtime() as runtime:
+            await Player(program, history, random.Random(1)).play(runtime)
+            return await check_at_rest(runtime, history, patience_s=patience_s)
+
+    caught = behavior is (Stubborn if patience_s else Modest)
+    assert {violation.guarantee for violation in World(1).run(life)} == (
+        {"G7"} if caught else set()
+    )
