@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, List, Optional  # noqa: UP035
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,30 +32,10 @@ from remora.errors import ConfigError
 from remora.ids import SessionKey
 from remora.messages import encode_message
 from remora.tokens import HeuristicCounter
+from tests.integration.blocks import MentionCounter
 
 pytestmark = pytest.mark.anyio
 ONE, TWO = SessionKey("alice", "one"), SessionKey("alice", "two")
-
-
-# The document's example, its import line changed and nothing else.
-class MentionCounter(BaseMemoryBlock[str]):
-    """
-    A memory block that counts the number of times a user mentions a specific name.
-    """
-
-    mention_name: str = "Logan"
-    mention_count: int = 0
-
-    async def _aget(self, messages: Optional[List[ChatMessage]] = None, **block_kwargs: Any) -> str:  # noqa: UP006, UP045
-        return f"Logan was mentioned {self.mention_count} times."
-
-    async def _aput(self, messages: List[ChatMessage]) -> None:  # noqa: UP006
-        for message in messages:
-            if self.mention_name in message.content:
-                self.mention_count += 1
-
-    async def atruncate(self, content: str, tokens_to_truncate: int) -> Optional[str]:  # noqa: UP045
-        return ""
 
 
 class Stateful(BaseMemoryBlock[str]):
