@@ -9,9 +9,8 @@ __all__ = ["PROBES"]
 PROBES: Mapping[str, str] = {
     # a session
     "key_looked_up": "an idempotency key was looked up in the journal",
-    "duplicate_key_hot": "an append was repeated under a key in memory: it gets the same answer",
-    "duplicate_key_cold": "an append was repeated under a key in the journal: it gets the same "
-    "answer",
+    "duplicate_key_in_memory": "an append was repeated under a key in memory: same answer",
+    "duplicate_key_in_journal": "an append was repeated under a key in the journal: same answer",
     "duplicate_message": "a message was there already, by id or content, and is not stored again",
     "ids_looked_up": "message ids were looked up in the journal",
     "key_of_partial_append": "a repeated append had skipped messages that were there already",
@@ -23,7 +22,7 @@ PROBES: Mapping[str, str] = {
     "compaction_followed_compaction": "when a summary came in, the next compaction was due already",
     "entry_condensed": "a list of summary entries was full: the oldest goes into the running "
     "summary",
-    "restated_during_fold": "a session was cleared, rewound or changed during a compaction",
+    "session_changed_during_compaction": "a clear, rewind or change came during a compaction",
     "removal_of_flushed": "indexed messages were removed: they leave long-term memory, too",
     "went_back": "a session went back to an earlier message",
     # tool calls

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 __all__ = ["PROBES"]
 
 PROBES: Mapping[str, str] = {
-    "fold_without_summary": "not even a fallback summary could be made: the messages stay in the "
-    "journal",
+    "compaction_without_summary": "even the fallback failed: the messages stay in the journal",
     "summary_degraded": "a fallback summary was made",
     "extract_failed": "the fallback summary failed: the previous summary is kept",
     "doubtful_flush": "messages are indexed again: some rows may be in long-term memory already",

@@ -78,7 +78,7 @@ class SummarizeHandler:
         except Exception as e:
             if not attempt.last or getattr(e, "retryable", False):
                 raise
-            probe("fold_without_summary")
+            probe("compaction_without_summary")
             _logger.exception("compaction_without_summary", session=attempt.job.key)
             count = attempt.job.payload.through - attempt.job.payload.first + 1
             text = f"{count} messages that could not be read."

@@ -119,7 +119,7 @@ async def test_a_clear_does_not_wait_for_a_job_in_its_pause() -> None:
     its place.
     """
     journal, clock, model = MemoryJournal(), VirtualClock(), down()
-    with reaching("job_pulled_from_backoff", "restated_during_fold"):
+    with reaching("job_pulled_from_backoff", "session_changed_during_compaction"):
         async with kernel(
             journal,
             clock=clock,
@@ -308,7 +308,7 @@ async def test_a_fold_whose_messages_cannot_be_read_ends() -> None:
     again.
     """
     clock, journal = VirtualClock(), Unreadable()
-    with reaching("fold_without_summary"):
+    with reaching("compaction_without_summary"):
         async with kernel(
             journal,
             clock=clock,

@@ -171,9 +171,9 @@ class SessionBehavior:
             return known
         if original is not None:
             if key in state.keys:
-                probe("duplicate_key_hot")
+                probe("duplicate_key_in_memory")
             else:
-                probe("duplicate_key_cold")
+                probe("duplicate_key_in_journal")
             return Decision(self._original_receipt(state, message, original, known))
         receipt, entries, tokens = self._number(state, message, known)
         if not entries:

@@ -236,7 +236,7 @@ def _running_jobs(state: SessionState) -> tuple[str, ...]:
     """Ids of the jobs whose results the new generation has no use for."""
     jobs = tuple(job for job in (state.compaction_job, state.condense_job) if job)
     if jobs:
-        probe("restated_during_fold")
+        probe("session_changed_during_compaction")
     return jobs
 
 
