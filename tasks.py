@@ -5,13 +5,12 @@
     python3 tasks.py check     lint, types, import contract, tests, probes, checklist: what CI runs
 
 Also: setup, lint, types, imports, unit, prop, prop-soak, soak, fault, mutants, bench, checklist,
-    format. Words after the task
-go to the tool, as in ``python3 tasks.py test -k recall``. Inside an active virtual environment that
-one is used, otherwise ``.venv`` is made.
+format. Words after the task go to the tool, as in ``python3 tasks.py test -k recall``. Inside an
+active virtual environment that one is used, otherwise ``.venv`` is made.
 
 ``soak 60`` is an hour of mixed load with faults and kills, ``prop-soak`` the property tests with
 thousands of examples; ``mutants`` plants bugs into a copy of the package and shows that the suite
-notices each, in half an hour; names choose some.
+notices each, in about 45 minutes; names choose some.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A conversation that waits for a human, while its process may end.
 
-python examples/human_in_the_loop.py memory ask       # the agent wants to book, and has to ask
-python examples/human_in_the_loop.py memory answer yes     # later, in another process
+python examples/human_in_the_loop.py memory ask         # the agent has to ask
+python examples/human_in_the_loop.py memory answer yes  # later, in another process
 """
 
 from __future__ import annotations
@@ -63,4 +63,6 @@ async def main(directory: str, step: str, words: str = "") -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        raise SystemExit(__doc__)
     asyncio.run(main(*sys.argv[1:]))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 
 import remora
-from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
+from remora.storage.ports import Write
 
 
 class AuditedJournal(MemoryJournal):

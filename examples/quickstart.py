@@ -1,6 +1,7 @@
 """The smallest use of remora: a conversation, and a later one that remembers it.
 
-Needs no key and no network.
+Needs no API key and no network. Each message has an idempotency key, so a second run on the same
+directory adds nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ async def main(directory: str) -> None:
             {"role": "user", "content": "I moved to Lisbon, and my cat is called Figaro."},
             key="req-1",
         )
-        await monday.append({"role": "assistant", "content": "Lovely! How does Figaro like it?"})
+        await monday.append(
+            {"role": "assistant", "content": "Lovely! How does Figaro like it?"}, key="req-1/reply"
+        )
         await monday.flush()  # the conversation is over: index it for recall
         await monday.settle()
 
         friday = alice.session("friday")
-        await friday.append({"role": "user", "content": "Where do I live, and with whom?"})
+        await friday.append(
+            {"role": "user", "content": "Where do I live, and with whom?"}, key="req-2"
+        )
         context = await friday.load(query="Where do I live, and with whom?", max_tokens=4000)
         for message in context.messages:
             print(f"{message['role']}: {message['content']}")

@@ -1,11 +1,11 @@
 """Conversation memory, embedded in your agent server.
 
-Each session is one actor; writes are durable before they return, and never wait for a model.
+Each session is one actor; writes are durable before they return, and never wait for a model::
 
-async with remora.Runtime("memory/") as runtime:
-    chat = runtime.session("alice", "chat-42")
-    await chat.append({"role": "user", "content": "I moved to Lisbon."})
-    context = await chat.load(query="where do I live?")
+    async with remora.Runtime("memory/") as runtime:
+        chat = runtime.session("alice", "chat-42")
+        await chat.append({"role": "user", "content": "I moved to Lisbon."})
+        context = await chat.load(query="where do I live?")
 """
 
 from __future__ import annotations

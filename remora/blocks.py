@@ -1,13 +1,16 @@
 """Memory blocks: long-term memory in pieces that an application chooses, and may write itself.
 
-from remora.blocks import FactExtractionMemoryBlock, StaticMemoryBlock, VectorMemoryBlock
+Pass them to the runtime::
 
-blocks = [
-    StaticMemoryBlock(name="core_info", static_content="My name is Logan, and I live in
-    Saskatoon."), FactExtractionMemoryBlock(name="extracted_info", max_facts=50, priority=1),
-    VectorMemoryBlock(name="vector_memory", priority=2),
-]
-async with remora.Runtime("memory/", blocks=blocks) as runtime: …
+    from remora.blocks import FactExtractionMemoryBlock, StaticMemoryBlock, VectorMemoryBlock
+
+    blocks = [
+        StaticMemoryBlock(name="core_info", static_content="My name is Logan; I live in Oslo."),
+        FactExtractionMemoryBlock(name="extracted_info", max_facts=50, priority=1),
+        VectorMemoryBlock(name="vector_memory", priority=2),
+    ]
+    async with remora.Runtime("memory/", blocks=blocks) as runtime:
+        ...
 """
 
 from __future__ import annotations

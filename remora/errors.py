@@ -21,6 +21,7 @@ open another runtime      `RuntimeClosed`
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "BlockFailed",
@@ -59,6 +60,18 @@ __all__ = [
 
 class RemoraError(Exception):
     """The root of every exception that remora raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:  # attributes are keyword-only parameters
+        return _restore_error, (type(self), self.args, self.__dict__.copy())
+
+
+def _restore_error(
+    kind: type[RemoraError], args: tuple[Any, ...], state: dict[str, Any]
+) -> RemoraError:
+    error: RemoraError = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 # -- fix the call ----------------------------------------------------------------------------------

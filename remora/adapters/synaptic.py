@@ -15,7 +15,7 @@ class ConversationSummaryBufferMemory:
 
     Synaptic's ``store``, ``model`` and ``max_token_limit`` are the runtime's::
 
-        Runtime(journal=…, chat_model=model, policy=BufferPolicy.summary_buffer(500))
+        Runtime(journal=store, chat_model=model, policy=BufferPolicy.summary_buffer(500))
 
     Args:
         runtime: stores the conversations.

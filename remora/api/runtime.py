@@ -195,6 +195,10 @@ class Runtime:
         """
         return cls(Config.from_file(path, secrets=secrets), **options)
 
+    def __repr__(self) -> str:
+        where = "in memory" if self.path is None else repr(str(self.path))
+        return f"Runtime({where}, {self._lifetime.holder.phase})"
+
     # -- handles -----------------------------------------------------------------------------------
 
     def user(self, user: str) -> User:

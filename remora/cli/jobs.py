@@ -20,7 +20,7 @@ from rich.text import Text
 from remora.api.dead_letters import DeadLetters
 from remora.cli.prompt import confirm
 from remora.cli.render import printable
-from remora.errors import DirectoryLocked, InvalidInput
+from remora.errors import DirectoryLocked, InvalidInput, NoDeadLetter
 from remora.ids import SessionKey, UserKey
 from remora.runtime.jobs import Job
 from remora.storage.lock import DirectoryLock
@@ -46,7 +46,7 @@ examples:
   remora jobs --dir memory                  waiting jobs, dead letters, and the reasons
   remora jobs --dir memory --dead --json    only dead letters, for scripts
   remora jobs retry --all --dir memory      after the cause was fixed
-  remora jobs drop flush-7-120 --dir memory
+  remora jobs drop flush-7-120 --yes --dir memory
 
 exit codes: 0 done, 1 failed and nothing was changed, 2 wrong usage
 """
@@ -166,6 +166,10 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
 async def _drop(console: Console, ids: Sequence[str], dead: DeadLetters, *, sure: bool) -> int:
     if not sure:
         meant = [job for job in await dead.jobs() if job.id in ids]
+        if missing := tuple(sorted(set(ids) - {job.id for job in meant})):
+            raise NoDeadLetter(
+                f"there is no dead letter {', '.join(missing)}; nothing was changed", ids=missing
+            )
         without_terminal = (
             "a dropped job cannot be restored: confirm with --yes; nothing was changed"
         )

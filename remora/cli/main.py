@@ -6,6 +6,7 @@ import argparse
 import difflib
 import logging
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from remora.cli.erasure import command_forget
 from remora.cli.jobs import command_jobs
 from remora.cli.parser import build_parser
 from remora.cli.reader import Conversations, read_conversations
-from remora.cli.render import print_bad_lines, print_memories, print_report, print_session
+from remora.cli.render import counted, print_bad_lines, print_memories, print_report, print_session
 from remora.cli.replay import ReplayReport, replay
 from remora.cli.transfer import (
     command_export,
@@ -105,8 +106,8 @@ async def _command_replay(console: Console, arguments: argparse.Namespace) -> in
                 print_memories(console, await runtime.user(user).recall(arguments.query))
     if conversations.ignored:
         console.print(
-            f"{conversations.ignored} lines hold no conversation (questions, prompts) and were "
-            "ignored",
+            f"ignored, since no conversation is in it: {counted(conversations.ignored, 'line')} "
+            "(questions, prompts)",
             style="dim",
         )
     print_bad_lines(console, conversations)
@@ -166,12 +167,22 @@ async def _command_demo(console: Console, arguments: argparse.Namespace) -> int:
                 print_memories(console, await runtime.user(user).recall(question, k=3))
         console.rule(align="left")
         if kept:
-            console.print(f'Ask more: remora recall USER "question" --dir {arguments.dir}')
+            more = f'Ask more: {_program()} recall USER "question" --dir {arguments.dir}'
         else:
-            console.print(
-                'Keep it and ask more: remora demo --dir demo && remora recall mei "…" --dir demo'
+            more = (
+                f"Keep it and ask more: {_program()} demo --dir demo\n"
+                f'and then: {_program()} recall mei "…" --dir demo'
             )
+        console.print(more, soft_wrap=True, markup=False, highlight=False)
     return 0
+
+
+def _program() -> str:
+    """What a shell calls this program by: it may be outside of its search path."""
+    if shutil.which("remora"):
+        return "remora"
+    called = sys.argv[0]
+    return f"{sys.executable} -m remora" if called.endswith(".py") else called
 
 
 _COMMANDS = {

@@ -42,9 +42,11 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     common, inherited = _common_options(), _common_options(argument_default=argparse.SUPPRESS)
+    parser.set_defaults(token_limit=None)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_conversation_parsers(commands, common)
-    add_transfer_parsers(commands, common)
+    context = _context_options()
+    _add_conversation_parsers(commands, common, context)
+    add_transfer_parsers(commands, common, context)
     add_forget_parser(commands, common)
     add_upkeep_parsers(commands)
     add_jobs_parser(commands, common, inherited)
@@ -69,25 +71,34 @@ def _common_options(**options: Any) -> argparse.ArgumentParser:
         "--dir",
         type=Path,
         metavar="DIR",
-        help="the memory directory (default: the configuration's, remora-memory)",
+        help="the memory directory (by default the configuration's, remora-memory; "
+        "demo: a temporary one)",
     )
     common.add_argument(
         "--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file"
-    )
-    common.add_argument(
-        "--token-limit",
-        type=int,
-        metavar="N",
-        help="buffer.token_limit: the context's size; smaller ones are compacted sooner (30000)",
     )
     common.add_argument("-v", "--verbose", action="store_true", help="log to standard error")
     return common
 
 
-def _add_conversation_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
+def _context_options() -> argparse.ArgumentParser:
+    """The options of the commands that fill buffers."""
+    context = argparse.ArgumentParser(add_help=False)
+    context.add_argument(
+        "--token-limit",
+        type=int,
+        metavar="N",
+        help="buffer.token_limit: the context's size; smaller ones are compacted sooner (30000)",
+    )
+    return context
+
+
+def _add_conversation_parsers(
+    commands: Any, common: argparse.ArgumentParser, context: argparse.ArgumentParser
+) -> None:
     command = commands.add_parser(
         "replay",
-        parents=[common],
+        parents=[common, context],
         help="replay a JSONL file of conversations, all users at once",
         description="Append every message of a JSONL file, and load a context before each answer, "
         "as an agent would. A second run on the same file adds nothing: each message has an "
@@ -125,7 +136,7 @@ def _add_conversation_parsers(commands: Any, common: argparse.ArgumentParser) ->
 
     commands.add_parser(
         "demo",
-        parents=[common],
+        parents=[common, context],
         help="replay, show and recall, on conversations that ship with remora",
         description="Replay sixteen conversations of four users that ship with remora, show a "
         "session, and recall facts from months before. Uses a temporary directory unless --dir "
@@ -153,4 +164,4 @@ def _add_config_parser(commands: Any) -> None:
     which.add_argument(
         "--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file"
     )
-    command.set_defaults(token_limit=None, verbose=False)
+    command.set_defaults(verbose=False)

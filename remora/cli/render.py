@@ -20,6 +20,7 @@ from remora.recall.memory import Memory
 from remora.runtime.jobs import Job
 
 __all__ = [
+    "counted",
     "percentile",
     "print_bad_lines",
     "print_memories",
@@ -140,15 +141,15 @@ def print_session(
     console.print(table)
     console.print(
         f"{view.last_seq} messages ever, {view.buffered} in the buffer ({view.buffered_tokens} "
-        f"tokens), {view.pending} being summarized, {view.watermarks.indexing_through} indexed "
-        "or being indexed",
+        f"tokens), {view.pending} of them being summarized, "
+        f"{view.watermarks.indexing_through} indexed or being indexed",
         style="dim",
     )
     for job in jobs:
         state = (
-            f"dead letter after {job.attempts} attempts"
+            f"dead letter after {counted(job.attempts, 'attempt')}"
             if job.dead
-            else f"waiting, {job.attempts} failures so far"
+            else f"waiting, {counted(job.attempts, 'failure')} so far"
         )
         console.print(
             f"job {job.id}: {state}" + (f": {escape(job.error)}" if job.error else ""),
@@ -200,6 +201,11 @@ def print_memories(console: Console, memories: Sequence[Memory]) -> None:
 def _shorten(text: str, length: int) -> str:
     one_line = printable(" ".join(text.split()))
     return one_line if len(one_line) <= length else one_line[: length - 1] + "…"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 session``, ``2 sessions``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def printable(text: str) -> str:

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from remora.api.runtime import Runtime
-from remora.cli.render import printable
+from remora.cli.render import counted, printable
 from remora.errors import InvalidInput
 from remora.models.ports import embedder_name
 from remora.services.archive import SessionStatistics
@@ -49,8 +49,16 @@ again. DEST appears when it is complete; an existing DEST is refused.
 """
 
 
-def add_transfer_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
-    """Describe the commands to the parser."""
+def add_transfer_parsers(
+    commands: Any, common: argparse.ArgumentParser, context: argparse.ArgumentParser
+) -> None:
+    """Describe the commands to the parser.
+
+    Args:
+        commands: the parser of commands.
+        common: options of all commands.
+        context: options of commands that fill buffers.
+    """
     command = commands.add_parser(
         "export",
         parents=[common],
@@ -68,7 +76,7 @@ def add_transfer_parsers(commands: Any, common: argparse.ArgumentParser) -> None
     )
     command.add_argument("--overwrite", action="store_true", help="replace DEST if it exists")
 
-    _add_import_parser(commands, common)
+    _add_import_parser(commands, common, context)
 
     commands.add_parser(
         "reembed",
@@ -91,10 +99,12 @@ def add_transfer_parsers(commands: Any, common: argparse.ArgumentParser) -> None
     command.add_argument("session", metavar="SESSION", nargs="?")
 
 
-def _add_import_parser(commands: Any, common: argparse.ArgumentParser) -> None:
+def _add_import_parser(
+    commands: Any, common: argparse.ArgumentParser, context: argparse.ArgumentParser
+) -> None:
     command = commands.add_parser(
         "import",
-        parents=[common],
+        parents=[common, context],
         help="add the sessions and users of an export",
         description="Add the sessions and users of SRC, a .jsonl file or a directory of Parquet "
         "files, to the memory directory, which is created if necessary. SRC is checked to its end "
@@ -162,11 +172,12 @@ async def command_import(console: Console, arguments: argparse.Namespace) -> int
             progress.update(progress.task_ids[0], description="embedding", completed=0, total=None)
             await runtime.settle()
         dead = (await runtime.counts()).dead_jobs
-    skipped = f"; {report.skipped:,} sessions were there already" if report.skipped else ""
+    skipped = f"; {counted(report.skipped, 'session')} there already" if report.skipped else ""
     console.print(f"{_contents(report)} imported{skipped}", highlight=False)
     if dead:
         console.print(
-            f"{dead} dead letters: remora jobs prints the reasons; the sessions still load",
+            f"{counted(dead, 'dead letter')}: remora jobs prints the reasons; "
+            "the sessions still load",
             style="red",
         )
     return 0
@@ -229,8 +240,11 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _contents(report: TransferReport) -> str:
-    sessions = f"{report.sessions:,} sessions with {report.messages:,} messages"
-    return f"{sessions}, {report.memories:,} memories"
+    memories = f"{report.memories:,} {'memory' if report.memories == 1 else 'memories'}"
+    return (
+        f"{counted(report.sessions, 'session')} with {counted(report.messages, 'message')}, "
+        f"{memories}"
+    )
 
 
 _LABELS = {"dead_jobs": "dead letters"}
@@ -248,7 +262,7 @@ def _session(stats: SessionStatistics) -> dict[str, str]:
     return {
         "messages": f"{stats.messages:,}",
         "in the buffer": f"{stats.buffered:,} ({stats.buffered_tokens:,} tokens)",
-        "being summarized": f"{stats.pending:,}",
+        "being summarized": f"{stats.pending:,} of them",
         "summaries": f"{folds.calls:,}, {folds.degraded:,} of them fallbacks",
         "tokens of summaries": f"{stats.summary_tokens:,} now; in all {folds.tokens_in:,} read, "
         f"{folds.tokens_out:,} written",

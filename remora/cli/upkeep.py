@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 
 from remora.api.runtime import Runtime
-from remora.cli.render import printable
+from remora.cli.render import counted, printable
 from remora.cli.transfer import progress_bar
 from remora.errors import EmbedderChanged, RemoraError
 from remora.maintenance.backup import backup
@@ -129,9 +129,10 @@ async def command_backup(console: Console, arguments: argparse.Namespace) -> int
     counts = report.counts
     _print_line(
         console,
-        f"{counts.sessions:,} sessions with {counts.messages:,} messages, {counts.memories:,} "
-        f"memories and {report.rows:,} rows "
-        f"of long-term memory in {arguments.dest}: {report.bytes:,} bytes",
+        f"{counted(counts.sessions, 'session')} with {counted(counts.messages, 'message')}, "
+        f"{counts.memories:,} {'memory' if counts.memories == 1 else 'memories'} and "
+        f"{counted(report.rows, 'row')} of long-term memory in {arguments.dest}: "
+        f"{report.bytes:,} bytes",
     )
     if not report.long_term:
         _print_line(
@@ -190,10 +191,10 @@ def _print_verification(console: Console, directory: Path, found: Verification) 
     held = (
         ""
         if counts is None
-        else f"{counts.sessions:,} sessions, {counts.messages:,} messages, {found.rows:,} rows of "
-        "long-term memory: "
+        else f"{counted(counts.sessions, 'session')}, {counted(counts.messages, 'message')}, "
+        f"{counted(found.rows, 'row')} of long-term memory: "
     )
-    verdict = "consistent" if found.clean else f"{len(found.findings):,} findings"
+    verdict = "consistent" if found.clean else counted(len(found.findings), "finding")
     if not found.clean and any(one.repairable for one in found.findings):
         verdict += "; run remora repair to repair what can be repaired"
     _print_line(console, f"{directory}: {held}{verdict}")

@@ -35,9 +35,9 @@ class SessionStatistics(msgspec.Struct, frozen=True):
 
     Attributes:
         messages: appended so far; deleted and rewound ones included.
-        buffered: messages in the buffer, `pending` ones included.
+        buffered: messages in the buffer, those that are being summarized included.
         buffered_tokens: their size.
-        pending: messages whose summary is being written.
+        pending: messages that are being summarized.
         summary_tokens: size of the running summary and the summary entries.
         folds: summaries that were made, and the tokens that they read and wrote.
         flushed: messages that are in long-term memory, or will be: a job is journalled.
@@ -143,8 +143,8 @@ class LocalArchive:
         summaries = [*([view.summary] if view.summary else []), *view.summaries]
         return SessionStatistics(
             messages=view.last_seq,
-            buffered=view.buffered + view.pending,
-            buffered_tokens=view.buffered_tokens + view.pending_tokens,
+            buffered=view.buffered,
+            buffered_tokens=view.buffered_tokens,
             pending=view.pending,
             summary_tokens=sum(one.tokens for one in summaries),
             folds=folds,

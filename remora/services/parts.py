@@ -207,6 +207,17 @@ class PartsHolder:
             else "open the runtime first: async with Runtime(…) as runtime"
         )
 
+    @property
+    def phase(self) -> str:
+        """``"not opened"``, ``"open"`` or ``"closed"``."""
+        if self._closed:
+            return "closed"
+        try:
+            self.parts  # noqa: B018  # raises
+        except RuntimeClosed:
+            return "not opened"
+        return "open"
+
     def open(self, parts: Parts) -> None:
         """Make the parts available."""
         self.parts = parts

@@ -1,5 +1,9 @@
 """The two storage ports: `Journal` and `LongTermStore`, and the data that crosses them."""
 
+from __future__ import annotations
+
+from remora.faces import publish
+from remora.runtime.log import Write
 from remora.storage.journal_port import (
     Erased,
     Erasure,
@@ -41,5 +45,8 @@ __all__ = [
     "SessionListing",
     "SummaryFigures",
     "Vector",
+    "Write",
     "earlier_buffer",
 ]
+
+publish(__name__, __all__, globals())

@@ -103,7 +103,7 @@ def test_bad_lines_are_named_and_the_rest_is_replayed(
         assert f"line {number}:" in shown
     assert "line 1:" not in shown
     assert "2 added" in shown
-    assert "1 lines hold no conversation" in shown
+    assert "no conversation is in it: 1 line (" in shown
 
 
 def test_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +116,7 @@ def test_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["replay", str(write(tmp_path / "empty.jsonl", ""))], "no conversation"),
         (["show", "alice", "one"], "no memory in"),
         (["recall", "alice", "x"], "no memory in"),
-        (["show", "alice", "one", "--token-limit", "0"], "--token-limit"),
+        (["replay", str(tmp_path / "absent.jsonl"), "--token-limit", "0"], "--token-limit"),
         (
             ["show", "alice", "one", "--config", str(write(tmp_path / "c.toml", "[bufer]"))],
             "did you mean buffer?",
@@ -311,7 +311,7 @@ def test_export_and_import(tmp_path: Path, capsys: pytest.CaptureFixture[str], f
     assert main(["import", dest, "--dir", two]) == 1
     assert "--skip-existing" in capsys.readouterr().err
     assert main(["import", dest, "--dir", two, "--skip-existing"]) == 0
-    assert "2 sessions were there already" in capsys.readouterr().out
+    assert "2 sessions there already" in capsys.readouterr().out
     (tmp_path / "broken.jsonl").write_text("{}\n")
     assert main(["import", str(tmp_path / "broken.jsonl"), "--dir", two]) == 1
     assert "line 1" in capsys.readouterr().err

@@ -25,10 +25,9 @@ def run(example: str, directory: Path) -> list[str]:
 
 def test_quickstart(tmp_path: Path) -> None:
     """S4.01: what was said on Monday is recalled on Friday."""
-    assert any(
-        "I moved to Lisbon, and my cat is called Figaro." in line
-        for line in run("quickstart", tmp_path)
-    )
+    lines = run("quickstart", tmp_path)
+    assert any("I moved to Lisbon, and my cat is called Figaro." in line for line in lines)
+    assert sum("Lovely!" in line for line in run("quickstart", tmp_path)) <= 1, "run again"
 
 
 def test_developer_controlled(tmp_path: Path) -> None:

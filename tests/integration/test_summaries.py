@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from rich.console import Console
 
 from remora import BufferPolicy, Config, Message, Runtime
+from remora.cli.render import print_session
 from remora.models.ports import Line
 from remora.storage.records import SummarizeSpec
 from remora.testing import ChatResponse, ScriptedChatModel
@@ -277,7 +280,8 @@ async def test_flush_batches(tmp_path: Path) -> None:
         for _ in range(70):
             await chat.append(user("word " * 8))  # 10 tokens
         await chat.settle()
-        assert (await chat.inspect()).buffered_tokens == 700
+        view = await chat.inspect()
+        assert (view.buffered_tokens, view.pending) == (700, 0)
         assert handed == []
         await chat.append(user("one"))
         await chat.settle()
@@ -286,6 +290,31 @@ async def test_flush_batches(tmp_path: Path) -> None:
         await chat.append([user("small"), user("x" * 1600)])
         await chat.settle()
         assert (await chat.inspect()).buffered_tokens <= 700
+
+
+async def test_figures_agree_during_a_compaction() -> None:
+    """S4.36: messages that are being summarized are in the buffer, wherever it is counted."""
+    asked = anyio.Event()
+
+    class Stuck(Recording):
+        async def summarize(
+            self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+        ) -> str:
+            asked.set()
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    async with session(BufferPolicy.window(2, fold="summary"), summarizer=Stuck()) as chat:
+        await chat.append([user(letter) for letter in "abcd"])
+        await asked.wait()
+        view, stats = await chat.inspect(), await chat.stats()
+        shown = io.StringIO()
+        print_session(
+            Console(file=shown, width=200), "alice", view, await chat.history(), [], most=9
+        )
+        assert (stats.buffered, stats.pending) == (view.buffered, view.pending) == (4, 2)
+        assert stats.buffered_tokens == view.buffered_tokens
+        assert f"4 in the buffer ({stats.buffered_tokens} tokens), 2 of them" in shown.getvalue()
 
 
 async def test_stale_summary_is_dropped_after_a_delete() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import textwrap
 from pathlib import Path
@@ -179,3 +180,41 @@ def test_storage_ports_are_described() -> None:
             assert f"`{name}" in text, f"{port.__name__}.{name} is not described"
     assert "Runtime(journal=" in text
     assert "PostgreSQL" in text
+
+
+def test_documents_name_nothing_deprecated() -> None:
+    """A method that warns when it is called is in no document but the changelog."""
+    old = {
+        f"{of.name.lower()}.{method.name}("
+        for path in (ROOT / "remora").rglob("*.py")
+        for of in ast.walk(ast.parse(path.read_text()))
+        if isinstance(of, ast.ClassDef)
+        for method in of.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
+        and "DeprecationWarning" in ast.dump(method)
+    }
+    assert "write.settle(" in old
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        text = path.read_text().lower()
+        assert not [name for name in old if name in text], path.name
+
+
+NOT_CODE = re.compile(r"─|\w   +\w")  # a diagram, a table
+
+
+def test_code_in_docstrings_is_code() -> None:
+    """What a reader copies out of `help` runs: it is indented, and no literal is broken."""
+    found = 0
+    for path in (*(ROOT / "remora").rglob("*.py"), ROOT / "tasks.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                continue
+            text = f"{ast.get_docstring(node) or ''}\n"
+            assert not re.search(
+                r"^(async with|async def|await|from \w+ import) ", text, re.MULTILINE
+            ), path
+            for block in re.findall(r"::\n\n((?:    .*\n|\n)+)", text):
+                if not NOT_CODE.search(block):
+                    found += 1
+                    compile(textwrap.dedent(block), path, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    assert found > 5

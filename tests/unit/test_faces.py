@@ -6,16 +6,28 @@ import importlib
 import pickle
 import typing
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 import remora
-from remora import Agent, Config, Message, Receipt, Runtime, Session, SharedMember, User
+import remora.results
+from remora import Agent, Config, Message, Receipt, Runtime, Session, SharedMember, User, errors
 from remora.errors import RuntimeClosed
 
-FACES = ("remora", "remora.blocks", "remora.config", "remora.testing", "remora.transfer")
+FACES = (
+    "remora",
+    "remora.blocks",
+    "remora.config",
+    "remora.results",
+    "remora.storage.memory",
+    "remora.storage.ports",
+    "remora.testing",
+    "remora.testing.simulation",
+    "remora.transfer",
+)
 PUBLIC = {
     f"{face}.{name}": getattr(importlib.import_module(face), name)
     for face in reversed(FACES)
@@ -75,6 +87,53 @@ def test_structs_can_still_be_decoded() -> None:
     for one in (Message(role="user", content="hi"), Receipt((1,), ("id",)), remora.BufferPolicy()):
         assert msgspec.json.decode(msgspec.json.encode(one), type=type(one)) == one
     assert Config.from_dict({"buffer": {"token_limit": 7}}).buffer.token_limit == 7
+
+
+def returned(annotation: Any) -> list[type]:
+    """The classes of remora that an annotation names, at any depth."""
+    if parts := typing.get_args(annotation):
+        return [one for part in parts for one in returned(part)]
+    own = isinstance(annotation, type) and annotation.__module__.startswith("remora")
+    return [annotation] if own else []
+
+
+@pytest.mark.parametrize("handle", VERBS, ids=lambda handle: handle.__name__)
+def test_what_methods_return_has_a_public_path(handle: type) -> None:
+    """So that an application can annotate what it keeps."""
+    paths = {id(one) for one in CLASSES.values()}
+    names = {"BackupReport": remora.results.BackupReport, "Progress": object}
+    for name in VERBS[handle].split():
+        verb = getattr(handle, name, None)
+        verb = verb.fget if isinstance(verb, property) else getattr(verb, "__func__", verb)
+        if name == "internals" or not callable(verb):
+            continue
+        hints = typing.get_type_hints(verb, verb.__globals__ | names)
+        for one in returned(hints.get("return")):
+            assert id(one) in paths or one.__module__ in {"remora.errors", "remora.ids"}, (
+                f"{handle.__name__}.{name}: {one}"
+            )
+
+
+def test_a_runtime_says_where_it_is_and_whether_it_is_open() -> None:
+    assert repr(Runtime("memory", config=Config())) == "Runtime('memory', not opened)"
+    assert repr(Runtime.in_memory(config=Config())) == "Runtime(in memory, not opened)"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.MailboxFull("full", limit="bytes"),
+        errors.NotGranted("no", scope="team", who="zoe"),
+        errors.DirectoryLocked("locked", path=Path("memory"), pid=7, since=None),
+        errors.NoDeadLetter("none", ids=("flush-7-120",)),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_cross_processes(error: errors.RemoraError) -> None:
+    """A pool of processes pickles what a worker raises."""
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (str(copy), vars(copy)) == (str(error), vars(error))
 
 
 @pytest.mark.parametrize("handle", VERBS, ids=lambda handle: handle.__name__)

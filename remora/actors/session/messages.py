@@ -187,7 +187,7 @@ class SessionView(msgspec.Struct, frozen=True):
         sid: the session's number in its journal.
         watermarks: how far it has come.
         last_seq: number of the newest message.
-        buffered: messages in the buffer that are not being summarized.
+        buffered: messages in the buffer, those that are being summarized included.
         buffered_tokens: their tokens.
         pending: messages that are being summarized.
         pending_tokens: their tokens.

@@ -7,6 +7,7 @@ See docs/testing.md. `World` is where to begin; `SeededLoop` alone runs any asyn
 
 from __future__ import annotations
 
+from remora.faces import publish
 from remora.testing.simulation.loop import Deadlock, PowerCut, SeededLoop, Stuck
 from remora.testing.simulation.seams import seams
 from remora.testing.simulation.stores import LaneStore, SimulatedStore
@@ -26,3 +27,5 @@ __all__ = [
     "WorldClock",
     "seams",
 ]
+
+publish(__name__, __all__, globals())

@@ -1,6 +1,6 @@
 """A machine in a bottle.
 
-A runtime with its stores and models under one seed, through power cuts and restarts.
+A runtime with its stores and models under one seed, through power cuts and restarts::
 
     def test_my_agent():
         for seed in range(200):

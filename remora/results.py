@@ -1,0 +1,46 @@
+"""What methods of `Runtime`, `User` and `Session` return, for annotations.
+
+`JournalCounts`, `LongTermStatistics` and `SessionListing` are in `remora.storage.ports`, what an
+export holds is in `remora.transfer`.
+"""
+
+from __future__ import annotations
+
+from remora.actors.session.messages import SessionView
+from remora.actors.user.messages import UserView
+from remora.api.runtime import RuntimeStatistics
+from remora.api.session_buffer import BufferHit
+from remora.api.tools import MemoryTools
+from remora.faces import publish
+from remora.maintenance.backup import BackupReport
+from remora.models.compression import CompressionStatistics
+from remora.recall.index_cache import UserIndexStatistics
+from remora.runtime.jobs import Job, QueueStatistics
+from remora.runtime.limits import RegistryStatistics
+from remora.runtime.log import LogStatistics
+from remora.runtime.schedule import TaskStatistics
+from remora.runtime.supervisor import SupervisorStatistics
+from remora.services.archive import SessionStatistics, UserStatistics
+from remora.services.rebuild import ReembedProgress
+
+__all__ = [
+    "BackupReport",
+    "BufferHit",
+    "CompressionStatistics",
+    "Job",
+    "LogStatistics",
+    "MemoryTools",
+    "QueueStatistics",
+    "ReembedProgress",
+    "RegistryStatistics",
+    "RuntimeStatistics",
+    "SessionStatistics",
+    "SessionView",
+    "SupervisorStatistics",
+    "TaskStatistics",
+    "UserIndexStatistics",
+    "UserStatistics",
+    "UserView",
+]
+
+publish(__name__, __all__, globals())
