@@ -263,7 +263,7 @@ async def test_a_cold_key_that_cannot_be_looked_up() -> None:
     journal = Unreadable(hot_keys=1)
     clock = VirtualClock()
     outcomes: dict[str, Any] = {}
-    with reaching("lookup_failed", "duplicate_key_cold"):
+    with reaching("lookup_failed", "duplicate_key_in_journal"):
         async with kernel(journal, clock=clock, limits=RegistryLimits(idle_s=10)) as core:
             for number in range(3):
                 await core.ask(KEY, append(user(f"{number}"), key=f"k{number}"))
