@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from remora.api.build import Internals, build
 from remora.api.options import JournalLike, Options
-from remora.errors import ReentrantAsk, RuntimeClosed
+from remora.errors import InvalidInput, ReentrantAsk, RuntimeClosed
 from remora.logging import get_logger
 from remora.runtime.jobs import Job
 from remora.runtime.probes import probe
@@ -64,9 +64,11 @@ class Lifetime:
 
         Raises:
             RuntimeClosed: it was opened before.
+            InvalidInput: the event loop is not asyncio's.
         """
         if self._context is not None:
             raise RuntimeClosed("a runtime can be entered once; make another")
+        _require_asyncio()
         self._context = self._live()
         await self._context.__aenter__()
 
@@ -217,6 +219,19 @@ class Lifetime:
         internals.supervisor.abandon(error)
         internals.eraser.abandon()
         self.holder.close()
+
+
+def _require_asyncio() -> None:
+    """Check the event loop: aiosqlite and LanceDB wait for futures of asyncio."""
+    import asyncio  # noqa: PLC0415  # `import remora` does without it
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise InvalidInput(
+            "a runtime needs asyncio's event loop, or uvloop's: run the program with "
+            "asyncio.run(main()), or anyio.run(main, backend='asyncio')"
+        ) from None
 
 
 def _prepare(lock: DirectoryLock) -> None:

@@ -36,6 +36,7 @@ from remora.models.ports import (
 )
 from remora.recall.index_cache import UserIndexStatistics
 from remora.runtime.clock import Clock, SystemClock
+from remora.runtime.concurrency import run_to_end
 from remora.runtime.jobs import Job
 from remora.runtime.limits import RegistryStatistics
 from remora.runtime.log import LogStatistics
@@ -431,7 +432,9 @@ class Runtime:
             raise InvalidInput(
                 "there is nothing to copy: this runtime's journal is not in a memory directory"
             )
-        return await backup(path, Path(dest), self.config, take=journal.backup, progress=progress)
+        return await run_to_end(
+            backup, path, Path(dest), self.config, take=journal.backup, progress=progress
+        )
 
     async def dead_letters(self) -> list[Job]:
         """Dead-lettered jobs, oldest first; their messages still load."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remora.ids import SessionKey
+from remora.runtime.concurrency import run_to_end
 from remora.services.parts import TransferParts
 from remora.storage.export.transfer import SessionExport, TransferReport
 
@@ -43,7 +44,9 @@ class LocalTransfers:
         from remora.storage.export.targets import check_target  # noqa: PLC0415
 
         target = check_target(path)
-        return await export_to(self._parts, target, overwrite=overwrite, progress=progress)
+        return await run_to_end(
+            export_to, self._parts, target, overwrite=overwrite, progress=progress
+        )
 
     async def import_from(
         self, path: Path, *, skip_existing: bool, progress: Progress | None
@@ -51,4 +54,6 @@ class LocalTransfers:
         """See `remora.Runtime.import_`."""
         from remora.maintenance.import_ import import_from  # noqa: PLC0415
 
-        return await import_from(self._parts, path, skip_existing=skip_existing, progress=progress)
+        return await run_to_end(
+            import_from, self._parts, path, skip_existing=skip_existing, progress=progress
+        )

@@ -1,4 +1,4 @@
-"""Bounded concurrency."""
+"""Bounded concurrency, and calls whose threads end with them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["map_concurrently"]
+__all__ = ["map_concurrently", "run_to_end"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,3 +39,28 @@ async def map_concurrently(
     if failure is not None:
         raise failure
     return results
+
+
+async def run_to_end(
+    function: Callable[..., Awaitable[Result]], *arguments: Any, **options: Any
+) -> Result:
+    """Call a function that works in threads; however it is cancelled, its threads have ended then.
+
+    A cancellation of asyncio's own leaves `anyio.to_thread.run_sync` at once: what the thread
+    returns, a file that it opened for instance, is lost. One of anyio's scopes waits for the
+    thread. So the function runs in a child task, which is cancelled by a scope.
+    """
+    results: list[Result] = []
+    failures: list[Exception] = []
+
+    async def work() -> None:
+        try:
+            results.append(await function(*arguments, **options))
+        except Exception as e:
+            failures.append(e)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(work)
+    for failure in failures:
+        raise failure
+    return results[0]

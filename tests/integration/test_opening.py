@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
+
+from remora import Runtime
+from remora.errors import InvalidInput
 
 # All verbs that need what `import remora` leaves out, in an interpreter that has loaded nothing
 # else. It prints which modules the event loop's thread imported.
@@ -63,3 +67,16 @@ def test_nothing_is_loaded_on_the_event_loop(kind: str, tmp_path: Path) -> None:
         ).stdout.strip()
         == "[]"
     )
+
+
+@pytest.mark.parametrize("directory", [None, "memory"])
+def test_another_event_loop_is_refused(directory: str | None, tmp_path: Path) -> None:
+    """Under trio the error says what to run instead, and nothing is written."""
+
+    async def main() -> None:
+        async with Runtime(None if directory is None else tmp_path / directory):
+            raise AssertionError
+
+    with pytest.raises(InvalidInput, match="asyncio"):
+        anyio.run(main, backend="trio")
+    assert not list(tmp_path.iterdir())
