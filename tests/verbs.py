@@ -235,7 +235,7 @@ def public_coroutines() -> Iterator[str]:
     """``Class.method`` of every coroutine function of a class that `remora` shows."""
     for name in sorted(remora.__all__):
         kind = getattr(remora, name)
-        if not inspect.isclass(kind) or getattr(kind, "_is_protocol", False):
+        if not inspect.isclass(kind):
             continue
         for method, function in inspect.getmembers(kind):
             if not method.startswith("_") and inspect.iscoroutinefunction(function):
