@@ -4,11 +4,12 @@
     python3 tasks.py test      install, and run all tests
     python3 tasks.py check     lint, types, import contract, tests, probes, checklist: what CI runs
 
-Also: setup, lint, types, imports, unit, prop, prop-soak, soak, fault, mutants, bench, checklist,
-format. Words after the task go to the tool, as in ``python3 tasks.py test -k recall``. Inside an
-active virtual environment that one is used, otherwise ``.venv`` is made.
+Also: setup, lint, types, imports, unit, prop, prop-soak, soak, memory-soak, fault, mutants, bench,
+checklist, format. Words after the task go to the tool, as in ``python3 tasks.py test -k recall``.
+Inside an active virtual environment that one is used, otherwise ``.venv`` is made.
 
-``soak 60`` is an hour of mixed load with faults and kills, ``prop-soak`` the property tests with
+``soak 60`` is an hour of mixed load with faults and kills, ``memory-soak 60`` an hour of load on
+data of constant size, whose memory must not grow, ``prop-soak`` the property tests with
 thousands of examples; ``mutants`` plants bugs into a copy of the package and shows that the suite
 notices each, in about 45 minutes; names choose some.
 """
@@ -95,11 +96,19 @@ def prop_soak(*words: str) -> None:
 
 
 def soak(*words: str) -> None:
-    minutes = (
-        ("--minutes", words[0], *words[1:]) if words and not words[0].startswith("-") else words
-    )
     setup()
-    run(PYTHON, "-m", "benchmarks.soak", *minutes)
+    run(PYTHON, "-m", "benchmarks.soak", *minutes_first(words))
+
+
+def memory_soak(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "benchmarks.memory_soak", *minutes_first(words))
+
+
+def minutes_first(words: tuple[str, ...]) -> tuple[str, ...]:
+    if words and not words[0].startswith("-"):
+        return ("--minutes", *words)
+    return words
 
 
 def fault(*words: str) -> None:
@@ -160,6 +169,7 @@ TASKS: dict[str, Callable[..., None]] = {
     "prop": prop,
     "prop-soak": prop_soak,
     "soak": soak,
+    "memory-soak": memory_soak,
     "fault": fault,
     "mutants": mutants,
     "lint": lint,

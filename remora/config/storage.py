@@ -56,6 +56,10 @@ class LongTermConfig(Section, frozen=True, kw_only=True):
     """Age at which old table versions are removed; readers need them for a while."""
     index_user_rows: int = 2_000
     """Rows in a shard above which the user column is indexed."""
+    tune_allocators: bool = True
+    """Keep memory flat by settings of the whole process: pyarrow's default pool becomes the C
+    library's, glibc has two arenas at most, and free memory returns to the system after writes.
+    What the host or the environment has set stays."""
     window_chars: int = 300
     """How much of each neighbouring message is searched along with a message."""
     uri: Secret = Secret()

@@ -55,6 +55,10 @@ def _load() -> Any:
     wordllama = importlib.import_module("wordllama")
     # `load()` looks for the tokenizer in a folder of another name than the wheel's, and then
     # downloads it (0.4.0); with the package itself as cache it finds both files.
-    return wordllama.WordLlama.load(
+    model = wordllama.WordLlama.load(
         cache_dir=Path(str(wordllama.__file__)).parent, disable_download=True
     )
+    # This tokenizer takes a whole text for one word, and tokenizers 0.23 caches 10 000 words for
+    # each thread that calls it: texts of forgotten users, and up to 50 MB a thread, for no hit.
+    model.tokenizer.model._resize_cache(0)  # noqa: SLF001 -- it has no public name
+    return model

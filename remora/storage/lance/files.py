@@ -271,14 +271,16 @@ class ShardFiles:
         transaction = self.directory / manifest.transaction
         described = [transaction] if manifest.transaction and transaction.exists() else []
         files = [*fresh, *described, *older, self._path(manifest.version)]
-        directories = {file.parent for file in files}
-        for directory in tuple(directories):
-            if directory not in self._synced_directories:  # its own name is new
-                directories.update(
-                    parent for parent in directory.parents if parent.is_relative_to(self._base)
-                )
+        written = {file.parent for file in files}
+        directories = set(written)
+        for directory in written - self._synced_directories:  # its own name is new
+            directories.update(
+                parent for parent in directory.parents if parent.is_relative_to(self._base)
+            )
         self._fsync(*files, *sorted(directories, reverse=True))
-        self._synced_directories.update(directories)
+        # each index that is built has a directory of its own: those of older versions are forgotten
+        current = {(self.directory / path).parent for path in manifest.files}
+        self._synced_directories = written | (self._synced_directories & current)
 
     def _fsync(self, *paths: Path) -> None:
         if self._sync:

@@ -91,6 +91,8 @@ class Shard:
         needs_rollback: the last write may be incomplete; the recorded version is restored before
             the next write.
         rewritten_bytes: bytes written by compaction and rewriting.
+        replacements: how often its indices were replaced, or all of it.
+        uses: reads begun and commits recorded.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Shard:
         self.checked = checked
         self.needs_rollback = False
         self.rewritten_bytes = 0
+        self.replacements = self.uses = 0
         self._reading = _Reading(table)
         self._retired: list[_Reading] = []
         self.reopen = reopen
@@ -136,6 +139,7 @@ class Shard:
         """A handle whose version is kept while the context is open."""
         mine = self._reading
         mine.readers += 1
+        self.uses += 1
         try:
             yield mine.table
         finally:
@@ -222,6 +226,7 @@ class Shard:
             except BaseException:
                 self.needs_rollback = True
                 raise
+        self.uses += 1
         now = time.time()
         fresh, self._noted_version = version != self._noted_version, version
         if fresh and (not self._commits or now - self._commits[-1][1] > COMMIT_GRAIN_S):
@@ -292,6 +297,7 @@ class Shard:
         began, before = time.time(), await self.table.version()
         age = self._cleanup_age(keep_s)
         await self.table.optimize(cleanup_older_than=age)
+        self.replacements += 1
         self.rewritten_bytes += await self.record(began)
         self.fragments = 0
         self._optimized_version = await self.table.version()
@@ -341,6 +347,7 @@ class Shard:
             await self.make_searchable(work)
             await self.index_users(index_rows, work)
         self.rewritten_bytes += await self._record(work, began)
+        self.replacements += 1
         self._switch_table(work)
         self.needs_rollback, self.searchable, self.checked = False, bool(left), True
         self.fragments = 0
@@ -362,8 +369,13 @@ class Shard:
         self._commits.clear()
         await self.record(time.time())
 
+    async def renew_handle(self) -> None:
+        """Read and write through another handle on the same version; under the lock."""
+        self._switch_table(await self.reopen())
+
     def _switch_table(self, table: Any) -> None:
         old, self._reading = self._reading, _Reading(table)
+        self._retired = [one for one in self._retired if one.readers]
         if old.readers:
             old.idle = anyio.Event()  # it may have been idle before
             self._retired.append(old)

@@ -18,14 +18,16 @@ What LanceDB 0.40 does, and what follows (all measured):
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio.to_thread
 
 from remora.config import LongTermConfig
 from remora.errors import LongTermError
+from remora.storage.lance.allocators import tune_allocators
 from remora.storage.lance.directory import clear_refill, refill_needed, remove_store
 from remora.storage.lance.errors import map_errors
 from remora.storage.lance.rows import RowFormat
@@ -111,16 +113,21 @@ class LanceStore:
         with map_errors("opening"):
             if base is not None:
                 await anyio.to_thread.run_sync(partial(base.mkdir, parents=True, exist_ok=True))
-            database = await lancedb.connect_async(
-                "memory://" if path is None else str(path),
-                session=lancedb.Session(
+            if config.tune_allocators:
+                tune_allocators()  # before LanceDB starts its threads
+
+            def connect() -> Awaitable[Any]:
+                session = lancedb.Session(
                     index_cache_size_bytes=64 << 20, metadata_cache_size_bytes=32 << 20
-                ),
-            )
+                )
+                place = "memory://" if path is None else str(path)
+                connection: Awaitable[Any] = lancedb.connect_async(place, session=session)
+                return connection
+
             address = path if isinstance(path, str) else None
             rows = RowFormat(dimension)
             tables = LanceTables(
-                database, rows, config, base=base, sync=sync, secret_address=address
+                connect, rows, config, base=base, sync=sync, secret_address=address
             )
             store = cls(tables)
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
@@ -31,7 +32,7 @@ class LanceTables:
     """What the parts of a store share.
 
     Args:
-        database: LanceDB's connection.
+        connect: gives a connection to LanceDB, with caches of its own.
         rows: the columns.
         config: sizes and intervals.
         base: the store's directory; None where it is not in a directory of this machine.
@@ -41,11 +42,12 @@ class LanceTables:
     Attributes:
         shards: the tables that exist, by name.
         read_timeout: no read outlives the version that it began with.
+        may_reconnect: another connection finds the same tables.
     """
 
     def __init__(
         self,
-        database: Any,
+        connect: Callable[[], Awaitable[Any]],
         rows: RowFormat,
         config: LongTermConfig,
         *,
@@ -57,18 +59,33 @@ class LanceTables:
         self.config = config
         self.base = base
         self.shards: dict[str, Shard] = {}
+        self.may_reconnect = base is not None or not (secret_address or "memory:").startswith(
+            "memory:"
+        )
         self.read_timeout = timedelta(
             seconds=max(1.0, min(_LONGEST_READ_S, config.keep_versions_s))
         )
-        self._database = database
+        self._connect = connect
+        self._database: Any = None
         self._tools = IndexTools(importlib.import_module("lancedb.index"))
         self._sync = sync
         self._secret_address = secret_address
 
     # -- opening -----------------------------------------------------------------------------------
 
+    async def connect(self) -> None:
+        """Open tables through a new connection from now on.
+
+        The caches of the one before are freed with its last table.
+        """
+        self._database = await self._connect()
+
+    async def _open_table(self, name: str) -> Any:
+        return await self._database.open_table(name)
+
     async def load(self) -> list[Finding]:
         """Open every table that exists; returns what was damaged and repaired, or quarantined."""
+        await self.connect()
         if self.base is not None:
             names = await anyio.to_thread.run_sync(shard_names, self.base)
         else:
@@ -120,7 +137,7 @@ class LanceTables:
             name,
             table,
             files=files,
-            reopen=partial(self._database.open_table, name),
+            reopen=partial(self._open_table, name),
             rows=self.rows,
             tools=self._tools,
             checked=checked,
@@ -176,7 +193,8 @@ class LanceTables:
         """Close the tables and the connection."""
         for shard in self.shards.values():
             shard.table.close()
-        self._database.close()
+        if self._database is not None:
+            self._database.close()
 
 
 async def table_names(database: Any) -> list[str]:

@@ -19,6 +19,8 @@ import anyio.to_thread
 from remora.errors import LongTermError
 from remora.ids import user_key
 from remora.logging import get_logger
+from remora.runtime.probes import probe
+from remora.storage.lance.allocators import return_free_memory
 from remora.storage.lance.rows import CHECK, COLUMNS, owner_filter
 from remora.storage.lance.shard import Shard
 from remora.storage.lance.tables import LanceTables
@@ -28,6 +30,7 @@ __all__ = ["LanceUpkeep"]
 
 _logger = get_logger("remora.longterm")
 _DELETE_AT_ONCE = 500
+_MOST_REPLACEMENTS = 64  # of small tables: 54 entries, 200 kB of LanceDB's caches each
 
 
 class LanceUpkeep:
@@ -41,6 +44,7 @@ class LanceUpkeep:
     def __init__(self, tables: LanceTables) -> None:
         self.commits = self.compactions = 0
         self._tables = tables
+        self._replacements_seen = self._uses_seen = 0
         self._expr = importlib.import_module("lancedb.expr")
 
     @asynccontextmanager
@@ -123,7 +127,30 @@ class LanceUpkeep:
                 )
             compacted += 1
             self.compactions += 1
+        await self._release_memory()
         return compacted
+
+    async def _release_memory(self) -> None:
+        """Renew LanceDB's caches now and then, and return free memory to the system.
+
+        The caches keep entries of replaced indices until newer ones push them out, and cannot be
+        emptied. Renewing them costs less than the replacements did: each of those built its
+        indices, and the new caches read the indices that are searched, once.
+        """
+        tables = self._tables
+        replacements = sum(shard.replacements for shard in tables.shards.values())
+        if tables.may_reconnect and replacements - self._replacements_seen >= _MOST_REPLACEMENTS:
+            with tables.map_errors("reconnecting"):
+                await tables.connect()
+            for shard in list(tables.shards.values()):
+                async with self._writing("reopening", shard):
+                    await shard.renew_handle()
+            self._replacements_seen = replacements
+            probe("caches_renewed")
+        uses = sum(shard.uses for shard in tables.shards.values())
+        if uses != self._uses_seen and tables.config.tune_allocators:
+            self._uses_seen = uses
+            await anyio.to_thread.run_sync(return_free_memory)
 
     # -- checking and repairing --------------------------------------------------------------------
 

@@ -1,0 +1,140 @@
+"""Memory outside of Python that nothing uses any more is given back, on the default install."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from pathlib import Path
+from typing import Any
+
+import lancedb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from benchmarks.memory_soak import malloc_info
+from benchmarks.shared import resident
+from remora.ids import user_key
+from remora.models.static import WordLlamaEmbedder
+from remora.storage.lance import upkeep
+from remora.storage.lance.allocators import return_free_memory
+from tests.lance import held, lance, put, rows_of
+
+pytestmark = pytest.mark.anyio
+
+_glibc = pytest.mark.skipif(not malloc_info(), reason="the C library is not glibc")
+
+
+async def test_replaced_indices_leave_the_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Erasing replaces indices: LanceDB's caches let go of the old ones, while reads that are under
+    way end as they began.
+    """
+    sessions: list[Any] = []
+    new_session = lancedb.Session
+
+    def session(**sizes: int) -> Any:
+        sessions.append(new_session(**sizes))
+        return sessions[-1]
+
+    monkeypatch.setattr(lancedb, "Session", session)
+    monkeypatch.setattr(upkeep, "_MOST_REPLACEMENTS", 3)
+    async with lance(tmp_path) as store:
+        await put(store, rows_of("alice", range(30)))
+        for _ in range(3):
+            await put(store, rows_of("bob", range(30)))
+            assert await store.search("bob", "amber", None, depth=5)
+            await store.erase(user_key("bob"), "")
+        (shard,) = store.tables.shards.values()
+        full = sessions[-1].approx_num_items
+        with shard.reading() as table:
+            await store.compact()
+            assert await table.count_rows() == 30
+        assert await store.search("alice", "amber", None, depth=5)
+        assert len(sessions) == 2
+        assert sessions[-1].approx_num_items < full / 2
+        await put(store, rows_of("carol", range(5)))
+        assert len(await held(store)) == 35
+
+
+async def test_nothing_is_lost_where_a_connection_is_the_store() -> None:
+    """In memory a new connection would be an empty store, so the first one stays."""
+    async with lance(None) as store:
+        await put(store, rows_of("alice", range(30)))
+        next(iter(store.tables.shards.values())).replacements += 1_000
+        await store.compact()
+        assert len(await held(store)) == 30
+
+
+async def test_host_decides_over_its_allocators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyarrow's pool becomes the C library's, unless the host or the operator has a say."""
+    before = pa.default_memory_pool()
+    mimalloc, other = pa.mimalloc_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
+    cases: list[tuple[pa.MemoryPool, str, dict[str, Any], str]] = [
+        (mimalloc, "", {}, "system"),
+        (mimalloc, "", {"tune_allocators": False}, "mimalloc"),
+        (mimalloc, "mimalloc", {}, "mimalloc"),
+        (other, "", {}, other.backend_name),
+    ]
+    try:
+        for pool, environment, options, expected in cases:
+            pa.set_memory_pool(pool)
+            monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
+            if environment:
+                monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", environment)
+            async with lance(tmp_path, **options) as store:
+                await put(store, rows_of("alice", range(3)), may_exist=True)
+            assert pa.default_memory_pool().backend_name == expected
+    finally:
+        pa.set_memory_pool(before)
+
+
+@_glibc
+def test_free_memory_is_returned() -> None:
+    """What is free between two allocations in use is returned, too."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    blocks = [libc.malloc(60_000) for _ in range(1_000)]
+    for block in blocks:
+        ctypes.memset(block, 1, 60_000)
+    full = resident()
+    for block in blocks[:-1]:
+        libc.free(block)
+    return_free_memory()
+    assert resident() < full - 40_000_000
+    libc.free(blocks[-1])
+
+
+async def test_rewrites_leave_no_paths(tmp_path: Path) -> None:
+    """Each rewrite builds indices in new directories: those of older ones are forgotten."""
+    async with lance(tmp_path) as store:
+
+        async def rewrite(times: int) -> int:
+            for _ in range(times):
+                await put(store, rows_of("bob", range(3)))
+                await store.erase(user_key("bob"), "")
+            gc.collect()
+            return sum(isinstance(one, Path) for one in gc.get_objects())
+
+        await put(store, rows_of("alice", range(3)))
+        assert await rewrite(2) == await rewrite(6)
+
+
+@_glibc
+async def test_embedder_keeps_no_text() -> None:
+    """Its tokenizer would cache each text as a word."""
+    rng, embedder = np.random.default_rng(1), WordLlamaEmbedder()
+    words = [f"{one:x}" for one in rng.integers(1 << 40, size=2_000)]
+
+    def texts() -> list[str]:
+        return [" ".join(rng.choice(words, 60)) for _ in range(400)]
+
+    await embedder.embed(texts())
+    before, _ = malloc_info() or (0.0, 0.0)
+    for _ in range(3):
+        await embedder.embed(texts())
+    after, _ = malloc_info() or (0.0, 0.0)
+    assert after < before + 1.0
