@@ -39,7 +39,7 @@ async def test_replaced_indices_leave_the_caches(
         return sessions[-1]
 
     monkeypatch.setattr(lancedb, "Session", session)
-    monkeypatch.setattr(upkeep, "_MOST_REPLACEMENTS", 3)
+    monkeypatch.setattr(upkeep, "MOST_REPLACEMENTS", 3)
     async with lance(tmp_path) as store:
         await put(store, rows_of("alice", range(30)))
         for _ in range(3):

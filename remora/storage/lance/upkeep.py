@@ -26,11 +26,12 @@ from remora.storage.lance.shard import Shard
 from remora.storage.lance.tables import LanceTables
 from remora.storage.ports import Finding
 
-__all__ = ["LanceUpkeep"]
+__all__ = ["MOST_REPLACEMENTS", "LanceUpkeep"]
 
 _logger = get_logger("remora.longterm")
 _DELETE_AT_ONCE = 500
-_MOST_REPLACEMENTS = 64  # of small tables: 54 entries, 200 kB of LanceDB's caches each
+MOST_REPLACEMENTS = 64
+"""Replaced indices after which LanceDB's caches are renewed; one leaves 54 entries, 200 kB."""
 
 
 class LanceUpkeep:
@@ -139,7 +140,7 @@ class LanceUpkeep:
         """
         tables = self._tables
         replacements = sum(shard.replacements for shard in tables.shards.values())
-        if tables.may_reconnect and replacements - self._replacements_seen >= _MOST_REPLACEMENTS:
+        if tables.may_reconnect and replacements - self._replacements_seen >= MOST_REPLACEMENTS:
             with tables.map_errors("reconnecting"):
                 await tables.connect()
             for shard in list(tables.shards.values()):
