@@ -166,6 +166,7 @@ _MUTANTS = (
 +                try:
 +                    return await promise.wait()
 +                except anyio.get_cancelled_exc_class():
++                    from remora.errors import OutcomeUnknown
 +                    cell.fail(OutcomeUnknown("its caller gave up"))
 +                    raise
 """,
