@@ -54,7 +54,7 @@ async def measure(directory: Path, users: int, sessions: int, messages: int) -> 
                 tasks.start_soon(converse, number)
         figures["seconds"] = time.perf_counter() - begun
         figures["appends_per_s"] = sessions * messages / figures["seconds"]
-        figures["live"] = runtime.statistics().directory.live
+        figures["live"] = runtime.statistics().registry.live
         figures["full"] = standing()
         checked = [
             len((await runtime.session(f"user-{n % users}", f"session-{n}").load()).messages)

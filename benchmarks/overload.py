@@ -224,7 +224,7 @@ async def overload(
         begun = time.perf_counter()
         while True:
             figures.waiting_kb = max(
-                figures.waiting_kb, runtime.statistics().directory.waiting_bytes // 1_024
+                figures.waiting_kb, runtime.statistics().registry.waiting_bytes // 1_024
             )
             if time.perf_counter() - begun >= len(figures.rss_mb) * seconds / 10:
                 figures.rss_mb.append(round(resident() / 2**20, 1))

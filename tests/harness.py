@@ -184,12 +184,12 @@ async def kernel(
     directory = ActorRegistry(
         {SessionKey: behavior}, journal, clock, limits or RegistryLimits(), decided, owner
     )
-    supervisor = Supervisor(journal, directory.tell, clock, random.Random(0))
+    supervisor = Supervisor(journal, directory.ask_control, clock, random.Random(0))
     holder.append(supervisor)
     summarizer = summarizer or FirstWordsSummarizer()
 
     async def look(key: SessionKey) -> SessionView:
-        view: SessionView = await directory.tell(key, Inspect())
+        view: SessionView = await directory.ask_control(key, Inspect())
         return view
 
     handler = SummarizeHandler(

@@ -105,10 +105,10 @@ async def weigh(runtime: Runtime, journal: Path, store: Path) -> Holding:
         // 1_024,
         versions=_versions(store),
         fragments=fragments,
-        queued=statistics.directory.queued,
-        waiting_kb=statistics.directory.waiting_bytes // 1_024,
+        queued=statistics.registry.queued,
+        waiting_kb=statistics.registry.waiting_bytes // 1_024,
         backlog=statistics.log.backlog,
         jobs=jobs,
-        live=statistics.directory.live,
+        live=statistics.registry.live,
         tasks=len(asyncio.all_tasks()),
     )

@@ -26,7 +26,7 @@ PROBES: Mapping[str, str] = {
     "removal_of_flushed": "indexed messages were removed: they leave long-term memory, too",
     "went_back": "a session went back to an earlier message",
     # tool calls
-    "turn_cut_whole": "a compaction ended within a tool-call group: it takes the whole group",
+    "group_cut_whole": "a compaction ended within a tool-call group: it takes the whole group",
     "abandoned_call_cut": "a tool call whose agent seems dead was cut like single messages",
     "orphan_result_dropped": "a tool result without its call is left out of a context",
     "orphan_call_dropped": "a tool call that was never answered is left out of a context, with its "

@@ -24,7 +24,7 @@ from remora.actors.user.messages import (
 from remora.api.dead_letters import DeadLetters
 from remora.api.models import Models, build_models
 from remora.api.options import Options
-from remora.api.queues import Base, add_blocks, add_long_term, add_summaries, schedule_upkeep
+from remora.api.queues import Foundation, add_blocks, add_long_term, add_summaries, schedule_upkeep
 from remora.api.transfers import LocalTransfers
 from remora.config import Config
 from remora.ids import SessionKey, UserKey
@@ -118,7 +118,7 @@ async def build(options: Options, journal: Journal, closers: list[Callable[[], A
     registry, supervisor = _build_kernel(
         options, journal, models, await _choose_recount(journal, models.counter)
     )
-    base = Base(
+    base = Foundation(
         options,
         journal,
         models,
@@ -183,7 +183,7 @@ def _build_kernel(
         carry_out,
         attrgetter("user"),
     )
-    supervisor = Supervisor(journal, registry.tell, options.clock, options.rng)
+    supervisor = Supervisor(journal, registry.ask_control, options.clock, options.rng)
     return registry, supervisor
 
 
@@ -212,7 +212,7 @@ def _retry_policy(config: Config) -> RetryPolicy:
 
 
 def _build_eraser(
-    base: Base, writers: SharedLocks, caches: Sequence[Callable[[str], None]]
+    base: Foundation, writers: SharedLocks, caches: Sequence[Callable[[str], None]]
 ) -> Eraser:
     def forget_cached(user: str) -> None:
         for forget in caches:
@@ -245,19 +245,19 @@ async def _choose_recount(
 # -- what handles use ------------------------------------------------------------------------------
 
 
-def _build_planner(base: Base, recall: Recall | None, blocks: BlockView | None) -> Planner:
+def _build_planner(base: Foundation, recall: Recall | None, blocks: BlockView | None) -> Planner:
     config, cached = base.options.config, base.models.cached
 
     async def search_working(user: str, session: str, query: str) -> Sequence[ScoredItem]:
         assert cached is not None
         (vector,) = await embed_texts(cached, [without_surrogates(query)])
         message = SearchWorking(vector, config.working.k, session)
-        found: Sequence[ScoredItem] = await base.registry.tell(UserKey(user), message)
+        found: Sequence[ScoredItem] = await base.registry.ask_control(UserKey(user), message)
         return found
 
     async def read_synopsis(user: str) -> Synopsis:
         message = ReadSynopsis(base.options.clock.time())
-        synopsis: Synopsis = await base.registry.tell(UserKey(user), message)
+        synopsis: Synopsis = await base.registry.ask_control(UserKey(user), message)
         return synopsis
 
     tiers = Tiers(
@@ -270,7 +270,7 @@ def _build_planner(base: Base, recall: Recall | None, blocks: BlockView | None) 
 
 
 def _build_internals(
-    base: Base, eraser: Eraser, recall: Recall | None, planner: Planner
+    base: Foundation, eraser: Eraser, recall: Recall | None, planner: Planner
 ) -> Internals:
     options, models = base.options, base.models
     config, clock = options.config, options.clock

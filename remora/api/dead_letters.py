@@ -46,7 +46,7 @@ from remora.storage.records import (
 
 __all__ = ["DeadLetters"]
 
-_logger = get_logger("remora.dead_letters")
+_logger = get_logger(__name__)
 
 
 class DeadLetters:

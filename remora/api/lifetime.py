@@ -27,7 +27,7 @@ from remora.storage.renamed import with_current_names
 
 __all__ = ["Lifetime"]
 
-_logger = get_logger("remora.runtime")
+_logger = get_logger(__name__)
 
 
 class Lifetime:

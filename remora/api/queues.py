@@ -42,14 +42,14 @@ from remora.services.upkeep import trim_archive
 from remora.storage.ports import Journal
 from remora.tokens import count_message
 
-__all__ = ["Base", "add_blocks", "add_long_term", "add_summaries", "schedule_upkeep"]
+__all__ = ["Foundation", "add_blocks", "add_long_term", "add_summaries", "schedule_upkeep"]
 
 _CHECKPOINT_S = 5.0
 _PRUNE_CONCURRENCY = 2
 
 
-class Base(msgspec.Struct, frozen=True):
-    """What the builders have in common."""
+class Foundation(msgspec.Struct, frozen=True):
+    """The kernel, the models and the index, which all builders use."""
 
     options: Options
     journal: Journal
@@ -67,20 +67,20 @@ class Base(msgspec.Struct, frozen=True):
         )
 
 
-def add_summaries(base: Base) -> None:
+def add_summaries(base: Foundation) -> None:
     """The queues that write summaries and synopses."""
     config, models, clock = base.options.config, base.models, base.options.clock
     breaker = CircuitBreaker(
         clock, failures=config.supervisor.breaker_failures, rest_s=config.supervisor.breaker_rest_s
     )
 
-    async def look(key: SessionKey) -> SessionView:
-        view: SessionView = await base.registry.tell(key, Inspect())
+    async def inspect(key: SessionKey) -> SessionView:
+        view: SessionView = await base.registry.ask_control(key, Inspect())
         return view
 
     summarize = SummarizeHandler(
         base.journal,
-        look,
+        inspect,
         models.summarizer,
         models.fallback,
         breaker=breaker,
@@ -104,7 +104,7 @@ def add_summaries(base: Base) -> None:
     base.add_queue(SYNOPSIS_QUEUE, synopsis, config.supervisor.summarize_concurrency)
 
 
-def schedule_upkeep(base: Base) -> None:
+def schedule_upkeep(base: Foundation) -> None:
     """What runs periodically, with or without long-term memory."""
     config, every = base.options.config, base.schedule.every
     every(_CHECKPOINT_S, "checkpoint", base.journal.checkpoint)
@@ -116,7 +116,7 @@ def schedule_upkeep(base: Base) -> None:
     every(config.working.fifo_interval_min * 60, "fifo_cleanup", cleanup)
 
 
-def add_long_term(base: Base, writers: SharedLocks, eraser: Eraser) -> Recall:
+def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Recall:
     """Recall, and the queues that write to long-term memory."""
     options, config, models = base.options, base.options.config, base.models
     index, store = base.index, base.index.store
@@ -132,8 +132,8 @@ def add_long_term(base: Base, writers: SharedLocks, eraser: Eraser) -> Recall:
         recall.note_change(user, gone=False)
         index.note_change(user, gone=False)
 
-    async def look(key: UserKey) -> UserView:
-        view: UserView = await base.registry.tell(key, InspectUser(), keeps_alive=False)
+    async def inspect(key: UserKey) -> UserView:
+        view: UserView = await base.registry.ask_control(key, InspectUser(), keeps_alive=False)
         return view
 
     access = IndexAccess(
@@ -148,7 +148,7 @@ def add_long_term(base: Base, writers: SharedLocks, eraser: Eraser) -> Recall:
     record = RecordHandler(access)
     prune = PruneHandler(
         msgspec.structs.replace(access, changed=partial(recall.note_change, gone=True)),
-        look,
+        inspect,
         now=options.clock.time,
         importance=config.importance,
     )
@@ -158,12 +158,12 @@ def add_long_term(base: Base, writers: SharedLocks, eraser: Eraser) -> Recall:
     base.add_queue(PRUNE_QUEUE, prune, _PRUNE_CONCURRENCY)
     every, long_term = base.schedule.every, config.long_term
     if long_term.max_user_rows or long_term.prune == "age":
-        every(long_term.prune_interval_s, "prune", partial(index.prune, base.registry.tell))
+        every(long_term.prune_interval_s, "prune", partial(index.prune, base.registry.ask_control))
     every(long_term.compact_interval_s, "compact", index.compact)
     return recall
 
 
-def add_blocks(base: Base) -> BlockView | None:
+def add_blocks(base: Foundation) -> BlockView | None:
     """Memory blocks, and the queue that shows them messages."""
     options, config, models = base.options, base.options.config, base.models
     if options.blocks is None:
@@ -178,7 +178,7 @@ def add_blocks(base: Base) -> BlockView | None:
     blocks = BlockSet(options.blocks, services)
     feed = BlocksHandler(
         base.journal,
-        base.registry.tell,
+        base.registry.ask_control,
         blocks,
         batch_tokens=config.buffer.token_flush_size,
         redact=options.redact_long_term,

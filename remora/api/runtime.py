@@ -59,20 +59,20 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
     """Every part's own counters.
 
     Attributes:
-        directory: of the actors in memory.
+        registry: of the actors in memory.
         log: of the journal.
         supervisor: of background jobs.
         schedule: of periodic tasks.
         compression: of summaries, by the name of the strategy that made them.
-        hot: of the users whose rows of long-term memory are held in memory.
+        user_index: of the users whose rows of long-term memory are held in memory.
     """
 
-    directory: RegistryStatistics
+    registry: RegistryStatistics
     log: LogStatistics
     supervisor: SupervisorStatistics
     schedule: dict[str, TaskStatistics]
     compression: dict[str, CompressionStatistics]
-    hot: UserIndexStatistics = UserIndexStatistics()
+    user_index: UserIndexStatistics = UserIndexStatistics()
 
 
 class Runtime:

@@ -348,7 +348,7 @@ class Session:
         return self._expire_synopsis(await self._ask(Remove(places, wanted)))
 
     async def truncate_to_size(self, size: int) -> int:
-        """Keep the newest `size` messages, or fewer so that no turn is split.
+        """Keep the newest `size` messages, or fewer so that no tool-call group is split.
 
         Returns how many left the buffer. They stay in `history`, and are indexed in long-term
         memory if it is on.

@@ -20,7 +20,7 @@ __all__ = ["MemoryHandle", "MemoryTools"]
 
 _MAX_FOUND = 50  # memories for each keyword: a model may ask for any number
 _MAX_KEYWORDS = 20
-_logger = get_logger("remora.tools")
+_logger = get_logger(__name__)
 _SAVE = "save_to_memory"
 _RECALL = "recall_from_memory"
 _ALIASES = {"record_to_memory": _SAVE, "retrieve_from_memory": _RECALL}

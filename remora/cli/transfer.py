@@ -258,16 +258,17 @@ def _counts(counts: JournalCounts) -> dict[str, str]:
 
 
 def _session(stats: SessionStatistics) -> dict[str, str]:
-    folds = stats.folds
+    summaries = stats.summaries
     return {
         "messages": f"{stats.messages:,}",
         "in the buffer": f"{stats.buffered:,} ({stats.buffered_tokens:,} tokens)",
         "being summarized": f"{stats.pending:,} of them",
-        "summaries": f"{folds.calls:,}, {folds.degraded:,} of them fallbacks",
-        "tokens of summaries": f"{stats.summary_tokens:,} now; in all {folds.tokens_in:,} read, "
-        f"{folds.tokens_out:,} written",
-        "indexed": f"{stats.flushed:,}, or being indexed",
-        "history rewritten": f"{stats.restated:,} times",
+        "summaries": f"{summaries.calls:,}, {summaries.degraded:,} of them fallbacks",
+        "tokens of summaries": f"{stats.summary_tokens:,} now; in all "
+        f"{summaries.tokens_in:,} read, "
+        f"{summaries.tokens_out:,} written",
+        "indexed": f"{stats.indexed:,}, or being indexed",
+        "history rewritten": f"{stats.rewritten:,} times",
     }
 
 

@@ -10,7 +10,7 @@ from remora.runtime.registry import ActorRegistry
 
 __all__ = ["WorkingMemoryCleanup"]
 
-_logger = get_logger("remora.cleanup")
+_logger = get_logger(__name__)
 _CONCURRENCY = 16
 
 
@@ -37,6 +37,6 @@ class WorkingMemoryCleanup:
         if not self._registry.is_live(key):
             return  # it left during the round
         try:
-            await self._registry.tell(key, CleanUp(self._max_bytes), keeps_alive=False)
+            await self._registry.ask_control(key, CleanUp(self._max_bytes), keeps_alive=False)
         except Exception:
             _logger.exception("cleanup_failed", user=key)

@@ -29,7 +29,7 @@ from remora.actors.blocks.state import (
     progress_item,
 )
 from remora.actors.policies.redaction import redact_chat
-from remora.actors.policies.turns import batches
+from remora.actors.policies.units import batches
 from remora.actors.session.messages import BlocksReady, Inspect, SessionView
 from remora.errors import BlockFailed
 from remora.ids import SessionKey
@@ -44,7 +44,7 @@ from remora.storage.records import BlocksSpec, StateItem
 
 __all__ = ["BlocksHandler"]
 
-_logger = get_logger("remora.blocks")
+_logger = get_logger(__name__)
 _PUT_S = 300.0  # a put may take several model calls, but must end
 
 
@@ -55,7 +55,7 @@ class BlocksHandler:
         journal: has the messages.
         tell: sends a message to a session's actor, and returns its durable reply.
         blocks: the blocks of each session.
-        batch_tokens: tokens that a block is shown at once; a larger turn is a batch of its
+        batch_tokens: tokens that a block is shown at once; a larger unit is a batch of its
             own.
         redact: applied to every text before a block sees it.
         put_s: how long a block may take for a batch.

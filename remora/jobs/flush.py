@@ -11,7 +11,7 @@ from functools import partial
 import anyio.to_thread
 import msgspec
 
-from remora.actors.policies.turns import batches
+from remora.actors.policies.units import batches
 from remora.ids import SessionKey, entry_id, row_id
 from remora.jobs.rows import IndexAccess, entry_row, message_rows
 from remora.runtime.jobs import JobAttempt, JobResult
@@ -42,7 +42,7 @@ class FlushHandler:
         access: to the journal and long-term memory.
         counter: for a row's size in a context.
         window_chars: how much of each neighbour a row's window holds.
-        batch_tokens: most tokens that are embedded and written at once; a larger turn is a batch of
+        batch_tokens: most tokens that are embedded and written at once; a larger unit is a batch of
             its own.
     """
 

@@ -24,7 +24,7 @@ from remora.tokens import TokenCounter, count_message
 
 __all__ = ["SummarizeHandler"]
 
-_logger = get_logger("remora.jobs")
+_logger = get_logger(__name__)
 
 
 class SummarizeHandler:

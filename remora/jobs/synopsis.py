@@ -39,7 +39,7 @@ from remora.tokens import TokenCounter
 
 __all__ = ["DEFAULT_PROMPT", "SynopsisHandler", "parse_synopsis"]
 
-_logger = get_logger("remora.synopsis")
+_logger = get_logger(__name__)
 DEFAULT_PROMPT = (
     "Describe a user for an assistant that will talk with them. You are given what was recorded "
     "of them and what was said "

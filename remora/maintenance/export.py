@@ -167,7 +167,7 @@ async def _user(
         one for one in await source.journal.state_items(key) if one.kind not in _NOT_EXPORTED
     ]
     if source.registry.is_live(key):  # its newest access counts may not be in the journal yet
-        view: UserView = await source.registry.tell(key, InspectUser(), keeps_alive=False)
+        view: UserView = await source.registry.ask_control(key, InspectUser(), keeps_alive=False)
         state_items = [one for one in state_items if one.kind != "access"]
         state_items += [StateItem("access", row, _encode(n)) for row, n in view.accesses.items()]
     memories = await source.journal.memories(key.user)

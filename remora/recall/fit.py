@@ -18,7 +18,7 @@ import msgspec
 
 from remora.actors.blocks.fit import BlockView, FittedBlocks
 from remora.actors.blocks.source import Source
-from remora.actors.policies.turns import newest_start, units
+from remora.actors.policies.units import newest_start, units
 from remora.actors.session.messages import Snapshot
 from remora.actors.session.window import Window, fit_buffer
 from remora.actors.user.messages import ScoredItem, Synopsis

@@ -28,7 +28,7 @@ from remora.storage.ports import Scope
 
 __all__ = ["Gathered", "Tiers", "gather"]
 
-_logger = get_logger("remora.planner")
+_logger = get_logger(__name__)
 _COMMON = Scope(agent="")  # what an agent keeps to itself is in no session's context
 
 

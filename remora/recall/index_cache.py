@@ -49,7 +49,7 @@ __all__ = [
     "UserIndexStatistics",
 ]
 
-_logger = get_logger("remora.recall")
+_logger = get_logger(__name__)
 _BUILT_ON_LOOP = 16  # rows: half a millisecond, as much as a thread costs
 _READS = 4  # users whose rows are read at once: more would only take memory
 MAX_RESULT_BYTES = 64 << 20

@@ -27,7 +27,7 @@ from remora.runtime.probes import probe
 
 __all__ = ["Activation"]
 
-_logger = get_logger("remora.directory")
+_logger = get_logger(__name__)
 _BATCH = 256  # images read at once
 _REREAD_S = 1.0  # before an actor that was lost and could not be read is tried again
 _ROOM_S = 0.005  # before an activation looks for room again; doubled up to `_MAX_ROOM_S`
@@ -93,7 +93,7 @@ class Activation:
             raise refusal
         cell = self._new_cell(key)
         self._cells[key] = cell
-        self.restore(cell)
+        self.enqueue(cell)
         return cell
 
     # -- failures ---------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Activation:
 
     # -- reading images ---------------------------------------------------------------------------
 
-    def restore(self, cell: Cell) -> None:
+    def enqueue(self, cell: Cell) -> None:
         """Queue the cell to get its state from the log."""
         cell.status = CellStatus.ACTIVATING
         self._queue.append(cell)
@@ -204,7 +204,7 @@ class Activation:
             try:
                 if isinstance(image, Exception):
                     raise image
-                cell.load(image)
+                cell.take_image(image)
             except Exception as e:
                 self._lose(cell, e, now)
                 continue

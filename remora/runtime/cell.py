@@ -44,7 +44,7 @@ from remora.runtime.promise import Promise
 
 __all__ = ["Cell", "CellHost", "CellStatus"]
 
-_logger = get_logger("remora.cell")
+_logger = get_logger(__name__)
 _NEVER = float("inf")
 
 
@@ -55,7 +55,7 @@ class CellStatus(enum.Enum):
     """Its image is being read; messages queue."""
     VALID = "valid"
     """It handles messages."""
-    FETCHING = "fetching"
+    LOOKING_UP = "looking up"
     """A message needs a cold record; later messages queue behind it."""
     QUARANTINED = "quarantined"
     """It failed too often; messages are refused for a while."""
@@ -81,6 +81,22 @@ class CellHost(msgspec.Struct, frozen=True):
     restore: Callable[[Cell], None]
     look_up: Callable[[Cell, Envelope, NeedsLookup], None]
     carry_out: Callable[[Decision], None]
+
+
+class _HeldReply:
+    """A reply behind the gate.
+
+    Attributes:
+        after: the number of the write that must be durable before it leaves.
+    """
+
+    __slots__ = ("after", "deadline", "promise", "value")
+
+    def __init__(self, after: int, deadline: float, promise: Promise, value: Any) -> None:
+        self.after = after
+        self.deadline = deadline
+        self.promise = promise
+        self.value = value
 
 
 class Cell:
@@ -123,7 +139,7 @@ class Cell:
         self.parked: deque[Envelope] | None = None
         """Messages whose senders wait for room in the mailbox."""
         self.lookup: NeedsLookup | None = None
-        """What the log is asked; set while FETCHING."""
+        """What the log is asked; set while LOOKING_UP."""
         self.lookup_envelope: Envelope | None = None
         """The message that needs it."""
         self.written = 0
@@ -141,7 +157,7 @@ class Cell:
         self.earliest_deadline = _NEVER
         """No waiting message or reply has an earlier one."""
         self._host = host
-        self._held: deque[tuple[int, float, Promise, Any]] | None = None
+        self._held: deque[_HeldReply] | None = None
         self._outstanding: deque[tuple[Write, Decision]] | None = None
 
     # -- state ------------------------------------------------------------------------------------
@@ -177,7 +193,7 @@ class Cell:
         if not self._outstanding:
             self._outstanding = None
 
-    def load(self, image: Image) -> None:
+    def take_image(self, image: Image) -> None:
         """Take the state that the log holds."""
         self.state = self.behavior.restore(self.key, image)
         self.status = CellStatus.VALID
@@ -197,9 +213,9 @@ class Cell:
             for record in decision.records:
                 behavior.apply(state, record)
         except Exception as e:
-            probe("turn_broke_state")
+            probe("records_not_applied")
             # The state is half changed, and the log has nothing of this decision.
-            _logger.exception("turn_broke_state", key=self.key)
+            _logger.exception("records_not_applied", key=self.key)
             self.fail(e)
             raise
         if decision.records:
@@ -221,7 +237,7 @@ class Cell:
         except Exception as e:
             if not isinstance(e, RemoraError):
                 _logger.exception(
-                    "turn_failed", key=self.key, message=type(envelope.message).__name__
+                    "message_failed", key=self.key, message=type(envelope.message).__name__
                 )
             envelope.promise.reject(e)
             return
@@ -237,7 +253,7 @@ class Cell:
             return
         if self._held is None:
             self._held = deque()
-        self._held.append((self.written, deadline, promise, value))
+        self._held.append(_HeldReply(self.written, deadline, promise, value))
         self.earliest_deadline = min(self.earliest_deadline, deadline)
 
     # -- the gate ---------------------------------------------------------------------------------
@@ -254,9 +270,9 @@ class Cell:
             return
         self.durable += 1
         held, durable = self._held, self.durable
-        while held and held[0][0] <= durable:
-            _, _, promise, value = held.popleft()
-            promise.resolve(value)
+        while held and held[0].after <= durable:
+            reply = held.popleft()
+            reply.promise.resolve(reply.value)
         if decision.jobs or decision.cancel or decision.expedite:
             self._host.carry_out(decision)
         self._host.acknowledged(self)
@@ -283,8 +299,8 @@ class Cell:
         held, self._held = self._held, None
         self.state = None
         self.status = CellStatus.ACTIVATING
-        for _, _, promise, _ in held or ():
-            promise.reject(answer)
+        for reply in held or ():
+            reply.promise.reject(answer)
         self._host.broken(self, error)
         if self.status is CellStatus.ACTIVATING and not self.awaiting_fence:
             self._host.restore(self)
@@ -299,7 +315,7 @@ class Cell:
     def expire(
         self, now: float, why: str = "the deadline passed"
     ) -> tuple[Sequence[Envelope], int]:
-        """Fail replies past their deadline.
+        """Fail replies, and remove messages, that are past their deadline.
 
         Returns:
             The messages past theirs that were not handled, and the number of failed replies.
@@ -308,10 +324,10 @@ class Cell:
         if self._held:
             held, self._held = self._held, deque()
             for reply in held:
-                if reply[1] <= now:
+                if reply.deadline <= now:
                     probe("deadline_behind_gate")
                     late += 1
-                    reply[2].reject(
+                    reply.promise.reject(
                         OutcomeUnknown(f"{why} before the commit; retry with the same key")
                     )
                 else:
@@ -321,7 +337,7 @@ class Cell:
             expired.extend(envelope for envelope in self.parked if envelope.deadline <= now)
             self.parked = deque(envelope for envelope in self.parked if envelope.deadline > now)
         self.earliest_deadline = min(
-            min((reply[1] for reply in self._held or ()), default=_NEVER),
+            min((reply.deadline for reply in self._held or ()), default=_NEVER),
             self.mailbox.earliest_deadline if self.mailbox else _NEVER,
             min((envelope.deadline for envelope in self.parked or ()), default=_NEVER),
         )

@@ -43,7 +43,7 @@ class Deadlines:
                 self._expire(cell, now)
             if cell.parked:
                 parked.append(cell)
-            elif not cell.mailbox and not cell.held and cell.status is not CellStatus.FETCHING:
+            elif not cell.mailbox and not cell.held and cell.status is not CellStatus.LOOKING_UP:
                 del self.watched[cell]
                 cell.release_queues()
         return parked

@@ -1,7 +1,7 @@
 """Dispatch: which cell handles a message next.
 
 A message to an idle, valid cell is handled on its sender's stack (0.25 µs, measured; a queue and a
-task cost 7 to 42). Only if the cell is activating or fetching, its gate is full, or its owner has
+task cost 7 to 42). Only if the cell is activating or looking up, its gate is full, or its owner has
 too much in progress, the message goes to the mailbox. One task serves all mailboxes in turn, a
 bounded batch each, so a flood to one session does not delay the others. While several owners are
 active, none has more on its way to the log than its quota (`fairness`).
@@ -52,7 +52,7 @@ class Dispatcher:
     """The mailboxes, and the task that serves them.
 
     Attributes:
-        queued_turns: messages that were handled from a mailbox.
+        queued_messages: messages that were handled from a mailbox.
         refused: messages that a full mailbox refused.
     """
 
@@ -64,7 +64,7 @@ class Dispatcher:
         deadlines: Deadlines,
         passivation: Passivation,
     ) -> None:
-        self.queued_turns = 0
+        self.queued_messages = 0
         self.refused = 0
         self._clock = clock
         self._limits = limits
@@ -206,11 +206,11 @@ class Dispatcher:
                 break
             envelope = mailbox.get()
             if envelope.promise.abandoned and not envelope.control:
-                probe("sender_gone_before_turn")
+                probe("sender_gone_before_handling")
                 continue
             cell.deliver(envelope)
             used = used or envelope.keeps_alive
-            self.queued_turns += 1
+            self.queued_messages += 1
         if cell.status is CellStatus.VALID:
             if used:
                 cell.last_used = now

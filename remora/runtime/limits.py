@@ -39,8 +39,8 @@ class RegistryStatistics(msgspec.Struct, frozen=True):
     queued: int
     activations: int
     passivations: int
-    inline_turns: int
-    queued_turns: int
+    inline_messages: int
+    queued_messages: int
     refused: int
     expired: int
     restarts: int

@@ -35,16 +35,16 @@ class Lookups:
     def start(self, cell: Cell, envelope: Envelope, lookup: NeedsLookup) -> None:
         """Suspend the cell, with its message first in the mailbox, until the log has answered."""
         probe("lookup_started")
-        cell.status = CellStatus.FETCHING
+        cell.status = CellStatus.LOOKING_UP
         cell.lookup, cell.lookup_envelope = lookup, envelope
         self._dispatcher.mailbox(cell).put_first(envelope)
         cell.earliest_deadline = min(cell.earliest_deadline, envelope.deadline)
         self._deadlines.watch(cell)
         if cell.clean:
-            self.fetch(cell)
+            self.ask_log(cell)
 
-    def fetch(self, cell: Cell) -> None:
-        """Ask the log; the cell is FETCHING, and all that it wrote is durable."""
+    def ask_log(self, cell: Cell) -> None:
+        """Ask the log; the cell is LOOKING_UP, and all that it wrote is durable."""
         self._queue.append(cell)
         self._event.set()
 

@@ -77,7 +77,7 @@ class Mailbox:
             if self._counted >= self._max_messages:
                 probe("mailbox_full_of_messages")
                 raise MailboxFull(
-                    f"the session's mailbox holds its {self._max_messages} messages; "
+                    f"the actor's mailbox holds its {self._max_messages} messages; "
                     "nothing ran, retry later",
                     limit="messages",
                 )
@@ -85,7 +85,7 @@ class Mailbox:
             if self._bytes + envelope.size > self._max_bytes and self._counted:
                 probe("mailbox_full_of_bytes")
                 raise MailboxFull(
-                    f"the session's mailbox holds {self._bytes} of its {self._max_bytes} bytes; "
+                    f"the actor's mailbox holds {self._bytes} of its {self._max_bytes} bytes; "
                     "nothing ran, retry later",
                     limit="bytes",
                 )

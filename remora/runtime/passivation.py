@@ -17,7 +17,7 @@ from remora.runtime.probes import probe
 
 __all__ = ["Passivation"]
 
-_logger = get_logger("remora.directory")
+_logger = get_logger(__name__)
 _BUCKETS = 10  # in an idle period
 _SHED_TO = 0.95  # of a bound that is exceeded
 

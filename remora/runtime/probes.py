@@ -51,9 +51,9 @@ def ignore_probes() -> Iterator[None]:
 
 PROBES: Mapping[str, str] = {
     # one cell
-    "turn_broke_state": "applying a decision's records raised: the state is restored",
+    "records_not_applied": "applying a decision's records raised: the state is restored",
     "fenced_write_acknowledged": "a write that was fenced was acknowledged by the log all the same",
-    "fetch_after_commit": "a lookup waited for the cell's own writes, which are durable now",
+    "lookup_after_commit": "a lookup waited for the cell's own writes, which are durable now",
     "gate_broken": "a commit failed, or a state broke: all that waits behind the gate is void",
     "write_fenced": "a write behind a failed one is fenced, so that it is not stored without it",
     "deadline_behind_gate": "a deadline passed between handling and commit: outcome unknown",
@@ -64,7 +64,7 @@ PROBES: Mapping[str, str] = {
     "mailbox_refused": "a full mailbox refused a message: nothing ran",
     "sender_parked": "a mailbox was full, and its sender waits for room",
     "parked_sender_admitted": "there is room again for a message whose sender waited for it",
-    "sender_gone_before_turn": "a queued message's sender gave up: it is never handled",
+    "sender_gone_before_handling": "a queued message's sender gave up: it is never handled",
     "quantum_spent": "a cell had more messages than one round takes, and queues again",
     "deadline_in_mailbox": "a message's deadline passed in the mailbox: it is never handled",
     "lookup_started": "a message needs a cold record: the cell is suspended, its message first",
@@ -95,7 +95,7 @@ PROBES: Mapping[str, str] = {
     "job_expedited_running": "a job that was expedited gives its present attempt up",
     "job_pulled_from_queue": "a job was cancelled or expedited while it waited in its queue",
     "job_pulled_from_backoff": "a job was cancelled or expedited while it waited to be retried",
-    "attempt_broke_off": "a defect of the supervisor ended an attempt; the queue goes on",
+    "attempt_ended_by_defect": "a defect of the supervisor ended an attempt; the queue goes on",
     "job_end_unrecorded": "a job's work is done, its end could not be recorded: it is done again",
     "job_retried": "a job failed, and is tried again later",
     "job_failure_unrecorded": "the log refused the record of a job's failure",

@@ -1,7 +1,8 @@
 """The registry: key → live actor, and the ways to send it a message.
 
 The work is in its parts: `dispatch` (who handles a message next), `activation` (how an actor gets
-its state), `lookups` (cold records), `deadlines`, and `passivation` (who leaves memory).
+its state), `lookups` (cold records), `deadlines`, `passivation` (who leaves memory) and `eviction`
+(who must leave it).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class ActorRegistry:
         self._clock = clock
         self._limits = limits
         self._closed = False
-        self._inline = self._inline_turns = 0
+        self._inline = self._inline_messages = 0
         self._cells: dict[Hashable, Cell] = {}
         self._pool = QuotaPool(limits.total_bytes, limits.share_writes, limits.held_replies, owner)
         self._deadlines = Deadlines()
@@ -84,7 +85,7 @@ class ActorRegistry:
             log=log,
             acknowledged=self._on_acknowledged,
             broken=self._activation.broken,
-            restore=self._activation.restore,
+            restore=self._activation.enqueue,
             look_up=self._lookups.start,
             carry_out=carry_out,
         )
@@ -117,7 +118,7 @@ class ActorRegistry:
         if self._dispatcher.may_run_inline(cell, size, now):
             outcome = cell.run(message)
             if not isinstance(outcome, NeedsLookup):
-                self._inline_turns += 1
+                self._inline_messages += 1
                 cell.last_used = now
                 if outcome.records:
                     self._passivation.weigh(cell)
@@ -139,7 +140,7 @@ class ActorRegistry:
             self._lookups.start(cell, envelope, lookup)
         return await envelope.promise.wait()
 
-    async def tell(self, key: Hashable, message: Any, *, keeps_alive: bool = True) -> Any:
+    async def ask_control(self, key: Hashable, message: Any, *, keeps_alive: bool = True) -> Any:
         """Send a control message, which is never refused and has no deadline.
 
         Args:
@@ -171,10 +172,10 @@ class ActorRegistry:
         return self._dispatcher.post(cell, message)
 
     def _on_acknowledged(self, cell: Cell) -> None:
-        if cell.status is CellStatus.FETCHING:
+        if cell.status is CellStatus.LOOKING_UP:
             if cell.written == cell.durable:
-                probe("fetch_after_commit")
-                self._lookups.fetch(cell)
+                probe("lookup_after_commit")
+                self._lookups.ask_log(cell)
         elif cell.mailbox or cell.parked:
             self._dispatcher.ready(cell)
         if cell.quota.blocked:
@@ -246,8 +247,8 @@ class ActorRegistry:
             queued=sum(len(cell.mailbox) for cell in watched if cell.mailbox),
             activations=self._activation.activations,
             passivations=self._passivation.passivations,
-            inline_turns=self._inline_turns,
-            queued_turns=self._dispatcher.queued_turns,
+            inline_messages=self._inline_messages,
+            queued_messages=self._dispatcher.queued_messages,
             refused=self._dispatcher.refused,
             expired=self._deadlines.expired,
             restarts=self._activation.restarts,

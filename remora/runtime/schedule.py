@@ -16,7 +16,7 @@ from remora.runtime.guard import call_guarded
 
 __all__ = ["Schedule", "TaskStatistics"]
 
-_logger = get_logger("remora.schedule")
+_logger = get_logger(__name__)
 
 
 class TaskStatistics(msgspec.Struct, frozen=True):

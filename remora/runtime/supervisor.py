@@ -43,7 +43,7 @@ __all__ = [
     "SupervisorStatistics",
 ]
 
-_logger = get_logger("remora.supervisor")
+_logger = get_logger(__name__)
 _working_for: ContextVar[Hashable | None] = ContextVar("remora_working_for", default=None)
 
 
@@ -274,8 +274,8 @@ class Supervisor:
         try:
             await self._run(queue, job)
         except Exception:  # a defect of the supervisor must not end the worker, or the runtime
-            probe("attempt_broke_off")
-            _logger.exception("attempt_broke_off", job=job.id, queue=queue.name)
+            probe("attempt_ended_by_defect")
+            _logger.exception("attempt_ended_by_defect", job=job.id, queue=queue.name)
             self._delay(queue, job, queue.retry.max_backoff_s)
 
     async def _run(self, queue: JobQueue, job: Job) -> None:

@@ -39,9 +39,9 @@ class SessionStatistics(msgspec.Struct, frozen=True):
         buffered_tokens: their size.
         pending: messages that are being summarized.
         summary_tokens: size of the running summary and the summary entries.
-        folds: summaries that were made, and the tokens that they read and wrote.
-        flushed: messages that are in long-term memory, or will be: a job is journalled.
-        restated: how often the session was cleared, rewound, or had messages deleted.
+        summaries: summaries that were made, and the tokens that they read and wrote.
+        indexed: messages that are in long-term memory, or will be: a job is journalled.
+        rewritten: how often the session was cleared, rewound, or had messages deleted.
     """
 
     messages: int
@@ -49,9 +49,9 @@ class SessionStatistics(msgspec.Struct, frozen=True):
     buffered_tokens: int
     pending: int
     summary_tokens: int
-    folds: SummaryFigures
-    flushed: int
-    restated: int
+    summaries: SummaryFigures
+    indexed: int
+    rewritten: int
 
 
 class UserStatistics(msgspec.Struct, frozen=True):
@@ -139,7 +139,7 @@ class LocalArchive:
     async def stats(self, key: SessionKey) -> SessionStatistics:
         """See `remora.Session.stats`."""
         view: SessionView = await self._actors.ask(key, Inspect())
-        folds = await self._journal.summary_figures(key)
+        figures = await self._journal.summary_figures(key)
         summaries = [*([view.summary] if view.summary else []), *view.summaries]
         return SessionStatistics(
             messages=view.last_seq,
@@ -147,9 +147,9 @@ class LocalArchive:
             buffered_tokens=view.buffered_tokens,
             pending=view.pending,
             summary_tokens=sum(one.tokens for one in summaries),
-            folds=folds,
-            flushed=min(view.watermarks.indexing_through, view.last_seq),
-            restated=view.watermarks.generation,
+            summaries=figures,
+            indexed=min(view.watermarks.indexing_through, view.last_seq),
+            rewritten=view.watermarks.generation,
         )
 
     async def user_stats(self, user: str) -> UserStatistics:

@@ -45,7 +45,7 @@ from remora.storage.ports import Erased, Erasure, Journal, LongTermStore
 
 __all__ = ["Eraser", "ErasureReceipt"]
 
-_logger = get_logger("remora.erasure")
+_logger = get_logger(__name__)
 
 
 class ErasureReceipt(msgspec.Struct, frozen=True):

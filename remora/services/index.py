@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LongTermIndex"]
 
-_logger = get_logger("remora.longterm")
+_logger = get_logger(__name__)
 _DAY_S = 86_400.0
 
 

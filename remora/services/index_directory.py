@@ -41,7 +41,7 @@ __all__ = [
     "request_rebuild",
 ]
 
-_logger = get_logger("remora.reembed")
+_logger = get_logger(__name__)
 _FIRST = "longterm"
 
 BEGIN = "begin"

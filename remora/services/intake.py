@@ -29,7 +29,7 @@ from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
 
 __all__ = ["Intake", "as_batch"]
 
-_logger = get_logger("remora.door")
+_logger = get_logger(__name__)
 
 
 class Intake(msgspec.Struct, frozen=True):

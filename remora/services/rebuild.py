@@ -45,7 +45,7 @@ from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, 
 
 __all__ = ["Rebuild", "ReembedProgress", "RowRebuilder"]
 
-_logger = get_logger("remora.reembed")
+_logger = get_logger(__name__)
 _AT_ONCE = 16  # actors between two notes of how far it came
 _LAST = (1 << 32) - 1
 
@@ -163,7 +163,7 @@ class Rebuild:
             _logger.info("reembedding_complete", messages=self._total)
         except Exception as e:
             self._error = e
-            _logger.exception("reembedding_rests")
+            _logger.exception("reembedding_paused")
         finally:
             self._ended = True
             self._notify()
@@ -300,7 +300,7 @@ class RowRebuilder:
         ]
         items = [_decode_item(one.value) for one in state_items if one.kind == "working"]
         if items and made_by != [embedder_name(self._embedder)]:
-            await self._directory.tell(
+            await self._directory.ask_control(
                 key, Learn(await embed_items(self._embedder, items)), keeps_alive=False
             )
 

@@ -15,7 +15,7 @@ from remora.storage.ports import Journal, Retention
 
 __all__ = ["flush_unindexed", "trim_archive"]
 
-_logger = get_logger("remora.runtime")
+_logger = get_logger(__name__)
 _FLUSH_CONCURRENCY = 16
 _MAX_SESSIONS = 1_000_000
 
@@ -38,7 +38,7 @@ async def flush_unindexed(
         if not registry.is_live(key):
             try:
                 probe("unindexed_session_flushed")
-                await registry.tell(key, Flush())
+                await registry.ask_control(key, Flush())
             except Exception:
                 _logger.exception("unindexed_flush_failed", session=key)
 

@@ -1,4 +1,4 @@
-"""Ports of an application that still have the method names of remora 0.1."""
+"""Ports of an application that still have earlier method names."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ async def a_fold_keeps_what_it_takes(opened: OpenJournal) -> None:
         chat = runtime.session("alice", "chat")
         assert (await chat.load()).messages == before.messages
         assert [message.content for message in await chat.history()] == texts
-        assert (await chat.stats()).folds.calls > 0
+        assert (await chat.stats()).summaries.calls > 0
 
 
 async def clearing_keeps_the_history(opened: OpenJournal) -> None:

@@ -173,7 +173,7 @@ async def test_a_reader_that_holds_the_log_back_is_told_of(
     async with journal_at(path, max_wal_mb=1) as journal:
         await commit_records(journal, [Opened(1, *ONE, 0)])
         at = 1
-        caplog.set_level("INFO", "remora.journal")
+        caplog.set_level("INFO", "remora.storage.sqlite")
         for _ in range(2):
             caplog.clear()
             with closing(sqlite3.connect(path, isolation_level=None)) as reader:

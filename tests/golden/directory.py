@@ -348,7 +348,14 @@ async def _session(chat: Session, *, imported: bool) -> dict[str, Any]:
         answer["state"] = plain(await chat.state_dict())
     figures = plain(await chat.stats())
     answer["stats"] = {
-        name: figures[name] for name in ("messages", "buffered", "pending", "flushed", "restated")
+        kept: figures[name]
+        for kept, name in (
+            ("messages", "messages"),
+            ("buffered", "buffered"),
+            ("pending", "pending"),
+            ("flushed", "indexed"),
+            ("restated", "rewritten"),
+        )
     }
     middle = history[len(history) // 2].seq
     answer["at"] = {

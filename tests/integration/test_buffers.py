@@ -706,9 +706,14 @@ async def test_stats() -> None:
             await chat.append(user(f"message {number}"))
             await chat.settle()
         stats = await chat.stats()
-        assert (stats.messages, stats.buffered, stats.pending, stats.folds.calls) == (5, 3, 0, 2)
-        assert stats.folds.tokens_in > 0
-        assert stats.folds.tokens_out > 0
+        assert (stats.messages, stats.buffered, stats.pending, stats.summaries.calls) == (
+            5,
+            3,
+            0,
+            2,
+        )
+        assert stats.summaries.tokens_in > 0
+        assert stats.summaries.tokens_out > 0
         assert stats.summary_tokens > 0
         await chat.delete(0)
-        assert (await chat.stats()).restated == 1
+        assert (await chat.stats()).rewritten == 1

@@ -146,16 +146,16 @@ async def test_a_user_who_grows_is_found_all_the_way(tmp_path: Path) -> None:
         more = [f"more bees, {n}" for n in range(8)]
         await alice.remember_many(more)
         await alice.settle()
-        before = runtime.statistics().hot
+        before = runtime.statistics().user_index
         assert len(await texts()) == len(await texts()) == 12
-        assert runtime.statistics().hot.users == 0
-        assert runtime.statistics().hot.passed > before.passed
+        assert runtime.statistics().user_index.users == 0
+        assert runtime.statistics().user_index.passed > before.passed
         await alice.prune(keep=3)
         await alice.settle()
         left = await texts()
         assert len(left) == 3
         assert left == {memory.text for memory in await alice.memories()}
-        assert runtime.statistics().hot.users == 1
+        assert runtime.statistics().user_index.users == 1
 
 
 async def test_a_context_is_the_same_from_memory(tmp_path: Path) -> None:

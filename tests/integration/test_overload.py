@@ -67,7 +67,7 @@ async def test_the_bound_is_the_configured_one_and_shared_by_users() -> None:
             for session in range(100):
                 tasks.start_soon(send, "noisy", session)
             await anyio.wait_all_tasks_blocked()
-            assert runtime.statistics().directory.waiting_bytes <= 32 << 10
+            assert runtime.statistics().registry.waiting_bytes <= 32 << 10
             before = len(refused)
             assert before > 50
             tasks.start_soon(send, "quiet", 0)

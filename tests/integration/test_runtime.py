@@ -454,7 +454,7 @@ async def test_idle_session_is_flushed_and_leaves(tmp_path: Path, small: Config)
         await chat.append(user("The spare key is under the third flowerpot."))
         with anyio.fail_after(30):
             while (
-                runtime.statistics().directory.live
+                runtime.statistics().registry.live
                 or not (await runtime.long_term_statistics()).rows
             ):
                 await anyio.sleep(0.01)

@@ -154,7 +154,7 @@ async def test_empty_answers_and_refusals(answer: str) -> None:
         assert "4711" in (context.summary or "")
         assert answer.strip() == "" or answer not in (context.summary or "")
         assert len(await chat.history(include_archived=True)) == 2
-        assert (await chat.stats()).folds.degraded == 1
+        assert (await chat.stats()).summaries.degraded == 1
 
 
 async def test_endless_answer() -> None:
@@ -180,14 +180,14 @@ async def test_calls_and_tokens_are_counted(tmp_path: Path) -> None:
         for number in range(40):
             await chat.append(user(f"{number} {LONG}"))
         await chat.settle()
-        folds = (await chat.stats()).folds
+        folds = (await chat.stats()).summaries
         assert 0 < folds.calls <= 40 * 15 // 50
         assert folds.tokens_in > folds.calls * 50
         measured = runtime.statistics().compression["recording"]
         assert (measured.calls, measured.failures) == (folds.calls, 0)
         assert measured.tokens_in > 0
     async with Runtime(tmp_path, config=PLAIN, policy=policy, summarizer=Recording()) as runtime:
-        assert (await runtime.session("alice", "chat").stats()).folds == folds
+        assert (await runtime.session("alice", "chat").stats()).summaries == folds
 
 
 async def test_compression_strategies() -> None:

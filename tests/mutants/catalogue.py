@@ -109,7 +109,7 @@ _MUTANTS = (
         what="Whatever commit comes back opens the gate for all who wait behind it.",
         path="remora/runtime/cell.py",
         change="""
--        while held and held[0][0] <= durable:
+-        while held and held[0].after <= durable:
 +        while held and durable:
 """,
     ),
@@ -123,7 +123,7 @@ _MUTANTS = (
 -        self.state = None
 -        self.status = CellStatus.ACTIVATING
 +        self.written = self.durable = 0
-         for _, _, promise, _ in held or ():
+         for reply in held or ():
 ~
 -        self._host.broken(self, error)
 -        if self.status is CellStatus.ACTIVATING and not self.awaiting_fence:
@@ -137,8 +137,8 @@ _MUTANTS = (
         what="The gate is thrown away with the state, and nobody tells those who wait behind it.",
         path="remora/runtime/cell.py",
         change="""
--        for _, _, promise, _ in held or ():
--            promise.reject(answer)
+-        for reply in held or ():
+-            reply.promise.reject(answer)
 +        del held
 """,
     ),
@@ -193,7 +193,7 @@ _MUTANTS = (
          cell = self._new_cell(key)
 -        self._cells[key] = cell
 ~
-                 cell.load(image)
+                 cell.take_image(image)
 +                self._cells[cell.key] = cell
 """,
     ),
@@ -380,8 +380,8 @@ _MUTANTS = (
         path="remora/runtime/lookups.py",
         change="""
 -        if cell.clean:
--            self.fetch(cell)
-+        self.fetch(cell)
+-            self.ask_log(cell)
++        self.ask_log(cell)
 """,
     ),
     Mutant(
@@ -456,7 +456,7 @@ _MUTANTS = (
         name="cut_splits_a_tool_call",
         guarantee="G8",
         what="A window of so many messages is cut after as many messages as are too many.",
-        path="remora/actors/policies/turns.py",
+        path="remora/actors/policies/units.py",
         change="""
      if excess <= 0:
          return 0
@@ -469,7 +469,7 @@ _MUTANTS = (
         guarantee="G8",
         what="What is no result ends the wait for results: a user who interrupts parts the call "
         "from what it brought.",
-        path="remora/actors/policies/turns.py",
+        path="remora/actors/policies/units.py",
         change="""
 -        while unit.awaiting and index < len(entries) and entries[index].role != "assistant":
 +        while unit.awaiting and index < len(entries) and entries[index].role == "tool":

@@ -14,7 +14,7 @@ from remora.actors.blocks.base import BaseMemoryBlock, BlockServices, ChatMessag
 from remora.actors.blocks.fit import BlockView
 from remora.actors.blocks.state import BlockSet, block_progress
 from remora.actors.policies.buffer import BufferPolicy
-from remora.actors.policies.turns import units
+from remora.actors.policies.units import units
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.compaction import BLOCKS_QUEUE, SUMMARIZE_QUEUE
 from remora.actors.session.messages import (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from remora import Config, Runtime
 from remora.actors.policies.buffer import BufferPolicy
-from remora.actors.policies.turns import units
+from remora.actors.policies.units import units
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import Load, Snapshot
 from remora.actors.session.window import fit_buffer

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 )
 
 from remora.actors.policies.buffer import BufferPolicy
-from remora.actors.policies.turns import units
+from remora.actors.policies.units import units
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import (
     BlocksReady,

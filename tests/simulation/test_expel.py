@@ -61,7 +61,7 @@ async def test_what_was_written_lands_first() -> None:
                 with pytest.raises(ErasureInProgress):
                     await k.ask(ALICE, append(user("late")))
                 with pytest.raises(ErasureInProgress):
-                    await k.directory.tell(ALICE, Inspect())
+                    await k.directory.ask_control(ALICE, Inspect())
                 assert not k.directory.post(ALICE, append(user("posted")))
                 assert (await k.ask(BOB, append(user("still")))).seqs == (2,)
         acknowledged = [one for one in outcomes if not isinstance(one, Exception)]

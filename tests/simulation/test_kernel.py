@@ -435,7 +435,7 @@ async def test_clear_drops_a_late_summary() -> None:
             False,
             "m",
         )
-        assert await core.directory.tell(KEY, late) is False
+        assert await core.directory.ask_control(KEY, late) is False
         snapshot = await core.ask(KEY, Load(1000))
         assert snapshot.summary is None
         assert [t.split()[0] for t in said(snapshot.entries)] == [f"m{n}" for n in range(8, 16)]

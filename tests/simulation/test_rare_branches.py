@@ -109,7 +109,9 @@ def test_a_fenced_append_that_lands_is_there_from_then_on(tmp_path: Path) -> Non
         async with over_sqlite(path) as core:
             assert await shown(core) == ["one", "two", "three"]
 
-    with reaching("turn_broke_state", "fenced_write_acknowledged", "gate_broken", "cell_reloaded"):
+    with reaching(
+        "records_not_applied", "fenced_write_acknowledged", "gate_broken", "cell_reloaded"
+    ):
         for seed in range(SEEDS):
             on_a_disk(seed, tmp_path, main)
     assert True in landed

@@ -200,7 +200,7 @@ async def test_an_error_without_words_costs_one_attempt() -> None:
             return await super().read(key, first, last, at=at)
 
     journal = Journal()
-    with reaching("attempt_broke_off"):
+    with reaching("attempt_ended_by_defect"):
         async with kernel(journal, clock=clock, retry=retry, fold_above=30) as core:
             for number in range(8):
                 await core.ask(KEY, append(long(number)))
@@ -233,7 +233,7 @@ async def test_an_error_without_words_in_a_hastened_job() -> None:
             return await super().read(key, first, last, at=at)
 
     journal, model = Journal(), down()
-    with reaching("job_pulled_from_backoff", "attempt_broke_off"):
+    with reaching("job_pulled_from_backoff", "attempt_ended_by_defect"):
         async with kernel(
             journal,
             clock=clock,

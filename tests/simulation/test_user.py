@@ -206,8 +206,8 @@ async def test_users_and_sessions_share_the_bounds() -> None:
                 tasks.start_soon(said, runtime.user(f"u{number}"), f"hello {number}")
             for _ in range(60):
                 await clock.advance(1)
-        assert runtime.statistics().directory.live <= 4
-        assert runtime.statistics().directory.passivations >= 20
+        assert runtime.statistics().registry.live <= 4
+        assert runtime.statistics().registry.passivations >= 20
 
 
 # -- synopsis --------------------------------------------------------------------------------------

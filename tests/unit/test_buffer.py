@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.policies.turns import (
+from remora.actors.policies.units import (
     cut_to_keep,
     length_before_open_call,
     presentable_units,

@@ -54,3 +54,10 @@ def test_imports_between_folders_point_downward() -> None:
                 other for other in imported(path) if other != home and height[other] > height[home]
             }
     assert not {home: others for home, others in upward.items() if others}
+
+
+def test_loggers_are_named_after_their_modules() -> None:
+    """A filter on `remora.runtime` gets the kernel, and a name in a log leads to a file."""
+    for path in PACKAGE.rglob("*.py"):
+        for name in re.findall(r"= get_logger\((.+)\)", path.read_text()):
+            assert name == "__name__", path

@@ -24,7 +24,7 @@ class OldStore(MemoryStore):
 
 
 class OldJournal:
-    """A journal with the names of the first release, and no others."""
+    """A journal with the earlier names, and no others."""
 
     def __init__(self) -> None:
         self._inner = MemoryJournal()

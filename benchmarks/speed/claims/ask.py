@@ -138,10 +138,10 @@ async def _through(
     before = directory.statistics()
     took = await _slices(ask if contended else plain, case)
     after = directory.statistics()
-    queued = after.queued_turns - before.queued_turns
+    queued = after.queued_messages - before.queued_messages
     return {
         "ask_us": took,
-        "queued_share": queued / (queued + after.inline_turns - before.inline_turns),
+        "queued_share": queued / (queued + after.inline_messages - before.inline_messages),
     }
 
 

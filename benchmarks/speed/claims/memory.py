@@ -96,7 +96,7 @@ async def _remora(directory: Path, count: int, rounds: int, seed: int) -> dict[s
 
         async def wait_until_passivated() -> None:
             clock.ahead_s += CONFIG.activation.idle_s * 1.2
-            while runtime.statistics().directory.live:  # noqa: ASYNC110 - a sweep says nothing to anybody
+            while runtime.statistics().registry.live:  # noqa: ASYNC110 - a sweep says nothing to anybody
                 await anyio.sleep(0.05)
             await runtime.internals.journal.checkpoint()
 
@@ -108,7 +108,7 @@ async def _remora(directory: Path, count: int, rounds: int, seed: int) -> dict[s
         await in_turn(count, 256, make)
         await runtime.internals.journal.checkpoint()
         live = settled_memory()
-        assert runtime.statistics().directory.live == count
+        assert runtime.statistics().registry.live == count
         await wait_until_passivated()
         left = settled_memory()
         looks = []

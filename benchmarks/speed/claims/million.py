@@ -83,7 +83,7 @@ async def _measure(directory: Path, case: Case, seed: int) -> dict[str, float]:
 
         await in_turn(sessions, _AT_ONCE, make)
         found["made_per_s"] = sessions / (time.perf_counter() - begun)
-        found["live"] = runtime.statistics().directory.live
+        found["live"] = runtime.statistics().registry.live
         recent = [rng.randrange(sessions - live * 9 // 10, sessions) for _ in range(5_000)]
         early = [rng.randrange(sessions // 2) for _ in range(500)]
         found |= await _time_work(

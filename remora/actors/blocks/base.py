@@ -163,7 +163,7 @@ class BaseMemoryBlock(msgspec.Struct, Generic[T_co], kw_only=True):
         return await self._aget(None if messages is None else list(messages), **block_kwargs)
 
     async def aput(self, messages: Sequence[ChatMessage], **block_kwargs: Any) -> None:  # noqa: ARG002
-        """Take in a batch of messages that left the buffer: whole turns, each message once."""
+        """Take in a batch of messages that left the buffer: whole units, each message once."""
         await self._aput(list(messages))
 
     async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> T_co:  # noqa: ARG002

@@ -25,7 +25,7 @@ from remora.tokens import HeuristicCounter
 
 __all__ = ["CONDENSE_PROMPT", "EXTRACT_PROMPT", "FactExtractionMemoryBlock", "parse_facts"]
 
-_logger = get_logger("remora.blocks")
+_logger = get_logger(__name__)
 
 EXTRACT_PROMPT = """\
 You keep the memory of a conversation. From the messages below, take the facts that will still \

@@ -26,7 +26,7 @@ from remora.tokens import INLINE_CHARACTERS
 
 __all__ = ["BlockText", "BlockView", "FittedBlocks", "GatheredBlocks"]
 
-_logger = get_logger("remora.blocks")
+_logger = get_logger(__name__)
 
 
 class BlockText(msgspec.Struct, frozen=True):

@@ -6,11 +6,12 @@ The source documents describe six memories; each is a choice of these three::
     keep_all          never                  -                         -
     window            more than N messages   the excess                drop, or summary
     token_window      more than N tokens     the excess                drop
-    summary           a second message       all but the newest turn   summary
+    summary           a second message       all but the newest unit   summary
     summary_buffer    more than N tokens     all but half of N         summary (default)
     ring              more than N messages   the oldest batch          an entry each
 
-Every cut is at a turn's boundary (G8). A single message is never compacted.
+Every cut is between units: a unit is a message, or a whole tool-call group (G8). A single message
+is never compacted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from remora.actors.policies.turns import cut_oldest, cut_to_keep
+from remora.actors.policies.units import cut_oldest, cut_to_keep
 from remora.config import BufferConfig
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
@@ -48,9 +49,9 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         above_tokens: compact a buffer of more tokens; not at equality.
         above_messages: compact a buffer of more messages.
-        keep_tokens: amount: at most so many tokens stay, or the newest turn.
-        keep_messages: amount: at most so many messages stay, or the newest turn.
-        batch: amount: the oldest so many messages, up to a turn's boundary.
+        keep_tokens: amount: at most so many tokens stay, or the newest unit.
+        keep_messages: amount: at most so many messages stay, or the newest unit.
+        batch: amount: the oldest so many messages, up to a unit's boundary.
         fold: what becomes of them.
         entries: most summary entries; the oldest one beyond goes into the running summary.
         overdraft_tokens: while a compaction runs, a buffer of more tokens expedites it (G6).
@@ -107,7 +108,7 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def summary(cls) -> BufferPolicy:
-        """Keep the newest turn, and a summary of everything before."""
+        """Keep the newest unit, and a summary of everything before."""
         return cls(above_messages=1, keep_messages=1)
 
     @classmethod

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from remora.actors.policies.turns import length_before_open_call
+from remora.actors.policies.units import length_before_open_call
 from remora.actors.session.messages import SummaryReady
 from remora.actors.session.state import SessionState, condense_job_id, summarize_job_id
 from remora.messages import Entry

@@ -81,7 +81,7 @@ class Remove(msgspec.Struct, frozen=True):
 
 
 class Truncate(msgspec.Struct, frozen=True):
-    """Keep the newest `keep` messages, or fewer at a turn's boundary. Replies how many left."""
+    """Keep the newest `keep` messages, or fewer at a unit's boundary. Replies how many left."""
 
     keep: int
 

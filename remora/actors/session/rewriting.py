@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from remora.actors.blocks.state import exclusion_item, exclusions, join_ranges
-from remora.actors.policies.turns import units
+from remora.actors.policies.units import units
 from remora.actors.session.compaction import FLUSH_QUEUE, SessionRules, compact, leaving_jobs
 from remora.actors.session.messages import Adopt, Remove, Replace
 from remora.actors.session.state import BufferRestored, SessionState, message_ids, opening

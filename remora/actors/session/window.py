@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remora.actors.policies.turns import presentable_units
+from remora.actors.policies.units import presentable_units
 from remora.messages import Entry
 from remora.storage.records import Summary
 

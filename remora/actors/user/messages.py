@@ -1,6 +1,6 @@
 """The messages and replies of users' own actors: plain data.
 
-Times are given: a turn reads no clock.
+Times are given: a decision reads no clock.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ from remora.storage.ports import Finding
 
 __all__ = ["DurableFiles", "ShardFiles", "TableState"]
 
-_logger = get_logger("remora.longterm")
+_logger = get_logger(__name__)
 _MOST_QUARANTINED = 8  # of one table, the newest ones
 
 

@@ -16,7 +16,7 @@ from remora.storage.atomic import sync_path
 
 __all__ = ["FileMark", "SyncRecord", "digest_of", "mark_of", "read_record", "write_synced"]
 
-_logger = get_logger("remora.longterm")
+_logger = get_logger(__name__)
 _CHUNK_BYTES = 1 << 20
 
 

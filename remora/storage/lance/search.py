@@ -20,7 +20,7 @@ from remora.storage.ports import Candidate, MemoryRow, Scope, Vector
 
 __all__ = ["LanceSearch"]
 
-_logger = get_logger("remora.longterm")
+_logger = get_logger(__name__)
 _LONG_QUERY_CHARS = 2_000
 _MOST_QUERY_WORDS = 200
 

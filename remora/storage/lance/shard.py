@@ -35,7 +35,7 @@ from remora.storage.lance.rows import SEARCHED, RowFormat
 
 __all__ = ["CLOCK_SLACK_S", "COMMIT_GRAIN_S", "IndexTools", "Shard"]
 
-_logger = get_logger("remora.longterm")
+_logger = get_logger(__name__)
 CLOCK_SLACK_S = 5.0
 """Between our reading of the clock and LanceDB's."""
 COMMIT_GRAIN_S = 1.0

@@ -28,7 +28,7 @@ from remora.storage.ports import Finding
 
 __all__ = ["MOST_REPLACEMENTS", "LanceUpkeep"]
 
-_logger = get_logger("remora.longterm")
+_logger = get_logger(__name__)
 _DELETE_AT_ONCE = 500
 MOST_REPLACEMENTS = 64
 """Replaced indices after which LanceDB's caches are renewed; one leaves 54 entries, 200 kB."""

@@ -35,7 +35,7 @@ __all__ = [
     "row_damage",
 ]
 
-_logger = get_logger("remora.journal")
+_logger = get_logger(__name__)
 SEQ_MASK = (1 << SEQ_BITS) - 1
 ENTRY_COLUMNS = (
     "m.pos, m.at_us, m.tokens, m.role, m.chat, m.meta, m.id, m.importance, m.key, m.batch, m.crc"

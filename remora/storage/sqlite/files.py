@@ -17,7 +17,7 @@ from remora.storage.sqlite.writer import JournalWriter
 
 __all__ = ["BUSY_MS", "JournalFiles"]
 
-_logger = get_logger("remora.journal")
+_logger = get_logger(__name__)
 BUSY_MS = 5_000
 _EMPTY_WAL_S = 30.0  # how long emptying the write-ahead log is tried
 _EMPTY_WAL_PAUSE_S = 0.05

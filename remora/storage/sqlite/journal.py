@@ -39,7 +39,7 @@ __all__ = ["SqliteJournal"]
 
 T = TypeVar("T")
 
-_logger = get_logger("remora.journal")
+_logger = get_logger(__name__)
 
 
 class SqliteJournal(JournalReader, JournalWriter):

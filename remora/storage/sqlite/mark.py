@@ -34,7 +34,7 @@ from remora.storage.sqlite.schema import SEQ_BITS
 
 __all__ = ["CommitMark", "MarkContent", "accept_loss", "mark_path", "missing_commits", "read_mark"]
 
-_logger = get_logger("remora.journal")
+_logger = get_logger(__name__)
 _MAGIC = b"remoraM1"
 _LEVELS: tuple[Durability, ...] = ("power", "process", "none")
 _SLOT = 512  # what a disk writes whole

@@ -28,7 +28,7 @@ __all__ = [
     "take_ownership",
 ]
 
-_logger = get_logger("remora.journal")
+_logger = get_logger(__name__)
 SYNCHRONOUS: dict[Durability, str] = {"power": "FULL", "process": "NORMAL", "none": "NORMAL"}
 """SQLite's name for each durability.
 
@@ -87,7 +87,7 @@ async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
     for number, script in enumerate(MIGRATIONS[found:], start=found + 1):
         await connection.executescript(migration_script(number, script))
     _logger.info(
-        "journal_migrated",
+        "journal_migrated" if found else "journal_created",
         path=str(path),
         before=found,
         after=FORMAT,

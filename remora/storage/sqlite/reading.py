@@ -53,7 +53,7 @@ from remora.storage.sqlite.schema import SEQ_BITS
 
 __all__ = ["JournalReader"]
 
-_logger = get_logger("remora.journal")
+_logger = get_logger(__name__)
 
 
 class JournalReader:

@@ -50,7 +50,7 @@ __all__ = ["AUTO_CHECKPOINT_PAGES", "JournalWriter"]
 
 T = TypeVar("T")
 
-_logger = get_logger("remora.journal")
+_logger = get_logger(__name__)
 _BEGIN = Step("BEGIN IMMEDIATE; UPDATE settings SET value = value + 1 WHERE name = 'commits'")
 """Begins a counted commit (see `mark`); fails for a writer that lost the journal."""
 _COMMIT = Step("COMMIT", [()])

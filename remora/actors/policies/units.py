@@ -101,7 +101,7 @@ def cut_to_keep(entries: Sequence[Entry], keep: int, total: int, *, messages: bo
         end = unit.end
         if gone >= excess:
             if unit.end - unit.start > 1:
-                probe("turn_cut_whole")
+                probe("group_cut_whole")
             break
     return end
 
