@@ -18,7 +18,7 @@ PROBES: Mapping[str, str] = {
     "writer_did_other_work": "the journal's writer erased, trimmed or compacted between two "
     "batches",
     # long-term memory
-    "caches_renewed": "many indices were replaced: LanceDB's caches begin again",
+    "caches_renewed": "many indices were replaced: LanceDB's caches start empty",
     "row_exists": "a row was in long-term memory already: it is not written twice",
     "uncertain_write_undone": "a write failed half way: the table goes back to what is on disk",
     "doubtful_add_merged": "rows that may exist already are merged, not just added",

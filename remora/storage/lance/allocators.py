@@ -27,7 +27,7 @@ from remora.logging import get_logger
 
 __all__ = ["return_free_memory", "tune_allocators"]
 
-_logger = get_logger("remora.longterm")
+_logger = get_logger(__name__)
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 _ARENAS = 2
 
