@@ -20,6 +20,7 @@ from remora.runtime.probes import probe
 from remora.services.parts import PartsHolder
 from remora.services.preload import preload
 from remora.services.upkeep import flush_unindexed
+from remora.storage.lance.allocators import limit_arenas
 from remora.storage.lock import DirectoryLock
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.ports import Journal
@@ -80,6 +81,9 @@ class Lifetime:
 
     @asynccontextmanager
     async def _live(self) -> AsyncIterator[None]:
+        long_term = self.options.config.long_term
+        if long_term.enabled and long_term.tune_allocators:
+            limit_arenas()  # before there are many threads
         path = self.options.path
         lock = DirectoryLock(path) if path is not None else None
         try:

@@ -25,15 +25,15 @@ from typing import Any
 
 from remora.logging import get_logger
 
-__all__ = ["return_free_memory", "tune_allocators"]
+__all__ = ["limit_arenas", "return_free_memory", "set_arrow_pool"]
 
 _logger = get_logger(__name__)
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 _ARENAS = 2
 
 
-def tune_allocators() -> None:
-    """Set pyarrow's pool and glibc's arenas, unless the host has. A second call does nothing."""
+def set_arrow_pool() -> None:
+    """Have pyarrow allocate with the C library, unless the host has chosen a pool."""
     pa = importlib.import_module("pyarrow")
     if (
         pa.default_memory_pool().backend_name == "mimalloc"
@@ -41,11 +41,15 @@ def tune_allocators() -> None:
     ):
         pa.set_memory_pool(pa.system_memory_pool())
         _logger.info("arrow_pool_set", pool="system")
-    _limit_arenas()
 
 
 @functools.cache
-def _limit_arenas() -> None:
+def limit_arenas() -> None:
+    """Have glibc make no more than two arenas, unless the environment says how many.
+
+    glibc takes its number when it makes the ninth arena, so this has to come before there are as
+    many threads. Does nothing with another C library.
+    """
     mallopt = _function_of_glibc("mallopt")
     if (
         mallopt is not None

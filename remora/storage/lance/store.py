@@ -27,7 +27,7 @@ import anyio.to_thread
 
 from remora.config import LongTermConfig
 from remora.errors import LongTermError
-from remora.storage.lance.allocators import tune_allocators
+from remora.storage.lance.allocators import limit_arenas, set_arrow_pool
 from remora.storage.lance.directory import clear_refill, refill_needed, remove_store
 from remora.storage.lance.errors import map_errors
 from remora.storage.lance.rows import RowFormat
@@ -114,7 +114,8 @@ class LanceStore:
             if base is not None:
                 await anyio.to_thread.run_sync(partial(base.mkdir, parents=True, exist_ok=True))
             if config.tune_allocators:
-                tune_allocators()  # before LanceDB starts its threads
+                limit_arenas()
+                set_arrow_pool()  # before LanceDB allocates with it
 
             def connect() -> Awaitable[Any]:
                 session = lancedb.Session(
