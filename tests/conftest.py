@@ -9,13 +9,13 @@ import gc
 import inspect
 import logging
 import os
+import threading
 from collections import Counter
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 # a runtime that opens loads it, in a thread; parts that are tested alone write lines as well
@@ -120,15 +120,49 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(limit_s + _REPORT_S), append=False)
 
 
-async def _open_shields(watching: trio.CancelScope, after_s: float) -> None:
+async def _open_shields() -> None:
     """Take the shields from all scopes until cancelled, so that the test's end reaches them."""
-    with watching:
-        await trio.sleep(after_s)
-        while True:
-            for scope in gc.get_objects():
-                if isinstance(scope, trio.CancelScope) and scope.shield:
-                    scope.shield = False
-            await trio.sleep(0.1)
+    while True:
+        for scope in gc.get_objects():
+            if isinstance(scope, trio.CancelScope) and scope.shield:
+                scope.shield = False
+        await trio.sleep(0.1)
+
+
+async def _end_in_time(test: Callable[[], Awaitable[object]], limit_s: float) -> None:
+    """Run a test on trio, and cancel it after so many seconds of real time, its shields opened.
+
+    A thread counts them: the test's own clock may be one that jumps.
+
+    Raises:
+        TimeoutError: it did not end in time.
+    """
+    running, opening = trio.CancelScope(), trio.CancelScope()
+    token = trio.lowlevel.current_trio_token()
+
+    async def open_shields() -> None:
+        with opening:
+            await _open_shields()
+
+    def end() -> None:
+        running.cancel()
+        trio.lowlevel.spawn_system_task(open_shields)
+
+    def request_end() -> None:
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(end)
+
+    timer = threading.Timer(limit_s, request_end)
+    timer.daemon = True
+    timer.start()
+    try:
+        with running:
+            await test()
+    finally:
+        timer.cancel()
+        opening.cancel()
+    if running.cancelled_caught:
+        raise TimeoutError(f"the test did not end within {limit_s:g} s")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -142,13 +176,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
         @functools.wraps(test)
         async def limited(**arguments: Any) -> None:
-            watching = trio.CancelScope()
-            trio.lowlevel.spawn_system_task(_open_shields, watching, limit_s)
-            try:
-                with anyio.fail_after(limit_s):
-                    await test(**arguments)
-            finally:
-                watching.cancel()
+            await _end_in_time(functools.partial(test, **arguments), limit_s)
 
         pyfuncitem.obj = limited
     return (yield)

@@ -46,7 +46,7 @@ WORDS = frozenset(
 ENTRY = "(entry)"
 LAYERS = (
     ("cli", "adapters", "testing"),
-    ("blocks", "transfer"),
+    ("blocks", "results", "transfer"),
     ("api",),
     ("maintenance",),
     ("services",),
