@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from remora.api.session import Session
-from remora.errors import RemoraError
+from remora.errors import InvalidInput, RemoraError
 from remora.ids import SessionKey
 from remora.messages import MessageLike, Receipt
 from remora.runtime.concurrency import map_concurrently
@@ -24,7 +24,15 @@ async def append_batches(
 
     Returns:
         For each batch, in their order, the receipt or the error.
+
+    Raises:
+        InvalidInput: one of them is not a batch; nothing was written.
     """
+    for batch in batches:
+        if not (isinstance(batch, Sequence) and len(batch) == 3 and isinstance(batch[0], Session)):
+            raise InvalidInput(
+                "a batch is a session, one message or many, and an idempotency key or None"
+            )
     by_session: dict[SessionKey, list[int]] = {}
     for place, (session, _, _) in enumerate(batches):
         by_session.setdefault(session.key, []).append(place)

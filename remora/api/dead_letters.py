@@ -33,6 +33,7 @@ from remora.logging import get_logger
 from remora.runtime.jobs import DeadLetterRetried, Job, JobDone
 from remora.runtime.log import commit_records
 from remora.runtime.supervisor import Supervisor
+from remora.services.arguments import check_text, collect
 from remora.storage.ports import Journal
 from remora.storage.records import (
     DiscardSpec,
@@ -105,19 +106,18 @@ class DeadLetters:
         return len(dead)
 
     async def _select(self, ids: Sequence[str] | None) -> list[Job]:
-        if isinstance(ids, str):
-            raise InvalidInput(f"ids is a list of ids, not one id: [{ids!r}]; nothing was changed")
+        wanted = None if ids is None else dict.fromkeys(collect(ids, "ids", check_text))
         dead = {job.id: job for job in await self._journal.jobs(dead=True)}
-        if ids is None:
+        if wanted is None:
             return list(dead.values())
-        unknown = tuple(id_ for id_ in dict.fromkeys(ids) if id_ not in dead)
+        unknown = tuple(id_ for id_ in wanted if id_ not in dead)
         if unknown:
             raise NoDeadLetter(
                 f"there is no dead letter {', '.join(unknown)}: it was retried, done, "
                 "dropped, or never failed; nothing was changed",
                 ids=unknown,
             )
-        return [dead[id_] for id_ in dict.fromkeys(ids)]
+        return [dead[id_] for id_ in wanted]
 
 
 def _drop_records(job: Job) -> list[Any]:

@@ -12,7 +12,13 @@ from remora.ids import UserKey, validate_id
 from remora.messages import MessageLike
 from remora.recall.memory import Memory
 from remora.runtime.concurrency import map_concurrently
-from remora.services.arguments import check_int, check_text
+from remora.services.arguments import (
+    check_choice,
+    check_int,
+    check_query,
+    check_result_count,
+    collect,
+)
 from remora.services.parts import PartsHolder, Recalls
 from remora.services.recording import (
     check_types,
@@ -78,7 +84,7 @@ class LongTermHandle:
             RedactionFailed: the redaction hook failed on it; nothing was written.
             MailboxFull, SessionQuarantined: nothing ran.
         """
-        contents = [content] if isinstance(content, (str, Mapping)) else _as_list(content)
+        contents = [content] if isinstance(content, (str, Mapping)) else collect(content, "content")
         if not contents:
             raise InvalidInput("there is nothing to remember")
         defaults = {"type": type, "importance": importance, "session": session, "agent": agent}
@@ -121,7 +127,10 @@ class LongTermHandle:
     ) -> list[list[str]]:
         """Record several conversations, all or none; returns the ids for each. See `record`."""
         limit = self._holder.parts.intake.buffer.max_message_bytes
-        spoken = [conversation_texts(messages, max_bytes=limit) for messages in conversations]
+        spoken = [
+            conversation_texts(messages, max_bytes=limit)
+            for messages in collect(conversations, "conversations")
+        ]
         defaults = {"type": "context", "importance": None, "session": session, "agent": agent}
         items = [self._make_item(text, defaults) for texts in spoken for text in texts]
         ids = iter(await self._record(items, "record", session))
@@ -169,13 +178,14 @@ class LongTermHandle:
                 handle finds only its own.
 
         Raises:
-            InvalidInput: `k` is not positive, the query is not text, there is no such type, or
+            InvalidInput: `k` is not from 1 to 1 000, the query is not text or over 100 000
+                characters, there is no such type, or
                 long-term memory is switched off.
             LongTermError: long-term memory failed.
             ModelError: the embedder failed.
         """
-        check_text(query, "query")
-        check_int(k, "k", low=1)
+        query = check_query(query)
+        check_result_count(k)
         recalls = self._require_recalls()
         return await recalls.recall(self._user, query, k, self._scope(types, session, agent))
 
@@ -194,7 +204,7 @@ class LongTermHandle:
         async def one(query: str) -> list[Memory]:
             return await self.recall(query, k=k, types=kinds, session=session, agent=agent)
 
-        wanted = _as_list(queries)
+        wanted = collect(queries, "queries")
         return await map_concurrently(one, wanted, concurrency=max(len(wanted), 1))
 
     async def retrieve(
@@ -246,8 +256,7 @@ class LongTermHandle:
             InvalidInput: a value out of range, or long-term memory is switched off.
             LongTermError: long-term memory failed.
         """
-        if order not in {"created", "importance"}:
-            raise InvalidInput(f"order must be 'created' or 'importance', not {order!r}")
+        check_choice(order, "order", ("created", "importance"))
         if limit is not None:
             check_int(limit, "limit")
         recalls = self._require_recalls()
@@ -331,13 +340,6 @@ class Agent(LongTermHandle):
     def name(self) -> str:
         """The agent's id."""
         return self._agent or ""
-
-
-def _as_list(values: Iterable[Any]) -> list[Any]:
-    found: object = values
-    if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
-        raise InvalidInput(f"expected several, not one {type(found).__name__}")
-    return list(found)
 
 
 def _as_text(memories: Sequence[Memory]) -> str:

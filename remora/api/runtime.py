@@ -42,7 +42,15 @@ from remora.runtime.limits import RegistryStatistics
 from remora.runtime.log import LogStatistics
 from remora.runtime.schedule import TaskStatistics
 from remora.runtime.supervisor import SupervisorStatistics
-from remora.services.arguments import check_int
+from remora.services.arguments import (
+    check_flag,
+    check_function,
+    check_int,
+    check_path,
+    check_seconds,
+    check_text,
+    collect,
+)
 from remora.services.rebuild import ReembedProgress
 from remora.storage.export.transfer import TransferReport
 from remora.storage.ports import JournalCounts, LongTermStatistics, LongTermStore
@@ -256,7 +264,10 @@ class Runtime:
             InvalidInput: there is no such task, or the interval is not a positive number.
             RuntimeClosed: the runtime is not open.
         """
-        self._lifetime.internals.schedule.change(task, seconds)
+        interval = check_seconds(seconds, "seconds")
+        if interval is None or interval == float("inf"):
+            raise InvalidInput(f"seconds must be a positive number, not {seconds!r}")
+        self._lifetime.internals.schedule.change(check_text(task, "task"), interval)
 
     # -- state -------------------------------------------------------------------------------------
 
@@ -293,6 +304,8 @@ class Runtime:
 
     async def counts(self, user: str | None = None) -> JournalCounts:
         """How much the journal holds, in all or of one user."""
+        if user is not None:
+            validate_id(user, "a user id")
         return await self._lifetime.internals.parts.archive.counts(user)
 
     async def long_term_statistics(self) -> LongTermStatistics:
@@ -332,6 +345,7 @@ class Runtime:
             RuntimeClosed: the runtime closed before; the next start continues.
             StorageError, ModelError: what failed repeatedly; the next start continues.
         """
+        check_function(progress, "progress")
         await self._lifetime.internals.index.wait_until_rebuilt(progress)
 
     # -- many sessions -----------------------------------------------------------------------------
@@ -355,7 +369,7 @@ class Runtime:
             InvalidInput: `concurrency` is not positive.
         """
         check_int(concurrency, "concurrency", low=1)
-        return await append_batches(list(batches), concurrency=concurrency)
+        return await append_batches(collect(batches, "batches"), concurrency=concurrency)
 
     async def export(
         self, path: str | Path, *, overwrite: bool = False, progress: Progress | None = None
@@ -375,8 +389,11 @@ class Runtime:
             InvalidInput: `path` exists, or looks like a file and does not end in ``.jsonl``.
             StorageError: the journal cannot be read, or the disk refused.
         """
+        target = check_path(path, "path")
+        check_flag(overwrite, "overwrite")
+        check_function(progress, "progress")
         transfers = self._lifetime.internals.transfers
-        return await transfers.export_to(Path(path), overwrite=overwrite, progress=progress)
+        return await transfers.export_to(target, overwrite=overwrite, progress=progress)
 
     async def import_(
         self, path: str | Path, *, skip_existing: bool = False, progress: Progress | None = None
@@ -400,10 +417,11 @@ class Runtime:
                 written.
             RedactionFailed: the redaction hook failed on a session; those before it are there.
         """
+        source = check_path(path, "path")
+        check_flag(skip_existing, "skip_existing")
+        check_function(progress, "progress")
         transfers = self._lifetime.internals.transfers
-        return await transfers.import_from(
-            Path(path), skip_existing=skip_existing, progress=progress
-        )
+        return await transfers.import_from(source, skip_existing=skip_existing, progress=progress)
 
     # -- operating ---------------------------------------------------------------------------------
 
@@ -427,13 +445,15 @@ class Runtime:
         from remora.maintenance.backup import backup  # noqa: PLC0415
         from remora.storage.sqlite.journal import SqliteJournal  # noqa: PLC0415
 
+        target = check_path(dest, "dest")
+        check_function(progress, "progress")
         journal, path = self._lifetime.internals.journal, self.path
         if path is None or not isinstance(journal, SqliteJournal):
             raise InvalidInput(
                 "there is nothing to copy: this runtime's journal is not in a memory directory"
             )
         return await run_to_end(
-            backup, path, Path(dest), self.config, take=journal.backup, progress=progress
+            backup, path, target, self.config, take=journal.backup, progress=progress
         )
 
     async def dead_letters(self) -> list[Job]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import msgspec
 
@@ -36,7 +36,16 @@ from remora.ids import SessionKey, UserKey, key_digest, validate_id
 from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt, Role, decode_chat
 from remora.recall.context import Context
 from remora.services.archive import SessionStatistics, restore_messages
-from remora.services.arguments import check_int, check_text
+from remora.services.arguments import (
+    check_choice,
+    check_flag,
+    check_int,
+    check_query,
+    check_result_count,
+    check_seconds,
+    check_text,
+    collect,
+)
 from remora.services.erasure import ErasureReceipt
 from remora.services.intake import Intake, as_batch
 from remora.services.parts import PartsHolder
@@ -66,6 +75,7 @@ class Session:
         return f"Session({self.key.user!r}, {self.key.session!r})"
 
     async def _ask(self, message: Any, timeout_s: float | None = None) -> Any:
+        check_seconds(timeout_s, "timeout_s")
         return await self._holder.parts.actors.ask(self.key, message, timeout_s=timeout_s)
 
     async def append(
@@ -100,6 +110,8 @@ class Session:
             OutcomeUnknown: it may have been written; retry with the same key.
         """
         batch = as_batch(messages)
+        check_flag(allow_duplicates, "allow_duplicates")
+        check_seconds(timeout_s, "timeout_s")
         digest = None if key is None else key_digest(validate_id(key, "an idempotency key"))
         parts = self._holder.parts
         entries = await parts.intake.encode(batch)
@@ -146,7 +158,10 @@ class Session:
         budget = intake.buffer.token_limit if max_tokens is None else max_tokens
         check_int(budget, "max_tokens")
         if query is not None:
-            check_text(query, "query")
+            query = check_query(query)
+        if at is not None:
+            check_int(at, "at")
+        check_seconds(timeout_s, "timeout_s")
         if override is None and messages is None and at is None:
             return await parts.contexts.load(self.key, budget, query, timeout_s=timeout_s)
         return await parts.contexts.load(
@@ -155,7 +170,7 @@ class Session:
             query,
             override=None if override is None else await _encode_all(intake, override),
             about=None if messages is None else await _encode_all(intake, messages),
-            at=None if at is None or override is not None else check_int(at, "at"),
+            at=None if override is not None else at,
             timeout_s=timeout_s,
         )
 
@@ -197,6 +212,7 @@ class Session:
             include_archived: include messages that left the buffer (compacted, cleared).
             at: as it was when this message was the newest, with what was deleted or rewound later.
         """
+        check_flag(include_archived, "include_archived")
         if at is not None:
             check_int(at, "at")
         return await self._holder.parts.archive.history(
@@ -253,6 +269,8 @@ class Session:
         Raises:
             InvalidInput: a negative limit, or a filter that is not a dict.
         """
+        if role is not None:
+            check_choice(role, "role", get_args(Role))
         if limit is not None:
             check_int(limit, "limit")
         if filter_metadata is not None and not isinstance(filter_metadata, Mapping):
@@ -265,7 +283,7 @@ class Session:
 
     async def get_recent(self, count: int) -> list[Message]:
         """The newest `count` messages in the buffer, oldest first."""
-        return await self.get_messages(limit=count)
+        return await self.get_messages(limit=check_int(count, "count"))
 
     async def get_last_message(self) -> Message | None:
         """The newest message in the buffer."""
@@ -274,6 +292,7 @@ class Session:
 
     async def get_formatted_messages(self, *, summary_prefix: str = _MUXI_PREFIX) -> list[ChatDict]:
         """Role and content only, after the summary as a system message, if there is one."""
+        check_text(summary_prefix, "summary_prefix")
         buffer = await self.inspect()
         chats = (decode_chat(entry.chat) for entry in buffer.entries)
         shown = [{"role": chat["role"], "content": chat.get("content")} for chat in chats]
@@ -309,11 +328,14 @@ class Session:
                 there is an embedder.
 
         Raises:
-            InvalidInput: `k` is not positive, or `semantic` is set and there is no embedder.
+            InvalidInput: `k` is not from 1 to 1 000, a query that is not text or over 100 000
+                characters, or `semantic` is set and there is no embedder.
             ModelError: the embedder failed.
         """
-        check_text(query, "query")
-        check_int(k, "k", low=1)
+        query = check_query(query)
+        check_result_count(k)
+        if semantic is not None:
+            check_flag(semantic, "semantic")
         parts = self._holder.parts
         embedder = parts.intake.embedder
         if semantic and embedder is None:
@@ -338,14 +360,13 @@ class Session:
             IndexOutOfRange: no such position, negative ones included; nothing was deleted.
             InvalidInput: a position that is not an integer.
         """
+        given = collect(index, "index") if isinstance(index, Iterable) else [index]
         try:
-            places = tuple(map(operator.index, index if isinstance(index, Iterable) else (index,)))
+            places = tuple(map(operator.index, given))
         except TypeError as e:
             raise InvalidInput(f"a position in the buffer is an integer: {e}") from e
-        if not isinstance(ids, Iterable):
-            raise InvalidInput(f"ids must be texts, not {type(ids).__name__}")
-        wanted = (ids,) if isinstance(ids, str) else tuple(check_text(id_, "an id") for id_ in ids)
-        return self._expire_synopsis(await self._ask(Remove(places, wanted)))
+        wanted = [ids] if isinstance(ids, str) else collect(ids, "ids", check_text)
+        return self._expire_synopsis(await self._ask(Remove(places, tuple(wanted))))
 
     async def truncate_to_size(self, size: int) -> int:
         """Keep the newest `size` messages, or fewer so that no tool-call group is split.
@@ -408,7 +429,7 @@ class Session:
             InvalidInput: it has no ``messages``, and `strict` is set.
             InvalidMessage: one of them is not a chat message; nothing was changed.
         """
-        messages, text = parse_state(state, strict=strict)
+        messages, text = parse_state(state, strict=check_flag(strict, "strict"))
         parts = self._holder.parts
         entries = await parts.intake.encode(messages)
         summary = await parts.intake.restore_summary(text) if text else None

@@ -14,6 +14,7 @@ from remora.errors import InvalidInput, InvalidMessage
 from remora.messages import ChatDict, Message, MessageLike, Role, decode_chat, plain_text
 from remora.models.ports import Embedder, embed_texts
 from remora.services.archive import restore_messages
+from remora.services.arguments import collect
 from remora.storage.records import Summary
 
 __all__ = [
@@ -116,4 +117,4 @@ def parse_state(state: Mapping[str, Any], *, strict: bool) -> tuple[list[Message
     text = state.get("summary")
     if text is not None and not isinstance(text, str):
         raise InvalidInput(f"the summary of a state must be text, not {type(text).__name__}")
-    return list(messages), text or None
+    return collect(messages, "messages"), text or None

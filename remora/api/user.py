@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, get_args
@@ -31,7 +30,16 @@ from remora.messages import MessageLike, Receipt, without_surrogates
 from remora.models.cache import CachingEmbedder
 from remora.models.ports import embed_texts
 from remora.services.archive import UserStatistics
-from remora.services.arguments import check_int, check_text
+from remora.services.arguments import (
+    check_choice,
+    check_flag,
+    check_int,
+    check_query,
+    check_result_count,
+    check_seconds,
+    check_text,
+    collect,
+)
 from remora.services.erasure import ErasureReceipt
 from remora.services.parts import PartsHolder
 from remora.services.recording import check_types, name_failures
@@ -39,6 +47,9 @@ from remora.storage.export.transfer import SessionExport
 from remora.storage.ports import SessionListing
 
 __all__ = ["User", "WorkingHit"]
+
+
+_LONGEST_S = 1e11  # some 3 000 years: a time before that is not in the calendar
 
 
 class WorkingHit(msgspec.Struct, frozen=True):
@@ -101,6 +112,11 @@ class User(LongTermHandle):
                 `Session.append`; the first of them, when all sessions are done. Other sessions'
                 messages may be written.
         """
+        given: object = messages
+        if not isinstance(given, Mapping):
+            raise InvalidInput(
+                f"messages must be a dict by session ids, not {type(given).__name__}"
+            )
         batches = [(self.session(name), batch, None) for name, batch in messages.items()]
         results = await append_batches(batches, concurrency=max(len(batches), 1))
         receipts = {}
@@ -127,6 +143,11 @@ class User(LongTermHandle):
             InvalidMessage, RedactionFailed: see `Session.append`; nothing was written.
             MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
         """
+        given: object = export
+        if not isinstance(given, SessionExport):
+            raise InvalidInput(
+                f"export must be what Session.export gave, not {type(given).__name__}"
+            )
         imported = self.session(export.session if session is None else session)
         await self._holder.parts.transfers.import_session(export, imported.key)
         return imported
@@ -186,7 +207,9 @@ class User(LongTermHandle):
                 unavailable, it is retried.
             ReentrantAsk: with `wait`, called from within the user's background work.
         """
-        strategy = strategy or self._holder.parts.config.long_term.prune
+        if strategy is None:
+            strategy = self._holder.parts.config.long_term.prune
+        check_flag(wait, "wait")
         message = _prune_message(keep, strategy, max_age_s, types)
         recalls = self._require_recalls()
         with name_failures("prune", self.id):
@@ -218,14 +241,10 @@ class User(LongTermHandle):
                 effect, so simply retry.
         """
         embedder = self._require_embedder()
-        if not isinstance(text, (str, Iterable)):
-            raise InvalidInput(
-                f"what is learned must be one text or many, not {type(text).__name__}"
-            )
-        given = [text] if isinstance(text, str) else text
+        given = [text] if isinstance(text, str) else collect(text, "what is learned")
         texts = [_require_content(one, "what is learned") for one in given]
         validate_id(source, "a source")
-        if session:
+        if session != "":
             validate_id(session, "a session id")
         if not texts:
             return []
@@ -271,11 +290,11 @@ class User(LongTermHandle):
             MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`; simply retry.
         """
         embedder = self._require_embedder()
-        check_text(query, "query")
-        check_int(k, "k", low=1)
+        query = check_query(query)
+        check_result_count(k)
         if session is not None:
             validate_id(session, "a session id")
-        (vector,) = await embed_texts(embedder, [without_surrogates(query)])
+        (vector,) = await embed_texts(embedder, [query])
         found: tuple[ScoredItem, ...] = await self._holder.parts.actors.ask(
             UserKey(self.id), SearchWorking(vector, k, session)
         )
@@ -317,6 +336,8 @@ class User(LongTermHandle):
             ReentrantAsk: called from within a background job of this user.
             MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`; simply retry.
         """
+        check_flag(refresh, "refresh")
+        check_seconds(timeout_s, "timeout_s")
         return await self._holder.parts.contexts.synopsis(
             self.id, refresh=refresh, timeout_s=timeout_s
         )
@@ -361,14 +382,14 @@ def _prune_message(
     types: str | Iterable[str] | None,
 ) -> PruneNow:
     """Check the arguments of `User.prune`."""
-    if strategy not in get_args(PruningStrategy):
-        raise InvalidInput(
-            f"strategy must be one of {', '.join(get_args(PruningStrategy))}, not {strategy!r}"
-        )
+    check_choice(strategy, "strategy", get_args(PruningStrategy))
     if keep is not None:
         check_int(keep, "keep")
-    if max_age_s is not None and not (math.isfinite(max_age_s) and max_age_s > 0):
-        raise InvalidInput(f"max_age_s must be a positive number of seconds, not {max_age_s!r}")
+    check_seconds(max_age_s, "max_age_s")
+    if max_age_s is not None and not 0 < max_age_s <= _LONGEST_S:
+        raise InvalidInput(
+            f"max_age_s must be over 0 and at most {_LONGEST_S:g} seconds, not {max_age_s}"
+        )
     if max_age_s is not None and strategy != "age":
         raise InvalidInput(f"max_age_s goes with the strategy age, not with {strategy}")
     if keep is None and max_age_s is None:

@@ -2,23 +2,95 @@
 
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
 from remora.errors import InvalidInput
+from remora.messages import without_surrogates
 
-__all__ = ["check_int", "check_text"]
+__all__ = [
+    "MAX_BATCH",
+    "MAX_QUERY_CHARACTERS",
+    "MAX_RESULTS",
+    "check_choice",
+    "check_flag",
+    "check_function",
+    "check_int",
+    "check_path",
+    "check_query",
+    "check_result_count",
+    "check_seconds",
+    "check_text",
+    "collect",
+]
+
+MAX_BATCH = 10_000
+"""Most messages, memories, texts or ids that one call carries."""
+
+MAX_QUERY_CHARACTERS = 100_000
+"""Longest query."""
+
+MAX_RESULTS = 1_000
+"""Largest `k`."""
+
+_MAX_INT = 1 << 62  # integers of the journal have 64 bits
+_MAX_PATH = 4_000  # bytes; Linux refuses longer paths
+_MAX_NAME = 200  # bytes of a name in a path; 255 are allowed, and staged files add a suffix
 
 
-def check_int(value: object, name: str, *, low: int = 0) -> int:
-    """`value`, if it is an integer of at least `low` that the journal can hold.
+def check_int(value: object, name: str, *, low: int = 0, high: int = _MAX_INT - 1) -> int:
+    """`value`, if it is an integer from `low` to `high`.
 
     Raises:
         InvalidInput: it is another type (a bool included), or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(f"{name} must be a whole number, not {type(value).__name__}")
-    if not low <= value < 1 << 62:
+    if value < low:
         raise InvalidInput(
             f"{name} must be {'positive' if low == 1 else f'at least {low}'}, not {value}"
         )
+    if value > high:
+        raise InvalidInput(f"{name} must be at most {high}, not {value}")
+    return value
+
+
+def check_result_count(value: object, name: str = "k") -> int:
+    """`value`, if it is a number of results that may be asked for: 1 to `MAX_RESULTS`.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    return check_int(value, name, low=1, high=MAX_RESULTS)
+
+
+def check_seconds(value: object, name: str) -> float | None:
+    """`value`, if it is a number of seconds to wait, or None; 0 and infinite are allowed.
+
+    Raises:
+        InvalidInput: it is another type (a bool included), not a number, or negative.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidInput(f"{name} must be a number of seconds, not {type(value).__name__}")
+    if math.isnan(value) or value < 0:
+        raise InvalidInput(f"{name} must be at least 0 seconds, not {value}")
+    return value
+
+
+def check_flag(value: object, name: str) -> bool:
+    """`value`, if it is True or False.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} must be True or False, not {type(value).__name__}")
     return value
 
 
@@ -31,3 +103,88 @@ def check_text(value: object, name: str) -> str:
     if not isinstance(value, str):
         raise InvalidInput(f"{name} must be text, not {type(value).__name__}")
     return value
+
+
+def check_query(value: object) -> str:
+    """A query that can be embedded: text, lone surrogates replaced.
+
+    Raises:
+        InvalidInput: it is not text, or longer than `MAX_QUERY_CHARACTERS`.
+    """
+    text = check_text(value, "query")
+    if len(text) > MAX_QUERY_CHARACTERS:
+        raise InvalidInput(
+            f"the query has {len(text)} characters; at most {MAX_QUERY_CHARACTERS} are searched for"
+        )
+    return without_surrogates(text)
+
+
+def check_choice(value: object, name: str, choices: Collection[str]) -> None:
+    """Check that `value` is one of the words in `choices`.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidInput(f"{name} must be one of {', '.join(choices)}, not {value!r:.60}")
+
+
+def check_function(value: object, name: str) -> None:
+    """Check that `value` can be called, or is None.
+
+    Raises:
+        InvalidInput: it is neither.
+    """
+    if value is not None and not callable(value):
+        raise InvalidInput(f"{name} must be a function, not {type(value).__name__}")
+
+
+def check_path(value: object, name: str) -> Path:
+    """`value` as a path that the file system can hold.
+
+    Raises:
+        InvalidInput: it is neither text nor a path, is too long, or has a character that no file
+            name can have.
+    """
+    given = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(given, str):
+        raise InvalidInput(f"{name} must be a path, not {type(value).__name__}")
+    try:
+        encoded = os.fsencode(given)
+    except UnicodeEncodeError as e:
+        raise InvalidInput(f"{name} {given!r:.60} holds half of a character") from e
+    if b"\0" in encoded:
+        raise InvalidInput(f"{name} {given!r:.60} holds a NUL character")
+    if len(encoded) > _MAX_PATH or any(len(one) > _MAX_NAME for one in encoded.split(b"/")):
+        raise InvalidInput(
+            f"{name} {given!r:.60}… is too long: at most {_MAX_PATH} bytes, and {_MAX_NAME} in a "
+            "name"
+        )
+    return Path(given)
+
+
+def collect(
+    values: Iterable[Any],
+    name: str,
+    check: Callable[[Any, str], Any] | None = None,
+    *,
+    most: int = MAX_BATCH,
+) -> list[Any]:
+    """Several values as a list, of an iterable that may be endless.
+
+    Args:
+        values: not a text, which would be a list of characters.
+        name: what they are, for the error.
+        check: applied to each; None for no check.
+        most: how many are allowed.
+
+    Raises:
+        InvalidInput: not an iterable, or of too many.
+    """
+    given: object = values
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise InvalidInput(f"{name} must be a list, not one {type(given).__name__}")
+    found = list(islice(given, most + 1))
+    if len(found) > most:
+        raise InvalidInput(f"{name}: at most {most} are allowed in one call")
+    return found if check is None else [check(one, name) for one in found]

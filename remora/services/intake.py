@@ -24,6 +24,7 @@ from remora.messages import (
 )
 from remora.models.cache import CachingEmbedder
 from remora.runtime.clock import Clock
+from remora.services.arguments import collect
 from remora.storage.records import Summary
 from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
 
@@ -107,6 +108,7 @@ def as_batch(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]
 
     Raises:
         InvalidMessage: it is neither, or there is none.
+        InvalidInput: more than `MAX_BATCH`.
     """
     # a dict is the usual case, and the check of an abstract class is slow
     if isinstance(messages, (dict, Message, Mapping)):
@@ -117,7 +119,7 @@ def as_batch(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]
             "a message is a dict in the OpenAI chat format or a remora.Message, not "
             f"{type(messages).__name__}"
         )
-    batch = list(messages)
+    batch = collect(messages, "messages")
     if not batch:
         raise InvalidMessage("there is no message to append")
     return batch

@@ -30,6 +30,7 @@ from remora.messages import (
     plain_text,
     without_surrogates,
 )
+from remora.services.arguments import check_choice, collect
 from remora.services.intake import Intake
 from remora.storage.records import MemoryItem
 
@@ -89,10 +90,7 @@ def make_item(
     values = {**defaults, **{key: value for key, value in given.items() if value is not None}}
     kind = values["type"]
     text = _clean(intake, values.get("content"))
-    if kind not in MEMORY_TYPES:
-        raise InvalidInput(
-            f"a memory's type must be one of {', '.join(MEMORY_TYPES)}, not {kind!r}"
-        )
+    check_choice(kind, "a memory's type", MEMORY_TYPES)
     agent = agent_of(values["agent"]) or ""
     session = values["session"]
     return MemoryItem(
@@ -166,7 +164,7 @@ def conversation_texts(
             f"{type(found).__name__}"
         )
     texts = []
-    for number, message in enumerate(batch):
+    for number, message in enumerate(collect(batch, "messages")):
         entry, _ = encode_message(message, index=number, max_bytes=max_bytes)
         chat = decode_chat(entry.chat)
         chat.pop("tool_calls", None)
@@ -193,10 +191,9 @@ def check_types(types: str | Iterable[str] | None) -> tuple[str, ...]:
     """
     if types is not None and not isinstance(types, Iterable):
         raise InvalidInput(f"types must be texts, not {types!r:.40}")
-    kinds = () if types is None else (types,) if isinstance(types, str) else tuple(types)
+    kinds = () if types is None else (types,) if isinstance(types, str) else collect(types, "types")
     if types is not None and not kinds:
         raise InvalidInput("no memory type is given; leave types out for all of them")
     for kind in kinds:
-        if kind not in ROW_TYPES:
-            raise InvalidInput(f"a memory's type is one of {', '.join(ROW_TYPES)}, not {kind!r}")
+        check_choice(kind, "a memory's type", ROW_TYPES)
     return tuple(sorted(set(kinds)))

@@ -121,7 +121,7 @@ async def test_unknown_dead_letters(tmp_path: Path, poison: Poison) -> None:
             with pytest.raises(NoDeadLetter) as caught:
                 await verb([before[0].id, "flush-1-999", "nonsense"])
             assert caught.value.ids == ("flush-1-999", "nonsense")
-            with pytest.raises(InvalidInput, match="a list of ids"):
+            with pytest.raises(InvalidInput, match="ids must be a list"):
                 await verb(before[0].id)
         await runtime.settle()
         assert await runtime.dead_letters() == before

@@ -1,0 +1,188 @@
+"""Each argument of each public verb: a wrong one is refused, typed, and nothing is written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora import Agent, Runtime, Session, SharedScope, User
+from remora.api.shared import SharedMember
+from remora.errors import InvalidInput, InvalidMessage, RemoraError
+from remora.results import MemoryTools
+from tests.verbs import CALLS, World, open_world, said
+
+pytestmark = pytest.mark.anyio
+
+NOT_A_NUMBER = float("nan")
+ENDLESS = "x" * 1_100_000
+
+
+def ignore(*_: object) -> None:
+    """A function: no argument but a report of progress may be one."""
+
+
+BAD: tuple[Any, ...] = (
+    None, True, 0, -1, 1.5, NOT_A_NUMBER, float("inf"), float("-inf"), 2**63, 2**70, -(2**70),
+    "", " ", "a\0b", "\ud800", "x" * 2_000, ENDLESS, "..", b"x", object(), ignore, range(3),
+    datetime.max.replace(tzinfo=UTC), [], {}, (), [None],
+    ["\ud800"], [b"x"], [[]], [{}], {"x": None},
+    {"\ud800": said("x")}, {"a": 2**70}, {"role": "user", "content": None},
+    {"role": "user", "content": "x", "created_at": NOT_A_NUMBER},
+    {"content": "x", "importance": 2**70}, {"content": "x", "created_at": 2**70},
+    {"content": "x", "type": []}, {"messages": 5}, {"messages": [None]},
+    {"messages": [said("x")], "summary": 5}, [(1, 2, 3)], [(1, 2)], [None, None],
+)  # fmt: skip
+"""A value of each wrong kind; some are legal for some arguments, and may succeed there."""
+
+Handle = Callable[[World], Any]
+CLASSES: dict[str, type] = {
+    one.__name__: one
+    for one in (Agent, MemoryTools, Runtime, Session, SharedMember, SharedScope, User)
+}
+HANDLES: dict[str, Handle] = {
+    "Session": lambda w: w.session,
+    "User": lambda w: w.user,
+    "Agent": lambda w: w.user.agent("cook"),
+    "SharedMember": lambda w: w.member,
+    "SharedScope": lambda w: w.runtime.shared("team"),
+    "Runtime": lambda w: w.runtime,
+    "MemoryTools": lambda w: w.user.tools(),
+}
+MAKERS = (
+    "Agent.tools", "MemoryTools.call", "MemoryTools.recall_from_memory",
+    "MemoryTools.save_to_memory", "Runtime.message_tokens", "Runtime.reschedule",
+    "Runtime.session", "Runtime.shared", "Runtime.user", "SharedScope.as_", "User.agent",
+    "User.session", "User.tools",
+)  # fmt: skip
+"""Public functions with arguments that are not coroutines of a class that `remora` shows."""
+
+VALID: Mapping[str, Callable[[World], Any]] = {
+    "messages": lambda w: said(w.text),
+    "conversations": lambda w: [said(w.text)],
+    "session": lambda w: f"copy {w.number}",
+    "user": lambda _: "ada",
+    "agent": lambda _: "cook",
+    "who": lambda _: "owner",
+    "name": lambda _: "recall_from_memory",
+    "query": lambda _: "tea",
+    "queries": lambda _: ["tea"],
+    "content": lambda w: [w.text],
+    "contents": lambda w: [w.text],
+    "text": lambda w: w.text,
+    "to": lambda _: "reader",
+    "path": lambda w: w.file,
+    "dest": lambda w: w.file,
+    "ids": lambda _: [],
+    "count": lambda _: 1,
+    "size": lambda _: 1_000,
+    "state": lambda _: {"messages": []},
+    "arguments": lambda _: {"keywords": ["tea"]},
+    "keywords": lambda _: ["tea"],
+    "thinking": lambda _: "",
+    "message": lambda _: said("x"),
+    "task": lambda _: "fifo_cleanup",
+    "seconds": lambda _: 60.0,
+    "batches": lambda w: [(w.session, said(w.text), None)],
+    "keep": lambda _: 1_000,
+}
+"""For each required argument by its name, a value that is legal."""
+
+SPECIAL: Mapping[str, Callable[[World], Any]] = {
+    "Session.from_json.text": lambda _: '{"messages": []}',
+    "Session.rewind.to": lambda _: 1,
+    "User.append_many.messages": lambda w: {"chat": said(w.text)},
+    "Runtime.import_.path": lambda w: w.path / "export.jsonl",
+    "Session.load.at": lambda _: 1,
+}
+"""Where one name means different things."""
+
+
+def parameters(verb: str) -> dict[str, inspect.Parameter]:
+    kind, _, method = verb.partition(".")
+    found = dict(inspect.signature(getattr(CLASSES[kind], method)).parameters)
+    del found["self"]
+    return found
+
+
+def verbs() -> list[str]:
+    return sorted(verb for verb in (*CALLS, *MAKERS) if parameters(verb))
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is taken for a relative path is in the test's own directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+async def legal_arguments(world: World, verb: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """A legal value for each argument that must be given."""
+    arguments: dict[str, Any] = {}
+    for name, parameter in wanted.items():
+        if parameter.default is not parameter.empty:
+            continue
+        if verb == "User.import_session" and name == "export":
+            arguments[name] = await world.session.export()
+            continue
+        arguments[name] = (SPECIAL.get(f"{verb}.{name}") or VALID[name])(world)
+    if verb == "User.prune":
+        arguments["keep"] = 1_000
+    return arguments
+
+
+async def contents(world: World) -> object:
+    """What the journal holds: a refused call changes nothing of it."""
+    counts = await world.runtime.counts()
+    return (
+        (counts.sessions, counts.messages, counts.memories),
+        await world.session.size(),
+        (await world.user.inspect()).working_items,
+        await world.member.members(),
+    )
+
+
+async def call(world: World, verb: str, arguments: dict[str, Any]) -> Exception | None:
+    """Call the verb; returns what it raised."""
+    kind, _, method = verb.partition(".")
+    try:
+        found = getattr(HANDLES[kind](world), method)(**arguments)
+        if inspect.isawaitable(found):
+            await found
+    except Exception as e:
+        return e
+    return None
+
+
+@pytest.mark.parametrize("verb", verbs())
+async def test_wrong_arguments_are_refused(verb: str, tmp_path: Path) -> None:
+    """Each argument, each wrong value: an error of remora's tree, and nothing is written."""
+    wrong = []
+    async with open_world(tmp_path) as world:
+        number, before = 0, await contents(world)
+        for name in parameters(verb):
+            for value in BAD:
+                number += 1
+                at = world.at(number)
+                arguments = await legal_arguments(at, verb, parameters(verb))
+                error = await call(at, verb, {**arguments, name: value})
+                said_so = f"{name}={value!r:.60}: {error!r:.200}"
+                if error is not None and not isinstance(error, RemoraError):
+                    wrong.append(said_so)
+                held = await contents(world)
+                refused = isinstance(error, (InvalidInput, InvalidMessage))
+                if refused and held != before and verb != "User.append_many":  # its sessions differ
+                    wrong.append(f"{said_so}, and yet something was written")
+                before = held
+        assert not wrong, "\n" + "\n".join(wrong)
+        # nobody else noticed
+        figures = world.runtime.statistics().directory
+        assert (figures.restarts, figures.quarantines) == (0, 0)
+        await world.runtime.settle()
+        assert not await world.runtime.dead_letters()
+        other = world.runtime.session("bob", "chat")
+        await other.append(said("still there"))
+        assert [one.content for one in await other.history()] == ["still there"]
