@@ -179,7 +179,7 @@ async def test_wrong_arguments_are_refused(verb: str, tmp_path: Path) -> None:
                 before = held
         assert not wrong, "\n" + "\n".join(wrong)
         # nobody else noticed
-        figures = world.runtime.statistics().directory
+        figures = world.runtime.statistics().registry
         assert (figures.restarts, figures.quarantines) == (0, 0)
         await world.runtime.settle()
         assert not await world.runtime.dead_letters()
