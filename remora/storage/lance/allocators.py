@@ -58,7 +58,6 @@ def limit_arenas() -> None:
     ):
         mallopt.argtypes, mallopt.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
         mallopt(_M_ARENA_MAX, _ARENAS)
-        _logger.info("malloc_arenas_limited", most=_ARENAS)
 
 
 def return_free_memory() -> None:
