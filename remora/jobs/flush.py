@@ -12,11 +12,14 @@ import anyio.to_thread
 import msgspec
 
 from remora.actors.policies.units import batches
+from remora.errors import JournalDamaged
 from remora.ids import SessionKey, entry_id, row_id
 from remora.jobs.rows import IndexAccess, entry_row, message_rows
+from remora.messages import Entry
 from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
+from remora.storage.damage import read_undamaged
 from remora.storage.pending import pending_flushes
 from remora.storage.ports import NEIGHBOURS, MemoryRow, Scope
 from remora.storage.records import (
@@ -72,12 +75,8 @@ class FlushHandler:
         async with self._sessions(key):
             try:
                 match spec:
-                    case FlushSpec() if may_exist:
-                        probe("doubtful_flush")
-                        async with self._access.users.shared(key.user):
-                            await self.flush(key, spec.first, spec.through, may_exist=True)
                     case FlushSpec():
-                        await self.flush(key, spec.first, spec.through, may_exist=False)
+                        await self._index(key, spec, may_exist=may_exist)
                     case UnflushSpec():
                         async with self._access.users.shared(key.user):
                             await self._remove(key, spec)
@@ -96,8 +95,14 @@ class FlushHandler:
         """Write the missing rows of messages up to `through`, and of summary entries.
 
         Messages of dead letters are left out: one that cannot be written must not block the others.
+        So are messages that cannot be read.
+
+        Raises:
+            JournalDamaged: some messages cannot be read; the rows of the others are written.
         """
         async with self._sessions(key), self._access.users.shared(key.user):
+            # The session may have been forgotten, and started again, since `through` was read.
+            through = min(through, await self._access.journal.session_indexed_through(key))
             scope = Scope(session=key.session, types=("message", "summary"))
             store = await self._access.store()
             present = {row.id for row in await store.rows(key.user, scope)}
@@ -110,15 +115,58 @@ class FlushHandler:
             rows = [row for row in rows if row.id not in present]
             if not (wanted or rows):
                 return
+            damage: JournalDamaged | None = None
             try:
                 if wanted:
-                    await self.flush(key, min(wanted), max(wanted), may_exist=True, among=wanted)
+                    damage = await self._write_readable(key, wanted)
                 for start in range(0, len(rows), _BATCH_ENTRIES):
                     await self._add(rows[start : start + _BATCH_ENTRIES], may_exist=True)
             finally:
                 self._access.changed(key.user)
+        if damage is not None:
+            raise damage
 
-    async def flush(
+    async def _write_readable(
+        self, key: SessionKey, wanted: Collection[int]
+    ) -> JournalDamaged | None:
+        """Write these messages' rows except those that cannot be read; returns why not."""
+        first, through = min(wanted), max(wanted)
+        entries, damaged = await read_undamaged(
+            self._access.journal, key, max(first - NEIGHBOURS, 1), through + NEIGHBOURS
+        )
+        rows = await self._rows(key, entries, first, through, may_exist=True)
+        await self._add_in_batches(entries, [row for row in rows if row.seq in wanted])
+        return next(iter(damaged.values()), None)
+
+    async def _index(self, key: SessionKey, spec: FlushSpec, *, may_exist: bool) -> None:
+        """Run a flush job."""
+        first, through = spec.first, spec.through
+        if may_exist:
+            probe("doubtful_flush")
+            async with self._access.users.shared(key.user):
+                await self._flush(key, first, through, may_exist=True)
+        else:
+            await self._flush(key, first, through, may_exist=False)
+        if spec.completes:
+            async with self._access.users.shared(key.user):
+                await self._complete_windows(key, first)
+
+    async def _complete_windows(self, key: SessionKey, first: int) -> None:
+        """Write the rows before `first` again: their windows lack the messages from `first` on."""
+        near = set(range(max(first - NEIGHBOURS, 1), first))
+        dead = pending_flushes(await self._access.journal.jobs(dead=True))
+        near.difference_update(*dead.get(key, ()))
+        if not near:
+            return
+        probe("windows_completed")
+        entries = await self._read_around(key, min(near), max(near))
+        rows = await self._rows(key, entries, min(near), max(near), may_exist=True)
+        prepared, vectors = await self._access.prepare([row for row in rows if row.seq in near])
+        # last, because a failure up to here must not cost the rows that are there
+        await self._access.delete(key.user, [row.id for row in prepared])
+        await (await self._access.store()).add(prepared, vectors, may_exist=True)
+
+    async def _flush(
         self,
         key: SessionKey,
         first: int,
@@ -136,10 +184,33 @@ class FlushHandler:
             may_exist: some rows may exist.
             among: only these messages.
         """
-        entries = await self._access.journal.read(key, first - NEIGHBOURS, through + NEIGHBOURS)
-        chars = self._window_chars
+        entries = await self._read_around(key, first, through)
+        rows = await self._rows(key, entries, first, through, may_exist=may_exist)
+        rows = [row for row in rows if among is None or row.seq in among]
+        await self._add_in_batches(entries, rows, may_exist=may_exist)
+
+    async def _read_around(self, key: SessionKey, first: int, through: int) -> Sequence[Entry]:
+        """Messages `first`…`through` with their neighbours."""
+        return await self._access.journal.read(key, first - NEIGHBOURS, through + NEIGHBOURS)
+
+    async def _rows(
+        self,
+        key: SessionKey,
+        entries: Sequence[Entry],
+        first: int,
+        through: int,
+        *,
+        may_exist: bool,
+    ) -> list[MemoryRow]:
+        """The rows of messages `first`…`through`, except pruned ones; `entries` has neighbours."""
         build = partial(
-            message_rows, key, entries, first, through, self._counter, window_chars=chars
+            message_rows,
+            key,
+            entries,
+            first,
+            through,
+            self._counter,
+            window_chars=self._window_chars,
         )
         size = sum(len(entry.chat) for entry in entries)
         rows = await anyio.to_thread.run_sync(build) if size > INLINE_CHARACTERS else build()
@@ -147,7 +218,12 @@ class FlushHandler:
         if rows and (may_exist or first == 1):
             pruned = set(await self._access.journal.pruned_seqs(key))
             rows = [row for row in rows if row.seq not in pruned]
-        by_seq = {row.seq: row for row in rows if among is None or row.seq in among}
+        return rows
+
+    async def _add_in_batches(
+        self, entries: Sequence[Entry], rows: Sequence[MemoryRow], *, may_exist: bool = True
+    ) -> None:
+        by_seq = {row.seq: row for row in rows}
         mine = [entry for entry in entries if entry.seq in by_seq]
         for batch in batches(mine, self._batch_tokens):
             await self._add([by_seq[entry.seq] for entry in batch], may_exist=may_exist)
@@ -169,7 +245,7 @@ class FlushHandler:
         rows = [row_id(key, seq) for seq in (*removed, *near)]
         await self._access.delete(key.user, [*rows, *entries])
         if near:
-            await self.flush(key, min(near), max(near), may_exist=True, among=near)
+            await self._flush(key, min(near), max(near), may_exist=True, among=near)
 
     async def _add(self, rows: Sequence[MemoryRow], *, may_exist: bool) -> None:
         rows, vectors = await self._access.prepare(rows)

@@ -11,6 +11,7 @@ PROBES: Mapping[str, str] = {
     "summary_degraded": "a fallback summary was made",
     "extract_failed": "the fallback summary failed: the previous summary is kept",
     "doubtful_flush": "messages are indexed again: some rows may be in long-term memory already",
+    "windows_completed": "rows are indexed again with messages that came after them",
     "prune_resumed": "a prune runs again, and first finishes what the earlier attempt began",
     "memory_gone_while_embedded": "a memory was removed while it was embedded: it is not stored",
     "block_failed": "a memory block failed to take its messages in; the others did not",

@@ -35,6 +35,7 @@ from remora.errors import JournalDamaged
 from remora.ids import SessionKey, UserKey, entry_id, row_id, session_key, user_key
 from remora.jobs.rows import MEMORY_TYPES
 from remora.runtime.jobs import Job
+from remora.storage.damage import read_undamaged
 from remora.storage.lance.scan import ScannedRow, ScannedUser, TableScan
 from remora.storage.ports import BLOCK_TYPE, NEIGHBOURS, Finding, Journal
 from remora.storage.records import (
@@ -404,23 +405,12 @@ async def _message_times(
     """When each message up to `through` was said, and which messages cannot be read."""
     times: dict[int, int] = {}
     damaged: set[int] = set()
-    spans = [
-        (first, min(first + _READ_AT_ONCE - 1, through))
-        for first in range(1, through + 1, _READ_AT_ONCE)
-    ]
-    while spans:
-        first, last = spans.pop()
-        try:
-            entries = await journal.read(key, first, last)
-        except JournalDamaged:
-            if first == last:
-                damaged.add(first)
-            else:
-                middle = (first + last) // 2
-                spans += [(first, middle), (middle + 1, last)]
-        else:
-            times.update((entry.seq, entry.at_us) for entry in entries)
-    return dict(sorted(times.items())), damaged
+    for first in range(1, through + 1, _READ_AT_ONCE):
+        last = min(first + _READ_AT_ONCE - 1, through)
+        entries, unreadable = await read_undamaged(journal, key, first, last)
+        times.update((entry.seq, entry.at_us) for entry in entries)
+        damaged.update(unreadable)
+    return times, damaged
 
 
 def _foreign(found: ScannedUser, rows: Sequence[ScannedRow], why: str) -> Difference:

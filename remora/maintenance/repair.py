@@ -20,7 +20,7 @@ from remora.maintenance.align import align_index
 from remora.maintenance.compare import Progress
 from remora.maintenance.offline import JOURNAL, Offline, find_lost_commits, offline, require_memory
 from remora.maintenance.verify import verify_owned
-from remora.services.index_directory import request_rebuild
+from remora.services.index_directory import expects_rows, request_rebuild
 from remora.storage.lance.directory import shard_names
 from remora.storage.lock import DirectoryLock
 from remora.storage.ports import Finding
@@ -118,9 +118,7 @@ async def _repair_long_term(
 ) -> list[str]:
     """Make long-term memory agree with the journal; returns what was done."""
     if memory.place is None:
-        if not memory.whole or not any(
-            flushed for _, flushed in await memory.journal.indexed_through()
-        ):
+        if not memory.whole or not await expects_rows(memory.journal):
             return []
         await request_rebuild(memory.journal)
         gone = (

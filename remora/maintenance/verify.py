@@ -22,7 +22,7 @@ from remora.config import Config
 from remora.errors import JournalDamaged, StorageError
 from remora.maintenance.compare import Progress, compare_index
 from remora.maintenance.offline import JOURNAL, Offline, find_lost_commits, offline, require_memory
-from remora.services.index_directory import Place
+from remora.services.index_directory import Place, expects_rows
 from remora.storage.lance.directory import shard_names
 from remora.storage.lance.files import ShardFiles
 from remora.storage.lock import ReadLock
@@ -137,9 +137,13 @@ async def _check_directory(
         findings.append(Finding("erasure", f"number {erasure.number}", detail, repairable=True))
     rows = 0
     if memory.place is None:
-        handed_over = sum(flushed for _, flushed in await journal.indexed_through())
-        if handed_over and memory.whole:
-            detail = f"it is not there, and {handed_over:,} messages were indexed in it"
+        if memory.whole and await expects_rows(journal):
+            messages = sum(indexed for _, indexed in await journal.indexed_through())
+            memories = (await journal.counts()).memories
+            detail = (
+                f"it is not there, and {messages:,} messages and {memories:,} recorded memories "
+                "were indexed in it"
+            )
             findings.append(Finding("table", "long-term memory", detail, repairable=True))
     else:
         damaged = await anyio.to_thread.run_sync(_examine_tables, memory.place)

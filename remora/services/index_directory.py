@@ -28,6 +28,7 @@ import msgspec
 from remora.errors import EmbedderChanged
 from remora.logging import get_logger
 from remora.storage.ports import Journal
+from remora.storage.records import RecordSpec
 
 __all__ = [
     "BEGIN",
@@ -35,6 +36,7 @@ __all__ = [
     "OldDirectory",
     "Place",
     "choose_directory",
+    "expects_rows",
     "list_directories",
     "location_of",
     "remove_old",
@@ -140,9 +142,18 @@ async def choose_directory(
 
 async def _is_lost(journal: Journal, place: Path) -> bool:
     """The directory is gone, and held rows."""
-    if await anyio.to_thread.run_sync(place.exists):
-        return False
-    return any(flushed for _, flushed in await journal.indexed_through())
+    return not await anyio.to_thread.run_sync(place.exists) and await expects_rows(journal)
+
+
+async def expects_rows(journal: Journal) -> bool:
+    """Whether long-term memory holds rows, by the journal: messages, or recorded memories."""
+    if any(indexed for _, indexed in await journal.indexed_through()):
+        return True
+    jobs = (*await journal.jobs(), *await journal.jobs(dead=True))
+    waiting = {
+        id_ for job in jobs if isinstance(job.payload, RecordSpec) for id_ in job.payload.ids
+    }
+    return (await journal.counts()).memories > len(waiting)
 
 
 async def list_directories(journal: Journal) -> tuple[OldDirectory, ...]:

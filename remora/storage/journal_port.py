@@ -177,6 +177,10 @@ class Journal(Log, Protocol):
         """
         ...
 
+    async def session_indexed_through(self, key: SessionKey) -> int:
+        """The same of one session; 0 for a session without messages."""
+        ...
+
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
         """Jobs, oldest first: those to be done, or the dead letters; all are marked `resumed`."""
         ...

@@ -131,11 +131,17 @@ class SummarizeSpec(msgspec.Struct, frozen=True, tag="summarize"):
 
 
 class FlushSpec(msgspec.Struct, frozen=True, tag="flush"):
-    """Index messages `first`…`through` in long-term memory."""
+    """Index messages `first`…`through` in long-term memory.
+
+    Attributes:
+        completes: the messages just before `first` were indexed when they were the newest: their
+            rows are written again, with their later neighbours.
+    """
 
     sid: int
     first: int
     through: int
+    completes: bool = False
 
 
 class UnflushSpec(msgspec.Struct, frozen=True, tag="unflush"):

@@ -6,6 +6,8 @@ import inspect
 import warnings
 from typing import Any, TypeVar, cast
 
+from remora.ids import SessionKey
+
 __all__ = ["with_current_names"]
 
 Port = TypeVar("Port")
@@ -35,7 +37,12 @@ class _Renamed:
     def __getattr__(self, name: str) -> Any:
         if name == "add" and self._doubtful:
             return self._add
+        if name == "session_indexed_through" and not hasattr(self._port, name):
+            return self._session_indexed_through
         return getattr(self._port, self._names.get(name, name))
+
+    async def _session_indexed_through(self, key: SessionKey) -> int:
+        return int(dict(await self.indexed_through()).get(key, 0))
 
     async def _add(self, rows: Any, vectors: Any, *, may_exist: bool) -> None:
         await self._port.add(rows, vectors, doubtful=may_exist)
@@ -50,8 +57,11 @@ def with_current_names(port: Port) -> Port:
     }
     add = getattr(port, "add", None)
     doubtful = add is not None and "doubtful" in inspect.signature(add).parameters
-    if not names and not doubtful:
+    incomplete = hasattr(port, "indexed_through") and not hasattr(port, "session_indexed_through")
+    if not names and not doubtful and not incomplete:
         return port
+    if incomplete and not names:
+        return cast("Port", _Renamed(port, names, doubtful=doubtful))
     old = [*names.values(), *(["add(doubtful=)"] if doubtful else [])]
     warnings.warn(
         f"{type(port).__name__} has old names of methods: {', '.join(old)}; see "

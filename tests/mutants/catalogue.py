@@ -623,7 +623,7 @@ _MUTANTS = (
 ~
 -        if near:
 +        if near and not removed:
-             await self.flush(key, min(near), max(near), may_exist=True, among=near)
+             await self._flush(key, min(near), max(near), may_exist=True, among=near)
 """,
     ),
     Mutant(

@@ -129,8 +129,18 @@ def leaving_jobs(
 
 
 def _flush_job(state: SessionState, first: int, through: int) -> Job:
-    spec = FlushSpec(state.sid, first, through)
+    spec = FlushSpec(state.sid, first, through, completes=_ended_a_conversation(state, first - 1))
     return Job(f"{FLUSH_QUEUE}-{state.sid}-{through}", FLUSH_QUEUE, state.key, spec)
+
+
+def _ended_a_conversation(state: SessionState, seq: int) -> bool:
+    """Whether this message, the last indexed one, was the newest when it was indexed.
+
+    Compaction indexes messages that others follow in the buffer. Everything else, `flush` or
+    `clear`, leaves the mark of indexing beyond that of compaction, or at the cleared messages.
+    """
+    watermarks = state.watermarks
+    return seq > watermarks.summarizing_through or 0 < seq == watermarks.cleared_through
 
 
 # -- indexing without compaction ----------------------------------------------------------------

@@ -198,6 +198,11 @@ class MemoryJournal(MemoryTables):
         await anyio.lowlevel.checkpoint()
         return [(actor.key, actor.flushed) for actor in self._actors.values()]
 
+    async def session_indexed_through(self, key: SessionKey) -> int:
+        await anyio.lowlevel.checkpoint()
+        actor = self._find(key)
+        return actor.flushed if actor else 0
+
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
         await anyio.lowlevel.checkpoint()
         return [as_resumed(job) for job in self._jobs.values() if job.dead == dead]

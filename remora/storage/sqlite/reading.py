@@ -212,6 +212,12 @@ class JournalReader:
                 _logger.error("actor_unreadable", sid=row[0], error=str(e))
         return found
 
+    async def session_indexed_through(self, key: SessionKey) -> int:
+        rows = await self._read(
+            "SELECT flushed FROM actors WHERE user = ? AND session = ?", (key.user, key.session)
+        )
+        return int(rows[0][0]) if rows else 0
+
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
         rows = await self._read(
             f"SELECT {CHECKED_JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) WHERE "
