@@ -40,7 +40,7 @@ from benchmarks.shared import resident, run
 from remora import Config, Runtime
 from remora.errors import RemoraError
 
-__all__ = ["SETTLED", "MemorySoak", "Minute", "draw", "growth", "malloc_info"]
+__all__ = ["SAMPLE_S", "SETTLED", "MemorySoak", "Minute", "draw", "growth", "malloc_info"]
 
 SETTLED = 10
 """The minute that the last one is compared with."""
@@ -48,7 +48,7 @@ MOST_GROWTH = 1.1
 _USERS = 12
 _SESSIONS = 5
 _SESSIONS_OF_A_LIFE = 12
-_SAMPLE_S = 5.0
+SAMPLE_S = 5.0
 _CONFIG = Config.from_dict({"activation": {"idle_s": 30.0}, "buffer": {"token_limit": 4_000}})
 _ENDINGS = ("rn", "st", "lk", "mp", "nd", "rt", "sk", "ft", "lm", "pt", "xt")
 _WORDS = [a + b + c for a in "bdklm" for b in "aeiou" for c in _ENDINGS]
@@ -130,6 +130,7 @@ class MemorySoak:
     Attributes:
         minutes: the curve.
         refused: errors that callers got, by name.
+        operations: calls so far.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class MemorySoak:
         self._pause_s = _USERS / rate
         self._seed = seed
         self._told = told
-        self._operations = 0
+        self.operations = 0
 
     async def run(self, minutes: float) -> None:
         """Let the users talk for so long."""
@@ -162,7 +163,7 @@ class MemorySoak:
     async def _measure(self, minutes: float) -> None:
         begun, samples = time.monotonic(), list[tuple[float, ...]]()
         while time.monotonic() < begun + minutes * 60:
-            await anyio.sleep(_SAMPLE_S)
+            await anyio.sleep(SAMPLE_S)
             descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
             threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
             data = await anyio.to_thread.run_sync(_bytes_of, self._directory)
@@ -174,9 +175,7 @@ class MemorySoak:
                     statistics.median, zip(*samples, strict=True)
                 )
                 self.minutes.append(
-                    Minute(
-                        number, self._operations, rss, in_use, free, size, int(files), int(count)
-                    )
+                    Minute(number, self.operations, rss, in_use, free, size, int(files), int(count))
                 )
                 samples.clear()
                 self._told(self.minutes[-1])
@@ -226,7 +225,7 @@ class MemorySoak:
             await call()
         except RemoraError as e:
             self.refused[type(e).__name__] += 1
-        self._operations += 1
+        self.operations += 1
         await anyio.sleep(self._pause_s * rng.uniform(0.5, 1.5))
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks import memory_soak
+from benchmarks.memory_soak import MemorySoak, Minute, growth
 from benchmarks.shared import run
 from benchmarks.soak import Cycle, Extent, Soak
 from benchmarks.soaking.witness import SessionWitness, Violations, unit
@@ -40,6 +42,27 @@ def test_all_ends_where_it_began(tmp_path: Path) -> None:
         held = cycle.holding
         assert (held.queued, held.waiting_kb, held.backlog, held.jobs, held.live) == (0, 0, 0, 0, 0)
     assert len({cycle.holding.tasks for cycle in cycles}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.blocking
+def test_constant_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few seconds of the memory soak: every call is answered, while sessions are forgotten."""
+    monkeypatch.setattr(memory_soak, "SAMPLE_S", 0.5)
+    soak = MemorySoak(tmp_path / "memory", rate=200, seed=1)
+    run(soak.run, 0.1, loop="asyncio")
+    assert not soak.refused
+    assert soak.operations > 50
+
+
+def test_growth_is_by_the_tenth_minute() -> None:
+    """A process that is still warming up is no leak; what it gains later is."""
+
+    def minutes(*rss_mb: float) -> list[Minute]:
+        return [Minute(n, 0, one, 0, 0, 0, 0, 0) for n, one in enumerate(rss_mb, start=1)]
+
+    assert growth(minutes(*range(100, 1_100, 100))) == 1.0
+    assert growth(minutes(*range(100, 1_100, 100), 1_000, 1_200)) == 1.2
 
 
 def _told() -> tuple[SessionWitness, Violations]:

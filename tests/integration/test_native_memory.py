@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +93,54 @@ async def test_host_decides_over_its_allocators(
             assert pa.default_memory_pool().backend_name == expected
     finally:
         pa.set_memory_pool(before)
+
+
+_ARENAS = """
+import ctypes, sys, threading
+import anyio
+import remora
+
+async def main():
+    config = remora.Config.from_dict({"long_term": {"tune_allocators": sys.argv[2] == "tuned"}})
+    async with remora.Runtime(sys.argv[1], config=config) as runtime:
+        session = runtime.session("alice", "chat")
+        await session.append([{"role": "user", "content": f"amber {n}"} for n in range(40)])
+        await session.flush()
+        await runtime.settle()
+        assert await runtime.user("alice").recall("amber")
+        # each thread allocates, and the last one lives until all have
+        barrier = threading.Barrier(12)
+        threads = [threading.Thread(target=barrier.wait) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+anyio.run(main)
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(libc.fopen(sys.argv[3].encode(), b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+"""
+
+
+@pytest.mark.slow
+@_glibc
+@pytest.mark.parametrize(
+    ("options", "environment", "most"),
+    [("tuned", {}, 2), ("tuned", {"MALLOC_ARENA_MAX": "5"}, 5), ("host", {}, None)],
+    ids=["default", "environment", "off"],
+)
+def test_threads_share_two_arenas(
+    options: str, environment: dict[str, str], most: int | None, tmp_path: Path
+) -> None:
+    """In a process of its own, before which nobody has decided; an operator's number stays."""
+    clean = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
+    command = [sys.executable, "-c", _ARENAS, tmp_path / "memory", options, tmp_path / "arenas"]
+    subprocess.run(command, env=clean | environment, check=True)
+    arenas = (tmp_path / "arenas").read_text().count("<heap nr=")
+    assert arenas == most if most else arenas > 5
 
 
 @_glibc
