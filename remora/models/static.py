@@ -58,7 +58,8 @@ def _load() -> Any:
     model = wordllama.WordLlama.load(
         cache_dir=Path(str(wordllama.__file__)).parent, disable_download=True
     )
-    # This tokenizer takes a whole text for one word, and tokenizers 0.23 caches 10 000 words for
-    # each thread that calls it: texts of forgotten users, and up to 50 MB a thread, for no hit.
+    # This tokenizer takes a whole text for one word, and tokenizers 0.23 caches words of less than
+    # 256 bytes, 10 000 for each of its threads: 70 MB a thread, of texts that never come again and
+    # of users who are forgotten. Without the cache a text takes as long.
     model.tokenizer.model._resize_cache(0)  # noqa: SLF001 -- it has no public name
     return model
