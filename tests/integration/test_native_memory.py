@@ -137,7 +137,7 @@ def test_threads_share_two_arenas(
 ) -> None:
     """In a process of its own, before which nobody has decided; an operator's number stays."""
     clean = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
-    command = [sys.executable, "-c", _ARENAS, tmp_path / "memory", options, tmp_path / "arenas"]
+    command = [sys.executable, "-c", _ARENAS, f"{tmp_path}/memory", options, f"{tmp_path}/arenas"]
     subprocess.run(command, env=clean | environment, check=True)
     arenas = (tmp_path / "arenas").read_text().count("<heap nr=")
     assert arenas == most if most else arenas > 5
