@@ -13,7 +13,7 @@ retry: nothing doubles    `RecordingFailed`, `BlockFailed`
 check the directory       `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`,
                           `JournalDamaged`, `EmbedderChanged`, `OwnershipLost`
 wait for a service        `ModelUnavailable`, `ModelTimeout`, `ModelAnswerInvalid`,
-                          `LongTermError`
+                          `LongTermError`, `ErasureDelayed`
 open another runtime      `RuntimeClosed`
 ========================  ========================================================================
 """
@@ -30,6 +30,7 @@ __all__ = [
     "DirectoryLocked",
     "DirectoryUnusable",
     "EmbedderChanged",
+    "ErasureDelayed",
     "ErasureInProgress",
     "IndexOutOfRange",
     "InvalidExport",
@@ -354,6 +355,24 @@ class LongTermError(StorageError):
 
     def __init__(self, text: str, *, retryable: bool) -> None:
         super().__init__(text)
+        self.retryable = retryable
+
+
+class ErasureDelayed(StorageError):
+    """The journal has erased the user or session; files could not be rewritten, and hold bytes yet.
+
+    It goes on by itself, in the background and at the next start. Until it is done, requests for
+    the user raise `ErasureInProgress`. `Runtime.erasures` and ``remora jobs`` show what waits, and
+    why; `Runtime.retry_erasures` tries at once. To forget again does no harm.
+
+    Attributes:
+        attempts: how often it has failed.
+        retryable: the cause may pass; otherwise somebody must remove it.
+    """
+
+    def __init__(self, text: str, *, attempts: int, retryable: bool) -> None:
+        super().__init__(text)
+        self.attempts = attempts
         self.retryable = retryable
 
 

@@ -40,11 +40,21 @@ class SessionKey(NamedTuple):
     user: str
     session: str
 
+    @property
+    def pseudonym(self) -> str:
+        """What stands for it in logs: the digests of the user and of the session."""
+        return f"{user_key(self.user)}/{session_key(self.user, self.session)}"
+
 
 class UserKey(NamedTuple):
     """The key of a user's own actor, which owns what outlives their sessions."""
 
     user: str
+
+    @property
+    def pseudonym(self) -> str:
+        """What stands for it in logs: the digest of the user."""
+        return user_key(self.user)
 
 
 def validate_id(value: object, what: str) -> str:

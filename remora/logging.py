@@ -1,5 +1,8 @@
 """Structured logs through the standard library, so that the host decides where they go.
 
+No line names a user or a session: a log outlives what is erased (G13). Keys are replaced by their
+pseudonyms, which the operator can compute from an id (`remora.ids`), and nobody the id from them.
+
 structlog's own default prints to standard output, which belongs to the host. Logger names begin
 with ``remora.``.
 
@@ -9,6 +12,7 @@ rich, attrs and pygments where they are installed, a third of the time of `impor
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,6 +38,7 @@ class _LazyLogger:
             logging.getLogger(self._name),
             processors=[
                 structlog.stdlib.filter_by_level,
+                _use_pseudonyms,
                 structlog.processors.StackInfoRenderer(),
                 structlog.processors.format_exc_info,
                 structlog.processors.LogfmtRenderer(key_order=["event"], bool_as_flag=False),
@@ -44,6 +49,16 @@ class _LazyLogger:
 
     def __getattr__(self, method: str) -> Any:
         return getattr(self._logger, method)
+
+
+def _use_pseudonyms(
+    logger: object, method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Replace the keys of users and sessions; a processor of structlog."""
+    del logger, method
+    for name, value in event.items():
+        event[name] = getattr(value, "pseudonym", value)
+    return event
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

@@ -133,7 +133,7 @@ async def build(options: Options, journal: Journal, closers: list[Callable[[], A
     writers = SharedLocks()
     caches: list[Callable[[str], None]] = []
     eraser = _build_eraser(base, writers, caches)
-    eraser.resume(await journal.erasures())
+    await eraser.resume()
     recall = add_long_term(base, writers, eraser) if config.long_term.enabled else None
     planner = _build_planner(base, recall, add_blocks(base))
     caches.extend([planner.forget, partial(index.note_change, gone=True)])

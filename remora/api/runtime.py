@@ -51,7 +51,9 @@ from remora.services.arguments import (
     check_text,
     collect,
 )
+from remora.services.file_erasure import ErasureStatistics
 from remora.services.rebuild import ReembedProgress
+from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.export.transfer import TransferReport
 from remora.storage.ports import JournalCounts, LongTermStatistics, LongTermStore
 from remora.tokens import TokenCounter, count_message
@@ -73,6 +75,7 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
         schedule: of periodic tasks.
         compression: of summaries, by the name of the strategy that made them.
         user_index: of the users whose rows of long-term memory are held in memory.
+        erasures: of what `forget` erases.
     """
 
     registry: RegistryStatistics
@@ -81,6 +84,7 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
     schedule: dict[str, TaskStatistics]
     compression: dict[str, CompressionStatistics]
     user_index: UserIndexStatistics = UserIndexStatistics()
+    erasures: ErasureStatistics = ErasureStatistics()
 
 
 class Runtime:
@@ -300,6 +304,7 @@ class Runtime:
             parts.schedule.statistics(),
             {meter.name: meter.statistics() for meter in parts.meters},
             parts.recall.index_statistics() if parts.recall is not None else UserIndexStatistics(),
+            parts.eraser.files.statistics(),
         )
 
     async def counts(self, user: str | None = None) -> JournalCounts:
@@ -485,3 +490,25 @@ class Runtime:
             CommitFailed, OutcomeUnknown: see `Session.append`.
         """
         return await self._lifetime.internals.dead_letters.drop(ids)
+
+    # -- erasures ----------------------------------------------------------------------------------
+
+    def erasures(self) -> list[WaitingErasure]:
+        """Erasures whose files are not rewritten yet, oldest first: how often each failed, and why.
+
+        The journal has erased them; until the files are rewritten, bytes can be left there.
+        """
+        return self._lifetime.internals.eraser.files.waiting()
+
+    async def retry_erasures(self) -> list[WaitingErasure]:
+        """Try all waiting erasures once more, without waiting for the next try.
+
+        Call it when the cause is removed.
+
+        Returns:
+            Those that still wait.
+
+        Raises:
+            RuntimeClosed: the runtime closed before; the next start goes on.
+        """
+        return await self._lifetime.internals.eraser.files.retry()

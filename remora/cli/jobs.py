@@ -1,4 +1,4 @@
-"""``remora jobs``: waiting background jobs and dead letters."""
+"""``remora jobs``: waiting background jobs, dead letters, and erasures."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from rich.text import Text
 from remora.api.dead_letters import DeadLetters
 from remora.cli.prompt import confirm
 from remora.cli.render import printable
+from remora.cli.waiting_erasures import print_erasures, retry_erasures
 from remora.errors import DirectoryLocked, InvalidInput, NoDeadLetter
 from remora.ids import SessionKey, UserKey
 from remora.runtime.jobs import Job
+from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.lock import DirectoryLock
 from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.storage.sqlite.peek import peek_jobs
+from remora.storage.sqlite.peek import peek_erasures, peek_jobs
 
 __all__ = ["add_jobs_parser", "command_jobs"]
 
@@ -40,6 +42,9 @@ A server may have the directory open: the command is read-only.
 A dead letter loses no message: its messages load as before, and the history
 has them. But its work was not done; the last column says why. Fix the cause,
 then retry it; or drop it, and the journal notes that nothing waits for it.
+
+Erasures (forget) that wait for files to be rewritten are listed with the
+digest of the user. They are retried until they succeed.
 """
 _EPILOG = """\
 examples:
@@ -48,12 +53,15 @@ examples:
   remora jobs retry --all --dir memory      after the cause was fixed
   remora jobs drop flush-7-120 --yes --dir memory
 
-exit codes: 0 done, 1 failed and nothing was changed, 2 wrong usage
+exit codes: 0 done, 1 failed and nothing was changed, or an erasure still
+waits, 2 wrong usage
 """
 _RETRY = (
     "Run dead letters again, as if they had never failed. They run when a server opens the "
-    "directory next; rows that an earlier attempt wrote to long-term memory are not doubled. While "
-    "a server has the directory open, call it there: await runtime.retry_dead_letters()."
+    "directory next; rows that an earlier attempt wrote to long-term memory are not doubled. "
+    "Erasures (an ID that begins with erasure-, or --all) are tried at once, all together. While "
+    "a server has the directory open, call it there: await runtime.retry_dead_letters() and "
+    "await runtime.retry_erasures()."
 )
 _DROP = (
     "Drop dead letters permanently. No message is lost: those of a dropped indexing job are never "
@@ -100,7 +108,7 @@ def add_jobs_parser(
     jobs = commands.add_parser(
         "jobs",
         parents=[common],
-        help="list background jobs and dead letters; retry or drop dead letters",
+        help="list background jobs, dead letters and erasures; retry or drop them",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -134,15 +142,7 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
     directory = Path(arguments.dir or arguments.configured.directory)
     match arguments.action:
         case "retry":
-            chosen = None if arguments.all else arguments.ids
-            count = await _change_dead_letters(
-                directory, arguments, "retry_dead_letters()", lambda dead: dead.retry(chosen)
-            )
-            done = (
-                f"{_count_of_letters(count)} will run again when a server opens {directory}"
-                if count
-                else "there are no dead letters"
-            )
+            return await _retry(console, directory, arguments)
         case "drop":
             count = await _change_dead_letters(
                 directory,
@@ -153,14 +153,42 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
             done = f"{_count_of_letters(count)} dropped; their messages load as before"
         case _:
             jobs = await anyio.to_thread.run_sync(peek_jobs, directory / "journal.db")
-            _print(
-                console,
-                [job for job in jobs if job.dead or not arguments.dead],
-                as_json=arguments.json,
-            )
+            erasures = await _erasures(directory)
+            if not erasures or arguments.dead or jobs:
+                _print(
+                    console,
+                    [job for job in jobs if job.dead or not arguments.dead],
+                    as_json=arguments.json,
+                )
+            if not arguments.dead:
+                print_erasures(console, erasures, as_json=arguments.json)
             return 0
     console.print(done, markup=False, highlight=False)
     return 0
+
+
+async def _erasures(directory: Path) -> Sequence[WaitingErasure]:
+    return await anyio.to_thread.run_sync(peek_erasures, directory / "journal.db")
+
+
+async def _retry(console: Console, directory: Path, arguments: argparse.Namespace) -> int:
+    waiting = {one.id for one in await _erasures(directory)}
+    erasures = waiting if arguments.all else waiting.intersection(arguments.ids)
+    chosen = None if arguments.all else [id_ for id_ in arguments.ids if id_ not in erasures]
+    count = 0
+    if chosen is None or chosen:
+        count = await _change_dead_letters(
+            directory, arguments, "retry_dead_letters()", lambda dead: dead.retry(chosen)
+        )
+    if count or not erasures:
+        console.print(
+            f"{_count_of_letters(count)} will run again when a server opens {directory}"
+            if count
+            else "there are no dead letters",
+            markup=False,
+            highlight=False,
+        )
+    return await retry_erasures(console, arguments) if erasures else 0
 
 
 async def _drop(console: Console, ids: Sequence[str], dead: DeadLetters, *, sure: bool) -> int:

@@ -7,10 +7,9 @@ brings anything back nor leaves the erasure half done:
    transaction deletes all their rows and writes a note that names them by digests alone. Until the
    end, requests for them raise `ErasureInProgress`, because what they wrote now would look like
    what must be erased.
-2. *From the files.* Long-term memory rewrites the shard that held their rows, with older versions
-   and index files; the journal is vacuumed and its write-ahead log truncated; then the note is
-   removed. A failure is retried until it succeeds, and a start that finds a note continues it.
-   Erasures that wait at the same time share one rewriting of the files.
+2. *From the files* (`services/file_erasure.py`). Long-term memory rewrites the shard that held
+   their rows, with older versions and index files; the journal is vacuumed and its write-ahead log
+   truncated; then the note is removed. A start that finds a note continues it.
 """
 
 from __future__ import annotations
@@ -41,6 +40,8 @@ from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
+from remora.services.file_erasure import FileEraser, FileErasure
+from remora.storage.erasure_notes import FAILURES_SETTING, decode_failures, describe_failure
 from remora.storage.ports import Erased, Erasure, Journal, LongTermStore
 
 __all__ = ["Eraser", "ErasureReceipt"]
@@ -63,16 +64,6 @@ class ErasureReceipt(msgspec.Struct, frozen=True):
     long_term: int
     actors: int
     jobs: int
-
-
-class _FileErasure:
-    """An erasure whose files are not rewritten yet."""
-
-    def __init__(self, note: Erasure) -> None:
-        self.note = note
-        self.rows = 0
-        self.done = anyio.Event()
-        self.caller: Promise | None = None
 
 
 class Eraser:
@@ -108,19 +99,17 @@ class Eraser:
         self._journal = journal
         self._registry = registry
         self._supervisor = supervisor
-        self._stores = stores
         self._alone = alone
         self._forget_cached = forget_cached
         self._withdraw_rebuild = withdraw_rebuild
         self._clock = clock
         self._retry = retry
         self._rng = rng
+        self.files = FileEraser(journal, stores=stores, clock=clock, retry=retry, rng=rng)
+        """Does the second step."""
         self._user_locks = KeyedLocks()
-        self._waiting: list[_FileErasure] = []
-        self._event = anyio.Event()
-        self._callers: dict[Promise, _FileErasure | None] = {}
+        self._callers: dict[Promise, FileErasure | None] = {}
         self._refused: Counter[str] = Counter()
-        self._resumed: dict[int, ExitStack] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
 
     # -- asking ------------------------------------------------------------------------------------
@@ -161,28 +150,34 @@ class Eraser:
 
         try:
             async with self._user_locks(user):
-                with self._refusing(matches, user_key(user)):
+                with ExitStack() as bars:
+                    bars.enter_context(self._refusing(matches, user_key(user)))
+                    # before requests are accepted again: caches may have been filled since
+                    bars.callback(self._forget_cached, user)
                     actors = sum(map(matches, self._registry.live_keys()))
                     await self._registry.eviction.evict(matches)
                     jobs = await self._supervisor.cancel_matching(matches)
                     self._withdraw_rebuild(matches)
                     async with self._alone(user):
                         erased = await self._delete_rows(user, session)
-                        case = _FileErasure(erased.erasure)
+                        case = self.files.enqueue(erased.erasure, bars.pop_all())
                         case.caller, self._callers[caller] = caller, case
-                        self._enqueue(case)
-                        await case.done.wait()
-                    # before requests are accepted again: caches may have been filled since
-                    self._forget_cached(user)
-                # jobs of the user's actor that have nothing to do with an erased session
-                self._supervisor.submit(
-                    [job for job in await self._journal.jobs() if job.key == of_user]
-                )
+                        await case.settled.wait()
+                if case.done.is_set():
+                    await self._submit_jobs(of_user)
             caller.resolve(ErasureReceipt(erased.removed, case.rows, actors, jobs))
+            if not case.done.is_set():
+                await case.done.wait()
+                async with self._user_locks(user):
+                    await self._submit_jobs(of_user)
         except Exception as e:
             caller.reject(e)
         finally:
             self._callers.pop(caller, None)
+
+    async def _submit_jobs(self, of_user: UserKey) -> None:
+        """Jobs of the user's actor that have nothing to do with an erased session."""
+        self._supervisor.submit([job for job in await self._journal.jobs() if job.key == of_user])
 
     @contextmanager
     def _refusing(self, matches: Callable[[Hashable], bool], key: str) -> Iterator[None]:
@@ -209,28 +204,32 @@ class Eraser:
                 wait_s = self._retry.delay_s(attempts, self._rng)
                 probe("erasure_uncertain")
                 _logger.warning(
-                    "erasure_uncertain", attempts=attempts, retry_s=wait_s, error=str(e)
+                    "erasure_uncertain",
+                    attempts=attempts,
+                    retry_s=wait_s,
+                    error=describe_failure(e),
                 )
                 await self._clock.sleep(wait_s)
 
     # -- from the files ----------------------------------------------------------------------------
 
-    def resume(self, notes: Sequence[Erasure]) -> None:
+    async def resume(self) -> None:
         """Go on with what an earlier run left; call it before there are requests."""
-        for note in notes:
+        failures = decode_failures(await self._journal.setting(FAILURES_SETTING))
+        for note in await self._journal.erasures():
             probe("erasure_resumed")
             bars = ExitStack()
             bars.enter_context(self._refusing(_match_note(note), note.user_key))
-            self._resumed[note.number] = bars
-            self._enqueue(_FileErasure(note))
+            self.files.enqueue(note, bars, failures.get(note.number))
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Start the worker, which ends when the task group is cancelled."""
         self._tasks = tasks
-        tasks.start_soon(self._run, name="remora.erasure")
+        self.files.start(tasks)
 
     def abandon(self) -> None:
         """Fail the callers, as the runtime closes; the notes stay in the journal."""
+        self.files.abandon()
         for caller, case in list(self._callers.items()):
             outcome = (
                 "the next start continues it"
@@ -238,65 +237,6 @@ class Eraser:
                 else "nothing was erased: ask again"
             )
             caller.reject(RuntimeClosed(f"the runtime closed before all was erased; {outcome}"))
-
-    def _enqueue(self, case: _FileErasure) -> None:
-        self._waiting.append(case)
-        self._event.set()
-
-    async def _run(self) -> None:
-        attempts = 0
-        while True:
-            if not self._waiting:
-                self._event = anyio.Event()
-                await self._event.wait()
-            cases = list(self._waiting)
-            try:
-                await call_guarded(self._erase_files, cases)
-            except Exception as e:
-                attempts += 1
-                wait_s = self._retry.delay_s(attempts, self._rng)
-                probe("erasure_retried")
-                _logger.warning(
-                    "erasure_failed",
-                    notes=len(cases),
-                    attempts=attempts,
-                    retry_s=wait_s,
-                    error=str(e),
-                )
-                if not getattr(e, "retryable", False):
-                    self._reject_callers(cases, e)  # the cause may last long
-                await self._clock.sleep(wait_s)
-            else:
-                attempts = 0
-
-    async def _erase_files(self, cases: Sequence[_FileErasure]) -> None:
-        async with self._stores() as stores:
-            for case in cases:
-                for store in stores:
-                    case.rows += await store.erase(case.note.user_key, case.note.session_key)
-        await self._journal.scrub()
-        notes = await self._journal.erasures()
-        for case in cases:
-            # A retried deletion may have left two notes. A note that stayed would have the next
-            # start erase what the user has written in the meantime.
-            for note in notes:
-                if (
-                    msgspec.structs.replace(note, number=case.note.number) == case.note
-                    and note.number < case.note.number
-                ):
-                    await self._journal.finish_erasure(note.number)
-            await self._journal.finish_erasure(case.note.number)
-            self._waiting.remove(case)
-            if (bars := self._resumed.pop(case.note.number, None)) is not None:
-                bars.close()
-            case.done.set()
-        _logger.info("erased", notes=len(cases), rows=sum(case.rows for case in cases))
-
-    @staticmethod
-    def _reject_callers(cases: Sequence[_FileErasure], error: Exception) -> None:
-        for case in cases:
-            if case.caller is not None:
-                case.caller.reject(error)
 
 
 def _erasure_in_progress() -> Exception:

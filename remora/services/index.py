@@ -355,5 +355,5 @@ class LongTermIndex:
                         UserKey(user), PruneNow(keep, config.prune, max_age_s), keeps_alive=False
                     )
             except Exception:
-                _logger.exception("prune_failed", user=user)  # other users are pruned
+                _logger.exception("prune_failed", user=UserKey(user))  # other users are pruned
                 self._changed_users[user] = None

@@ -185,7 +185,7 @@ STEPS = (
     "optimize",
     "record",
     "purge",
-    "traces",
+    "remove_unlisted",
 )
 
 
@@ -218,7 +218,7 @@ class _Watched:
             self._step()
             return result
 
-        return synchronous if name in {"record", "purge", "traces"} else asynchronous
+        return synchronous if name in {"record", "purge", "remove_unlisted"} else asynchronous
 
 
 async def test_a_crash_at_any_step(tmp_path: Path) -> None:

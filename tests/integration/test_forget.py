@@ -20,6 +20,7 @@ from remora.blocks import FactExtractionMemoryBlock, VectorMemoryBlock
 from remora.cli.main import main
 from remora.errors import (
     CommitFailed,
+    ErasureDelayed,
     ErasureInProgress,
     InvalidInput,
     LongTermError,
@@ -404,8 +405,9 @@ async def test_long_term_memory_is_away(
         raise LongTermError("broken", retryable=False)
 
     monkeypatch.setattr(LanceStore, "erase", broken)
-    with pytest.raises(LongTermError, match="broken"):
+    with pytest.raises(ErasureDelayed, match="broken") as told:
         await runtime.user("bob").forget()
+    assert not told.value.retryable
 
 
 async def test_the_journal_refuses(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

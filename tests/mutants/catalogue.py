@@ -666,7 +666,7 @@ _MUTANTS = (
         what="What was found of a forgotten user is found again: nobody tells the caches.",
         path="remora/services/erasure.py",
         change="""
--                    self._forget_cached(user)
+-                    bars.callback(self._forget_cached, user)
 """,
     ),
     Mutant(

@@ -21,10 +21,9 @@ method of one `ShardFiles`.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -384,22 +383,9 @@ class ShardFiles:
         paths = (*manifest.files, f"_versions/{manifest_name(manifest.version)}")
         return DurableFiles(tuple(f"{self.directory.name}/{path}" for path in paths), name, record)
 
-    def traces(self, needles: Sequence[bytes]) -> list[str]:
-        """Files of the table, also quarantined ones, that contain one of these."""
-        return [str(path) for path in self._files() if _contains(path, needles)]
-
     def manifest(self) -> Manifest | None:
         """The recorded version; None if there is none."""
         return None if self._record is None else self._manifest(self._record.version)
-
-    def _files(self) -> Iterator[Path]:
-        roots = [
-            self.directory,
-            *(self._base / QUARANTINE).glob(f"{self.name}.*"),
-            *self._base.glob(f"{self.name}{RECORD_SUFFIX}*"),
-        ]
-        for root in roots:
-            yield from (root.rglob("*") if root.is_dir() else (root,))
 
     # -- removing ----------------------------------------------------------------------------------
 
@@ -409,6 +395,33 @@ class ShardFiles:
             shutil.rmtree(aside)
         for orphan in self._orphans():
             orphan.unlink()
+
+    def file_names(self) -> frozenset[str]:
+        """The paths of all of the table's files, from its directory."""
+        return frozenset(
+            str(path.relative_to(self.directory))
+            for path in self.directory.rglob("*")
+            if path.is_file()
+        )
+
+    def remove_unlisted(self, before: Collection[str]) -> list[str]:
+        """Remove all files that the recorded version does not list (G13).
+
+        Args:
+            before: the files that there were before the table was rewritten.
+
+        Returns:
+            Files of the version that are older than that. A rewritten table has none: no byte of
+            a row that it left out can be anywhere, whatever the rows contain.
+        """
+        manifest = self.manifest()
+        if manifest is None:
+            return []
+        own = {f"_versions/{manifest_name(manifest.version)}", manifest.transaction}
+        listed = {*manifest.files, *own}
+        for name in self.file_names() - listed:
+            (self.directory / name).unlink()
+        return sorted(listed & set(before))
 
     def _orphans(self) -> list[Path]:
         return [
@@ -452,10 +465,3 @@ def _indices_of(manifest: Manifest, problems: Iterable[str]) -> tuple[str, ...] 
 
 def _temporary_files(directory: Path) -> list[Path]:
     return [path for path in directory.rglob(".tmp*") if path.is_file()]
-
-
-def _contains(path: Path, needles: Sequence[bytes]) -> bool:
-    if not path.is_file() or not path.stat().st_size:
-        return False
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        return any(mapped.find(needle) >= 0 for needle in needles)

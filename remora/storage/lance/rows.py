@@ -20,7 +20,7 @@ import msgspec
 from remora.ids import session_key, user_key
 from remora.storage.ports import Finding, MemoryRow, Vector
 
-__all__ = ["CHECK", "COLUMNS", "SEARCHED", "Read", "RowFormat", "owner_filter"]
+__all__ = ["CHECK", "COLUMNS", "SEARCHED", "OwnerFilter", "Read", "RowFormat"]
 
 COLUMNS = (
     "id",
@@ -301,17 +301,33 @@ class RowFormat:
         )
 
 
-def owner_filter(key: str, session: str) -> Callable[[dict[str, list[str]]], list[bool]]:
-    """A function that marks the rows of a user; those of one session if its key is not empty."""
+class OwnerFilter:
+    """Marks the rows of some users and sessions, and counts each one's.
 
-    def mine(columns: dict[str, list[str]]) -> list[bool]:
+    Args:
+        owners: keys of users and of sessions; an empty session's key for all that is the user's.
+    """
+
+    def __init__(self, owners: Sequence[tuple[str, str]]) -> None:
+        self.counts = [0] * len(owners)
+        self._by_user: dict[str, list[tuple[str, int]]] = {}
+        for place, (user, session) in enumerate(owners):
+            self._by_user.setdefault(user, []).append((session, place))
+
+    def __call__(self, columns: dict[str, list[str]]) -> list[bool]:
+        """Whether each row is one of theirs, from `user_key`, `user_id` and `session_id`."""
         keys, users, sessions = columns["user_key"], columns["user_id"], columns["session_id"]
         return [
-            one == key and (not session or session_key(user, name) == session)
-            for one, user, name in zip(keys, users, sessions, strict=True)
+            key in self._by_user and self._mark(key, user, session)
+            for key, user, session in zip(keys, users, sessions, strict=True)
         ]
 
-    return mine
+    def _mark(self, key: str, user: str, session: str) -> bool:
+        for wanted, place in self._by_user[key]:
+            if not wanted or session_key(user, session) == wanted:
+                self.counts[place] += 1
+                return True
+        return False
 
 
 def _age(row: MemoryRow) -> tuple[int, str, int]:

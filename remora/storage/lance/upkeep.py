@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from remora.ids import user_key
 from remora.logging import get_logger
 from remora.runtime.probes import probe
 from remora.storage.lance.allocators import return_free_memory
-from remora.storage.lance.rows import CHECK, COLUMNS, owner_filter
+from remora.storage.lance.rows import CHECK, COLUMNS, OwnerFilter
 from remora.storage.lance.shard import Shard
 from remora.storage.lance.tables import LanceTables
 from remora.storage.ports import Finding
@@ -32,6 +32,16 @@ _logger = get_logger(__name__)
 _DELETE_AT_ONCE = 500
 MOST_REPLACEMENTS = 64
 """Replaced indices after which LanceDB's caches are renewed; one leaves 54 entries, 200 kB."""
+
+
+class _Erasing:
+    """A call of `LanceUpkeep.erase`: whose rows, and how it ended."""
+
+    def __init__(self, owner: tuple[str, str]) -> None:
+        self.owner = owner
+        self.rows = 0
+        self.ended = False
+        self.error: LongTermError | None = None
 
 
 class LanceUpkeep:
@@ -47,6 +57,7 @@ class LanceUpkeep:
         self._tables = tables
         self._replacements_seen = self._uses_seen = 0
         self._expr = importlib.import_module("lancedb.expr")
+        self._erasing: dict[str, list[_Erasing]] = {}
 
     @asynccontextmanager
     async def _writing(self, doing: str, shard: Shard) -> AsyncIterator[None]:
@@ -95,7 +106,8 @@ class LanceUpkeep:
     async def erase(self, user_key: str, session_key: str) -> int:
         """Rewrite a user's table without the user, or without one of their sessions (G13).
 
-        Older versions and what was quarantined go, too.
+        Older versions and what was quarantined go, too. Calls that wait for the same table share
+        one rewriting.
         """
         name = self._tables.name_of(user_key)
         shard = self._tables.shards.get(name)
@@ -104,14 +116,71 @@ class LanceUpkeep:
                 with self._tables.map_errors("erasing"):
                     await anyio.to_thread.run_sync(files.purge)
             return 0
-        async with self._writing("erasing", shard):
-            removed = await shard.rewrite(
-                owner_filter(user_key, session_key), index_rows=self._tables.config.index_user_rows
+        own = _Erasing((user_key, session_key))
+        waiting = self._erasing.setdefault(name, [])
+        waiting.append(own)
+        try:
+            async with self._writing("erasing", shard):
+                if not own.ended:
+                    await self._erase_waiting(shard, waiting)
+        finally:
+            if own in waiting:
+                waiting.remove(own)
+        if own.error is not None:
+            raise LongTermError(str(own.error), retryable=own.error.retryable) from own.error
+        return own.rows
+
+    async def _erase_waiting(self, shard: Shard, waiting: list[_Erasing]) -> None:
+        shared: list[_Erasing] = []
+
+        def drop(columns: dict[str, list[str]]) -> list[bool]:
+            # only now: more may have come while the table was read
+            shared[:] = waiting
+            owned = OwnerFilter([one.owner for one in shared])
+            marks = owned(columns)
+            for one, rows in zip(shared, owned.counts, strict=True):
+                one.rows = rows
+            return marks
+
+        try:
+            with self._tables.map_errors("erasing", shard, writing=True):
+                await self._rewrite_without(shard, drop)
+        except BaseException as e:
+            failed = LongTermError(f"erasing failed: {type(e).__name__}", retryable=True)
+            for one in shared:
+                one.ended, one.error = True, e if isinstance(e, LongTermError) else failed
+            raise
+        for one in shared:
+            one.ended = True
+        _logger.info("erased", table=shard.name, rows=sum(one.rows for one in shared))
+
+    async def _rewrite_without(
+        self, shard: Shard, drop: Callable[[dict[str, list[str]]], list[bool]]
+    ) -> None:
+        """Rewrite a table, and remove every file that is older.
+
+        What is removed is decided by the names of files, never by what they contain: a text or an
+        id can neither hide a file nor keep one from being removed.
+
+        Raises:
+            LongTermError: LanceDB still uses an older file.
+        """
+        files = shard.files
+        before = frozenset[str]()
+        if files is not None:
+            before = await anyio.to_thread.run_sync(files.file_names)
+        await shard.rewrite(drop, index_rows=self._tables.config.index_user_rows)
+        await shard.forget_versions()
+        if files is None:
+            return
+        await anyio.to_thread.run_sync(files.purge)
+        kept = await anyio.to_thread.run_sync(files.remove_unlisted, before)
+        if kept:
+            _logger.error("erasure_left_files", table=shard.name, files=kept)
+            raise LongTermError(
+                f"the table {shard.name} still uses files from before it was rewritten",
+                retryable=True,
             )
-            await shard.forget_versions()
-            await _purge(shard, "" if session_key else user_key)
-        _logger.info("erased", table=shard.name, rows=removed)
-        return removed
 
     # -- compacting --------------------------------------------------------------------------------
 
@@ -231,23 +300,3 @@ class LanceUpkeep:
         async for batch in batches:
             found += await anyio.to_thread.run_sync(rows.find_damaged_row_ids, batch)
         return found
-
-
-async def _purge(shard: Shard, user_key: str) -> None:
-    """Remove a table's quarantined files, and make sure that none names the user.
-
-    Raises:
-        LongTermError: a file still does. Text is compressed, so only the key can be searched for.
-    """
-    if shard.files is None:
-        return
-    await anyio.to_thread.run_sync(shard.files.purge)
-    traces: list[str] = []
-    if user_key:
-        traces = await anyio.to_thread.run_sync(shard.files.traces, [user_key.encode()])
-    if traces:
-        _logger.error("erasure_left_traces", table=shard.name, files=traces)
-        raise LongTermError(
-            f"the table {shard.name} still holds what was to be erased; erasing is tried again",
-            retryable=True,
-        )

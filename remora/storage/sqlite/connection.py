@@ -7,6 +7,7 @@ as long as one call does.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,14 @@ from typing import Any, NamedTuple, Protocol
 import aiosqlite
 
 __all__ = ["JournalConnection", "NothingChanged", "Query", "Step", "run_steps"]
+
+
+_driver_log = logging.getLogger("aiosqlite")
+# Its DEBUG lines have the parameters of every statement: all that users say. The level saves the
+# formatting, and the filter holds where an application sets another level.
+if _driver_log.level == logging.NOTSET:
+    _driver_log.setLevel(logging.INFO)
+_driver_log.addFilter(lambda record: record.levelno > logging.DEBUG)
 
 
 class Query(Protocol):

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from remora.errors import DirectoryUnusable, JournalDamaged
 from remora.runtime.jobs import Job
+from remora.storage.erasure_notes import (
+    FAILURES_SETTING,
+    WaitingErasure,
+    decode_failures,
+    list_waiting,
+)
+from remora.storage.ports import Erasure
 from remora.storage.sqlite.decoding import JOB_COLUMNS, decode_jobs
 from remora.storage.sqlite.opening import check_format
 from remora.storage.sqlite.schema import APPLICATION_ID
 
-__all__ = ["peek_jobs"]
+__all__ = ["peek_erasures", "peek_jobs"]
 
 _BUSY_S = 5.0
+_FIRST_WITH_ERASURES = 2  # format of the journal
 
 
 def peek_jobs(journal: Path) -> Sequence[Job]:
@@ -31,6 +39,34 @@ def peek_jobs(journal: Path) -> Sequence[Job]:
         JournalDamaged: it is no journal, or SQLite finds it malformed.
         DirectoryUnusable: it cannot be read.
     """
+    with _peek(journal) as (database, _):
+        return decode_jobs(
+            database.execute(
+                f"SELECT {JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) ORDER BY "
+                "j.number"
+            ).fetchall()
+        )
+
+
+def peek_erasures(journal: Path) -> Sequence[WaitingErasure]:
+    """The erasures that are not finished, oldest first; see `peek_jobs`."""
+    with _peek(journal) as (database, format_):
+        if format_ < _FIRST_WITH_ERASURES:
+            return []
+        notes = database.execute(
+            "SELECT number, user_key, session_key FROM erasures ORDER BY number"
+        ).fetchall()
+        kept = database.execute(
+            "SELECT value FROM settings WHERE name = ?", (FAILURES_SETTING,)
+        ).fetchone()
+        return list_waiting(
+            [Erasure(*note) for note in notes], decode_failures(kept[0] if kept else None)
+        )
+
+
+@contextmanager
+def _peek(journal: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
+    """A connection that writes nothing, and the journal's format."""
     # Without a write-ahead log no process has it open, and this must not create one.
     alone = not journal.with_name(f"{journal.name}-wal").exists()
     address = f"{journal.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
@@ -41,12 +77,7 @@ def peek_jobs(journal: Path) -> Sequence[Job]:
             if application != APPLICATION_ID:
                 raise JournalDamaged(f"{journal} is no remora journal; it was not touched")
             check_format(journal, found)
-            return decode_jobs(
-                database.execute(
-                    f"SELECT {JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) ORDER BY "
-                    "j.number"
-                ).fetchall()
-            )
+            yield database, found
     except sqlite3.DatabaseError as e:
         if isinstance(e, sqlite3.OperationalError):
             raise DirectoryUnusable(f"{journal} cannot be read: {e}", path=journal.parent) from e

@@ -1,0 +1,266 @@
+"""Erasures that cannot end yet: nobody else waits for them, the caller is told, an operator sees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from remora import Config, Runtime
+from remora.cli.main import main
+from remora.errors import ErasureDelayed, ErasureInProgress, LongTermError
+from remora.ids import session_key, user_key
+from remora.storage.erasure_notes import WaitingErasure
+from remora.storage.lance.store import LanceStore
+from remora.storage.memory.store import MemoryStore
+from remora.storage.sqlite.peek import peek_erasures
+from remora.testing import HashEmbedder
+from tests.lance import lance, put, rows_of
+
+EMBEDDER = HashEmbedder()
+CONFIG = Config.from_dict(
+    {
+        "long_term": {"batch_ms": 1, "shards": 1},
+        "journal": {"durability": "process"},
+        "tokens": {"counter": "heuristic"},
+        "supervisor": {"backoff_s": 0.01, "max_backoff_s": 0.02},
+    }
+)
+
+
+def runtime_on(directory: Path, **options: Any) -> Runtime:
+    return Runtime(directory, config=CONFIG, embedder=EMBEDDER, **options)
+
+
+def says(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+async def say(runtime: Runtime, user: str, text: str, session: str = "s") -> None:
+    await runtime.session(user, session).append(says(text))
+    await runtime.session(user, session).flush()
+
+
+class PickyStore(MemoryStore):
+    """A store that cannot erase some users."""
+
+    def __init__(self, *refused: str) -> None:
+        super().__init__(EMBEDDER.dimension)
+        self.refused = {user_key(user) for user in refused}
+        self.asked: list[str] = []
+
+    async def erase(self, user_key: str, session_key: str = "") -> int:
+        self.asked.append(user_key)
+        if user_key in self.refused:
+            raise LongTermError("it cannot be reached (at secret://place)", retryable=True)
+        return await super().erase(user_key, session_key)
+
+
+# -- hostile texts and ids -------------------------------------------------------------------------
+
+VICTIM = "victim"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("user", "session", "text"),
+    [
+        ("mallory", "s", user_key(VICTIM)),
+        (user_key(VICTIM), "s", "hi"),
+        ("mallory", user_key(VICTIM), "hi"),
+        ("mallory", session_key(VICTIM, "s"), session_key(VICTIM, "s")),
+    ],
+    ids=["message", "user", "session", "session's digest"],
+)
+async def test_the_digest_of_another(tmp_path: Path, user: str, session: str, text: str) -> None:
+    """G13: who writes a victim's digest, as text or as a name, delays nobody's erasure, and loses
+    nothing by another's.
+    """
+    async with runtime_on(tmp_path / "memory") as runtime:
+        await say(runtime, VICTIM, "hello, I am the victim")
+        await say(runtime, user, text, session)
+        await say(runtime, "bob", "I am a bystander")
+        await runtime.settle()
+        async with anyio.create_task_group() as tasks:
+            for forgotten in (VICTIM, "bob"):
+                tasks.start_soon(runtime.user(forgotten).forget)
+        assert runtime.erasures() == []
+        assert (await runtime.user(user).recall(text))[0].text == text
+        await say(runtime, VICTIM, "and back")
+        await runtime.user(user).forget()
+        assert await runtime.user(user).sessions() == []
+
+
+@pytest.mark.anyio
+async def test_a_session_of_a_hostile_user(tmp_path: Path) -> None:
+    """G13: nor does a user delay their own erasures, of a session and of all."""
+    own = user_key("mallory")
+    async with runtime_on(tmp_path / "memory") as runtime:
+        for session in (own, session_key("mallory", "s"), "s"):
+            await say(runtime, "mallory", own, session)
+        await runtime.settle()
+        await runtime.session("mallory", "s").forget()
+        await runtime.session("mallory", own).forget()
+        assert len(await runtime.user("mallory").sessions()) == 1
+        await runtime.user("mallory").forget()
+        assert await runtime.user("mallory").sessions() == []
+
+
+@pytest.mark.anyio
+async def test_waiting_erasures_share_a_rewriting(tmp_path: Path) -> None:
+    """G13: erasures of one table that wait together rewrite it once, and each counts its rows."""
+    users = [f"user-{n}" for n in range(6)]
+    gone: dict[str, int] = {}
+    async with lance(tmp_path / "lance") as store:
+        for number, user in enumerate(users):
+            await put(store, rows_of(user, range(3 + number)))
+
+        async def erase(user: str) -> None:
+            gone[user] = await store.erase(user_key(user))
+
+        async with anyio.create_task_group() as tasks:
+            for user in users[1:]:
+                tasks.start_soon(erase, user)
+        shared = (await store.statistics()).rewritten_bytes
+        assert gone == {user: 3 + number for number, user in enumerate(users) if number}
+        assert await store.erase(user_key("nobody")) == 0
+        assert (await store.statistics()).rewritten_bytes <= 2 * shared
+        assert len(await store.rows("user-0")) == 3
+
+
+# -- failures --------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_failing_one_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """G13: of several erasures one cannot end: the others do, its caller is told after some
+    attempts, as is who asks again; when the cause is gone it ends.
+    """
+    store = PickyStore(VICTIM)
+    async with runtime_on(tmp_path / "memory", store=store) as runtime:
+        for user in (VICTIM, "bob", "carol"):
+            await say(runtime, user, "something")
+        await runtime.settle()
+
+        async def refused() -> None:
+            for _ in range(2):
+                with pytest.raises(ErasureDelayed, match="retry_erasures") as told:
+                    await runtime.user(VICTIM).forget()
+                assert told.value.attempts > 1
+                assert told.value.retryable
+                assert isinstance(told.value.__cause__, LongTermError)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(refused)
+            tasks.start_soon(runtime.user("bob").forget)
+            tasks.start_soon(runtime.user("carol").forget)
+        await say(runtime, "bob", "again")
+        with pytest.raises(ErasureInProgress):
+            await runtime.session(VICTIM, "new").append(says("may I?"))
+        waiting = runtime.erasures()
+        assert [one.user_key for one in waiting] == [user_key(VICTIM)] * 2
+        assert all("cannot be reached" in one.error for one in waiting)
+        assert "secret" not in str(waiting)
+        counted = runtime.statistics().erasures
+        assert (counted.waiting, counted.delayed, counted.finished) == (2, 2, 2)
+        assert counted.failures >= sum(one.attempts for one in waiting)
+        assert len(await runtime.retry_erasures()) == 2
+        store.refused.clear()
+        assert await runtime.retry_erasures() == []
+        await say(runtime, VICTIM, "back")
+
+
+@pytest.mark.anyio
+async def test_a_failing_session(tmp_path: Path) -> None:
+    """G13: one session waits to be erased: the user's other sessions go on meanwhile, and the whole
+    user can be forgotten, too.
+    """
+    store = PickyStore(VICTIM)
+    async with runtime_on(tmp_path / "memory", store=store) as runtime:
+        for session in ("one", "two"):
+            await say(runtime, VICTIM, "something", session)
+        with pytest.raises(ErasureDelayed):
+            await runtime.session(VICTIM, "one").forget()
+        await runtime.session(VICTIM, "two").append(says("goes on"))
+        with pytest.raises(ErasureDelayed):
+            await runtime.user(VICTIM).forget()
+        with pytest.raises(ErasureInProgress):
+            await runtime.session(VICTIM, "two").load()
+        store.refused.clear()
+        assert await runtime.retry_erasures() == []
+        assert await runtime.session(VICTIM, "two").history() == []
+
+
+@pytest.mark.anyio
+async def test_seen_from_outside_and_after_a_restart(tmp_path: Path) -> None:
+    """G13: another process sees what waits and why while the runtime is open; the next start goes
+    on with it, and an erasure of that run does not wait for it.
+    """
+    directory = tmp_path / "memory"
+
+    def peek() -> Sequence[WaitingErasure]:
+        return peek_erasures(directory / "journal.db")
+
+    async with runtime_on(directory, store=PickyStore(VICTIM)) as runtime:
+        await say(runtime, VICTIM, "something")
+        with pytest.raises(ErasureDelayed) as told:
+            await runtime.user(VICTIM).forget()
+        (seen,) = await anyio.to_thread.run_sync(peek)
+        assert (seen.user_key, seen.session_key) == (user_key(VICTIM), "")
+        assert seen.attempts >= told.value.attempts
+        assert seen.since_us
+        assert "cannot be reached" in seen.error
+    store = PickyStore(VICTIM)
+    async with runtime_on(directory, store=store) as runtime:
+        assert runtime.erasures()[0].attempts >= seen.attempts
+        await say(runtime, "bob", "something")
+        await runtime.user("bob").forget()
+        store.refused.clear()
+        assert await runtime.retry_erasures() == []
+        await runtime.session(VICTIM, "s").append(says("back"))
+    assert await anyio.to_thread.run_sync(peek) == []
+
+
+def test_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G13: ``remora jobs`` lists waiting erasures by digest, and retries them."""
+    directory = tmp_path / "memory"
+
+    async def broken(*_: Any) -> int:
+        raise LongTermError("the disk failed", retryable=False)
+
+    async def live() -> None:
+        async with runtime_on(directory) as runtime:
+            await say(runtime, VICTIM, "something")
+            await runtime.settle()
+            with pytest.raises(ErasureDelayed):
+                await runtime.user(VICTIM).forget()
+
+    where = ["--dir", str(directory)]
+    with monkeypatch.context() as patched:
+        patched.setattr(LanceStore, "erase", broken)
+        anyio.run(live)
+        assert main(["jobs", *where]) == 0
+        shown = capsys.readouterr().out
+        assert "erasure-1  erasing  user " + user_key(VICTIM) in shown
+        assert "the disk failed" in shown
+        assert VICTIM not in shown
+        assert main(["jobs", "--json", *where]) == 0
+        line = json.loads(capsys.readouterr().out)
+        assert (line["id"], line["state"], line["user_key"]) == (
+            "erasure-1",
+            "erasing",
+            user_key(VICTIM),
+        )
+        assert line["attempts"] >= 1
+        assert main(["jobs", "retry", "erasure-1", *where]) == 1
+        assert "the disk failed" in capsys.readouterr().out
+    assert main(["jobs", "retry", "--all", *where]) == 0
+    assert "1 erasure finished" in capsys.readouterr().out
+    assert main(["jobs", *where]) == 0
+    assert "no background jobs wait" in capsys.readouterr().out
