@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from remora.actors.session.messages import SessionView
 from remora.actors.user.messages import UserView
-from remora.api.runtime import RuntimeStatistics
 from remora.api.session_buffer import BufferHit
+from remora.api.statistics import RuntimeStatistics
 from remora.api.tools import MemoryTools
 from remora.faces import publish
 from remora.maintenance.backup import BackupReport
@@ -21,12 +21,15 @@ from remora.runtime.log import LogStatistics
 from remora.runtime.schedule import TaskStatistics
 from remora.runtime.supervisor import SupervisorStatistics
 from remora.services.archive import SessionStatistics, UserStatistics
+from remora.services.file_erasure import ErasureStatistics
 from remora.services.rebuild import ReembedProgress
+from remora.storage.erasure_notes import WaitingErasure
 
 __all__ = [
     "BackupReport",
     "BufferHit",
     "CompressionStatistics",
+    "ErasureStatistics",
     "Job",
     "LogStatistics",
     "MemoryTools",
@@ -41,6 +44,7 @@ __all__ = [
     "UserIndexStatistics",
     "UserStatistics",
     "UserView",
+    "WaitingErasure",
 ]
 
 publish(__name__, __all__, globals())

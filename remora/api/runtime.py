@@ -21,12 +21,12 @@ from remora.api.lifetime import Lifetime
 from remora.api.options import JournalLike, Options, check_options
 from remora.api.session import Session
 from remora.api.shared import SharedScope
+from remora.api.statistics import RuntimeStatistics
 from remora.api.user import User
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RemoraError
 from remora.ids import validate_id
 from remora.messages import ChatDict, MessageLike, Receipt, encode_message
-from remora.models.compression import CompressionStatistics
 from remora.models.ports import (
     ChatModelLike,
     EmbedderLike,
@@ -38,10 +38,6 @@ from remora.recall.index_cache import UserIndexStatistics
 from remora.runtime.clock import Clock, SystemClock
 from remora.runtime.concurrency import run_to_end
 from remora.runtime.jobs import Job
-from remora.runtime.limits import RegistryStatistics
-from remora.runtime.log import LogStatistics
-from remora.runtime.schedule import TaskStatistics
-from remora.runtime.supervisor import SupervisorStatistics
 from remora.services.arguments import (
     check_flag,
     check_function,
@@ -51,7 +47,6 @@ from remora.services.arguments import (
     check_text,
     collect,
 )
-from remora.services.file_erasure import ErasureStatistics
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.export.transfer import TransferReport
@@ -62,29 +57,7 @@ if TYPE_CHECKING:
     from remora.maintenance.backup import BackupReport
     from remora.maintenance.export import Progress
 
-__all__ = ["Runtime", "RuntimeStatistics"]
-
-
-class RuntimeStatistics(msgspec.Struct, frozen=True):
-    """Every part's own counters.
-
-    Attributes:
-        registry: of the actors in memory.
-        log: of the journal.
-        supervisor: of background jobs.
-        schedule: of periodic tasks.
-        compression: of summaries, by the name of the strategy that made them.
-        user_index: of the users whose rows of long-term memory are held in memory.
-        erasures: of what `forget` erases.
-    """
-
-    registry: RegistryStatistics
-    log: LogStatistics
-    supervisor: SupervisorStatistics
-    schedule: dict[str, TaskStatistics]
-    compression: dict[str, CompressionStatistics]
-    user_index: UserIndexStatistics = UserIndexStatistics()
-    erasures: ErasureStatistics = ErasureStatistics()
+__all__ = ["Runtime"]
 
 
 class Runtime:

@@ -1,4 +1,4 @@
-"""Erasures that cannot end yet: nobody else waits for them, the caller is told, an operator sees."""
+"""Erasures that cannot end yet: nobody waits for another's, callers are told, operators see."""
 
 from __future__ import annotations
 
