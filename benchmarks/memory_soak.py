@@ -258,7 +258,8 @@ def draw(minutes: list[Minute], file: Path) -> None:
             axes.plot(at, [getattr(one, name) for one in minutes], label=label)
         if len(minutes) > SETTLED:
             settled = minutes[SETTLED - 1].rss_mb
-            axes.axhspan(settled / MOST_GROWTH, settled * MOST_GROWTH, alpha=0.12, color="C0")
+            label = f"minute {SETTLED} and a tenth"
+            axes.axhspan(settled, settled * MOST_GROWTH, alpha=0.15, color="C0", label=label)
         axes.set(xlabel="minute", ylabel="MB", ylim=(0, None), title="Memory with constant data")
         axes.grid(visible=True, linewidth=0.3)
         picture.legend(loc="outside right upper", frameon=False)
@@ -286,6 +287,8 @@ def main() -> None:
     parser.add_argument("--drawn-from", type=Path, metavar="FILE", help="draw this JSON's curve")
     options = parser.parse_args()
     if options.drawn_from:
+        if not options.plot:
+            parser.error("--drawn-from needs --plot")
         report = msgspec.json.decode(options.drawn_from.read_bytes())
         draw(msgspec.convert(report["minutes"], list[Minute]), options.plot)
         return
