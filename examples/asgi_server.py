@@ -10,16 +10,56 @@ that the example needs no key; put yours in `think`.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
 
 import remora
+from remora import errors
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 runtime = remora.Runtime(os.environ.get("MEMORY_DIR", "remora-memory"))
+
+
+REFUSALS: dict[type[errors.RemoraError], tuple[int, int | None]] = {
+    errors.NoDeadLetter: (404, None),
+    errors.ConfigError: (500, None),
+    errors.InvalidInput: (400, None),
+    errors.InvalidMessage: (400, None),
+    errors.NotGranted: (403, None),
+    errors.RedactionFailed: (500, None),
+    errors.ReentrantAsk: (500, None),
+    errors.MailboxFull: (429, 1),
+    errors.OwnershipLost: (503, 30),  # another process has the journal, and answers
+    errors.CommitFailed: (503, 5),
+    errors.ErasureInProgress: (409, 5),
+    errors.OutcomeUnknown: (503, 1),
+    errors.RecordingFailed: (503, 5),
+    errors.RuntimeClosed: (503, 5),  # the server restarts
+    errors.DirectoryUnusable: (500, None),
+    errors.JournalTooNew: (500, None),
+    errors.JournalDamaged: (500, None),
+    errors.EmbedderChanged: (500, None),
+    errors.ModelUnavailable: (503, 5),
+    errors.ModelTimeout: (504, 5),
+    errors.ModelAnswerInvalid: (502, None),
+}
+"""HTTP status, and seconds until a retry makes sense (None: never), of each kind of error and of
+those that are made from it. Each of remora's errors that may be retried has written nothing, or
+is recognized by the request's id: a retry with the same id stores nothing twice.
+"""
+
+
+def refusal(error: errors.RemoraError) -> tuple[int, int | None]:
+    if isinstance(error, errors.SessionQuarantined):
+        return 503, max(math.ceil(error.retry_after_s), 1)
+    for kind in type(error).__mro__:
+        if kind in REFUSALS:
+            return REFUSALS[kind]
+    return (503, 5) if getattr(error, "retryable", False) else (500, None)
 
 
 async def think(messages: list[dict[str, Any]]) -> str:
@@ -47,20 +87,17 @@ async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     while more:
         event = await receive()
         body, more = body + event.get("body", b""), event.get("more_body", False)
-    status, answer = 200, {}
+    status, answer, headers = 200, {}, [(b"content-type", b"application/json")]
     try:
         user, session = (unquote(part) for part in scope["path"].strip("/").split("/"))
         request = json.loads(body)
         answer = {"reply": await chat(user, session, request["content"], request["id"])}
-    except (remora.errors.MailboxFull, remora.errors.OutcomeUnknown) as e:
-        status, answer = 503, {"error": str(e)}  # retry with the same id
+    except errors.RemoraError as e:
+        status, wait_s = refusal(e)
+        answer = {"error": str(e), "retry": "no" if wait_s is None else "with the same id"}
+        if wait_s is not None:
+            headers.append((b"retry-after", str(wait_s).encode()))
     except (ValueError, KeyError, TypeError) as e:
         status, answer = 400, {"error": str(e)}
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [(b"content-type", b"application/json")],
-        }
-    )
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps(answer).encode()})

@@ -282,7 +282,10 @@ def _build_internals(
     if recall is not None:
         recalls = LocalRecalls(recall, registry, journal, supervisor, models.embedder, clock)
     indexed_blocks = partial(_rebuildable_blocks, options.blocks)
-    transfers = LocalTransfers(TransferParts(journal, registry, intake, indexed_blocks))
+    working_bytes = int(config.working.max_memory_mb * (1 << 20))
+    transfers = LocalTransfers(
+        TransferParts(journal, registry, intake, working_bytes, indexed_blocks)
+    )
     parts = Parts(
         config=config,
         instance=journal.instance,

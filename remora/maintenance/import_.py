@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,14 +19,15 @@ from remora.actors.policies.redaction import redact_chat, redact_metadata, redac
 from remora.actors.session.messages import Adopt
 from remora.actors.user.messages import AdoptUser, Right
 from remora.actors.user.state import SynopsisPart
-from remora.actors.user.working import WorkingItem
-from remora.errors import InvalidExport, InvalidInput, RemoraError
+from remora.actors.user.working import WorkingItem, WorkingMemory
+from remora.errors import InvalidExport, InvalidInput, InvalidMessage, RemoraError
 from remora.ids import SHARED_PREFIX, SessionKey, UserKey, memory_id, validate_id
 from remora.jobs.rows import MEMORY_TYPES, embed_items
 from remora.maintenance.export import Progress
 from remora.messages import ChatDict, Entry, dated_line, encode_message
 from remora.models.ports import embedder_name
 from remora.runtime.concurrency import map_concurrently
+from remora.services.arguments import check_int
 from remora.services.intake import Intake
 from remora.services.parts import TransferParts
 from remora.storage.export.targets import open_reader
@@ -84,7 +87,7 @@ def check_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
             )
         if message.created_at.tzinfo is None:
             raise InvalidInput(f"the time of message {message.seq} has no time zone")
-        encode_message(_plain(message.chat), index=place, max_bytes=max_bytes)
+        _encode_entry(message, message.chat, message.metadata, max_bytes)
     if not (0 <= one.front <= last and 0 <= one.flushed <= last):
         raise InvalidInput(
             f"front {one.front} and flushed {one.flushed} must be numbers of the {last} messages, "
@@ -92,6 +95,7 @@ def check_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
         )
     reached = 0
     for summary in (*([one.summary] if one.summary else []), *one.summaries):
+        _check_numbers(summary.first, summary.input_tokens)
         if not (reached <= summary.through <= one.front and summary.first <= summary.through + 1):
             raise InvalidInput(
                 f"a summary of messages {summary.first} to {summary.through} does not fit: the "
@@ -106,7 +110,10 @@ def check_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
 def _check_session_item(state_item: StateItem) -> None:
     try:
         if state_item.kind == ENTRY_KIND:
-            _decode_entry(state_item.value)
+            spec = _decode_entry(state_item.value)
+            _check_time(spec.at_us)
+            summary = spec.entry
+            _check_numbers(spec.sid, summary.first, summary.through, summary.tokens)
         elif state_item.kind == "block":
             block_progress([state_item])
             exclusions([state_item], 0)
@@ -118,7 +125,7 @@ def _check_session_item(state_item: StateItem) -> None:
         ) from e
 
 
-def _check_user(one: UserExport) -> None:
+def _check_user(one: UserExport, target: TransferParts) -> None:
     validate_id(one.user.removeprefix(SHARED_PREFIX), "a user id")
     for item in one.memories:
         validate_id(item.id, "a memory's id")
@@ -127,8 +134,47 @@ def _check_user(one: UserExport) -> None:
                 f"the memory {item.id} has no content, an unknown type, or an importance that is "
                 "not 0 to 1"
             )
+        _check_time(item.created_us)
     for state_item in one.state_items:
-        _decode_user_item(state_item)
+        match _decode_user_item(state_item):
+            case WorkingItem() as held:
+                _check_time(held.at_us)
+                _check_numbers(held.tokens)
+                _check_room(held, target)
+            case SynopsisPart(expires_at=expires_at, tokens=tokens):
+                _check_numbers(tokens)
+                if not math.isfinite(expires_at):
+                    raise InvalidInput("a synopsis expires at a time that is not a number")
+            case (int() as count, int() as accessed_us):
+                _check_numbers(count)
+                _check_time(accessed_us)
+            case _:
+                pass
+
+
+def _check_room(item: WorkingItem, target: TransferParts) -> None:
+    embedder = target.intake.embedder
+    if embedder is not None:
+        cost = WorkingMemory(embedder.dimension).cost(item)
+        if cost > target.working_bytes:
+            raise InvalidInput(
+                f"item {item.id!r} takes {cost} bytes; working memory may hold "
+                f"{target.working_bytes}"
+            )
+
+
+def _check_time(at_us: int) -> None:
+    """Refuse microseconds since the epoch that are no date: they could not be read back."""
+    try:
+        datetime.fromtimestamp(at_us / 1_000_000, UTC)
+    except (ValueError, OverflowError, OSError) as e:
+        raise InvalidInput(f"the time {at_us} is not in the calendar") from e
+
+
+def _check_numbers(*numbers: int) -> None:
+    """Refuse negative numbers, and those that the journal's 64 bits cannot hold."""
+    for number in numbers:
+        check_int(number, "a number of the export")
 
 
 def _decode_user_item(state_item: StateItem) -> Any:
@@ -149,12 +195,13 @@ class _Contents(msgspec.Struct):
     messages: int
 
 
-def _validate(reader: ExportReader, max_bytes: int) -> _Contents:
+def _validate(reader: ExportReader, target: TransferParts) -> _Contents:
+    max_bytes = target.intake.buffer.max_message_bytes
     found = _Contents(set(), 0)
     for line, one in reader.read():
         try:
             if isinstance(one, UserExport):
-                _check_user(one)
+                _check_user(one, target)
                 continue
             check_session(one, max_bytes=max_bytes)
             key = SessionKey(one.user, one.session)
@@ -215,17 +262,32 @@ def _entry(intake: Intake, message: MessageExport) -> Entry:
     if (redact := intake.redact) is not None:
         chat = redact_chat(chat, redact)
         metadata = None if metadata is None else redact_metadata(metadata, redact)
-    checked, _ = encode_message(
-        _plain(chat), index=message.seq - 1, max_bytes=intake.buffer.max_message_bytes
-    )
-    timed, _ = encode_message({"role": "user", "content": "", "created_at": message.created_at})
+    entry = _encode_entry(message, chat, metadata, intake.buffer.max_message_bytes)
+    return msgspec.structs.replace(entry, tokens=count_message(intake.counter, chat))
+
+
+def _encode_entry(
+    message: MessageExport, chat: ChatDict, metadata: dict[str, Any] | None, max_bytes: int
+) -> Entry:
+    """The message as it is written, its tokens not counted: what can be checked can be written.
+
+    Raises:
+        InvalidMessage: it cannot.
+    """
+    index = message.seq - 1
+    envelope = {"created_at": message.created_at, "metadata": metadata}
+    checked, _ = encode_message({**_plain(chat), **envelope}, index=index, max_bytes=max_bytes)
+    try:
+        encoded = _encode(chat)  # with keys of its own that `append` would read as the envelope
+    except (TypeError, ValueError, OverflowError, RecursionError) as e:
+        raise InvalidMessage(f"message {index} cannot be encoded: {e}", index=index) from e
     return Entry(
         message.seq,
-        timed.at_us,
-        count_message(intake.counter, chat),
+        checked.at_us,
+        0,
         checked.role,
-        _encode(chat),
-        _encode(metadata) if metadata else None,
+        encoded,
+        checked.meta,
         message.id,
         checked.calls,
         checked.answers,
@@ -275,11 +337,20 @@ async def _working(target: TransferParts, one: UserExport) -> tuple[WorkingItem,
         return ()
     names = (_decode_user_item(item) for item in one.state_items if item.kind == "embedder")
     made_by = next(names, "")
-    if made_by == embedder_name(embedder) and all(
-        len(item.vector) == 4 * embedder.dimension for item in items
-    ):
+    if made_by == embedder_name(embedder) and _are_sound(items, embedder.dimension):
         return tuple(items)
     return await embed_items(embedder, items)
+
+
+def _are_sound(items: Sequence[WorkingItem], dimension: int) -> bool:
+    """Whether working memory takes these vectors."""
+    memory = WorkingMemory(dimension)
+    try:
+        for item in items:
+            memory.validate_item(item)
+    except InvalidInput:
+        return False
+    return True
 
 
 async def import_from(
@@ -295,8 +366,7 @@ async def import_from(
     """
     reader = await anyio.to_thread.run_sync(open_reader, path)
     try:
-        limit = target.intake.buffer.max_message_bytes
-        contents = await anyio.to_thread.run_sync(_validate, reader, limit)
+        contents = await anyio.to_thread.run_sync(_validate, reader, target)
         there = contents.sessions.intersection(
             [key for key, _ in await target.journal.indexed_through()]
         )

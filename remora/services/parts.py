@@ -178,6 +178,7 @@ class TransferParts(msgspec.Struct, frozen=True):
     """What exporting and importing use, in the process that has the journal.
 
     Attributes:
+        working_bytes: what a user's working memory may hold.
         indexed_blocks: names of a session's memory blocks whose rows can be made again from the
             journal.
     """
@@ -185,6 +186,7 @@ class TransferParts(msgspec.Struct, frozen=True):
     journal: Journal
     registry: ActorRegistry
     intake: Intake
+    working_bytes: int
     indexed_blocks: Callable[[SessionKey], Collection[str]]
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import anyio
 import pytest
 
+from remora import errors
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -123,6 +125,67 @@ def test_readme_shows_the_example() -> None:
     source = (ROOT / "examples" / "asgi_server.py").read_text()
     body = shown[1].split("async def chat")[1].split("\n\n")[0]
     assert "async def chat" + body.rstrip() in source
+
+
+SERVER_ANSWERS = {
+    "BlockFailed": (503, True), "CommitFailed": (503, True), "ConfigError": (500, False),
+    "DirectoryLocked": (500, False), "DirectoryUnusable": (500, False),
+    "EmbedderChanged": (500, False), "ErasureInProgress": (409, True),
+    "IndexOutOfRange": (400, False), "InvalidExport": (400, False), "InvalidId": (400, False),
+    "InvalidInput": (400, False), "InvalidMessage": (400, False), "JournalDamaged": (500, False),
+    "JournalTooNew": (500, False), "LongTermError": (503, True), "MailboxFull": (429, True),
+    "ModelAnswerInvalid": (502, False), "ModelError": (500, False), "ModelTimeout": (504, True),
+    "ModelUnavailable": (503, True), "NoDeadLetter": (404, False), "NotGranted": (403, False),
+    "OutcomeUnknown": (503, True), "OwnershipLost": (503, True), "RecordingFailed": (503, True),
+    "RedactionFailed": (500, False), "ReentrantAsk": (500, False), "RemoraError": (500, False),
+    "RuntimeClosed": (503, True), "SessionQuarantined": (503, True), "StorageError": (503, True),
+}  # fmt: skip
+"""What the example server answers to each error: the status, and whether to retry. A class that
+sets ``retryable`` on each instance is looked at as one that may be retried.
+"""
+
+
+def test_every_error_has_an_answer() -> None:
+    """A class of errors that is added needs a line here, and its own status in the example."""
+    assert sorted(SERVER_ANSWERS) == sorted(errors.__all__)
+
+
+@pytest.mark.anyio
+@pytest.mark.blocking
+@pytest.mark.parametrize("name", sorted(SERVER_ANSWERS))
+async def test_asgi_server_answers_every_error(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client learns from each error whether, and when, to send the request again."""
+    monkeypatch.setenv("MEMORY_DIR", str(tmp_path / "memory"))
+    module = importlib.reload(importlib.import_module("examples.asgi_server"))
+    kind = getattr(errors, name)
+    error = kind.__new__(kind)
+    error.args = ("what went wrong",)
+    if name in {"BlockFailed", "LongTermError"}:
+        error.retryable = True
+    error.retry_after_s = 2.5
+
+    async def fail(*_: object) -> str:
+        raise error
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b'{"content": "hello", "id": "r1"}'}
+
+    events: list[dict[str, Any]] = []
+
+    async def send(event: dict[str, Any]) -> None:
+        events.append(event)
+
+    monkeypatch.setattr(module, "chat", fail)
+    await module.app({"type": "http", "path": "/alice/one"}, receive, send)
+    status, retry = SERVER_ANSWERS[name]
+    assert events[0]["status"] == status
+    advice = dict(events[0]["headers"]).get(b"retry-after")
+    assert (advice is not None) == retry
+    assert json.loads(events[1]["body"])["retry"] == ("with the same id" if retry else "no")
+    if name == "SessionQuarantined":
+        assert advice == b"3"
 
 
 def test_benchmarks_run() -> None:

@@ -115,7 +115,8 @@ class WorkingMemory:
                 f"{self.dimension}"
             )
         vector = np.frombuffer(item.vector, dtype="<f4")
-        length = float(np.linalg.norm(vector))
+        with np.errstate(all="ignore"):  # of an import the numbers may be anything
+            length = float(np.linalg.norm(vector))
         if not (length == 0 or abs(length - 1) <= _LENGTH_TOLERANCE):
             raise InvalidInput(f"item {item.id!r} has a vector of length {length:g}, not 1")
         return vector

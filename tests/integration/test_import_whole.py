@@ -1,0 +1,97 @@
+"""An import is all or nothing: what cannot be written is found before anything is written."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from remora import Config, Runtime
+from remora.errors import InvalidExport
+from remora.testing import HashEmbedder
+
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and write files
+
+Record = dict[str, Any]
+Change = Callable[[Record], None]
+
+
+def working(**changes: Any) -> Change:
+    """Change an item of working memory."""
+
+    def change(record: Record) -> None:
+        item = msgspec.msgpack.decode(base64.b64decode(record["value"]))
+        encoded = msgspec.msgpack.encode({**item, **changes})
+        record["value"] = base64.b64encode(encoded).decode()
+
+    return change
+
+
+def memory(**changes: Any) -> Change:
+    """Change a memory."""
+    return lambda record: record["memory"].update(changes)
+
+
+def plain(**changes: Any) -> Change:
+    """Change a record."""
+    return lambda record: record.update(changes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("message", plain(created_at="9999-12-31T23:59:59.999999Z")),
+        ("message", plain(metadata={"number": 2**70})),
+        ("message", plain(chat={"role": "user", "content": "x", "id": 2**70})),
+        ("message", plain(chat={"role": "user", "content": "x", "number": -(2**70)})),
+        ("memory", memory(created_us=2**62)),
+        ("memory", memory(created_us=2**70)),
+        ("memory", memory(importance=2**70)),
+        ("working", working(at_us=2**63)),
+        ("working", working(tokens=2**64 - 1)),
+        ("working", working(text="x" * 30_000)),
+    ],
+)
+async def test_nothing_is_written_of_a_bad_import(
+    kind: str, change: Change, tmp_path: Path
+) -> None:
+    """The bad record comes last, after sessions and users that are sound."""
+    small = Config.from_dict({"working": {"max_memory_mb": 0.02}})
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    async with Runtime.in_memory(embedder=HashEmbedder(16)) as source:
+        for name in ("ada", "bob"):
+            await source.session(name, "chat").append({"role": "user", "content": "hello"})
+            await source.user(name).remember("likes tea")
+            await source.user(name).learn("a ticket costs ten euros")
+        await source.export(good)
+    records = [json.loads(line) for line in good.read_text().splitlines()]
+    change([one for one in records if kind in (one["type"], one.get("kind"))][-1])
+    bad.write_text("".join(json.dumps(one) + "\n" for one in records))
+    async with Runtime.in_memory(config=small, embedder=HashEmbedder(16)) as target:
+        with pytest.raises(InvalidExport):
+            await target.import_(bad)
+        counts = await target.counts()
+        assert (counts.sessions, counts.messages, counts.memories) == (0, 0, 0)
+        assert (await target.import_(good)).sessions == 2
+
+
+@pytest.mark.parametrize("vector", [b"", b"x", b"\0" * 60, b"\xff" * 64, b"\0\0\x80\x7f" * 16])
+async def test_a_bad_vector_is_made_again(vector: bytes, tmp_path: Path) -> None:
+    """Working memory whose vectors are damaged is embedded again, and can be searched."""
+    good = tmp_path / "good.jsonl"
+    async with Runtime.in_memory(embedder=HashEmbedder(16)) as source:
+        await source.user("ada").learn("a ticket costs ten euros")
+        await source.export(good)
+    records = [json.loads(line) for line in good.read_text().splitlines()]
+    working(vector=vector)(next(one for one in records if one.get("kind") == "working"))
+    good.write_text("".join(json.dumps(one) + "\n" for one in records))
+    async with Runtime.in_memory(embedder=HashEmbedder(16)) as target:
+        await target.import_(good)
+        found = await target.user("ada").search_working("a ticket costs ten euros")
+        assert [one.text for one in found] == ["a ticket costs ten euros"]
+        assert found[0].score == pytest.approx(1, abs=1e-3)
