@@ -219,3 +219,21 @@ def test_never_over_the_budget(
         functools.partial(make(count).summarize, previous, lines, max_tokens=max_tokens)
     )
     assert count(text) <= max_tokens
+
+
+@pytest.mark.parametrize("text", ["\"'" * 20_000, "a word " * 6_000, "line\n" * 9_000])
+async def test_long_texts_are_cut_into_sentences_piece_by_piece(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sentencex takes time with the square of some texts, and stops all threads for it."""
+    pieces: list[str] = []
+
+    def segment(language: str, piece: str) -> list[str]:
+        pieces.append(piece)
+        return [piece]
+
+    monkeypatch.setattr("sentencex.segment", segment)
+    summarizer = ExtractiveSummarizer(HeuristicCounter().count)
+    await summarizer.summarize(None, [Line("user", "User", text, 0)], max_tokens=200)
+    assert "".join(pieces) == text
+    assert max(map(len, pieces)) <= 4_000
