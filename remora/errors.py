@@ -260,10 +260,10 @@ class StorageError(RemoraError, RuntimeError):
 
 
 class OwnershipLost(CommitFailed, StorageError):
-    """Another process took over the journal. Nothing of the write is stored (G12).
+    """Another process took over the journal, or its files are gone. Nothing is stored (G12).
 
     All later writes fail in the same way. Close the runtime; open another when the other owner
-    has gone.
+    has gone, or when the directory is back in its place.
     """
 
     retryable = False

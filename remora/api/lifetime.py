@@ -21,7 +21,7 @@ from remora.services.parts import PartsHolder
 from remora.services.preload import preload
 from remora.services.upkeep import flush_unindexed
 from remora.storage.lance.allocators import limit_arenas
-from remora.storage.lock import DirectoryLock
+from remora.storage.lock import DirectoryLock, wait_for_lock
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.ports import Journal
 from remora.storage.renamed import with_current_names
@@ -88,7 +88,8 @@ class Lifetime:
         lock = DirectoryLock(path) if path is not None else None
         try:
             if lock is not None:
-                await anyio.to_thread.run_sync(_prepare, lock)
+                await anyio.to_thread.run_sync(preload)
+                await wait_for_lock(lock, self.options.config.lock_wait_s, self.options.clock)
             async with self._open_journal() as journal:
                 # What can fail comes before the task group, which would wrap its exception.
                 self.built = await build(self.options, journal, self._closers)
@@ -236,11 +237,6 @@ def _require_asyncio() -> None:
             "a runtime needs asyncio's event loop, or uvloop's: run the program with "
             "asyncio.run(main()), or anyio.run(main, backend='asyncio')"
         ) from None
-
-
-def _prepare(lock: DirectoryLock) -> None:
-    preload()
-    lock.acquire()
 
 
 async def _open_given(journal: JournalLike) -> Journal:

@@ -34,6 +34,7 @@ _MAY_BE_ZERO = frozenset(
         "dedup_window",
         "hot_mb",
         "jitter",
+        "lock_wait_s",
         "max_user_rows",
         "neighbour_bonus",
         "question_penalty",

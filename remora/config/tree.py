@@ -24,6 +24,9 @@ class Config(Section, frozen=True, kw_only=True):
 
     directory: str = "remora-memory"
     """The directory that holds everything, unless the runtime is given one."""
+    lock_wait_s: float = 10.0
+    """How long opening waits for another process to leave the directory, as in a graceful reload;
+    0: not at all."""
     buffer: BufferConfig = BufferConfig()
     mailbox: MailboxConfig = MailboxConfig()
     activation: ActivationConfig = ActivationConfig()

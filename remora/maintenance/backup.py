@@ -27,6 +27,7 @@ from remora.maintenance.offline import JOURNAL, Offline, offline, require_memory
 from remora.storage.atomic import AtomicTarget
 from remora.storage.lance.copy import copy_tables
 from remora.storage.ports import Finding, JournalCounts
+from remora.storage.private import make_private_directory
 from remora.storage.sqlite.backup import snapshot
 
 __all__ = ["BackupReport", "backup"]
@@ -87,7 +88,7 @@ async def backup(
     target = await anyio.to_thread.run_sync(_target, directory, dest)
     staging = target.staging
     try:
-        await anyio.to_thread.run_sync(staging.mkdir)
+        await anyio.to_thread.run_sync(make_private_directory, staging)
         journal = staging / _UNFINISHED
         if take is None:
             await anyio.to_thread.run_sync(snapshot, directory / JOURNAL, journal)

@@ -18,7 +18,7 @@ from remora.storage.lance.scan import TableScan, open_scan
 from remora.storage.lance.store import LanceStore
 from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.storage.sqlite.mark import mark_path, missing_commits, read_mark
+from remora.storage.sqlite.mark import is_of_another_journal, mark_path, missing_commits, read_mark
 
 __all__ = ["JOURNAL", "LostCommits", "Offline", "find_lost_commits", "offline", "require_memory"]
 
@@ -122,10 +122,12 @@ class LostCommits(msgspec.Struct, frozen=True):
 
     Attributes:
         what: which, in words.
+        why: what happened to the journal.
         promised: they were to survive the loss of power, at durability ``power``.
     """
 
     what: str
+    why: str
     promised: bool
 
 
@@ -140,12 +142,16 @@ def find_lost_commits(journal: Path) -> LostCommits | None:
         return None
     try:
         with closing(sqlite3.connect(journal)) as database:
+            if is_of_another_journal(mark, database):
+                what = f"the commits of the journal that {mark_path(journal).name} is of"
+                return LostCommits(what, f"{journal.name} was replaced by another", promised=True)
             what = missing_commits(mark, database)
     except sqlite3.DatabaseError as e:
         raise JournalDamaged(
             f"{journal} is damaged, or no SQLite file: {e}; restore a backup"
         ) from e
-    return LostCommits(what, mark.durability == "power") if what else None
+    why = "its write-ahead log was cut short or lost"
+    return LostCommits(what, why, mark.durability == "power") if what else None
 
 
 def require_memory(directory: Path) -> None:
@@ -154,5 +160,11 @@ def require_memory(directory: Path) -> None:
     Raises:
         InvalidInput: there is no memory in this directory.
     """
-    if not (directory / JOURNAL).is_file():
-        raise InvalidInput(f"there is no memory in {directory}")
+    if (directory / JOURNAL).is_file():
+        return
+    if mark_path(directory / JOURNAL).exists():
+        raise InvalidInput(
+            f"{directory / JOURNAL} is missing, though other files of a memory are in {directory}: "
+            "restore the whole directory from a backup"
+        )
+    raise InvalidInput(f"there is no memory in {directory}")

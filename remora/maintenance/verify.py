@@ -96,7 +96,7 @@ async def verify_owned(
             if lost := await anyio.to_thread.run_sync(find_lost_commits, mirror / JOURNAL):
                 # the rest can be verified
                 await anyio.to_thread.run_sync(accept_loss, mirror / JOURNAL)
-                told = f"it was cut short or lost: the journal lacks {lost.what}"
+                told = f"{lost.why}: the journal lacks {lost.what}"
                 if lost.promised:
                     wal = (Finding("wal", f"{JOURNAL}-wal", told, repairable=False),)
                 else:

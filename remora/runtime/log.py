@@ -67,6 +67,7 @@ class LogStatistics(msgspec.Struct, frozen=True):
         backlog: writes that wait for the next commit.
         wal_bytes: size of the write-ahead log at the last checkpoint, where there is one.
         wal_held_s: how long a reader has kept it beyond its bound; 0 if none does.
+        lost: why nothing can be stored any more (`OwnershipLost`); empty while it can.
     """
 
     commits: int
@@ -76,6 +77,7 @@ class LogStatistics(msgspec.Struct, frozen=True):
     backlog: int
     wal_bytes: int = 0
     wal_held_s: float = 0.0
+    lost: str = ""
 
 
 class Log(Protocol):

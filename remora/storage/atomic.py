@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from remora.errors import InvalidInput
+from remora.storage.private import make_private
 
 __all__ = ["AtomicTarget", "sync_path"]
 
@@ -43,14 +44,16 @@ class AtomicTarget:
         self.staging = path.with_name(f"{path.name}.new-{self._token}")
 
     def commit(self) -> None:
-        """Sync what was written, and give it its name.
+        """Sync what was written, take it from other accounts, and give it its name.
 
         Raises:
             InvalidInput: something else was written to the path in the meantime.
             OSError: the disk refused; what was there before is still there.
         """
         for one in self.staging.rglob("*") if self.staging.is_dir() else ():
+            make_private(one)
             sync_path(one)
+        make_private(self.staging)
         sync_path(self.staging)
         if self.path.exists() and not self._overwrite:
             raise InvalidInput(f"{self.path} exists by now; nothing was replaced")

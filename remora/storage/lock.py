@@ -20,14 +20,23 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
+import anyio.to_thread
+
 from remora.errors import DirectoryLocked, DirectoryUnusable
+from remora.logging import get_logger
+from remora.runtime.clock import Clock
+from remora.storage.private import open_private, prepare_directory
 
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["DirectoryLock", "ReadLock"]
+__all__ = ["DirectoryLock", "ReadLock", "wait_for_lock"]
 
+_logger = get_logger(__name__)
 _OWNER, _LOCK = "owner.json", "remora.lock"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
+_held: set[tuple[int, int]] = set()
+"""Device and inode of each directory that a runtime of this process owns."""
 
 
 class DirectoryLock:
@@ -40,6 +49,7 @@ class DirectoryLock:
         self._released = False
         self._locks = ExitStack()
         self._written = ""
+        self._pid = os.getpid()
 
     def acquire(self) -> None:
         """Create the directory if it does not exist, and own it.
@@ -48,19 +58,20 @@ class DirectoryLock:
 
         Raises:
             DirectoryLocked: another process, or another runtime of this one, owns it.
-            DirectoryUnusable: it cannot be created or written.
+            DirectoryUnusable: it cannot be created or written, or a file of it is a symbolic link.
         """
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            prepare_directory(self._directory)
             if not os.access(self._directory, os.W_OK | os.X_OK):
                 raise PermissionError(13, "no permission to write")
             with self._guard:
                 if self._released:  # the caller was cancelled before this thread ran
                     return
                 _lock(self._directory, self._locks)
+                self._locks.enter_context(_hold(self._directory))
                 since = datetime.now(UTC).isoformat(timespec="seconds")
                 self._written = json.dumps({"pid": os.getpid(), "since": since})
-            self._owner.write_text(self._written)
+            self._write_owner()
         except OSError as e:
             self.release()
             raise DirectoryUnusable(
@@ -68,15 +79,72 @@ class DirectoryLock:
                 path=self._directory,
             ) from e
 
+    def held_by_this_process(self) -> bool:
+        """Whether another runtime of this process owns the directory. Blocks."""
+        with contextlib.suppress(OSError):
+            return _identity(self._directory) in _held
+        return False
+
+    def _write_owner(self) -> None:
+        descriptor = open_private(self._owner, os.O_WRONLY | os.O_TRUNC)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(self._written)
+
     def release(self) -> None:
-        """Release the lock; it cannot be acquired again."""
+        """Release the lock; it cannot be acquired again.
+
+        In a child that was forked while it was held, the parent goes on owning the directory.
+        """
         with self._guard:
             self._released = True
-            if self._written:
+            if self._written and os.getpid() == self._pid:
                 with contextlib.suppress(OSError):
                     if self._owner.read_text() == self._written:
                         self._owner.unlink()
             self._locks.close()
+
+
+async def wait_for_lock(lock: DirectoryLock, wait_s: float, clock: Clock) -> None:
+    """Own a directory, as soon as the process that owns it leaves it.
+
+    Args:
+        lock: of the directory.
+        wait_s: how long to wait. A runtime of this same process is not waited for: it may be the
+            caller's own.
+        clock: measures the time.
+
+    Raises:
+        DirectoryLocked: it is still owned by another.
+        DirectoryUnusable: see `DirectoryLock.acquire`.
+    """
+    end, pause_s, waits = clock.monotonic() + wait_s, _FIRST_PAUSE_S, False
+    while True:
+        try:
+            await anyio.to_thread.run_sync(lock.acquire)
+        except DirectoryLocked as e:
+            left_s = end - clock.monotonic()
+            if await anyio.to_thread.run_sync(lock.held_by_this_process):
+                raise
+            if left_s <= 0:
+                raise DirectoryLocked(
+                    f"{e}. It did not leave within lock_wait_s ({wait_s:g} s)",
+                    path=e.path,
+                    pid=e.pid,
+                    since=e.since,
+                ) from None
+            if not waits:
+                waits = True
+                _logger.info(
+                    "waiting_for_directory",
+                    path=str(e.path),
+                    pid=e.pid,
+                    since=e.since,
+                    wait_s=wait_s,
+                )
+            await clock.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        else:
+            return
 
 
 class ReadLock:
@@ -117,50 +185,102 @@ def _lock(directory: Path, locks: ExitStack, *, file: bool = True) -> None:
         DirectoryLocked: somebody else holds it.
         OSError: the lock file cannot be created or opened; the directory may be locked.
     """
-    import filelock  # noqa: PLC0415  # a tenth of what `import remora` costs with it
-
     try:
         locks.enter_context(_lock_directory(directory))
         if file:
-            # not thread-local: another thread may release it
-            lock = filelock.FileLock(
-                directory / _LOCK, timeout=0, is_singleton=False, thread_local=False
-            )
-            lock.acquire()
-            locks.callback(lock.release)
-    except (filelock.Timeout, BlockingIOError):
+            locks.enter_context(_lock_file(directory / _LOCK))
+    except BlockingIOError:
         locks.close()
         raise _lock_error(directory) from None
 
 
-@contextlib.contextmanager
-def _lock_directory(directory: Path) -> Iterator[None]:
-    """Lock the directory itself; does nothing where the system cannot.
+if sys.platform == "win32":
 
-    Raises:
-        BlockingIOError: somebody else holds it.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    @contextlib.contextmanager
+    def _lock_directory(directory: Path) -> Iterator[None]:  # noqa: ARG001
+        yield  # the system cannot lock directories
+
+    @contextlib.contextmanager
+    def _lock_file(path: Path) -> Iterator[None]:
+        import filelock  # noqa: PLC0415  # a tenth of what `import remora` costs with it
+
+        # not thread-local: another thread may release it
+        lock = filelock.FileLock(path, timeout=0, is_singleton=False, thread_local=False)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:  # some network file systems lock only files that are open for writing
-            pass
+            lock.acquire()
+        except filelock.Timeout as e:
+            raise BlockingIOError from e
+        try:
+            yield
+        finally:
+            lock.release()
+
+else:
+
+    @contextlib.contextmanager
+    def _lock_directory(directory: Path) -> Iterator[None]:
+        """Lock the directory itself; does nothing where the system cannot.
+
+        Raises:
+            BlockingIOError: somebody else holds it.
+        """
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with contextlib.ExitStack() as locked:
+            locked.callback(os.close, descriptor)
+            try:
+                locked.enter_context(_flock(descriptor))
+            except BlockingIOError:
+                raise
+            except OSError:  # some network file systems lock only files that are open for writing
+                pass
+            yield
+
+    @contextlib.contextmanager
+    def _lock_file(path: Path) -> Iterator[None]:
+        descriptor = open_private(path, os.O_RDWR)
+        try:
+            with _flock(descriptor):
+                yield
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _flock(descriptor: int) -> Iterator[None]:
+        """Hold the lock of an open file.
+
+        A forked child shares the open file, and with it the lock. So the lock is released
+        expressly, or it would last as long as the child; and never by the child.
+        """
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        pid = os.getpid()
+        try:
+            yield
+        finally:
+            if os.getpid() == pid:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _identity(directory: Path) -> tuple[int, int]:
+    found = directory.stat()
+    return found.st_dev, found.st_ino
+
+
+@contextlib.contextmanager
+def _hold(directory: Path) -> Iterator[None]:
+    identity = _identity(directory)
+    _held.add(identity)
+    try:
         yield
     finally:
-        os.close(descriptor)
+        _held.discard(identity)
 
 
 def _lock_error(directory: Path) -> DirectoryLocked:
     pid, since = _read_owner(directory)
     return DirectoryLocked(
         f"{directory} is in use by process {pid or '?'} since {since or '?'}; one process owns a "
-        "memory directory: stop that one, or choose another directory",
+        "memory directory: stop that one, start the server with one worker (--workers 1), or "
+        "choose another directory",
         path=directory,
         pid=pid,
         since=since,

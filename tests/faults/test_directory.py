@@ -20,7 +20,9 @@ from remora.storage.sqlite.schema import FORMAT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves write files
 
-LEAN = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}})
+LEAN = Config.from_dict(
+    {"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}, "lock_wait_s": 0}
+)
 
 
 async def say(directory: Path, text: str) -> None:

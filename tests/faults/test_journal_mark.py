@@ -249,14 +249,10 @@ async def test_what_was_not_promised_is_only_noted(
 
 
 async def test_a_mark_that_says_nothing_is_no_error(tmp_path: Path) -> None:
-    """G3: one that is missing, stale, garbage, torn, another journal's, or of a journal that was
-    restored from a backup.
-    """
-    made, other = tmp_path / "made", tmp_path / "other"
+    """G3: one that is missing, stale, garbage or torn."""
+    made = tmp_path / "made"
     made.mkdir()
-    other.mkdir()
     files, count = await left_behind(made, durability="power")
-    others, _ = await left_behind(other, durability="power")
     mark = files["journal.mark"]
     stale = laid_out(files, tmp_path / "stale")
     async with journal_at(stale, durability="power") as journal:
@@ -270,7 +266,7 @@ async def test_a_mark_that_says_nothing_is_no_error(tmp_path: Path) -> None:
     slots[0][20] ^= 1
     slots[1][530] ^= 1
     for number, content in enumerate(
-        [b"", b"x" * 4_096, mark[:100], mark[512:], bytes(1_024), *slots, others["journal.mark"]]
+        [b"", b"x" * 4_096, mark[:100], mark[512:], bytes(1_024), *slots]
     ):
         path = laid_out({**files, "journal.mark": bytes(content)}, tmp_path / f"mark-{number}")
         assert await messages_in(path) == count
@@ -281,13 +277,27 @@ async def test_a_mark_that_says_nothing_is_no_error(tmp_path: Path) -> None:
     )
     assert accept_loss(alone) == "nothing"
     assert await messages_in(alone) == count
-    # the directory of a journal that went on, with an older backup put in its place: what came
-    # later is not lost, it is elsewhere
-    snapshot(alone, tmp_path / "backup.db")
-    async with journal_at(alone, durability="power") as journal:
-        await commit_records(journal, [Appended(1, said(9, 12), None)])
-    shutil.copyfile(tmp_path / "backup.db", alone)
-    assert await messages_in(alone, durability="power") == count
+
+
+async def test_a_mark_of_another_journal_says_that_it_was_replaced(tmp_path: Path) -> None:
+    """G7: another journal's mark, or a backup put in the place of a journal that went on."""
+    made, other = tmp_path / "made", tmp_path / "other"
+    made.mkdir()
+    other.mkdir()
+    files, count = await left_behind(made, durability="power")
+    others, _ = await left_behind(other, durability="power")
+    path = laid_out({**files, "journal.mark": others["journal.mark"]}, tmp_path / "mixed")
+    with pytest.raises(JournalDamaged, match="replaced"):
+        await messages_in(path)
+    snapshot(path, tmp_path / "backup.db")
+    for one in path.parent.iterdir():
+        one.unlink()
+    restored = laid_out({"journal.mark": files["journal.mark"]}, tmp_path / "restored")
+    shutil.copyfile(tmp_path / "backup.db", restored)
+    with pytest.raises(JournalDamaged, match="replaced"):
+        await messages_in(restored)
+    assert accept_loss(restored) == "accepted"
+    assert await messages_in(restored) == count
 
 
 async def test_what_is_forgotten_is_not_missed(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from remora.storage.export.transfer import (
     newer_format,
 )
 from remora.storage.ports import MemoryRow, Vector
+from remora.storage.private import make_private_directory
 from remora.storage.records import MemoryItem, StateItem, Summary
 
 __all__ = ["MEMORY_COLUMNS", "ParquetReader", "ParquetWriter", "memory_table"]
@@ -165,7 +166,7 @@ class ParquetWriter:
     def __init__(self, path: Path, header: ExportHeader) -> None:
         self._pa = _pyarrow()
         parquet = importlib.import_module("pyarrow.parquet")
-        path.mkdir()
+        make_private_directory(path)
         self._schemas = _schemas(self._pa)
         described = {_HEADER: msgspec.json.encode(header)}
         self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}

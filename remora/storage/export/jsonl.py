@@ -10,6 +10,7 @@ numbers as keys) they are msgpack in base64.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ from remora.storage.export.transfer import (
     UserExport,
     newer_format,
 )
+from remora.storage.private import open_private
 from remora.storage.records import MemoryItem, StateItem, Summary
 
 __all__ = ["JsonlReader", "JsonlWriter", "dump_message", "load_message"]
@@ -131,7 +133,7 @@ class JsonlWriter:
     """Implements `remora.storage.export.transfer.ExportWriter`."""
 
     def __init__(self, path: Path, header: ExportHeader) -> None:
-        self._file = path.open("wb")
+        self._file = os.fdopen(open_private(path, os.O_WRONLY), "wb")
         self._lines = 0
         self._put([_Header(**{name: getattr(header, name) for name in header.__struct_fields__})])
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Awaitable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +43,7 @@ from remora.storage.ports import (
     Scope,
     Vector,
 )
+from remora.storage.private import make_private_directory
 
 __all__ = ["LanceStore"]
 
@@ -112,7 +112,7 @@ class LanceStore:
         base = None if path is None or (isinstance(path, str) and "://" in path) else Path(path)
         with map_errors("opening"):
             if base is not None:
-                await anyio.to_thread.run_sync(partial(base.mkdir, parents=True, exist_ok=True))
+                await anyio.to_thread.run_sync(make_private_directory, base)
             if config.tune_allocators:
                 limit_arenas()
                 set_arrow_pool()  # before LanceDB allocates with it

@@ -15,6 +15,7 @@ import anyio.to_thread
 
 from remora.config import LongTermConfig
 from remora.errors import LongTermError
+from remora.storage.identity import FilesGone, Identity
 from remora.storage.lance.directory import shard_names
 from remora.storage.lance.errors import map_errors
 from remora.storage.lance.files import ShardFiles, TableState
@@ -70,6 +71,7 @@ class LanceTables:
         self._tools = IndexTools(importlib.import_module("lancedb.index"))
         self._sync = sync
         self._secret_address = secret_address
+        self._opened: Identity | None = None
 
     # -- opening -----------------------------------------------------------------------------------
 
@@ -87,6 +89,7 @@ class LanceTables:
         """Open every table that exists; returns what was damaged and repaired, or quarantined."""
         await self.connect()
         if self.base is not None:
+            self._opened = await anyio.to_thread.run_sync(Identity, self.base)
             names = await anyio.to_thread.run_sync(shard_names, self.base)
         else:
             names = await table_names(self._database)
@@ -152,6 +155,22 @@ class LanceTables:
     def of_user(self, user_key: str) -> Shard | None:
         """The table that a user's rows are in; None where it does not exist."""
         return self.shards.get(self.name_of(user_key))
+
+    async def check_place(self) -> None:
+        """Check that the directory is the one that was opened, since LanceDB goes by its name.
+
+        Raises:
+            LongTermError: it was removed or replaced; what is there now is another's.
+        """
+        if self._opened is None:
+            return
+        try:
+            await anyio.to_thread.run_sync(self._opened.check)
+        except FilesGone as e:
+            raise LongTermError(
+                f"{e} while this runtime had it open: nothing is written there; close this runtime",
+                retryable=True,
+            ) from e
 
     async def get_or_create(self, name: str) -> Shard:
         """The table of this name.

@@ -65,6 +65,7 @@ class LanceUpkeep:
         async with shard.lock:
             with anyio.CancelScope(shield=True):
                 with self._tables.map_errors(doing, shard, writing=True):
+                    await self._tables.check_place()
                     await shard.roll_back_uncertain()
                     yield
 

@@ -125,6 +125,7 @@ class LanceWriter:
     async def _commit(self, batch: Sequence[_Add]) -> None:
         tables = self._tables
         began: dict[str, float] = {}
+        await tables.check_place()
         for (name, may_exist), rows in self._by_table(batch).items():
             shard = await tables.get_or_create(name)
             async with shard.lock:

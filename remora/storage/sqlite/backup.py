@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
 from contextlib import closing
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from remora.errors import DirectoryUnusable, JournalDamaged
 from remora.storage.atomic import AtomicTarget
+from remora.storage.private import open_private
 
 __all__ = ["snapshot"]
 
@@ -35,6 +37,7 @@ def snapshot(journal: Path, copy: Path) -> None:
     """
     target = AtomicTarget(copy, overwrite=False)
     try:
+        os.close(open_private(target.staging, os.O_RDWR))
         with (
             closing(
                 sqlite3.connect(f"{journal.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 import aiosqlite
 
+from remora.storage.sqlite.place import JournalPlace
+
 __all__ = ["JournalConnection", "NothingChanged", "Query", "Step", "run_steps"]
 
 
@@ -79,11 +81,22 @@ class JournalConnection(aiosqlite.Connection):
 
     def __init__(self, path: Path) -> None:
         super().__init__(lambda: sqlite3.connect(path, isolation_level=None), iter_chunk_size=64)
+        self.place: JournalPlace | None = None
+        """Where its files must be after each transaction."""
         # The process may end with an open connection (a second Ctrl-C): no shutdown step is needed.
         thread: Any = getattr(self, "_thread", self)
         thread.daemon = True
 
     async def run(self, steps: Sequence[Step]) -> None:
-        """`run_steps` in the connection's thread."""
+        """`run_steps` in the connection's thread.
+
+        Raises:
+            FilesGone: it was done, but in files that nobody will find.
+        """
         execute: Any = self._execute  # the base of all its methods, in every version
-        await execute(run_steps, self._conn, steps)
+        await execute(self._run_in_place, self._conn, steps)
+
+    def _run_in_place(self, connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
+        run_steps(connection, steps)
+        if self.place is not None and not connection.in_transaction:
+            self.place.check()

@@ -30,6 +30,7 @@ from remora.storage.sqlite.opening import (
     open_error,
     take_ownership,
 )
+from remora.storage.sqlite.place import JournalPlace, prepare_file
 from remora.storage.sqlite.reading import JournalReader
 from remora.storage.sqlite.trimming import messages_beyond, trim_rows
 from remora.storage.sqlite.verify import check_journal
@@ -86,11 +87,12 @@ class SqliteJournal(JournalReader, JournalWriter):
         Raises:
             JournalTooNew: a newer remora wrote it; it was not touched.
             JournalDamaged: it is not a journal, or SQLite finds it malformed, or acknowledged
-                commits are missing.
+                commits are missing, or the journal of this directory is.
             DirectoryUnusable: it cannot be opened for writing.
         """
         connections: list[JournalConnection] = []
         try:
+            await anyio.to_thread.run_sync(prepare_file, path)
             writer = JournalConnection(path)
             connections.append(writer)
             await writer
@@ -109,6 +111,7 @@ class SqliteJournal(JournalReader, JournalWriter):
             await reader.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
             await reader.execute("PRAGMA cache_size = -65536")
             ownership = await take_ownership(writer, path, durability)
+            writer.place = await anyio.to_thread.run_sync(JournalPlace, path)
             return cls(
                 path,
                 writer,
@@ -134,6 +137,7 @@ class SqliteJournal(JournalReader, JournalWriter):
             len(self._queue),
             self._files.wal_bytes,
             self._files.wal_held_s,
+            "" if self._lost is None else str(self._lost),
         )
 
     # -- settings ----------------------------------------------------------------------------------
@@ -220,6 +224,7 @@ class SqliteJournal(JournalReader, JournalWriter):
     # -- upkeep ------------------------------------------------------------------------------------
 
     async def checkpoint(self) -> None:
+        await self.check_place()
         await self._files.checkpoint()
 
     async def backup(self, path: Path) -> None:

@@ -13,8 +13,9 @@ Erasing and trimming are counted commits: while the counts agree, neither has re
 
 The mark is written in place and not mapped into memory: truncating a mapped file kills the process,
 and so does a full disk on file systems that never write in place. Two slots, each with a checksum,
-are written in turn: if one is torn, the other is read. A mark that is missing, stale, torn or of
-another journal says nothing, and is no error.
+are written in turn: if one is torn, the other is read. A mark that is missing, stale or torn says
+nothing, and is no error. One of another journal says that the journal was replaced, and that
+long-term memory may be of the other.
 """
 
 from __future__ import annotations
@@ -30,9 +31,18 @@ import msgspec
 
 from remora.config import Durability
 from remora.logging import get_logger
+from remora.storage.private import open_private
 from remora.storage.sqlite.schema import SEQ_BITS
 
-__all__ = ["CommitMark", "MarkContent", "accept_loss", "mark_path", "missing_commits", "read_mark"]
+__all__ = [
+    "CommitMark",
+    "MarkContent",
+    "accept_loss",
+    "is_of_another_journal",
+    "mark_path",
+    "missing_commits",
+    "read_mark",
+]
 
 _logger = get_logger(__name__)
 _MAGIC = b"remoraM1"
@@ -82,7 +92,7 @@ class CommitMark:
     def open(cls, path: Path, lineage: str, durability: Durability, commits: int) -> CommitMark:
         """Start a mark, and replace what was there. Blocks on the file system."""
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = open_private(path, os.O_RDWR)
         except OSError as e:
             _logger.warning("journal_without_mark", path=str(path), error=str(e))
             descriptor = -1
@@ -127,6 +137,12 @@ def read_mark(path: Path) -> MarkContent | None:
         if magic == _MAGIC and level < len(_LEVELS) and number > newest[0]:
             newest = (number, MarkContent(lineage.hex(), _LEVELS[level], commits, position))
     return newest[1]
+
+
+def is_of_another_journal(mark: MarkContent, journal: sqlite3.Connection) -> bool:
+    """Whether this journal was put in the place of the one that the mark is of. Blocks."""
+    found = journal.execute("SELECT value FROM settings WHERE name = 'lineage'").fetchone()
+    return found is None or found[0] != mark.lineage
 
 
 def missing_commits(mark: MarkContent, journal: sqlite3.Connection) -> str:

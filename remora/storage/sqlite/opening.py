@@ -14,7 +14,13 @@ import anyio.to_thread
 from remora.config import Durability
 from remora.errors import DirectoryUnusable, JournalDamaged, JournalTooNew, StorageError
 from remora.logging import get_logger
-from remora.storage.sqlite.mark import CommitMark, mark_path, missing_commits, read_mark
+from remora.storage.sqlite.mark import (
+    CommitMark,
+    is_of_another_journal,
+    mark_path,
+    missing_commits,
+    read_mark,
+)
 from remora.storage.sqlite.schema import APPLICATION_ID, FORMAT, MIGRATIONS
 
 __all__ = [
@@ -122,8 +128,8 @@ async def check_commit_mark(path: Path) -> None:
     """Compare the journal with its commit mark: a few reads for any size.
 
     Raises:
-        JournalDamaged: commits acknowledged at durability ``power`` are lost. At another level,
-            this is logged.
+        JournalDamaged: commits acknowledged at durability ``power`` are lost (at another level,
+            this is logged), or the journal was replaced by another.
     """
     mark = await anyio.to_thread.run_sync(read_mark, mark_path(path))
     if mark is None:
@@ -131,6 +137,13 @@ async def check_commit_mark(path: Path) -> None:
 
     def compare() -> str:
         with closing(sqlite3.connect(path)) as database:
+            if is_of_another_journal(mark, database):
+                raise JournalDamaged(
+                    f"{path} is not the journal that {mark_path(path).name} is of: it was "
+                    "replaced, and long-term memory may be of the other one. Restore the whole "
+                    f"directory from a backup; or, if it was replaced on purpose, `remora repair "
+                    f"{path.parent} --accept-loss` makes long-term memory agree with it"
+                )
             return missing_commits(mark, database)
 
     lost = await anyio.to_thread.run_sync(compare)

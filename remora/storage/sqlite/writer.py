@@ -20,7 +20,8 @@ Invariants
    that write is by itself.
 6. The newest opener owns the journal. Every commit checks the owner's epoch: a writer that lost the
    journal (for example, a second process found the lock gone) stores nothing more:
-   `OwnershipLost`.
+   `OwnershipLost`. So does one whose files were removed or replaced (`place`), which each commit
+   checks before any sender is answered.
 7. The commit mark (`mark`) is written after a commit and before any sender is answered.
 8. Erasing, trimming, settings and compacting run in the same task, between batches: they see
    everything written before them.
@@ -42,6 +43,7 @@ from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, StorageEr
 from remora.logging import get_logger
 from remora.runtime.log import Write
 from remora.runtime.probes import probe
+from remora.storage.identity import FilesGone
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step
 from remora.storage.sqlite.opening import Ownership
 from remora.storage.sqlite.rows import INSERT_MESSAGES, Rows
@@ -61,7 +63,7 @@ _ACKNOWLEDGED_AT_ONCE = 16
 AUTO_CHECKPOINT_PAGES = 1_000
 _BUSY_CHECKPOINT_PAGES = 16_384
 _BUSY_WRITES = 16  # a commit of so many writes means that there are many writers
-_FAILURES = (sqlite3.Error, OverflowError, TypeError, ValueError)
+_FAILURES = (sqlite3.Error, OverflowError, TypeError, ValueError, FilesGone)
 
 
 class _NotOwner(Exception):
@@ -300,6 +302,10 @@ class JournalWriter:
         if isinstance(error, _NotOwner) or name == "SQLITE_CONSTRAINT_TRIGGER":
             return self._ownership_lost(), False
         failed: CommitFailed | OutcomeUnknown
+        if isinstance(error, FilesGone):
+            failed = OutcomeUnknown(f"{self._files_gone(error)}; what was written last may be lost")
+            failed.__cause__ = error
+            return failed, False
         if name.startswith("SQLITE_IOERR") or not rolled_back:
             probe("commit_unknown")
             failed = OutcomeUnknown(
@@ -328,6 +334,28 @@ class JournalWriter:
                 "SELECT value FROM settings WHERE name = 'commits'"
             )
             self._commit_number = int(count)
+
+    def _files_gone(self, error: FilesGone) -> OwnershipLost:
+        """Refuse everything from now on: it would be written to files that no start finds."""
+        if self._lost is None:
+            probe("journal_files_gone")
+            self._lost = OwnershipLost(
+                f"{error} while this runtime had it open; nothing more can be stored here: close "
+                "this runtime, put the directory back as it was or restore a backup, and start "
+                "again"
+            )
+            _logger.critical("journal_files_gone", path=str(self.path), error=str(error))
+        return self._lost
+
+    async def check_place(self) -> None:
+        """Notice that the files are gone, though nothing is written."""
+        place = self._writer.place
+        if place is None or self._lost is not None:
+            return
+        try:
+            await anyio.to_thread.run_sync(place.check)
+        except FilesGone as e:
+            self._files_gone(e)
 
     def _ownership_lost(self) -> OwnershipLost:
         if self._lost is None:

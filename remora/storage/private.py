@@ -1,0 +1,137 @@
+"""The memory directory and its files: for their owner alone, and never reached through a link.
+
+Conversations of all users are in these files. Each directory that remora makes has the mode 0700,
+and each file 0600, whatever the umask; a file that a library makes (SQLite, LanceDB) is in such a
+directory. Somebody who may write to the directory could put a symbolic link in a file's place, and
+have remora overwrite another file: such links are refused.
+
+Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from remora.errors import DirectoryUnusable
+from remora.logging import get_logger
+
+__all__ = [
+    "make_private",
+    "make_private_directory",
+    "open_private",
+    "prepare_directory",
+]
+
+_logger = get_logger(__name__)
+_JOURNAL = "journal.db"
+_FILES = (
+    "remora.lock",
+    "owner.json",
+    _JOURNAL,
+    f"{_JOURNAL}-wal",
+    f"{_JOURNAL}-shm",
+    "journal.mark",
+)
+_LONG_TERM = re.compile(r"longterm(-\d+)?")
+_DIRECTORY, _FILE = 0o700, 0o600
+_OTHERS = 0o077
+_OTHERS_WRITE = 0o022
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open a file, made with the mode 0600 if it does not exist; returns its descriptor.
+
+    Raises:
+        OSError: it cannot be opened, or is a symbolic link.
+    """
+    flags |= os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    descriptor = os.open(path, flags, _FILE)
+    if os.name != "nt" and stat.S_IMODE(os.fstat(descriptor).st_mode) != _FILE:
+        with contextlib.suppress(OSError):
+            os.fchmod(descriptor, _FILE)
+    return descriptor
+
+
+def make_private_directory(path: Path) -> bool:
+    """Make a directory with the mode 0700 unless it exists; whether it was made.
+
+    Raises:
+        OSError: it cannot be made, or there is a file in its place.
+    """
+    if path.is_dir():
+        return False
+    path.mkdir(mode=_DIRECTORY, parents=True, exist_ok=True)
+    path.chmod(_DIRECTORY)
+    return True
+
+
+def make_private(path: Path) -> bool:
+    """Take a file or directory from everybody but its owner; whether its mode changed.
+
+    Does nothing to what belongs to another account, or where the file system has no modes.
+    """
+    mode = path.lstat().st_mode
+    if os.name == "nt" or stat.S_ISLNK(mode) or not mode & _OTHERS:
+        return False
+    with contextlib.suppress(OSError):
+        path.chmod(_DIRECTORY if stat.S_ISDIR(mode) else _FILE)
+    return path.lstat().st_mode != mode
+
+
+def _refuse_links(directory: Path) -> None:
+    """Check that no name of remora's in a memory directory is a symbolic link.
+
+    Raises:
+        DirectoryUnusable: one is.
+    """
+    for path in _own(directory):
+        if path.is_symlink():
+            raise DirectoryUnusable(
+                f"{path} is a symbolic link, which could lead writes to another file: remove it, "
+                "and put what it leads to in its place (long_term.uri names another place for "
+                "long-term memory)",
+                path=directory,
+            )
+
+
+def prepare_directory(directory: Path) -> None:
+    """Make a memory directory if it does not exist, and make what remora has in it private.
+
+    A directory that holds something else than a memory keeps its mode; only the files are private.
+
+    Raises:
+        DirectoryUnusable: there is a symbolic link in it in place of a file of remora's.
+        OSError: it cannot be made or read.
+    """
+    if make_private_directory(directory):
+        return
+    _refuse_links(directory)
+    own = list(_own(directory))
+    changed = [path.name for path in own if make_private(path)]
+    # a directory with the sticky bit is everybody's, and one with other files may be for others
+    ours = directory / _JOURNAL in own or not any(directory.iterdir())
+    if ours and not directory.stat().st_mode & stat.S_ISVTX and make_private(directory) and own:
+        changed.insert(0, ".")
+    if changed:
+        _logger.info("directory_made_private", path=str(directory), changed=changed)
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    if mode & _OTHERS_WRITE and os.name != "nt":
+        _logger.warning(
+            "directory_writable_by_others",
+            path=str(directory),
+            mode=oct(mode),
+            hint="other accounts can remove or replace its files: use a directory of its own, or "
+            "chmod 700",
+        )
+
+
+def _own(directory: Path) -> Iterator[Path]:
+    """What remora has in a memory directory."""
+    for path in sorted(directory.iterdir()):
+        if path.name in _FILES or _LONG_TERM.fullmatch(path.name):
+            yield path

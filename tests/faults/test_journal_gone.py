@@ -1,0 +1,208 @@
+"""The journal's files are removed, emptied or replaced: nobody's message goes into nothing (G3)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from remora import Config, Runtime
+from remora.errors import InvalidInput, JournalDamaged, OutcomeUnknown, OwnershipLost, StorageError
+from remora.ids import SessionKey, row_id
+from remora.maintenance.repair import repair
+from remora.maintenance.verify import verify
+from remora.testing import HashEmbedder
+from tests.harness import user
+
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves change files
+
+LEAN = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}})
+CONFIG = Config.from_dict(
+    {
+        "long_term": {"batch_ms": 1, "shards": 2},
+        "tokens": {"counter": "heuristic"},
+        "supervisor": {"backoff_s": 0.001, "max_backoff_s": 0.01},
+    }
+)
+
+
+def _empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def _replace(path: Path) -> None:
+    copy = path.with_name("copy")
+    shutil.copyfile(path, copy)
+    copy.replace(path)
+
+
+def _rename_directory(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("elsewhere"))
+
+
+LOSSES: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "journal.db removed": ("journal.db", Path.unlink),
+    "journal.db emptied": ("journal.db", _empty),
+    "journal.db replaced": ("journal.db", _replace),
+    "write-ahead log removed": ("journal.db-wal", Path.unlink),
+    "directory renamed": ("journal.db", _rename_directory),
+    "directory removed": ("journal.db", lambda path: shutil.rmtree(path.parent)),
+}
+
+
+@pytest.mark.parametrize(("name", "lose"), LOSSES.values(), ids=LOSSES)
+async def test_nothing_is_acknowledged_after_the_files_are_gone(
+    name: str, lose: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """G3, G12: the next append fails, and so do all others; the statistics say why."""
+    where = tmp_path / "m"
+    async with Runtime(where, config=LEAN) as runtime:
+        chat = runtime.session("alice", "s")
+        await chat.append(user("before"))
+        lose(where / name)
+        with pytest.raises((OutcomeUnknown, OwnershipLost), match=name):
+            await chat.append(user("after"))
+        for _ in range(3):
+            for one in (chat, runtime.session("bob", "s")):
+                with pytest.raises(StorageError) as caught:
+                    await one.append(user("after"))
+                # nobody can read an emptied journal, so the session cannot be restored either
+                assert isinstance(caught.value, OwnershipLost) or lose is _empty
+        assert name in runtime.statistics().log.lost
+
+
+async def test_an_idle_runtime_notices_as_well(tmp_path: Path) -> None:
+    """The regular checkpoint looks at the files though nothing is written."""
+    async with Runtime(tmp_path, config=LEAN) as runtime:
+        await runtime.session("alice", "s").append(user("before"))
+        (tmp_path / "journal.db").unlink()
+        await runtime.internals.journal.checkpoint()
+        assert "journal.db was removed" in runtime.statistics().log.lost
+        with pytest.raises(OwnershipLost):
+            await runtime.session("alice", "s").append(user("after"))
+
+
+async def test_a_lost_log_costs_nothing_if_the_runtime_closes(tmp_path: Path) -> None:
+    """G3: what was acknowledged is moved into the main file when the runtime closes."""
+    async with Runtime(tmp_path, config=LEAN) as runtime:
+        chat = runtime.session("alice", "s")
+        await chat.append([user("one"), user("two")])
+        (tmp_path / "journal.db-wal").unlink()
+    async with Runtime(tmp_path, config=LEAN) as runtime:
+        history = await runtime.session("alice", "s").history()
+        assert [message.content for message in history] == ["one", "two"]
+
+
+async def test_a_renamed_directory_leaves_the_next_owner_alone(tmp_path: Path) -> None:
+    """G1, G12: long-term memory goes by names; the rows of one owner never reach the other's."""
+    where = tmp_path / "m"
+    async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as first:
+        chat = first.session("alice", "s")
+        await chat.append([user(f"first {number}") for number in range(4)])
+        await chat.flush()
+        await chat.settle()
+        await chat.append([user(f"first {number}") for number in range(4, 6)])
+        where.rename(tmp_path / "moved")
+        async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as second:
+            other = second.session("alice", "s")
+            await other.append([user(f"second {number}") for number in range(3)])
+            await other.flush()
+            await other.settle()
+            with pytest.raises((OutcomeUnknown, StorageError)):
+                await chat.flush()
+            store = await first.internals.long_term()
+            with pytest.raises(StorageError, match="was replaced"):
+                await store.delete("alice", [row_id(SessionKey("alice", "s"), 1)])
+            rows = await second.user("alice").memories()
+            assert [row.text.rpartition(": ")[2] for row in rows] == [
+                "second 0",
+                "second 1",
+                "second 2",
+            ]
+    for name, texts in (("moved", 6), ("m", 3)):
+        async with Runtime(tmp_path / name, config=CONFIG, embedder=HashEmbedder()) as runtime:
+            await runtime.settle()
+            assert len(await runtime.session("alice", "s").history()) == texts
+
+
+# -- between two runs ---------------------------------------------------------------------------
+
+
+async def filled(where: Path, config: Config = CONFIG) -> None:
+    async with Runtime(where, config=config, embedder=HashEmbedder()) as runtime:
+        chat = runtime.session("alice", "s")
+        await chat.append([user(f"number {number}") for number in range(5)])
+        await chat.flush()
+        await runtime.settle()
+
+
+def contents(where: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(where)): path.read_bytes()
+        for path in sorted(where.rglob("*"))
+        if path.is_file() and path.name not in {"remora.lock", "owner.json"}
+    }
+
+
+@pytest.mark.parametrize("left", ["mark and tables", "mark", "tables"])
+@pytest.mark.parametrize("how", ["missing", "empty"])
+async def test_a_start_without_the_journal_is_refused(how: str, left: str, tmp_path: Path) -> None:
+    """G3, G6: a mark or tables without their journal never look like a new directory."""
+    where = tmp_path / "m"
+    await filled(where)
+    (where / "journal.db").unlink()
+    if how == "empty":
+        (where / "journal.db").touch()
+    if "mark" not in left:
+        (where / "journal.mark").unlink()
+    if "tables" not in left:
+        shutil.rmtree(where / "longterm")
+    before = contents(where)
+    for _ in range(2):
+        with pytest.raises(JournalDamaged, match=rf"is {how}.*restore the whole directory"):
+            await filled(where)
+        assert contents(where) == before
+    if how == "empty":
+        with pytest.raises(JournalDamaged):
+            await repair(where, CONFIG)
+        assert not (await verify(where, CONFIG)).clean
+    else:
+        for check in (repair, verify):
+            with pytest.raises(InvalidInput):
+                await check(where, CONFIG)
+    # the remedy that the error names for a start without the conversations
+    where.rename(tmp_path / "kept")
+    await filled(where)
+    assert (await verify(where, CONFIG)).clean
+
+
+async def test_another_journal_in_its_place_is_refused(tmp_path: Path) -> None:
+    """G6, G7: rows of long-term memory may be of the other journal. Repair takes it on purpose."""
+    where, other = tmp_path / "m", tmp_path / "other"
+    await filled(where)
+    async with Runtime(other, config=CONFIG, embedder=HashEmbedder()) as runtime:
+        await runtime.session("alice", "s").append(user("of the other"))
+    shutil.copyfile(other / "journal.db", where / "journal.db")
+    with pytest.raises(JournalDamaged, match=r"replaced.*--accept-loss"):
+        await filled(where)
+    found = await verify(where, CONFIG)
+    assert found.findings[0].kind == "wal"
+    assert "replaced by another" in found.findings[0].detail
+    with pytest.raises(JournalDamaged, match="--accept-loss"):
+        await repair(where, CONFIG)
+    assert (await repair(where, CONFIG, accept_loss=True)).left == ()
+    async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as runtime:
+        await runtime.settle()
+        assert await runtime.user("alice").memories() == []
+        history = await runtime.session("alice", "s").history()
+        assert [message.content for message in history] == ["of the other"]
+
+
+async def test_a_new_directory_with_an_empty_file_is_a_start(tmp_path: Path) -> None:
+    """A first start that was killed early leaves such a file, and nothing was acknowledged."""
+    (tmp_path / "journal.db").touch()
+    await filled(tmp_path, LEAN)
+    assert (await verify(tmp_path, LEAN)).clean
