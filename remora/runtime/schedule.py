@@ -9,10 +9,11 @@ import anyio
 import anyio.abc
 import msgspec
 
-from remora.errors import InvalidInput
+from remora.errors import InvalidInput, StorageError
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.guard import call_guarded
+from remora.runtime.outage import OutageLog
 
 __all__ = ["Schedule", "TaskStatistics"]
 
@@ -66,6 +67,12 @@ class Schedule:
 
     async def _loop(self, name: str) -> None:
         ended = self._clock.monotonic()
+        outage = OutageLog(
+            _logger,
+            "scheduled_task_failed",
+            ended="scheduled_task_succeeds_again",
+            monotonic=self._clock.monotonic,
+        )
         while True:
             seconds, work = self._tasks[name]
             with anyio.CancelScope() as sleep:
@@ -76,9 +83,14 @@ class Schedule:
             started, failed = self._clock.monotonic(), 0
             try:
                 await call_guarded(work)
+            except StorageError as e:
+                failed = 1
+                outage.fail(e, task=name)
             except Exception:
                 failed = 1
                 _logger.exception("scheduled_task_failed", task=name)
+            else:
+                outage.succeed()
             before = self._statistics[name]
             ended = self._clock.monotonic()
             self._statistics[name] = TaskStatistics(

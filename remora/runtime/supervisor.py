@@ -19,7 +19,7 @@ import anyio
 import anyio.abc
 import msgspec
 
-from remora.errors import ReentrantAsk
+from remora.errors import CommitFailed, OutcomeUnknown, ReentrantAsk, StorageError
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.guard import call_guarded
@@ -35,6 +35,7 @@ from remora.runtime.jobs import (
     QueueStatistics,
 )
 from remora.runtime.log import Log, commit_records
+from remora.runtime.outage import OutageLog
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
 
@@ -75,6 +76,13 @@ class Supervisor:
         self._clock = clock
         self._rng = rng
         self._queues: dict[str, JobQueue] = {}
+        self._outages: dict[str, OutageLog] = {}  # by queue
+        self._unrecorded = OutageLog(
+            _logger,
+            "job_failure_not_recorded",
+            ended="job_failures_recorded_again",
+            monotonic=clock.monotonic,
+        )
         self._known: dict[str, Job] = {}  # every job that is queued, delayed or running
         self._cancelled: set[str] = set()
         self._expedited: set[str] = set()
@@ -90,6 +98,13 @@ class Supervisor:
     def add_queue(self, queue: JobQueue) -> None:
         """Register a queue; before `start`."""
         self._queues[queue.name] = queue
+        self._outages[queue.name] = OutageLog(
+            _logger,
+            "job_failed",
+            ended="jobs_succeed_again",
+            monotonic=self._clock.monotonic,
+            level="warning",
+        )
 
     # -- intake -----------------------------------------------------------------------------------
 
@@ -310,6 +325,7 @@ class Supervisor:
             await self._handle_failure(queue, attempt, e, last=False)
             return
         queue.done += 1
+        self._outages[queue.name].succeed()
         self._forget(job)
 
     async def _record_result(self, job: Job, result: JobResult) -> None:
@@ -337,14 +353,22 @@ class Supervisor:
         else:
             probe("job_retried")
             queue.retried += 1
-            _logger.warning("job_failed", retry_s=wait_s, **fields)
+            if isinstance(error, StorageError | CommitFailed | OutcomeUnknown):
+                # of all jobs of a queue at once, as long as the disk is full
+                self._outages[queue.name].fail(
+                    error, retry_s=wait_s, job=job.id, queue=queue.name, attempts=attempts
+                )
+            else:
+                _logger.warning("job_failed", retry_s=wait_s, **fields)
             record = JobRetried(job.id, attempts, self._clock.time() + wait_s, text)
         try:
             await commit_records(self._log, (record,))
-        except Exception:
+        except Exception as e:
             probe("job_failure_unrecorded")
-            _logger.exception("job_failure_not_recorded", job=job.id)
+            self._unrecorded.fail(e, job=job.id)
             last = False  # an unrecorded dead letter would be lost until the next start: retry
+        else:
+            self._unrecorded.succeed()
         if last:
             probe("job_dead_lettered")
             queue.dead_lettered += 1

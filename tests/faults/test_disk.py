@@ -54,6 +54,31 @@ async def test_disk_full(tmp_path: Path, connections: Connections) -> None:
         ]
 
 
+async def test_a_full_disk_does_not_fill_the_log(
+    tmp_path: Path, connections: Connections, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each append fails, and reads go on; the log has the reason once, and no traceback."""
+    async with Runtime(tmp_path, config=LEAN) as runtime:
+        chats = [runtime.session(f"user {number}", "one") for number in range(4)]
+        for chat in chats:
+            await chat.append({"role": "user", "content": "before"})
+        writer, _ = connections
+        ((pages,),) = await writer.execute_fetchall("PRAGMA page_count")
+        await writer.execute(f"PRAGMA max_page_count = {pages}")
+        failed = 0
+        for number in range(100):
+            try:
+                await chats[number % 4].append({"role": "user", "content": "x" * 40_000})
+            except CommitFailed:
+                failed += 1
+            assert (await chats[number % 4].load()).messages
+        assert failed > 90
+        assert caplog.text.count("commit_failed") == 1
+        assert "full" in caplog.text
+        assert "Traceback" not in caplog.text
+        assert len(caplog.records) < 5
+
+
 async def test_a_write_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None:
     """G11: one session's impossible row does not fail the others that share its commit."""
     import anyio  # noqa: PLC0415

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ import anyio.lowlevel
 from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, StorageError
 from remora.logging import get_logger
 from remora.runtime.log import Write
+from remora.runtime.outage import OutageLog
 from remora.runtime.probes import probe
 from remora.storage.identity import FilesGone
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step
@@ -139,6 +141,9 @@ class JournalWriter:
         self._erased: set[int] = set()
         """Actors erased since opening."""
         self._closed = False
+        self._outage = OutageLog(
+            _logger, "commit_failed", ended="commits_resumed", monotonic=time.monotonic
+        )
         self._commits = self._failed = self._writes = self._records = 0
 
     def write(self, write: Write) -> None:
@@ -281,6 +286,7 @@ class JournalWriter:
 
     def _count_commit(self, newest: int, *, counted: bool) -> None:
         self._commits += 1
+        self._outage.succeed()
         self._commit_number += counted
         self._mark.put(self._commit_number, newest)
 
@@ -322,8 +328,8 @@ class JournalWriter:
         return failed, rolled_back and not transient
 
     def _log_failure(self, error: Exception, writes: int) -> None:
-        kind = type(error).__name__
-        _logger.error("commit_failed", writes=writes, kind=kind, error=str(error))
+        if self._lost is None:  # why it lost the journal is logged already, once
+            self._outage.fail(error, writes=writes)
 
     async def _recount(self) -> None:
         """Read the number of commits: one that was reported as failed may be there."""
